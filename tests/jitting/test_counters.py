@@ -303,3 +303,48 @@ def test_lists_of_pytorchs_modules_are_its_own():
     for _ in range(3):
         assert torch.allclose(run(x)[0], layer(x)[0], atol=1e-5)
         layer._flat_weights[0] = nn.Parameter(layer._flat_weights[0].detach() * 0.5)
+
+
+def test_items_are_counted_by_computed_keys():
+    s = SimpleNamespace(phase="train", n={"train": 0, "val": 0}, seen={}, hits=[0, 0], at=-1)
+
+    @calque.jit
+    def step(x):
+        s.n[s.phase] += 1
+        s.seen[s.phase] = s.seen.get(s.phase, 0) + 1
+        s.hits[s.at] += len(x)
+        return x * 2 if s.phase == "train" else x
+
+    for phase in ("train", "train", "train", "val", "val", "val", "train"):
+        s.phase = phase
+        assert step(ones(2))[0].item() == (2 if phase == "train" else 1)
+    assert (s.n, s.seen, s.hits) == ({"train": 4, "val": 3}, {"train": 4, "val": 3}, [0, 14])
+    traces = len(step.history)
+    assert traces <= 6  # each phase has its first count, and one more
+    s.n["val"], s.seen["val"], s.hits[0] = 100, 200, 300
+    step(ones(2))
+    assert len(step.history) == traces
+    s.hits.append(1)
+    step(ones(2))
+    s.hits[:] = [0.5]
+    step(ones(2))
+    assert (s.n["train"], s.hits) == (7, [2.5])
+
+
+def test_items_that_are_counted_and_read_otherwise_are_compared():
+    n, hits, key = {"a": 0}, [0, 0], "a"
+
+    @calque.jit
+    def by_alias(x):
+        n[key] += 1
+        found = n
+        return x * found["a"]
+
+    @calque.jit
+    def by_index(x):
+        hits[len(key)] += 1
+        return x * hits[1]
+
+    for expected in range(1, 5):
+        assert by_alias(ones(1)).item() == expected
+        assert by_index(ones(1)).item() == expected

@@ -64,6 +64,34 @@ def test_what_is_held_weakly_dies_at_once(no_collector, end):
     assert f(torch.full((2,), 3.0, device="jax")).tolist() == [3, 3]
 
 
+@pytest.mark.parametrize("kind", [list, dict, set, "a variable"])
+def test_what_containers_and_a_reference_hold_dies_when_it_leaves_the_containers(
+    no_collector, kind
+):
+    entry, other = Entry(2.0), Entry(3.0)
+    references, held = [weakref.ref(entry), weakref.ref(other)], [entry, other]
+    holder = {"a": entry, "b": other} if kind is dict else held
+    holder = set(held) if kind is set else holder
+    variable = entry
+
+    @calque.jit
+    def f(x):
+        for one in references:
+            found = one()
+            x = x if found is None else x * found.gain
+        return x + (0 if variable is None else 1) + len(holder)
+
+    x = torch.ones(2, device="jax")
+    assert [f(x)[0].item() for _ in range(3)] == [9, 9, 9]
+    other.gain = 5.0
+    assert f(x)[0].item() == 13
+    del entry, other, held
+    variable = None
+    holder.clear()
+    assert [one() for one in references] == [None, None]
+    assert f(x)[0].item() == 1
+
+
 def test_a_functional_module_lets_go_of_what_its_trace_has_met(no_collector):
     entry = Entry(2.0)
     registry = weakref.WeakValueDictionary(entry=entry)

@@ -68,3 +68,28 @@ def test_a_dict_is_used_by_items_of_constant_keys_or_otherwise():
     assert {*"bcde", "x"} <= reads_of(otherwise.__code__).used
     assert "d" not in reads_of(by_items.__code__).passed
     assert {*"bcde"} <= reads_of(otherwise.__code__).passed
+
+
+def test_items_that_are_counted_up_by_computed_keys_do_not_use_the_container():
+    def counts(self, stats, key):
+        self.a[key] += 1
+        self.b["x"][key] -= len(stats)
+        self.c[self.d[key]] += 1
+        self.e[key] = self.e.get(key, 0) + 1
+        self.g[stats.key] = self.g.get(stats.key, 0) + key
+        self.f["y"] = self.f.get("y", 0) + 1
+
+    def uses(self, stats, key):
+        self.a[key] += self.a["z"] + self.a[key]
+        self.b[key] = self.g.get(key, 0) + 1
+        self.c[key] = self.c.get("w", 0) + 1
+        self.d[key] *= 2
+        self.h[key.a] = self.h.get(key.b, 0) + 1
+        self.i[key] = self.i.pop(key, 0) + 1
+        self.j[key] = self.j.get(key, 0.5) + 1
+        return self.e[key]
+
+    found = reads_of(counts.__code__)
+    assert found.used == {"d", "key"}
+    assert found.keys == {"x"}
+    assert reads_of(uses.__code__).used >= set("abgcdehij")

@@ -11,6 +11,7 @@ from calque.state.rows import (
     CellRow,
     ClassRow,
     DictRow,
+    ListRow,
     NamedRow,
     set_attribute,
 )
@@ -75,4 +76,4 @@ def stands_alone(row: Row) -> bool:
     """Returns True if what a row holds is told by no row of another object, too."""
     if isinstance(row, AttributeRow):
         return row.write is set_attribute
-    return type(row) in (DictRow, NamedRow, ClassRow, CellRow)
+    return type(row) in (DictRow, ListRow, NamedRow, ClassRow, CellRow)

@@ -23,12 +23,18 @@ _OF_ONE = _BY_NAME | {"vars", "dir"}
 _WHOLE_WORDS = frozenset(("__dict__", "__getattribute__", "__getstate__", "__reduce_ex__"))
 _WHOLE_GLOBALS = frozenset(
     (
-        *("vars", "dir", "locals", "eval", "exec"),
+        *("vars", "dir", "locals"),
         *("asdict", "astuple", "fields", "deepcopy", "copy", "dataclasses", "inspect", "pickle"),
     )
 )
 _GETTERS = frozenset(("attrgetter", "methodcaller", "getmembers", "getattr_static"))
 _FORMATS = frozenset(("format", "format_map", "vformat"))
+_SEES_NAMESPACES = frozenset(
+    (
+        *("globals", "locals", "vars", "dir", "__dict__", "__globals__", "__builtins__"),
+        *("f_globals", "f_back", "_getframe", "currentframe", "extract_stack"),
+    )
+)
 _PARTS = re.compile(r"[^\W\d]\w*")
 _DOTTED = re.compile(r"[^\W\d]\w*(\.[^\W\d]\w*)*")
 _FIELD = re.compile(r"\{([^{}:!]*)")
@@ -59,8 +65,11 @@ class Names(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def names_of(code: CodeType) -> Names:
+def names_of(code: CodeType, told: bool = False) -> Names:
     """The names that a code object uses (not those of functions inside of it).
+
+    Args:
+        told: whether the functions of `calls_by_name` tell what they are asked for.
 
     >>> names_of((lambda x: x.size + scale).__code__).globals
     frozenset({'scale'})
@@ -78,7 +87,7 @@ def names_of(code: CodeType) -> Names:
                 words |= words_in(item) if isinstance(item, str) else set()
     targets: set[str | None] = set()
     if not words.isdisjoint(_OF_ONE | _WHOLE_WORDS | _FORMATS):
-        targets = set(_looked_into(code))
+        targets = set(_looked_into(code, told))
     whole = bool(targets) or not _WHOLE_WORDS.isdisjoint(words)
     whole = whole or not _WHOLE_GLOBALS.isdisjoint(used)
     anywhere = _ANYTHING in targets or not _GETTERS.isdisjoint(words) or "inspect" in used
@@ -152,10 +161,13 @@ _ANYTHING = "?"
 """Stands for an object that no name tells."""
 
 
-def _looked_into(code: CodeType) -> Iterator[str | None]:
+def _looked_into(code: CodeType, told: bool) -> Iterator[str | None]:
     """Yields where names are looked up that are no constants.
 
     A global variable by its name, None for the object that a method is of; `_ANYTHING` for others.
+
+    Args:
+        told: whether to leave out where a function is called that tells the names.
     """
     instructions = list(dis.get_instructions(code))
     own = code.co_varnames[0] if code.co_varnames[:1] in (("self",), ("cls",)) else ""
@@ -168,8 +180,42 @@ def _looked_into(code: CodeType) -> Iterator[str | None]:
                 yield _ANYTHING
         elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _OF_ONE:
             rest = instructions[place + 1 :]
-            if one.argval not in _BY_NAME or not _names_a_constant(rest):
-                yield _target(_argument(rest, 1), own)
+            if one.argval in _BY_NAME:
+                if _names_a_constant(rest) or (told and _is_told(one, rest)):
+                    continue
+            yield _target(_argument(rest, 1), own)
+
+
+def _is_told(one: dis.Instruction, rest: list[dis.Instruction]) -> bool:
+    """Returns True if a builtin function is loaded to be called at once, with a name."""
+    return one.opname == "LOAD_GLOBAL" and _argument(rest, 2) is not None
+
+
+@lru_cache(maxsize=4096)
+def calls_by_name(code: CodeType) -> frozenset[str] | None:
+    """The builtin functions that code calls with names of attributes which it computes.
+
+    None if it uses one otherwise, or may find it among its global variables.
+
+    >>> calls_by_name((lambda o, n: getattr(o, "name_" + n)).__code__)
+    frozenset({'getattr'})
+    >>> calls_by_name((lambda o, names: map(getattr, o, names)).__code__) is None
+    True
+    """
+    names, found = names_of(code), set[str]()
+    if not _SEES_NAMESPACES.isdisjoint(names.words | names.globals):
+        return None
+    if _BY_NAME.isdisjoint(names.globals):
+        return frozenset()
+    instructions = list(dis.get_instructions(code))
+    for place, one in enumerate(instructions):
+        if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _BY_NAME:
+            rest = instructions[place + 1 :]
+            if not _is_told(one, rest):
+                return None
+            if not _names_a_constant(rest):
+                found.add(one.argval)
+    return frozenset(found)
 
 
 def _target(loaded: dis.Instruction | None, own: str) -> str | None:
@@ -196,6 +242,8 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
         if one.opname.startswith(("POP_JUMP", "JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
             return None
         depth += dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None)
+        if depth < 0:  # the function is put somewhere, or given to another
+            return None
         if depth == count:
             found = one
     return found

@@ -9,8 +9,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
+from calque.state.lent import Lending, Lent
 from calque.state.lookups import Everything
-from calque.state.names import Names, names_of
+from calque.state.names import Names, calls_by_name, names_of
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
@@ -43,6 +44,7 @@ class Namespaces:
         own_words: those that the user's own code contains.
         whole: whether all attributes of the user's objects matter.
         schedulers_run: whether all attributes of PyTorch's schedulers do.
+        lending: the functions that tell which names code computes.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -56,6 +58,8 @@ class Namespaces:
         self._objects: list[tuple[Row, Any]] = []
         self._otherwise: set[str] = set()
         self._computes = False
+        self._computed: set[str] = set()
+        self.lending: Lending = Lending(self._tell)
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -118,7 +122,7 @@ class Namespaces:
             return
         for name in names.difference(row.names):
             row.names.add(name)
-            if name in held:
+            if name in held and type(held[name]) is not Lent:
                 value = row.before[name] = held[name]
                 self._snapshot.stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
@@ -172,6 +176,7 @@ class Namespaces:
             Named(
                 codes=tuple(codes),
                 words=self._otherwise | self._words_of_layers | _CALLED,
+                computed=self._computed,
                 rows=[*self._layers, *variables],
                 dicts=not packages,
                 objects=self._objects,
@@ -206,6 +211,8 @@ class Namespaces:
                 self._hold_subclasses(row.kind, row.path)
         for row in self._rows:
             for name in fresh & row.owner.keys():
+                if type(row.owner[name]) is Lent:
+                    continue
                 value = row.before.setdefault(name, row.owner[name])
                 if row.path.foreign:
                     continue
@@ -216,8 +223,37 @@ class Namespaces:
 
     # Names that are computed --------------------------------------------------------------------
 
-    def look_up(self, names: Names, held: dict[str, Any]) -> None:
-        """Is called for code that looks things up by names that it does not contain."""
+    def look_into(self, code: types.CodeType, held: dict[str, Any], here: bool) -> None:
+        """Is called for code of the user's, which may look things up by names that it computes.
+
+        Args:
+            here: whether it runs in the thread that is watched.
+        """
+        by_name = calls_by_name(code)
+        told = False
+        if not self.lending.given_up:
+            told = here and by_name is not None and not self.whole
+            told = told and (not by_name or self.lending.lend(by_name, held))
+            if not told:
+                self.stop_lending()
+        self._look_up(names_of(code, told), held)
+
+    def stop_lending(self) -> None:
+        """Names that code computes are told no longer: any may be one of them."""
+        if not self.lending.given_up:
+            self.lending.give_up()
+            if self.lending.has_lent:
+                self.look_anywhere()
+
+    def _tell(self, name: str | None) -> None:
+        """Code has looked an attribute up by a name that it has computed."""
+        if name is None:
+            self.stop_lending()
+        else:
+            self._computed.add(name)
+            self._snapshot.meet_name(name)
+
+    def _look_up(self, names: Names, held: dict[str, Any]) -> None:
         if names.anywhere:
             self.look_anywhere()
         elif names.whole:

@@ -31,12 +31,14 @@ class Reads(NamedTuple):
 
     Attributes:
         values: names whose value it may use.
+        keys: constant keys of items whose value it may use.
         called: names that it calls.
         used: names through which it reaches a container, for more than an item by its constant key.
         passed: names through which it reaches an object, for more than one of its attributes.
     """
 
     values: frozenset[str]
+    keys: frozenset[str]
     called: frozenset[str]
     used: frozenset[str]
     passed: frozenset[str]
@@ -60,8 +62,10 @@ class _Reading:
     def __init__(self, code: CodeType) -> None:
         self._code = code
         self._steps = [i for i in dis.get_instructions(code) if i.opname not in _HIDDEN]
+        self._tallies: set[int] = set()
         self._counted = self._counting()
         self._values: set[str] = set()
+        self._keys: set[str] = set()
         self._called: set[str] = set()
         self._used: set[str] = set()
         self._passed: set[str] = set()
@@ -74,8 +78,9 @@ class _Reading:
         rest = set(names.words | names.globals)
         rest -= {one.argval for one in self._steps if isinstance(one.argval, str)}
         rest -= {word for text in loaded for word in words_in(text)}
-        found = self._values | rest, self._called, self._used | rest, self._passed | rest
-        return Reads(*map(frozenset, found))
+        found = [names | rest for names in (self._values, self._keys, self._used, self._passed)]
+        values, keys, used, passed = map(frozenset, found)
+        return Reads(values, keys, frozenset(self._called), used, passed)
 
     def _look(self, place: int) -> None:
         one = self._steps[place]
@@ -101,6 +106,8 @@ class _Reading:
 
     def _reach(self, place: int, name: str) -> None:
         """Something is loaded that a name leads to."""
+        if place in self._tallies:
+            return
         if not self._is_subscripted(place):
             self._used.add(name)
         following = [one.opname for one in self._steps[place + 1 : place + 3]]
@@ -111,14 +118,15 @@ class _Reading:
 
     def _look_at_constant(self, place: int) -> None:
         values = self._steps[place].argval
+        if place in self._counted:
+            return
         for text in values if isinstance(values, tuple | frozenset) else (values,):
             if not isinstance(text, str):
                 continue
             words = words_in(text)
             if text is values and self._is_key(place):
-                if place in self._counted:
-                    continue
                 self._values |= words | {text}
+                self._keys |= words | {text}
             else:
                 for names in (self._values, self._used, self._passed):
                     names |= words | {text}
@@ -152,6 +160,8 @@ class _Reading:
         for place, one in enumerate(self._steps):
             if one.opname == "STORE_ATTR" or one.opname in _PLACES or one.opname == "STORE_SUBSCR":
                 found |= self._counted_by(place) or self._added_by(place)
+            if one.opname == "STORE_SUBSCR":
+                found |= self._got_and_added(place)
         return found
 
     def _counted_by(self, place: int) -> set[int]:
@@ -171,8 +181,20 @@ class _Reading:
         load = loads[0]
         if one.opname != "STORE_SUBSCR":
             return {load, place} if self._steps[load].argval == one.argval else set()
-        key = self._key(load)
-        return set() if key is None or not self._is_key(load - 3) else {load, load - 3, place}
+        if self._key(load) is not None and self._is_key(load - 3):
+            return {load, load - 3, place}
+        self._tally(load)
+        return {load, place}
+
+    def _tally(self, load: int) -> None:
+        """Of a container, an item is counted up by a key that is computed: `counts[kind] += 1`."""
+        whole = _position(self._steps[load])
+        assert whole is not None
+        for place in range(load - 1, -1, -1):
+            part = _position(self._steps[place])
+            if part is not None and part[0::2] == whole[0::2] and part != whole:
+                self._tallies.add(place)
+                return
 
     def _added_by(self, place: int) -> set[int]:
         """The places of `x = x + 1`, where no more than a constant or a variable is added."""
@@ -193,8 +215,33 @@ class _Reading:
             return set()
         if one.opname != "STORE_SUBSCR":
             return {load, place} if loaded.argval == one.argval else set()
-        is_text = _is_text(owner[1].argval) and owner[1].opname == "LOAD_CONST"
-        return {load, load - 1, place - 1, place} if is_text else set()
+        if _is_text(owner[1].argval) and owner[1].opname == "LOAD_CONST":
+            return {load, load - 1, place - 1, place}
+        self._tallies |= {load - 2, place - 2}
+        return {load, place}
+
+    def _got_and_added(self, place: int) -> set[int]:
+        """The places of `d[k] = d.get(k, 0) + 1`, where `d` and `k` are names or attributes."""
+        first = place
+        while first and self._steps[first - 1].opname in (*_SIMPLE, "LOAD_ATTR"):
+            first -= 1
+        if first < 6 or not _is_operation(self._steps[first - 1], _ADDING):
+            return set()
+        default, call, added = self._steps[first - 4 : first - 1]
+        called = call.opname == "CALL" and call.arg == 2 and added.opname in _SIMPLE
+        if not called or default.opname != "LOAD_CONST" or type(default.argval) is not int:
+            return set()
+        stored = [(i.opname, i.argval) for i in self._steps[first:place]]
+        start = first - 5 - len(stored)
+        got = [(i.opname, i.argval) for i in self._steps[max(start, 0) : first - 4]]
+        for length in range(1, len(stored)):
+            if got[length][1] != "get" or got[:length] + got[length + 1 :] != stored:
+                continue
+            self._tallies |= {start + length - 1, first + length - 1}
+            if length + 1 < len(stored):  # no single name or constant
+                return {place}
+            return {start + length + 1, place - 1, place}
+        return set()
 
 
 _LOADS_FOR: dict[str, frozenset[str]] = {

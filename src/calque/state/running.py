@@ -128,7 +128,10 @@ class Running:
         _active.running = self
         _install_audit()
         try:
-            with _monitored(self) if _MONITORS else self._traced():
+            with (
+                self._snapshot.namespaces.lending.installed(),
+                _monitored(self) if _MONITORS else self._traced(),
+            ):
                 if self._snapshot.has_differing:
                     self._watch_calls()
                 yield

@@ -78,6 +78,7 @@ class RunningCode:
         """
         if not self._elsewhere:
             self._elsewhere = True
+            self._snapshot.namespaces.stop_lending()
             self._unseen += [(f.__code__, f.__globals__) for f in self._met()]
 
     def read_unseen(self) -> bool:
@@ -127,7 +128,8 @@ class RunningCode:
                     self._hold_told(function)
             self.compares_objects |= names.compares
             self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
-            namespaces.look_up(names, held)
+            other = any(f.__globals__ is not held for f in functions)
+            namespaces.look_into(code, held, not (self._elsewhere or other))
 
     def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
         """The global variables that code names."""

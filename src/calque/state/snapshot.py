@@ -159,6 +159,11 @@ class Snapshot:
         if "__annotations__" in self.namespaces.use(words, of_code):
             self.code.hold_annotations()
 
+    def meet_name(self, name: str) -> None:
+        """Let the attributes of a name matter, which code has computed."""
+        self.use(frozenset((name,)))
+        self._drain()
+
     @property
     def codes(self) -> dict[types.CodeType, Owner]:
         """The code that has run, with whose it is."""

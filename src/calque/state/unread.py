@@ -35,6 +35,7 @@ class Named:
     Attributes:
         codes: the code that ran, of whoever looks names up only where it contains them.
         words: names that are read by other means.
+        computed: names of attributes that code has computed.
         rows: rows of which only such keys are read as code names.
         dicts: whether dicts may be looked at, too: no code of a package's looks into objects.
         objects: namespaces without methods, with the rows of their attributes.
@@ -45,6 +46,7 @@ class Named:
 
     codes: Collection[CodeType] = ()
     words: Collection[str] = ()
+    computed: Collection[str] = ()
     rows: Collection[Row] = ()
     dicts: bool = False
     objects: Collection[tuple[Row, Any]] = ()
@@ -52,6 +54,7 @@ class Named:
     counted: Collection[Place] = ()
     assigned: Collection[Place] = ()
     read: set[str] = field(default_factory=set)
+    keys: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
@@ -60,11 +63,15 @@ class Named:
         """Read the code, which takes a while and is seldom asked for."""
         if self.read:
             return
+        for found in (self.read, self.used, self.passed):
+            found.update(self.computed)
         self.read.update(self.words)
+        self.keys.update(self.words)
         # What is counted up for the first time may be counted from what a class has.
         self.read.update(key for _, key in self.assigned if isinstance(key, str))
         for reads in map(reads_of, self.codes):
             self.read.update(reads.values)
+            self.keys.update(reads.keys)
             self.called.update(reads.called)
             self.used.update(reads.used)
             self.passed.update(reads.passed)
@@ -119,6 +126,8 @@ class Unread:
 
     def _ignore(self, row: Row) -> bool:
         now, before = row.items(), row.before
+        if type(row) is ListRow and len(now) != len(before):
+            return False
         changed = {key for key in {**before, **now} if self._has_changed(row, key, now)}
         if not changed:
             return False
@@ -132,7 +141,10 @@ class Unread:
         before, after = row.before.get(key, MISSING), now.get(key, MISSING)
         appears = before is MISSING or after is MISSING
         name = variable_of(row) if type(row) is CellRow else key
-        if not isinstance(name, str) or name in self._named.read or _is_special(name):
+        if _has_items(row):
+            if name in self._named.keys:
+                return False
+        elif not isinstance(name, str) or name in self._named.read or _is_special(name):
             return False
         if appears and name in self._named.called:  # it hides a method, or does no more
             return False
@@ -150,10 +162,12 @@ class Unread:
     # Dicts --------------------------------------------------------------------------------------
 
     def _dicts(self, rows: Collection[Row]) -> Iterator[Row]:
-        """The dicts of which code reads no more than items by constant keys, and such objects."""
+        """The dicts of which code reads no more than items by constant keys, and such objects; the
+        lists of which it reads nothing, but counts items up.
+        """
         if not self._named.dicts:
             return
-        found = [(row, row.owner) for row in rows if _is_plain_dict(row)]
+        found = [(row, row.owner) for row in rows if _has_items(row)]
         found = [pair for pair in (*found, *self._named.objects) if pair[0].is_changed()]
         if found:
             holders = _holders(rows, self._by_name())
@@ -168,7 +182,7 @@ class Unread:
         if id(value) in seen:
             return True
         seen.add(id(value))
-        closed = self._named.used if type(value) in _DICTS else self._named.passed
+        closed = self._named.passed if type(value) in WITHOUT_METHODS else self._named.used
         for row, name in holders[id(value)]:
             if name is None or name in closed:
                 return False
@@ -243,6 +257,13 @@ def _is_plain_dict(row: Row) -> bool:
     if type(row) is not DictRow or row.attribute or row.path.foreign:
         return False
     return type(row.owner) in _DICTS
+
+
+def _has_items(row: Row) -> bool:
+    """Returns True if code counts items of a row."""
+    if type(row) is ListRow:
+        return type(row.owner) is list and not row.path.foreign
+    return _is_plain_dict(row)
 
 
 def _is_container(row: Row) -> bool:

@@ -16,26 +16,32 @@ _GONE = "__gone__"
 
 
 class WeakRow(Row):
-    """A row of an object, or of its attributes, that does not hold the object.
+    """A row that does not hold some objects: its own, or what it held.
 
     Args:
         row: the row.
-        target: the object.
-        attributes: whether the row's owner is the object's instance dict.
+        targets: the ids of the objects.
+        target: the object that the row is of, if that is one of them.
+        attributes: whether the row's owner is the instance dict of that object.
     """
 
-    __slots__ = ("_attributes", "_row", "_target")
+    __slots__ = ("_attributes", "_row", "_target", "_targets")
 
-    def __init__(self, row: Row, target: Any, attributes: bool) -> None:
-        before = row.before
+    def __init__(
+        self, row: Row, targets: Collection[int], target: Any = None, attributes: bool = False
+    ) -> None:
+        self._targets = targets
+        before = self._without(row.before)
         # What the object alone held dies with it.
-        self._target = weakref.ref(target, lambda _: before.clear())
+        self._target = None if target is None else weakref.ref(target, lambda _: before.clear())
         self._attributes = attributes
         self._row = copy.copy(row)
-        self._row.owner = None
-        self.owner: weakref.ref[Any] = self._target
+        self._row.before = {}
+        if target is not None:
+            self._row.owner = None
+        self.owner: Any = row.owner if self._target is None else self._target
         self.path: Path = row.path
-        self.before: dict[Any, Any] = row.before
+        self.before: dict[Any, Any] = before
         self.guarded: bool = row.guarded
         self.restored: bool = row.restored
         self.ignored: Collection[Any] = row.ignored
@@ -46,33 +52,54 @@ class WeakRow(Row):
 
     @property
     def settable(self) -> bool:  # pyright: ignore[reportIncompatibleVariableOverride]
-        return self._row.settable and self._target() is not None
+        gone = self._target is not None and self._target() is None
+        return self._row.settable and not gone
 
     def _now(self) -> Row | None:
+        row = copy.copy(self._row)
+        if self._target is None:
+            row.owner = self.owner
+            return row
         target = self._target()
         if target is None:
             return None
-        row = copy.copy(self._row)
         row.owner = vars(target) if self._attributes else target
         return row
 
+    def _without(self, items: dict[Any, Any]) -> dict[Any, Any]:
+        """The items with weak references in the place of the objects."""
+        return {self._reference(k): self._reference(v) for k, v in items.items()}
+
+    def _reference(self, value: Any) -> Any:
+        if id(value) in self._targets:
+            return weakref.ref(value)  # always the same one, while something holds that
+        if type(value) is tuple and len(value) == 2:  # the key of an element of a set
+            kind, one = value
+            return (kind, weakref.ref(one)) if id(one) in self._targets else value
+        return value
+
+    def _object(self, value: Any) -> Any:
+        if type(value) is tuple and len(value) == 2:
+            return (value[0], self._object(value[1]))
+        return value() if type(value) is weakref.ref and id(value()) in self._targets else value
+
     def items(self) -> dict[Any, Any]:
         row = self._now()
-        return {_GONE: True} if row is None else row.items()
+        return {_GONE: True} if row is None else self._without(row.items())
 
     def get(self, key: Any) -> Any:
         row = self._now()
-        return MISSING if row is None else row.get(key)
+        return MISSING if row is None else self._reference(row.get(self._object(key)))
 
     def put(self, key: Any, value: Any) -> None:
         row = self._now()
         if row is not None:
-            row.put(key, value)
+            row.put(self._object(key), self._object(value))
 
     def assign(self, items: dict[Any, Any]) -> None:
         row = self._now()
         if row is not None:
-            row.assign(items)
+            row.assign({self._object(k): self._object(v) for k, v in items.items()})
 
     def name(self, key: Any) -> str:
         return self._row.name(key)
@@ -90,8 +117,8 @@ def proxied(value: Any) -> Any:
 
 
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:
-    """The rows, those of some objects as weak ones."""
-    found = dict(rows)
+    """The rows, those that hold some objects, or are of them, as weak ones."""
+    found, ids = dict(rows), frozenset(map(id, targets))
     for target in targets:
         held = getattr(target, "__dict__", None)
         places = [(("d", id(target)), True), (("u", id(target)), True), (id(held), True)]
@@ -99,5 +126,8 @@ def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row
         for place, attributes in places:
             row = found.get(place)
             if row is not None:
-                found[place] = WeakRow(row, target, attributes)
+                found[place] = WeakRow(row, ids, target, attributes)
+    for place, row in found.items():
+        if type(row) is not WeakRow and any(id(v) in ids for v in row.before.values()):
+            found[place] = WeakRow(row, ids)
     return found

@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
+from calque.state.lent import NAMES_LENT, Lent
 from calque.state.paths import Path
 from calque.state.rows.row import Row
 from calque.state.values import MISSING
@@ -84,11 +85,16 @@ class NamedRow(Row):
     def items(self) -> dict[Any, Any]:
         owner, names = self.owner, self.names
         if len(names) < len(owner):
-            return {name: owner[name] for name in names if name in owner}
-        return {name: value for name, value in owner.items() if name in names}
+            found = {name: owner[name] for name in names if name in owner}
+        else:
+            found = {name: value for name, value in owner.items() if name in names}
+        if any(lent := [name for name in NAMES_LENT if type(found.get(name)) is Lent]):
+            found = {name: value for name, value in found.items() if name not in lent}
+        return found
 
     def get(self, key: Any) -> Any:
-        return self.owner.get(key, MISSING)
+        value = self.owner.get(key, MISSING)
+        return MISSING if type(value) is Lent else value
 
     def put(self, key: Any, value: Any) -> None:
         if value is MISSING:

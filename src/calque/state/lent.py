@@ -1,0 +1,126 @@
+"""Functions that look attributes up by name, in the place of Python's own.
+
+Code such as `getattr(callback, hook)` computes a name, which it does not contain. While such a
+module's code is traced, its global variables hold a `getattr` that tells which names it is given.
+So the others need not be compared.
+"""
+
+import builtins
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+NAMES_LENT = ("getattr", "setattr", "hasattr", "delattr")
+
+
+class _Active(threading.local):
+    """Who is told of this thread's names."""
+
+    told: "Lending | None" = None
+
+
+_active = _Active()
+
+
+class Lent:
+    """A builtin function that tells which names it is given."""
+
+    __slots__ = ("_function",)
+
+    def __init__(self, function: Callable[..., Any]) -> None:
+        self._function = function
+
+    def __call__(self, value: Any, name: Any, /, *rest: Any) -> Any:
+        if _active.told is not None:
+            _active.told.see(name)
+        return self._function(value, name, *rest)
+
+
+_FUNCTIONS = {name: Lent(getattr(builtins, name)) for name in NAMES_LENT}
+_lock = threading.Lock()
+_lent: Counter[tuple[int, str]] = Counter()
+"""In how many traces each namespace has such a function."""
+
+Space = dict[str, Any]
+
+
+class Lending:
+    """What one trace has lent.
+
+    Args:
+        tell: is told of each name once; of None where something else than a string was given.
+
+    Attributes:
+        given_up: whether nothing is lent any more.
+        has_lent: whether something was.
+    """
+
+    def __init__(self, tell: Callable[[str | None], object]) -> None:
+        self._tell = tell
+        self._seen: set[str] = set()
+        self._places: dict[tuple[int, str], Space] = {}
+        self._installed = False
+        self.given_up: bool = False
+        self.has_lent: bool = False
+
+    def see(self, name: Any) -> None:
+        """A name is looked up."""
+        if type(name) is not str:
+            self._tell(None)
+        elif name not in self._seen:
+            self._seen.add(name)
+            self._tell(name)
+
+    def lend(self, names: Iterable[str], space: Space) -> bool:
+        """Lend to the code with these global variables; returns False if it has its own."""
+        own = space.get("__builtins__")
+        if own is not builtins and own is not vars(builtins):
+            return False
+        places = {(id(space), name): space for name in names}
+        fresh = {place: space for place in places if place not in self._places}
+        if any(name in space and type(space[name]) is not Lent for _, name in fresh):
+            return False
+        self._places.update(fresh)
+        self.has_lent |= bool(fresh)
+        if self._installed:
+            _put(fresh)
+        return True
+
+    def give_up(self) -> None:
+        """Lend nothing any more: some code could see it."""
+        self.given_up = True
+        places, self._places = self._places, {}
+        if self._installed:
+            _take(places)
+
+    @contextmanager
+    def installed(self) -> Iterator[None]:
+        """Inside it, this thread's code finds what was lent to it, or is."""
+        outer, _active.told = _active.told, self
+        try:
+            _put(self._places)
+            self._installed = True
+            yield
+        finally:
+            self._installed = False
+            _take(self._places)
+            _active.told = outer
+
+
+def _put(places: dict[tuple[int, str], Space]) -> None:
+    with _lock:
+        for place, space in places.items():
+            _lent[place] += 1
+            space.setdefault(place[1], _FUNCTIONS[place[1]])
+
+
+def _take(places: dict[tuple[int, str], Space]) -> None:
+    with _lock:
+        for place, space in places.items():
+            _lent[place] -= 1
+            if _lent[place] <= 0:
+                del _lent[place]
+                if type(space.get(place[1])) is Lent:  # unless the program has put its own there
+                    del space[place[1]]

@@ -29,6 +29,7 @@ with _collecting_nothing_new():
     from calque.device.runtime.persistent_cache import compilation_cache
     from calque.distributed.hooks import install as _install_distributed
     from calque.dynamo import default_backend as _default_backend
+    from calque.dynamo import registering as _registering
     from calque.errors import (
         CacheWarning,
         CalqueError,
@@ -58,6 +59,7 @@ with _collecting_nothing_new():
     _former_names.install()
     _uncaught.install()
     _default_backend.install()
+    _registering.install()
 
 __version__ = "0.1.0"
 
@@ -68,7 +70,7 @@ if _TYPE_CHECKING:  # else they are imported when they are first used
     from calque.view import show
 
 del _default_backend, _former_names, _install_control_flow, _install_distributed, _ops, _register
-del _collecting_nothing_new, _jax, _torch, _uncaught, _warn_of_untested
+del _collecting_nothing_new, _jax, _registering, _torch, _uncaught, _warn_of_untested
 
 _PACKAGES = ("comparing", "convert", "explaining", "federated", "sharding", "view")
 _HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", "show": "view"}

@@ -268,6 +268,20 @@ def test_no_damage_gives_another_error(
         refused_or_fine(copied(saved, tmp_path, bytes(data)))
 
 
+def test_a_digit_that_was_changed_is_noticed(tmp_path: Path) -> None:
+    save(calque.record(lambda x: x * 2.5, torch.ones(2)), tmp_path)
+    text = (tmp_path / PROGRAM).read_text()
+    assert text.count("2.5") == 1
+    (tmp_path / PROGRAM).write_text(text.replace("2.5", "3.5"))
+    with pytest.raises(ConversionError, match="not as it was saved.*remove program_sha256"):
+        load(tmp_path)
+    by_hand = json.loads(text.replace("2.5", "3.5"))
+    del by_hand["program_sha256"]
+    for told, expected in ((json.loads(text), 2.5), (by_hand, 3.5)):
+        (tmp_path / PROGRAM).write_text(json.dumps(told, indent=4))
+        assert load(tmp_path)(np.ones(2, np.float32)).tolist() == [expected] * 2
+
+
 def refused_or_fine(directory: Path) -> None:
     with contextlib.suppress(ConversionError):
         load(directory)

@@ -22,6 +22,7 @@ import torch.fx
 from torch.fx.node import Node
 
 from calque.convert.arguments import Arguments
+from calque.convert.digests import require_whole
 from calque.convert.errors import ConversionError
 from calque.convert.reading import SPEC
 from calque.convert.saving import FORMAT, PROGRAM, READ, VERSION, WEIGHTS, dtype_name
@@ -127,6 +128,7 @@ def load(directory: str | Path) -> Loaded:
     _try(Loaded(reader.inputs, JaxInterpreter(graph)))
     for check in graph.graph.find_nodes(op="call_function", target=_expect_looks):
         graph.graph.erase_node(check)  # shapes are the same in every call
+    require_whole(told)  # last: what else is wrong says more
     return Loaded(reader.inputs, JaxInterpreter(graph), arguments)
 
 

@@ -9,6 +9,8 @@ the tensors. An argument of an operator is one of
     {"dtype": "float32"}                   and `layout`, `memory_format`, `device`, in the same way
     {"number": "inf"}                      `-inf`, `nan`, and complex numbers, as Python writes them
 
+`program_sha256` is the SHA-256 of the rest of `program.json` (`digests.py`); it may be absent.
+
 The operator `read` is a check: the tensor has the value that it `gave` when the program was
 recorded, or gives this text in the `format`.
 """
@@ -25,6 +27,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.arguments import written
+from calque.convert.digests import DIGEST, digest
 from calque.convert.errors import ConversionError
 from calque.convert.reading import is_read, read_of, with_single_reads
 from calque.tracing.core.origins import origin_of
@@ -77,8 +80,9 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
         looks = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
         written["weights"][name] = looks
     save_file(weights, directory / WEIGHTS)
-    digest = hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()
-    written["weights_sha256"] = digest
+    of_weights = hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()
+    written["weights_sha256"] = of_weights
+    written[DIGEST] = digest(written)
     (directory / PROGRAM).write_text(_text(written), encoding="utf-8")
 
 

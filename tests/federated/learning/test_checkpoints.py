@@ -1,5 +1,7 @@
 """States on disk, where orbax is installed; tests/faults has processes that are killed."""
 
+import dataclasses
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -51,3 +53,24 @@ def test_a_state_of_another_run_is_not_dropped_in_silence(tmp_path: Path) -> Non
         found = checkpoints.latest(process.initialize())
     for one, other in zip(jax.tree.leaves(found.parameters), jax.tree.leaves(old.parameters)):
         assert (one == other).all()
+
+
+def test_damaged_files_are_named(tmp_path: Path) -> None:
+    process = learning.fed_avg(torch.nn.Linear(2, 2))
+    first = process.initialize(0)
+    with learning.Checkpoints(tmp_path) as checkpoints:
+        checkpoints.save(first)
+        checkpoints.save(dataclasses.replace(first, round=first.round + 1))
+        checkpoints.require_run({"seed": "0"})
+        for text in ("", "[]", '{"seed": "0', "[" * 100_000):
+            (tmp_path / "run.json").write_text(text)
+            with pytest.raises(ValueError, match=r"run\.json is damaged"):
+                checkpoints.require_run({"seed": "0"})
+    for content in (b"null", b"{}", b""):
+        (tmp_path / "1" / "default" / "_METADATA").write_bytes(content)
+        checkpoints = learning.Checkpoints(tmp_path)
+        with checkpoints, pytest.raises(ValueError, match="round 1 cannot be read.*/1 are damaged"):
+            checkpoints.latest(first)
+    shutil.rmtree(tmp_path / "1")
+    with learning.Checkpoints(tmp_path) as checkpoints:
+        assert checkpoints.latest(first).round == 0

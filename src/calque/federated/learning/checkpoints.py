@@ -122,7 +122,7 @@ class Checkpoints:
         """
         path = self._directory / _RUN
         if path.exists():
-            known = json.loads(path.read_text())
+            known = _read_run(path)
             odd = sorted(n for n in {*known, *description} if known.get(n) != description.get(n))
             if odd:
                 was, now = (_shortened(one.get(odd[0], "none")) for one in (known, description))
@@ -138,8 +138,17 @@ class Checkpoints:
             part.replace(path)
 
     def _read(self, number: int) -> list[Any]:
-        found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
-        return [found[name] for name in sorted(found)]
+        try:
+            found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
+            return [found[name] for name in sorted(found)]
+        except Exception as error:
+            if isinstance(error, MemoryError | PermissionError):
+                raise
+            raise ValueError(
+                f"the state of round {number} cannot be read: files in "
+                f"{self._directory / str(number)} are damaged or missing.\n"
+                "Copy them again, or delete that folder to go on from the state before it."
+            ) from error
 
     def close(self) -> None:
         """Release the directory."""
@@ -151,6 +160,19 @@ class Checkpoints:
     @waits  # for what is being saved
     def __exit__(self, *_: object) -> None:
         self.close()
+
+
+def _read_run(path: Path) -> dict[str, str]:
+    try:
+        known = json.loads(path.read_text())
+    except (ValueError, RecursionError):
+        known = None
+    if not isinstance(known, dict):
+        raise ValueError(
+            f"{path} is damaged, which says what run the states beside it are of.\n"
+            "Copy it again, or delete it if you know that they are of this run."
+        )
+    return known
 
 
 def _shortened(text: str) -> str:

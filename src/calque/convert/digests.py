@@ -1,0 +1,28 @@
+"""The digest of what `program.json` says, by which a digit that was damaged is noticed."""
+
+import hashlib
+import json
+from typing import Any
+
+from calque.convert.errors import ConversionError
+
+DIGEST = "program_sha256"
+
+
+def digest(told: dict[str, Any]) -> str:
+    """The SHA-256 of all but the digest itself, however the lines are broken."""
+    rest = {key: value for key, value in told.items() if key != DIGEST}
+    return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
+
+
+def require_whole(told: dict[str, Any]) -> None:
+    """Compare the digest, if there is one.
+
+    Raises:
+        ConversionError: it is of another program.
+    """
+    if DIGEST in told and told[DIGEST] != digest(told):
+        raise ConversionError(
+            f"program.json is not as it was saved: its {DIGEST} is of another program. Copy the "
+            f"file again; if it was changed on purpose, remove {DIGEST}"
+        )

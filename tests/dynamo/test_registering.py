@@ -1,0 +1,37 @@
+"""The backend is found by several threads that look for it at once, and for the first time."""
+
+import pytest
+
+from tests import new_process
+
+PROGRAM = """
+import sys
+from concurrent.futures import ThreadPoolExecutor
+from threading import Barrier
+import torch
+
+sys.setswitchinterval(1e-5)
+together = Barrier(4)
+
+def compiled(number):
+    together.wait()
+    return torch.compile(lambda x: x + number, backend="calque")(torch.ones(2)).tolist()
+
+with ThreadPoolExecutor(4) as threads:
+    assert list(threads.map(compiled, range(4))) == [[1.0 + n] * 2 for n in range(4)]
+
+from torch._dynamo.backends import registry
+try:
+    registry.register_backend(lambda graph, inputs: graph, name="calque")
+except AssertionError as error:
+    assert "duplicate name" in str(error)
+else:
+    raise SystemExit("another backend of the name was taken")
+assert registry.register_backend(name="other")(compiled) is compiled
+"""
+
+
+@pytest.mark.parametrize("first", ["", "import calque\n"])
+def test_threads_that_ask_for_the_backend_at_once_all_get_it(first):
+    done = new_process.run(first + PROGRAM)
+    assert done.returncode == 0, done.stderr

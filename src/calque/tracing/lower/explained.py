@@ -46,6 +46,15 @@ def depends_on_values(what: str) -> SymbolicTraceError:
     )
 
 
+def reads_a_number(what: str) -> SymbolicTraceError:
+    """The error for `x.item()`, where a graph of calls computes with what it gives."""
+    return SymbolicTraceError(
+        f"{what} reads a number, which is not known while operators are found.\nKeep it a tensor, or "
+        'use the graph as it is, without lowering. Of a recording, graph("aten") and '
+        "graph(follow=False) check the number instead, and can be lowered."
+    )
+
+
 def changed_geometry() -> SymbolicTraceError:
     """The error for `x.t_()` of what the program is given."""
     return SymbolicTraceError(

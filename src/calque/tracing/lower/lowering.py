@@ -30,12 +30,17 @@ from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices
-from calque.tracing.lower.explained import changed_geometry, depends_on_values, explained
+from calque.tracing.lower.explained import (
+    changed_geometry,
+    depends_on_values,
+    explained,
+    reads_a_number,
+)
 from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
-from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
+from calque.tracing.lower.reads import NUMBERS, Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
 from calque.tracing.lower.unseen_writes import (
     OF_AUTOGRAD,
@@ -246,6 +251,8 @@ class _Replay(torch.fx.Interpreter):
             result = super().run_node(n)
         except DataDependentOutputException:
             later = self._later(n)
+            if later is None and n.target in NUMBERS:
+                raise reads_a_number(_name_of(n.target)) from None
             if later is None:
                 raise
             return later
@@ -328,6 +335,12 @@ class _Replay(torch.fx.Interpreter):
         if target is checks.manual_seed:
             raise SymbolicTraceError(
                 "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+            )
+        if target in (checks.make_generator, checks.of_generator):
+            raise SymbolicTraceError(
+                "a torch.Generator is made within the program, and operators draw from none that is "
+                "theirs.\nMake it outside of the program, use torch.manual_seed, or use the graph "
+                "as it is, without lowering."
             )
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)

@@ -338,8 +338,8 @@ class _Replay(torch.fx.Interpreter):
             )
         if target in (checks.make_generator, checks.of_generator):
             raise SymbolicTraceError(
-                "a torch.Generator is made within the program, and operators draw from none that is "
-                "theirs.\nMake it outside of the program, use torch.manual_seed, or use the graph "
+                "a torch.Generator is made within the program, and operators draw from none of "
+                "their own.\nMake it outside of the program, use torch.manual_seed, or use the graph "
                 "as it is, without lowering."
             )
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):

@@ -21,9 +21,9 @@ from calque.tracing.record.arguments import Arguments, takes_data
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
+from calque.tracing.record.generators import MadeGenerator
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.leaving import mark_changed
-from calque.tracing.record.generators import MadeGenerator
 from calque.tracing.record.local import Local
 from calque.tracing.record.numbers import Numbers
 from calque.tracing.record.results import Results

@@ -184,7 +184,7 @@ def _trilinear(
     parts = []
     for part, dims in ((i1, expand1), (i2, expand2), (i3, expand3)):
         for dim in sorted(dims):
-            part = part.unsqueeze(dim)  # noqa: PLW2901
+            part = part.unsqueeze(dim)
         parts.append(part)
     return (parts[0] * parts[1] * parts[2]).sum(sumdim)
 

@@ -49,9 +49,33 @@ def depends_on_values(what: str) -> SymbolicTraceError:
 def reads_a_number(what: str) -> SymbolicTraceError:
     """The error for `x.item()`, where a graph of calls computes with what it gives."""
     return SymbolicTraceError(
-        f"{what} reads a number, which is not known while operators are found.\nKeep it a tensor, or "
-        'use the graph as it is, without lowering. Of a recording, graph("aten") and '
+        f"{what} reads a number, which is not known while operators are found.\nKeep it a "
+        'tensor, or use the graph as it is, without lowering. Of a recording, graph("aten") and '
         "graph(follow=False) check the number instead, and can be lowered."
+    )
+
+
+def sets_seeds() -> SymbolicTraceError:
+    """The error for `torch.manual_seed`."""
+    return SymbolicTraceError(
+        "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+    )
+
+
+def makes_generators() -> SymbolicTraceError:
+    """The error for `torch.Generator()`."""
+    return SymbolicTraceError(
+        "a torch.Generator is made within the program, and operators draw from none of their own.\n"
+        "Make it outside of the program, use torch.manual_seed, or use the graph as it is, without "
+        "lowering."
+    )
+
+
+def two_for_one(names: str) -> SymbolicTraceError:
+    """The error for one tensor that is given twice."""
+    return SymbolicTraceError(
+        f"{names} are one tensor, and a graph of operators takes them for two.\n"
+        "Lower a program that takes it once, such as lambda x: model(x, x)."
     )
 
 

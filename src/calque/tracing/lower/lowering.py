@@ -34,7 +34,10 @@ from calque.tracing.lower.explained import (
     changed_geometry,
     depends_on_values,
     explained,
+    makes_generators,
     reads_a_number,
+    sets_seeds,
+    two_for_one,
 )
 from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.layer_attributes import LayerAttributes
@@ -333,22 +336,13 @@ class _Replay(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
         if target is checks.manual_seed:
-            raise SymbolicTraceError(
-                "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
-            )
+            raise sets_seeds()
         if target in (checks.make_generator, checks.of_generator):
-            raise SymbolicTraceError(
-                "a torch.Generator is made within the program, and operators draw from none of "
-                "their own.\nMake it outside of the program, use torch.manual_seed, or use the graph "
-                "as it is, without lowering."
-            )
+            raise makes_generators()
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:
-            raise SymbolicTraceError(
-                f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
-                "Lower a program that takes it once, such as lambda x: model(x, x)."
-            )
+            raise two_for_one(args[2])
         if target is checks.assign:
             assert self._running is not None
             self.assigned[self._running] = args[2]  # `Assembly` makes the assignment

@@ -1,6 +1,7 @@
 """Errors that PyTorch raises while operators are found, in words of ours."""
 
 import re
+from typing import Any
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.nested import nested
@@ -76,6 +77,22 @@ def two_for_one(names: str) -> SymbolicTraceError:
     return SymbolicTraceError(
         f"{names} are one tensor, and a graph of operators takes them for two.\n"
         "Lower a program that takes it once, such as lambda x: model(x, x)."
+    )
+
+
+def computes_gradients(what: Any) -> SymbolicTraceError:
+    """The error for `loss.backward()`."""
+    return SymbolicTraceError(
+        f"{what} computes gradients within the program, and operators know of none.\n"
+        "Use the graph as it is, or write the gradient with torch.func.grad."
+    )
+
+
+def has_hooks(what: Any) -> SymbolicTraceError:
+    """The error for a module with hooks of the backward pass."""
+    return SymbolicTraceError(
+        f"{what} has hooks of the backward pass, which its operators do not have.\n"
+        "Lower within torch.no_grad() for a graph that is not differentiated."
     )
 
 

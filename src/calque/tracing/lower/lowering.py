@@ -32,8 +32,10 @@ from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.explained import (
     changed_geometry,
+    computes_gradients,
     depends_on_values,
     explained,
+    has_hooks,
     makes_generators,
     reads_a_number,
     sets_seeds,
@@ -310,10 +312,7 @@ class _Replay(torch.fx.Interpreter):
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
         if target in OF_AUTOGRAD:
-            raise SymbolicTraceError(
-                f"{target} computes gradients within the program, and operators know of none.\n"
-                "Use the graph as it is, or write the gradient with torch.func.grad."
-            )
+            raise computes_gradients(target)
         return super().call_method(target, args, kwargs)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -323,10 +322,7 @@ class _Replay(torch.fx.Interpreter):
         refuse_nested(module, modules, args, kwargs)
         self.layers.callers |= dict.fromkeys(modules, self._running)
         if self._gradient and any(m._backward_hooks or m._backward_pre_hooks for m in modules):
-            raise SymbolicTraceError(
-                f"{target} has hooks of the backward pass, which its operators do not have.\n"
-                "Lower within torch.no_grad() for a graph that is not differentiated."
-            )
+            raise has_hooks(target)
         self._ungraded.in_layer = self._gradient
         try:
             return super().call_module(target, args, kwargs)

@@ -1,5 +1,7 @@
 """Operators in ONNX that go along a dimension, search, or write at places that are known."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import torch
@@ -7,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 import calque
-from calque.convert import ConversionError, to_onnx
+from calque.convert import ConversionError, Converters, to_onnx
 from tests.convert.test_onnx import agree, run
 
 NAN, INF = float("nan"), float("inf")
@@ -133,3 +135,36 @@ def test_products_of_three_and_images_without_aliasing() -> None:
 
     agree(resized, torch.randn(1, 2, 7, 9))
     agree(lambda x: (F.adaptive_avg_pool2d(x, 1), x.sum().permute()), torch.randn(2, 5, 6))
+
+
+@dataclasses.dataclass
+class Pair:
+    x: Tensor
+    parts: dict[str, Tensor]
+    count: int = 2
+
+
+@dataclasses.dataclass
+class Given:
+    pair: Pair
+    bias: Tensor
+
+
+def test_data_classes_among_the_arguments_become_inputs() -> None:
+    def program(given: Given) -> Tensor:
+        return given.pair.x * given.pair.parts["scale"] * given.pair.count + given.bias
+
+    x, scale, bias = torch.randn(3, 3).unbind()
+    given = Given(Pair(x, {"scale": scale}), bias)
+    recording = calque.record(program, given)
+    model = to_onnx(recording)
+    assert [each.name for each in model.graph.input] == [
+        "given.pair.x",
+        "given.pair.parts.scale",
+        "given.bias",
+    ]
+    (found,) = run(model, x, scale, bias)
+    np.testing.assert_allclose(found, program(given), rtol=1e-6)
+    converters = Converters()
+    converters.when(lambda call: True)(lambda call: call.op)
+    assert converters.convert(recording).nodes == ["Tensor.mul", "Tensor.mul", "Tensor.add"]

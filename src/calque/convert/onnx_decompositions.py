@@ -221,8 +221,10 @@ def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
 
 
 def _shift(down: bool) -> Callable[..., Tensor]:
-    def shift(self: Tensor, other: Tensor) -> Tensor:
+    def shift(self: Tensor, other: Any) -> Tensor:
         bits = self.dtype.itemsize * 8
+        if not isinstance(other, Tensor):
+            other = torch.full_like(self, other)
         dtype = torch.result_type(self, other)
         count = other.clamp(0, bits - 2)
         factor = torch.pow(torch.full_like(count, 2), count)
@@ -251,8 +253,6 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.expm1.default: _expm1,
     _aten.index_add.default: _index_add,
     _aten.addbmm.default: _addbmm,
-    _aten.bitwise_left_shift.Tensor: _shift(down=False),
-    _aten.bitwise_right_shift.Tensor: _shift(down=True),
     _aten.bucketize.Tensor: _bucketize,
     _aten.bucketize.Scalar: _bucketize,
     _aten.copysign.Tensor: _copysign,
@@ -268,4 +268,9 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten._trilinear.default: _trilinear,
     **PLACES,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),
+}
+WRITTEN_HERE |= {
+    getattr(getattr(_aten, name), overload): _shift(down="right" in name or "rshift" in name)
+    for name in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+    for overload in (("Tensor", "Scalar") if "__" in name else ("Tensor", "Tensor_Scalar"))
 }

@@ -79,10 +79,12 @@ def _resized(self: Tensor, made: Callable[[Tensor, list[int], int], Tensor], siz
     """
     with disable_current_modes():
         height, width = self.shape[-2:]
-        rows = torch.eye(height, dtype=self.dtype).view(1, height, height, 1)
-        columns = torch.eye(width, dtype=self.dtype).view(1, width, 1, width)
-        down = made(rows, [size[0], 1], 0)[0, :, :, 0].T.contiguous()
-        across = made(columns, [1, size[1]], 1)[0, :, 0].contiguous()
+        rows, columns = (torch.eye(n, dtype=self.dtype)[None] for n in (height, width))
+        # Twice beside each other: of one column, PyTorch takes channels for rows.
+        rows = rows[..., None].expand(1, height, height, 2).contiguous()
+        columns = columns[:, :, None].expand(1, width, 2, width).contiguous()
+        down = made(rows, [size[0], 2], 0)[0, :, :, 0].T.contiguous()
+        across = made(columns, [2, size[1]], 1)[0, :, 0].contiguous()
     return torch.matmul(down, torch.matmul(self, across))
 
 

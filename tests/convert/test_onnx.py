@@ -93,8 +93,8 @@ def test_what_has_no_form_is_listed_with_its_lines() -> None:
 
 
 def test_a_form_that_depends_on_arguments_is_refused_with_the_reason() -> None:
-    with pytest.raises(ConversionError, match="a norm of order 3"):
-        to_onnx(calque.record(lambda x: x.norm(3), torch.ones(5)))
+    with pytest.raises(ConversionError, match="which divide unevenly"):
+        to_onnx(calque.record(lambda x: F.adaptive_max_pool2d(x, 3), torch.ones(1, 1, 4, 4)))
 
 
 class NamedAlike(nn.Module):
@@ -134,17 +134,9 @@ def test_attention_where_a_query_may_look_at_nothing() -> None:
     agree(program, torch.randn(1, 2, 3, 8))
 
 
-@pytest.mark.parametrize(
-    "program",
-    [
-        lambda x: F.max_pool2d(x, 2, return_indices=True),
-        lambda x: x.view(torch.int32),
-    ],
-    ids=["indices", "bits"],
-)
-def test_what_onnx_has_no_form_of_is_a_conversion_error(program: Any) -> None:
+def test_what_onnx_has_no_form_of_is_a_conversion_error() -> None:
     with pytest.raises(ConversionError):
-        to_onnx(calque.record(program, torch.randn(1, 1, 9, 9)))
+        to_onnx(calque.record(lambda x: x.view(torch.int32), torch.randn(1, 1, 9, 9)))
 
 
 @dataclasses.dataclass

@@ -5,6 +5,7 @@ and their defaults filled in, so a converter need not know how the program happe
 call.
 """
 
+import dataclasses
 import inspect
 import operator
 from collections.abc import Callable, Collection, Iterator
@@ -120,7 +121,7 @@ class Calls:
                 self.results = [self._infos[part] for part in given_by(node.args[0])]
             elif node.target in GUARDS or self._only_for_guards(node):
                 continue
-            elif node.target is operator.getitem and self._is_part(node):
+            elif node.target in (operator.getitem, getattr) and self._is_part(node):
                 self._infos[node] = self._part(node)
             elif makes_container(node):
                 self._infos[node] = container_of(node, self._plain, self._member)
@@ -161,6 +162,10 @@ class Calls:
             return {k: None if p is None else self._info(f"{name}.{k}", p) for k, p in found}
         if isinstance(value, torch.Tensor):
             return TensorInfo(name, tuple(value.shape), _dtype(value))
+        if dataclasses.is_dataclass(value) and not isinstance(value, type):
+            return self._info(
+                name, {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
+            )
         is_plain = value is not None and isinstance(value, _PLAIN)
         return value if is_plain else TensorInfo(name, None, None)
 

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from calque.upstream.torch_internals import disable_current_modes
+from calque.convert.onnx_places import PLACES
 
 
 def _attend(
@@ -76,25 +76,6 @@ def _encoder_layer(
     return second(x + feed_forward(x))
 
 
-def _as_strided(
-    self: Tensor, size: list[int], stride: list[int], storage_offset: int | None = None
-) -> Tensor:
-    """The elements by their places in memory, of a tensor whose places are known."""
-    start = self.storage_offset()
-    offset = (start if storage_offset is None else storage_offset) - start
-    length = sum((n - 1) * s for n, s in zip(self.shape, self.stride(), strict=True)) + 1
-    with disable_current_modes():
-        memory = torch.full((length,), -1)
-        memory.as_strided(self.shape, self.stride()).copy_(
-            torch.arange(self.numel()).view(self.shape)
-        )
-        places = memory.as_strided(size, stride, offset)
-        in_order = bool((places.flatten() == torch.arange(places.numel())).all())
-    if not in_order:
-        raise NotImplementedError("elements in another order")
-    return self.reshape(size)
-
-
 def _expm1(self: Tensor) -> Tensor:
     """By the correction of Kahan, which keeps small numbers."""
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
@@ -149,17 +130,147 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None = None) ->
     return (apart * apart).sum(-1).sqrt() if p == 2 else apart.pow(p).sum(-1).pow(1 / p)
 
 
+def _searchsorted(
+    sorted_sequence: Tensor,
+    self: Any,
+    *,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Tensor | None = None,
+) -> Tensor:
+    """As many as are not beyond each value; NaN is beyond all."""
+    rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
+    values = torch.as_tensor(self, dtype=rows.dtype) if not isinstance(self, Tensor) else self
+    flat = values.reshape(-1) if rows.dim() == 1 else values
+    low, high = rows.unsqueeze(-2), flat.unsqueeze(-1)
+    beyond = low > high if right or side == "right" else low >= high
+    found = beyond.logical_not().sum(-1).reshape(values.shape)
+    return found.to(torch.int32) if out_int32 else found
+
+
+def _bucketize(
+    self: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+) -> Any:
+    return _searchsorted(boundaries, self, out_int32=out_int32, right=right)
+
+
+def _isin(elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+    tests = test.reshape(-1) if isinstance(test, Tensor) else torch.tensor([test])
+    x = elements if isinstance(elements, Tensor) else torch.tensor(elements)
+    found = (x.unsqueeze(-1) == tests).any(-1)
+    return found.logical_not() if invert else found
+
+
+def _addbmm(
+    self: Tensor, batch1: Tensor, batch2: Tensor, *, beta: Any = 1, alpha: Any = 1
+) -> Tensor:
+    if not self.is_floating_point():
+        beta, alpha = int(beta), int(alpha)
+    found = torch.bmm(batch1, batch2).sum(0) * alpha
+    return found if beta == 0 else self * beta + found
+
+
+def _trilinear(
+    i1: Tensor,
+    i2: Tensor,
+    i3: Tensor,
+    expand1: list[int],
+    expand2: list[int],
+    expand3: list[int],
+    sumdim: list[int],
+    unroll_dim: int = 1,
+) -> Tensor:
+    parts = []
+    for part, dims in ((i1, expand1), (i2, expand2), (i3, expand3)):
+        for dim in sorted(dims):
+            part = part.unsqueeze(dim)
+        parts.append(part)
+    return (parts[0] * parts[1] * parts[2]).sum(sumdim)
+
+
+def _is_negative(x: Tensor) -> Tensor:
+    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
+
+
+def _copysign(self: Tensor, other: Tensor) -> Tensor:
+    dtype = torch.result_type(self, other)
+    dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
+    size = self.to(dtype).abs()
+    return torch.where(_is_negative(other), -size, size)
+
+
+def _or_the_other(largest: Callable[..., Tensor]) -> Callable[..., Tensor]:
+    """`fmax` and `fmin`: a NaN gives way."""
+
+    def choose(self: Tensor, other: Tensor) -> Tensor:
+        found = largest(self, other)
+        if not found.is_floating_point():
+            return found
+        found = torch.where(other.isnan(), self, found)
+        return torch.where(self.isnan(), other, found)
+
+    return choose
+
+
+def _masked_scatter(self: Tensor, mask: Tensor, source: Tensor) -> Tensor:
+    x, mask = torch.broadcast_tensors(self, mask)
+    places = mask.reshape(-1).to(torch.int64).cumsum(0).reshape(mask.shape) - 1
+    values = source.reshape(-1).index_select(0, places.clamp(min=0).reshape(-1))
+    return torch.where(mask, values.reshape(mask.shape), x)
+
+
+def _shift(down: bool) -> Callable[..., Tensor]:
+    def shift(self: Tensor, other: Any) -> Tensor:
+        bits = self.dtype.itemsize * 8
+        if not isinstance(other, Tensor):
+            other = torch.full_like(self, other)
+        dtype = torch.result_type(self, other)
+        count = other.clamp(0, bits - 2)
+        factor = torch.pow(torch.full_like(count, 2), count)
+        rest = torch.pow(torch.full_like(count, 2), other.clamp(0, bits) - count)
+        if down:
+            x = torch.div(self, factor, rounding_mode="floor")
+            return torch.div(x, rest, rounding_mode="floor").to(dtype)
+        return (self * factor * rest).to(dtype)
+
+    return shift
+
+
+def _logaddexp2(self: Tensor, other: Tensor) -> Tensor:
+    return torch.logaddexp(self * math.log(2), other * math.log(2)) / math.log(2)
+
+
 _aten = torch.ops.aten
 WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten._transformer_encoder_layer_fwd.default: _encoder_layer,
     _aten._cdist_forward.default: _cdist,
     _aten._euclidean_dist.default: lambda x1, x2: _cdist(x1, x2, 2.0),
-    _aten.as_strided.default: _as_strided,
     _aten.atan2.default: _atan2,
     _aten.celu.default: _celu,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
     _aten.expm1.default: _expm1,
     _aten.index_add.default: _index_add,
+    _aten.addbmm.default: _addbmm,
+    _aten.bucketize.Tensor: _bucketize,
+    _aten.bucketize.Scalar: _bucketize,
+    _aten.copysign.Tensor: _copysign,
+    _aten.fmax.default: _or_the_other(torch.maximum),
+    _aten.fmin.default: _or_the_other(torch.minimum),
+    _aten.isin.Tensor_Tensor: _isin,
+    _aten.isin.Tensor_Scalar: _isin,
+    _aten.isin.Scalar_Tensor: _isin,
+    _aten.logaddexp2.default: _logaddexp2,
+    _aten.masked_scatter.default: _masked_scatter,
+    _aten.searchsorted.Tensor: _searchsorted,
+    _aten.searchsorted.Scalar: _searchsorted,
+    _aten._trilinear.default: _trilinear,
+    **PLACES,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),
+}
+WRITTEN_HERE |= {
+    getattr(getattr(_aten, name), overload): _shift(down="right" in name or "rshift" in name)
+    for name in ("__lshift__", "__rshift__", "bitwise_left_shift", "bitwise_right_shift")
+    for overload in (("Tensor", "Scalar") if "__" in name else ("Tensor", "Tensor_Scalar"))
 }

@@ -52,12 +52,14 @@ def to_onnx(recording: Recording) -> Any:
                 f"the program gives back {leaf.name}, which it has not computed; leave it out of "
                 "the result, or return a copy (clone)"
             )
+    results = [graph.output(info) for info in outputs]
+    graph.prune([info.name for info in results], {info.name for info in converted.inputs})
     helper = onnx.helper
     made = helper.make_graph(
         graph.nodes,
         "calque",
         [_value(info) for info in converted.inputs],
-        [_value(graph.output(info)) for info in outputs],
+        [_value(info) for info in results],
         [onnx.numpy_helper.from_array(array, name) for name, array in graph.constants.items()],
     )
     model = helper.make_model(
@@ -147,6 +149,25 @@ class OnnxGraph:
             if info.dtype == NARROW and info.name in made:
                 narrow = self.value("Cast", [info.name], to=kind_of(NARROW))
                 self._wide[info.name] = self.value("Cast", [narrow], to=kind_of(WIDE))
+
+    def prune(self, results: list[str], inputs: set[str]) -> None:
+        """Leave out what no result needs.
+
+        Raises:
+            ConversionError: a result needs what no node gives.
+        """
+        needed, kept = set(results), []
+        for node in reversed(self.nodes):
+            if not needed.isdisjoint(node.output):
+                kept.append(node)
+                needed.update(node.input)
+        self.nodes = kept[::-1]
+        given = {"", *inputs, *self.constants, *(n for node in kept for n in node.output)}
+        for name in sorted(needed - given):
+            raise ConversionError(
+                f"{name}, a further result of an operator, has no form in ONNX here"
+            )
+        self.constants = {name: a for name, a in self.constants.items() if name in needed}
 
     def named(self, name: str) -> str:
         """The value that stands for a tensor of the program."""

@@ -10,8 +10,9 @@ from calque.convert.calls import array_of
 from calque.convert.onnx_calls import OnnxCall
 
 RESHAPES = ("view", "reshape", "_unsafe_view", "expand", "unsqueeze", "squeeze")
-CREATIONS = ("arange", "full", "zeros", "ones", "scalar_tensor", "eye")
+CREATIONS = ("arange", "full", "zeros", "ones", "scalar_tensor", "eye", "linspace", "logspace")
 FILLED_LIKE = {"zeros_like": 0, "ones_like": 1, "new_zeros": 0, "new_ones": 1}
+FILLED_LIKE |= dict.fromkeys(("empty", "empty_like", "new_empty"), 0)
 
 
 def _reshape(c: OnnxCall) -> None:
@@ -22,6 +23,8 @@ def _reshape(c: OnnxCall) -> None:
 
 def _creation(c: OnnxCall) -> None:
     c.shown(*c.call.arguments)
+    if c.call.inputs:
+        c.refuse("a tensor whose limits are tensors")
     arguments = {name: value for name, value in c.call.arguments.items() if name != "device"}
     made = array_of(c.call.target(**arguments))
     c.add("Identity", [c.graph.constant(made)])
@@ -34,7 +37,11 @@ def _transpose(c: OnnxCall) -> None:
     else:
         first, second = (c["dim0"], c["dim1"]) if "dim0" in c.call.arguments else (0, -1)
         order[first], order[second] = order[second], order[first]
-    c.add("Transpose", [c.name("self")], perm=order)
+    x = [c.name("self")]
+    if order:
+        c.add("Transpose", x, perm=order)
+    else:
+        c.add("Identity", x)
 
 
 def _cat(c: OnnxCall) -> None:

@@ -15,6 +15,12 @@ def _product(c: OnnxCall) -> None:
 
 
 def _addmm(c: OnnxCall) -> None:
+    if not c.is_floating():  # of which ONNX Runtime has products only
+        found = c.graph.value("MatMul", [c.name("mat1"), c.name("mat2")])
+        found = c.graph.value("Mul", [found, c.named(c["alpha"])])
+        rest = c.graph.value("Mul", [c.name("self"), c.named(c["beta"])])
+        c.add("Add", [found, rest])
+        return
     c.add(
         "Gemm",
         [c.name("mat1"), c.name("mat2"), c.name("self")],
@@ -98,7 +104,15 @@ def _max_pool(c: OnnxCall) -> None:
         lowest = -np.inf if c.is_floating() else np.iinfo(str(c.out.dtype)).min
         sizes["pads"] = [*sizes["pads"][:count], *[0] * count]
         x = c.graph.value("Pad", [x, c.graph.constant(after, np.int64), c.named(lowest)])
-    _pooled(c, c.graph.value("MaxPool", [x], dilations=dilations, **sizes))
+    found, places = c.graph.fresh(), f"{c.graph.fresh()}.places"
+    c.graph.add("MaxPool", [x], [found, places], dilations=dilations, **sizes)
+    _pooled(c, found)
+    if any(after != before for before, after in zip(sizes["pads"], sizes["pads"][count:])):
+        return  # places within what was padded are not those of PyTorch
+    plane = int(np.prod(c["self"].shape[-count:]))
+    inside = c.graph.value("Mod", [places, c.graph.constant(plane, np.int64)])
+    shape = c.graph.constant(c.shape, np.int64)
+    c.graph.add("Reshape", [inside, shape], [c.call.outputs[1].name])
 
 
 def _average_pool(c: OnnxCall) -> None:
@@ -160,7 +174,11 @@ _WITH = "_with_indices"
 
 def _adaptive_pool(c: OnnxCall) -> None:
     if tuple(c["output_size"]) == (1, 1):
-        c.add("GlobalAveragePool", [c.name("self")])
+        axes = c.graph.constant([-2, -1], np.int64)
+        if c.rank() == 4:
+            c.add("GlobalAveragePool", [c.name("self")])
+        else:
+            c.add("ReduceMean", [c.name("self"), axes], keepdims=1)
         return
     pool: Any = c.call.target
     matrices = []

@@ -11,6 +11,7 @@ from calque.convert.onnx_indexing import INDEXING
 from calque.convert.onnx_layers import LAYERS
 from calque.convert.onnx_pointwise import POINTWISE
 from calque.convert.onnx_reductions import REDUCTIONS
+from calque.convert.onnx_scans import SCANS
 from calque.convert.registry import Converters
 
 Convert = Callable[[OnnxCall], None]
@@ -18,12 +19,12 @@ Convert = Callable[[OnnxCall], None]
 
 def table() -> Mapping[str, Convert]:
     """The converter of each overload, by its name, such as `"aten.relu.default"`."""
-    by_name = {**POINTWISE, **REDUCTIONS, **INDEXING, **LAYERS}
+    by_name = {**POINTWISE, **REDUCTIONS, **SCANS, **INDEXING, **LAYERS}
     return {
         f"aten.{name}.{overload}": convert
         for name, convert in by_name.items()
         for overload in getattr(torch.ops.aten, name).overloads()
-        if overload != "dtype" or name in REDUCTIONS
+        if overload != "dtype" or name in (*REDUCTIONS, *SCANS)
     }
 
 

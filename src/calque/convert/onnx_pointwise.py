@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
+import numpy as np
 import torch
 
 from calque.convert.onnx_calls import OnnxCall, kind_of
@@ -45,9 +46,26 @@ IDENTITIES = ("clone", "detach", "alias", "lift_fresh_copy", "dropout")
 def _named(kind: str) -> Callable[[OnnxCall], None]:
     def convert(c: OnnxCall) -> None:
         asks = kind in ("IsNaN", "IsInf")
+        if "float" not in str(c["self"].dtype) and kind in _OF_FLOATS:
+            _of_whole(c, kind)
+            return
         c.add(_of_bits(c, kind), [c.name("self", None if asks else c.out.dtype)])
 
     return convert
+
+
+_OF_FLOATS = ("IsNaN", "IsInf", "Ceil", "Floor", "Relu")
+"""Operators that ONNX or its runtime has for floating point numbers only."""
+
+
+def _of_whole(c: OnnxCall, kind: str) -> None:
+    """Whole numbers are as they are, and finite."""
+    if kind == "Relu":
+        c.add("Max", [c.name("self"), c.named(0, c.out.dtype)])
+    elif kind.startswith("Is"):
+        c.add("Identity", [c.graph.constant(np.zeros(c.shape, bool))])
+    else:
+        c.add("Identity", [c.name("self")])
 
 
 def _of_bits(c: OnnxCall, kind: str) -> str:

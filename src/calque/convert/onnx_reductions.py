@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 
-from calque.convert.onnx_calls import OnnxCall, kind_of, library
+from calque.convert.onnx_calls import OnnxCall, kind_of
 
 
 def _dims(c: OnnxCall) -> list[int]:
@@ -26,8 +26,11 @@ def _reduction(kind: str) -> Callable[[OnnxCall], None]:
 
 def _reduced(c: OnnxCall, kind: str) -> str:
     """The largest or the smallest, and NaN where there is any, which ONNX Runtime passes over."""
-    dtype, axes = str(c.out.dtype), c.graph.constant(_dims(c), np.int64)
-    x, keeps = c.name("self"), int(bool(c.get("keepdim")))
+    return _reduced_over(c, kind, c.name("self"), c.graph.constant(_dims(c), np.int64))
+
+
+def _reduced_over(c: OnnxCall, kind: str, x: str, axes: str) -> str:
+    dtype, keeps = str(c.out.dtype), int(bool(c.get("keepdim")))
     found = c.graph.value(kind, [x, axes], keepdims=keeps)
     if "float" not in dtype:
         return found
@@ -73,12 +76,24 @@ def _variance(c: OnnxCall) -> None:
 
 def _norm(c: OnnxCall) -> None:
     order = c.get("ord") if "ord" in c.call.arguments else c.get("p")
-    kinds = {1.0: "ReduceL1", 2.0: "ReduceL2"}
-    if order is not None and float(order) not in kinds:
-        c.refuse(f"a norm of order {order}")
-    inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
-    kind = kinds[2.0 if order is None else float(order)]
-    c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
+    order, dtype = 2.0 if order is None else float(order), c.out.dtype
+    x, axes = c.name("self", dtype), c.graph.constant(_dims(c), np.int64)
+    keeps = int(bool(c.get("keepdim")))
+    if order in (1.0, 2.0):
+        c.add("ReduceL1" if order == 1 else "ReduceL2", [x, axes], keepdims=keeps)
+        return
+    size = c.graph.value("Abs", [x])
+    if abs(order) == np.inf:
+        kind = "ReduceMax" if order > 0 else "ReduceMin"
+        c.add("Identity", [_reduced_over(c, kind, size, axes)])
+    elif order == 0:
+        is_zero = c.graph.value("Equal", [x, c.named(0, dtype)])
+        parts = c.cast(c.graph.value("Not", [is_zero]), dtype)
+        c.add("ReduceSum", [parts, axes], keepdims=keeps)
+    else:
+        parts = c.graph.value("Pow", [size, c.named(order, dtype)])
+        total = c.graph.value("ReduceSum", [parts, axes], keepdims=keeps)
+        c.add("Pow", [total, c.named(1 / order, dtype)])
 
 
 def _place_of(kind: str) -> Callable[[OnnxCall], None]:
@@ -141,32 +156,6 @@ def _running_sum(c: OnnxCall) -> None:
     c.add("CumSum", [c.name("self", c.out.dtype), c.graph.constant(c["dim"], np.int64)])
 
 
-def _running_product(c: OnnxCall) -> None:
-    """A loop over the elements: partial products in another order may overflow."""
-    x, dim = c.name("self", c.out.dtype), c["dim"]
-    if not c.rank():
-        c.add("Identity", [x])
-        return
-    helper, kind = library().helper, kind_of(c.out.dtype)
-    shape = [size for i, size in enumerate(c.shape) if i != dim % c.rank()]
-    values = [
-        helper.make_tensor_value_info(n, kind, shape) for n in ("before", "each", "after", "out")
-    ]
-    body = helper.make_graph(
-        [
-            helper.make_node("Mul", ["before", "each"], ["after"]),
-            helper.make_node("Identity", ["after"], ["out"]),
-        ],
-        "product",
-        values[:2],
-        values[2:],
-    )
-    start = c.graph.constant(np.ones(shape), np.dtype(str(c.out.dtype)))
-    names = [c.graph.fresh(), c.call.outputs[0].name]
-    options = {"scan_input_axes": [dim % c.rank()], "scan_output_axes": [dim % c.rank()]}
-    c.graph.add("Scan", [start, x], names, body=body, num_scan_inputs=1, **options)
-
-
 def _largest(c: OnnxCall) -> None:
     c.shown("sorted")
     count = c.graph.constant([c["k"]], np.int64)
@@ -213,7 +202,6 @@ REDUCTIONS: dict[str, Callable[[OnnxCall], None]] = {
     "any": _any_or_all("ReduceMax"),
     "argmax": _place_of("ArgMax"),
     "argmin": _place_of("ArgMin"),
-    "cumprod": _running_product,
     "cumsum": _running_sum,
     "kthvalue": _at_rank,
     "linalg_vector_norm": _norm,

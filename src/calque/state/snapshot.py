@@ -144,6 +144,9 @@ class Snapshot:
                 if type(key) not in ATOMIC and id(key) not in self.known:
                     self.stack.append((key, path.item("...")))
 
+    def meet_generator(self, value: Any, path: Path) -> None:
+        """Meet a `torch.Generator`."""
+
     def meet_module(self, value: Module, path: Path) -> None:
         """Meet an `nn.Module`."""
         finding.meet_module(self, value, path)

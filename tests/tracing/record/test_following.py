@@ -229,3 +229,10 @@ def test_a_graph_that_reads_numbers_can_be_shown_compared_and_copied() -> None:
     recording = calque.record(quantizes, X)
     assert not calque.diff(recording, quantizes, OTHERS[0])
     assert "item" in str(calque.show(recording))
+
+
+def test_lowering_names_what_can_be_lowered() -> None:
+    recording = calque.record(scales, X.clone())
+    with pytest.raises(calque.TraceError, match=r"graph\(\"aten\"\) and graph\(follow=False\)"):
+        calque.lower(recording.graph())
+    calque.lower(recording.graph(follow=False))

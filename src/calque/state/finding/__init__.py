@@ -123,6 +123,7 @@ _BY_KIND: list[tuple[Any, Handler]] = [
     (threading.local, meet_local),
     (GETTERS, meet_getter),
     (contextvars.ContextVar, meet_context),
-    (np.generic | torch_c.Generator | types.CodeType | types.FrameType, _meet_nothing),
+    (torch_c.Generator, lambda snapshot, value, path: snapshot.meet_generator(value, path)),
+    (np.generic | types.CodeType | types.FrameType, _meet_nothing),
     (types.MappingProxyType, meet_referents),
 ]

@@ -29,6 +29,8 @@ def recorded(function: F) -> F:
         trace: Any = current_trace() if function.__name__ in _REPEATED else None
         if hasattr(trace, "repeat"):
             return trace.repeat(call, function, args)
+        if getattr(getattr(trace, "tracer", None), "restores", False):
+            return trace.tracer.create_proxy("call_function", call, args, {})
         return function(*args)
 
     return call  # pyright: ignore[reportReturnType]
@@ -47,7 +49,12 @@ def _proxy_in(args: Any) -> Any:
 
 
 # What a recording of a graph's run would not see otherwise.
-_REPEATED = frozenset(("fresh", "manual_seed", "assign", "expect_given", "expect_distinct"))
+_REPEATED = frozenset(
+    (
+        *("fresh", "manual_seed", "make_generator", "of_generator"),
+        *("assign", "expect_given", "expect_distinct"),
+    )
+)
 
 
 @recorded
@@ -275,6 +282,18 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 def manual_seed(seed: Any) -> Any:
     """`torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
     return torch.manual_seed(seed)
+
+
+@recorded
+def make_generator(*device: Any) -> torch.Generator:
+    """A generator of random numbers that each run of the graph makes."""
+    return torch.Generator(*device)
+
+
+@recorded
+def of_generator(method: str, generator: torch.Generator, *args: Any) -> Any:
+    """What a method of a generator gives, which sets or reads its state."""
+    return getattr(generator, method)(*args)
 
 
 @recorded

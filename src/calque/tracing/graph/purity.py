@@ -14,7 +14,14 @@ from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.branching import cond
-from calque.tracing.graph.checks import CHECKS, assign, in_place, manual_seed, unpack
+from calque.tracing.graph.checks import (
+    CHECKS,
+    assign,
+    in_place,
+    manual_seed,
+    of_generator,
+    unpack,
+)
 from calque.tracing.graph.codegen import Faithful
 from calque.tracing.proxies.proxy import assert_fn
 
@@ -27,7 +34,7 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
-_EFFECTS |= {manual_seed, assign, expect_answer, expect_one}
+_EFFECTS |= {manual_seed, of_generator, assign, expect_answer, expect_one}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -1,6 +1,7 @@
 """Errors that PyTorch raises while operators are found, in words of ours."""
 
 import re
+from typing import Any
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.nested import nested
@@ -43,6 +44,55 @@ def depends_on_values(what: str) -> SymbolicTraceError:
     return SymbolicTraceError(
         f"what {what} gives depends on values of tensors, which are not known while operators are "
         "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
+    )
+
+
+def reads_a_number(what: str) -> SymbolicTraceError:
+    """The error for `x.item()`, where a graph of calls computes with what it gives."""
+    return SymbolicTraceError(
+        f"{what} reads a number, which is not known while operators are found.\nKeep it a "
+        'tensor, or use the graph as it is, without lowering. Of a recording, graph("aten") and '
+        "graph(follow=False) check the number instead, and can be lowered."
+    )
+
+
+def sets_seeds() -> SymbolicTraceError:
+    """The error for `torch.manual_seed`."""
+    return SymbolicTraceError(
+        "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+    )
+
+
+def makes_generators() -> SymbolicTraceError:
+    """The error for `torch.Generator()`."""
+    return SymbolicTraceError(
+        "a torch.Generator is made within the program, and operators draw from none of their own.\n"
+        "Make it outside of the program, use torch.manual_seed, or use the graph as it is, without "
+        "lowering."
+    )
+
+
+def two_for_one(names: str) -> SymbolicTraceError:
+    """The error for one tensor that is given twice."""
+    return SymbolicTraceError(
+        f"{names} are one tensor, and a graph of operators takes them for two.\n"
+        "Lower a program that takes it once, such as lambda x: model(x, x)."
+    )
+
+
+def computes_gradients(what: Any) -> SymbolicTraceError:
+    """The error for `loss.backward()`."""
+    return SymbolicTraceError(
+        f"{what} computes gradients within the program, and operators know of none.\n"
+        "Use the graph as it is, or write the gradient with torch.func.grad."
+    )
+
+
+def has_hooks(what: Any) -> SymbolicTraceError:
+    """The error for a module with hooks of the backward pass."""
+    return SymbolicTraceError(
+        f"{what} has hooks of the backward pass, which its operators do not have.\n"
+        "Lower within torch.no_grad() for a graph that is not differentiated."
     )
 
 

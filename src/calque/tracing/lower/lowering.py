@@ -25,17 +25,16 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_one
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import has_effect
-from calque.tracing.lower import composites
+from calque.tracing.lower import composites, explained
 from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices
-from calque.tracing.lower.explained import changed_geometry, depends_on_values, explained
 from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
-from calque.tracing.lower.reads import Later, Read, is_guard, read_of, reads_elements
+from calque.tracing.lower.reads import NUMBERS, Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
 from calque.tracing.lower.unseen_writes import (
     OF_AUTOGRAD,
@@ -214,7 +213,7 @@ class _Replay(torch.fx.Interpreter):
             shapes = [leaf.shape for leaf in leaves]
             self.result = self.run(enable_io_processing=False)
             if any(leaf.shape != shape for leaf, shape in zip(leaves, shapes)):
-                raise changed_geometry()
+                raise explained.changed_geometry()
         kept = [each.value for each in self.layers.assigned]
         values = (self.result, *self.assigned.values(), *kept)
         given = [t for each in values for t in tensors_in(each)]
@@ -237,7 +236,7 @@ class _Replay(torch.fx.Interpreter):
         """Run a node; what `make_fx` records meanwhile comes from it."""
         self._running = n
         if reads_elements(n):
-            return self._later(n) or _raise(depends_on_values(_name_of(n.target)))
+            return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         if writes and self._overlaps is not None:
@@ -246,6 +245,8 @@ class _Replay(torch.fx.Interpreter):
             result = super().run_node(n)
         except DataDependentOutputException:
             later = self._later(n)
+            if later is None and n.target in NUMBERS:
+                raise explained.reads_a_number(_name_of(n.target)) from None
             if later is None:
                 raise
             return later
@@ -300,10 +301,7 @@ class _Replay(torch.fx.Interpreter):
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
         if target in OF_AUTOGRAD:
-            raise SymbolicTraceError(
-                f"{target} computes gradients within the program, and operators know of none.\n"
-                "Use the graph as it is, or write the gradient with torch.func.grad."
-            )
+            raise explained.computes_gradients(target)
         return super().call_method(target, args, kwargs)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -313,10 +311,7 @@ class _Replay(torch.fx.Interpreter):
         refuse_nested(module, modules, args, kwargs)
         self.layers.callers |= dict.fromkeys(modules, self._running)
         if self._gradient and any(m._backward_hooks or m._backward_pre_hooks for m in modules):
-            raise SymbolicTraceError(
-                f"{target} has hooks of the backward pass, which its operators do not have.\n"
-                "Lower within torch.no_grad() for a graph that is not differentiated."
-            )
+            raise explained.has_hooks(target)
         self._ungraded.in_layer = self._gradient
         try:
             return super().call_module(target, args, kwargs)
@@ -326,16 +321,13 @@ class _Replay(torch.fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A function of the graph."""
         if target is checks.manual_seed:
-            raise SymbolicTraceError(
-                "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
-            )
+            raise explained.sets_seeds()
+        if target in (checks.make_generator, checks.of_generator):
+            raise explained.makes_generators()
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:
-            raise SymbolicTraceError(
-                f"{args[2]} are one tensor, and a graph of operators takes them for two.\n"
-                "Lower a program that takes it once, such as lambda x: model(x, x)."
-            )
+            raise explained.two_for_one(args[2])
         if target is checks.assign:
             assert self._running is not None
             self.assigned[self._running] = args[2]  # `Assembly` makes the assignment
@@ -385,7 +377,7 @@ class _Replay(torch.fx.Interpreter):
 
     def located(self, error: Exception) -> Exception:
         """The error, with the line of the program that it comes from."""
-        error = explained(error)
+        error = explained.explained(error)
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")

@@ -58,6 +58,10 @@ _UNTAGGED = frozenset(("_nested_tensor_from_mask_left_aligned",))
 """Operators that read elements though PyTorch's tags do not say so: FakeTensors answer them."""
 
 
+NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))
+"""Methods that read a number, with which a graph of calls may compute."""
+
+
 def reads_elements(node: Node) -> bool:
     """Returns True if a node reads what only a real tensor has, as a guard of the graph."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")

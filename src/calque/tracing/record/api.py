@@ -112,7 +112,10 @@ def run_once(
     try:
         with new_objects_apart() as can_tell, Patches() as patches:
             hold(patches)
-            running = contextlib.nullcontext() if watch.foresee() else watch.running()
+            is_foreseen = watch.foresee()
+            running = contextlib.nullcontext() if is_foreseen else watch.running()
+            recorder.generators = watch.generators
+            recorder.follows_default_generator = not is_foreseen or watch.names_default_generator
             with entered(recorder), running:
                 result = call(*args, **kwargs)
             if recorder.refusal is not None:
@@ -223,6 +226,7 @@ def _end(
         else:
             tape.assignments.append((place, key[1], value))
     recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
+    recorder.problems += watch.sets_generators()
     for place in recorder.arguments.written_by_python():
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):

@@ -16,11 +16,12 @@ from torch.overrides import TorchFunctionMode
 from calque.state import call_watched, unwatched
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
-from calque.tracing.graph.checks import fresh
+from calque.tracing.graph.checks import fresh, make_generator, manual_seed
 from calque.tracing.record.arguments import Arguments, takes_data
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
+from calque.tracing.record.generators import MadeGenerator
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.leaving import mark_changed
 from calque.tracing.record.local import Local
@@ -30,6 +31,7 @@ from calque.tracing.record.tracer import WithinTrace
 from calque.tracing.record.values import Value, Values
 from calque.tracing.record.witness import tell
 from calque.tracing.symbolic.assumptions import Assumptions
+from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Leaves
 from calque.upstream import torch_c
 
@@ -57,6 +59,8 @@ class Recorder(WithinTrace):
         ended: whether the recording is over, whatever still runs.
         running: the calls that run now, in whatever threads.
         numbers: those that were read, and where they went.
+        generators: those that the program reaches, and their states.
+        follows_default_generator: whether the program may set the state of PyTorch's own.
     """
 
     path = None  # the trace decides nothing by itself: the run is real
@@ -79,6 +83,8 @@ class Recorder(WithinTrace):
         self.refusal: Exception | None = None
         self.refused_at: Any = None
         self.numbers: Numbers = Numbers()
+        self.generators: GeneratorStates = GeneratorStates()
+        self.follows_default_generator = False
         self._results = Results(self, strict)
         self._paths: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
@@ -121,6 +127,13 @@ class Recorder(WithinTrace):
     @unwatched
     def called(self, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
         """The program calls a function of PyTorch."""
+        generator = kwargs.get("generator")
+        if generator is not None and self.generators.has(generator):
+            with self.drawing(generator):
+                return self._called(func, args, kwargs)
+        return self._called(func, args, kwargs)
+
+    def _called(self, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
         if self.local.call is not None or not self.local.is_entered or self.ended:
             return call_watched(func, *args, **kwargs)
         if _in_functorch() is not None:
@@ -177,6 +190,8 @@ class Recorder(WithinTrace):
         finally:
             self.running.remove(call)
             local.call = None
+        if func is manual_seed:
+            self.generators.drawn(torch.default_generator)
         with torch_c.DisableTorchFunction():
             if takes_data(call):
                 self.arguments.made_of_data(result)
@@ -258,6 +273,21 @@ class Recorder(WithinTrace):
         """Like `refuse`, for a line."""
         where = f"{place[0]}:{place[1]} in {place[2]}: " if place is not None else ""
         self.problems.append(f"{where}{why}")
+
+    @contextlib.contextmanager
+    def drawing(self, generator: Any) -> Iterator[None]:
+        """A context in which nothing but a draw that is recorded moves a generator on."""
+        if self.generators.is_set(generator):
+            self.refuse(set_within("that this line draws from"))
+        try:
+            yield
+        finally:
+            self.generators.drawn(generator)
+
+    def make_generator(self, *args: Any, **kwargs: Any) -> Any:
+        """The program makes a `torch.Generator`."""
+        given = (*args, *kwargs.values())  # the device alone
+        return self.run(MadeGenerator, given, {}, make_generator, given)
 
     # Modules
 

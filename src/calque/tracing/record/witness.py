@@ -40,6 +40,12 @@ def _known_for(operator: Any) -> tuple[bool, bool]:
     return reads, reads or torch.Tag.dynamic_output_shape in tags or not own
 
 
+def _draws(operator: Any, kwargs: dict[str, Any]) -> bool:
+    """Returns True if an operator draws from PyTorch's own generator."""
+    draws = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
+    return draws and kwargs.get("generator") is None
+
+
 class Beneath(DispatchMode):
     """Sees each operator that runs in a thread.
 
@@ -62,11 +68,18 @@ class Beneath(DispatchMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
+        recorder, kwargs = self._recorder, kwargs or {}
+        if recorder.follows_default_generator and not recorder.ended and _draws(func, kwargs):
+            with recorder.drawing(torch.default_generator):
+                return self._run(func, args, kwargs)
+        return self._run(func, args, kwargs)
+
+    def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = self._local.call
         if call is None and not self._local.is_entered and self._recorder.running:
             call = self._recorder.running[-1]  # which a thread of autograd's works for
         if call is None:
-            return self._recorder.operator(func, args, kwargs or {})
+            return self._recorder.operator(func, args, kwargs)
         call.operators += 1
         reads, dynamic = _known_for(func)
         if func is _INDEX:
@@ -75,7 +88,7 @@ class Beneath(DispatchMode):
             call.reads_values = True
         if dynamic:
             call.has_dynamic_shape = True
-        return func(*args, **(kwargs or {}))
+        return func(*args, **kwargs)
 
 
 def tell(call: Any, operator: Any, args: tuple[Any, ...]) -> None:

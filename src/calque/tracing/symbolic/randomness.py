@@ -45,10 +45,12 @@ def _generator(original: Any) -> Any:
     class Refusing(type):
         """Stands in the place of `torch.Generator`, for whoever asks for the class too."""
 
-        def __call__(cls, *args: Any) -> Any:
+        def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             tracer = tracer_of_program()
             if tracer is None:
-                return original(*args)
+                return original(*args, **kwargs)
+            if hasattr(tracer, "make_generator"):  # a recording, which has a real one
+                return tracer.make_generator(*args, **kwargs)
             refuse_because(
                 tracer,
                 "a torch.Generator is made while tracing, and would go on from run to run",

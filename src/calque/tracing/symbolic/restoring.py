@@ -39,6 +39,8 @@ for _name in _READS:
 class Restoring(SymbolicTracer):
     """Like `SymbolicTracer`, for code that a graph has written."""
 
+    restores = True
+
     def proxy(self, node: Node) -> Any:
         """Returns the proxy of any value."""
         return _Again(node, self)

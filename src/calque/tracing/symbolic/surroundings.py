@@ -19,6 +19,7 @@ from calque.state.paths import Path
 from calque.state.rows import HOOKS_OF_TENSORS, AttributeRow, CacheRow, DictRow
 from calque.state.whose import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
+from calque.tracing.symbolic.generators import GeneratorStates
 from calque.tracing.symbolic.leaves import Held
 from calque.upstream import torch_c
 
@@ -35,6 +36,7 @@ class Surroundings(Snapshot):
 
     Attributes:
         modules: the modules that were met, by id.
+        generators: the states of the `torch.Generator`s that were met.
         of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
             graph, and once for the abstract value.
     """
@@ -43,6 +45,7 @@ class Surroundings(Snapshot):
         self._starts = starts
         self.modules: dict[int, Held] = {}
         self.of_leaves: set[Any] = set()
+        self.generators: GeneratorStates = GeneratorStates()
         self._paths: dict[int, Path] = {}
         self._modules_of_leaves: set[int] = set()
         self._bare: list[tuple[torch.Tensor, Path, str]] = []
@@ -73,6 +76,10 @@ class Surroundings(Snapshot):
                 self._bare.append((item, path, name))
             else:
                 stack.append((item, path.attribute(name)))
+
+    def meet_generator(self, value: Any, path: Path) -> None:
+        """See `Snapshot.meet_generator`."""
+        self.generators.meet(value, path)
 
     def meet_logger(self, value: logging.Logger, path: Path) -> None:
         """See `Snapshot.meet_logger`; with the levels that it has looked up."""

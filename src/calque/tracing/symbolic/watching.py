@@ -18,6 +18,7 @@ import torch
 from calque.state import MISSING, Row, Running, same_value
 from calque.state.differing import NAMES
 from calque.state.names import names_of
+from calque.state.paths import Path
 from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
 from calque.state.whose import Owner, owner_of_class
 from calque.tracing.core.errors import SymbolicTraceError
@@ -25,6 +26,7 @@ from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
 from calque.tracing.symbolic.changes import Change, is_same, spoken
+from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
@@ -36,6 +38,8 @@ _CHANGE = (
 )
 
 
+_DEFAULT = Path("torch.default_generator")
+_SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
@@ -60,12 +64,25 @@ class Watch:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
         self._snapshot.visit(of_object(root), "self")
         self._snapshot.visit(given, "the arguments")
+        self.generators.meet(torch.default_generator, _DEFAULT)
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
     @property
     def modules(self) -> Mapping[int, Held]:
         """The modules that the program was seen to have, by id, as they were."""
         return self._snapshot.modules
+
+    @property
+    def generators(self) -> GeneratorStates:
+        """The states of generators of random numbers."""
+        return self._snapshot.generators
+
+    @property
+    def names_default_generator(self) -> bool:
+        """Whether the program may set the state of PyTorch's own generator behind its back."""
+        if id(torch.default_generator) in self._snapshot.known:
+            return True
+        return self.asks(lambda code: "default_generator" in names_of(code).words)
 
     @property
     def known(self) -> Mapping[int, Any]:
@@ -109,9 +126,12 @@ class Watch:
         seen = self._snapshot.unrepeatable
         unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
         unrepeatable += self._asked_how_far()
+        generators = list(self.sets_generators())
         self._restore(bool(changed))
         if refused is not None:
             raise refusal(refused)
+        for what in generators:
+            raise SymbolicTraceError(what)
         for what in unrepeatable:
             raise SymbolicTraceError(
                 f"{what} while tracing, and never again when the graph runs.\n"
@@ -141,6 +161,14 @@ class Watch:
         codes = self._snapshot.codes.items()
         return any(question(code) for code, owner in codes if owner >= whose)
 
+    def sets_generators(self) -> Iterator[str]:
+        """Notes that the program has set the states of generators of random numbers."""
+        for generator, path in self.generators.all_set():
+            if generator is torch.default_generator and not self.names_default_generator:
+                continue
+            words = (w for w in _SETTERS if self.asks(lambda code: w in names_of(code).words))  # noqa: B023
+            yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
+
     def forget(self) -> None:
         """Hold nothing of the program's any more."""
         for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
@@ -153,6 +181,8 @@ class Watch:
 
     def _restore(self, has_changed: bool) -> None:
         self._snapshot.unrepeatable.clear()
+        own = torch.default_generator
+        self.generators.restore(but=None if self.names_default_generator else own)
         for name, (read, write) in AMBIENT.items():
             if read() != self._ambient[name]:
                 write(self._ambient[name])
@@ -253,7 +283,7 @@ class Watch:
 
     def _asked_how_far(self) -> Iterator[str]:
         """Notes that the program has read a state that advances, such as that of random numbers."""
-        if not self._snapshot.moving:
+        if not self._snapshot.moving and not self.generators.has_any_but(torch.default_generator):
             return
         for code, owner in self._snapshot.codes.items():
             found = names_of(code).words & _STATES if owner is Owner.USER else ()

@@ -1,0 +1,77 @@
+"""The states of the `torch.Generator`s that a program reaches.
+
+A graph draws from such a generator as the program does, but it does not set the state: the methods
+that do (`manual_seed`, `set_state`) are C functions of a type that nothing can be put in place of.
+So the states are compared.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from calque.state.paths import Path
+from calque.upstream import torch_c
+from calque.upstream.torch_internals import disable_current_modes
+
+
+class GeneratorStates:
+    """Generators, each with the state that it was last seen in."""
+
+    def __init__(self) -> None:
+        self._last: dict[int, tuple[Any, torch.Tensor, Path]] = {}
+
+    def meet(self, generator: Any, path: Path) -> None:
+        """A generator that the program reaches, before it runs."""
+        self._last[id(generator)] = generator, _state_of(generator), path
+
+    def has(self, generator: Any) -> bool:
+        """Returns True if a generator was met."""
+        return id(generator) in self._last
+
+    def has_any_but(self, generator: Any) -> bool:
+        """Returns True if another generator was met, too."""
+        return not self._last.keys() <= {id(generator)}
+
+    def drawn(self, generator: Any) -> None:
+        """A draw that the graph repeats has moved a generator on."""
+        if id(generator) in self._last:
+            self.meet(generator, self._last[id(generator)][2])
+
+    def is_set(self, generator: Any) -> bool:
+        """Returns True if a generator is in another state than it was last seen in."""
+        found = self._last.get(id(generator))
+        return found is not None and not _same(_state_of(generator), found[1])
+
+    def all_set(self) -> Iterator[tuple[Any, Path]]:
+        """The generators that something else than a draw has moved, and their names."""
+        for generator, _, path in self._last.values():
+            if self.is_set(generator):
+                yield generator, path
+
+    def restore(self, but: Any = None) -> None:
+        """Set each generator, but for one, to the state it was last seen in."""
+        for generator, state, _ in self._last.values():
+            if generator is but:
+                continue
+            with disable_current_modes(), torch_c.DisableTorchFunction():
+                generator.set_state(state)
+
+
+def _state_of(generator: Any) -> torch.Tensor:
+    with disable_current_modes(), torch_c.DisableTorchFunction():
+        return generator.get_state()
+
+
+def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
+    with disable_current_modes(), torch_c.DisableTorchFunction():
+        return torch.equal(a, b)
+
+
+def set_within(name: str) -> str:
+    """What is said of a generator whose state the program sets."""
+    return (
+        f"the program sets the state of the torch.Generator {name}, which a graph would not "
+        "repeat; set it outside of the program, make the generator within it, or "
+        "use torch.manual_seed"
+    )

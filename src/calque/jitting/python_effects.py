@@ -24,6 +24,7 @@ from calque.program.results import Attribute, Given
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
+from calque.state.contents import elements_of, items_of
 from calque.state.paths import Path
 from calque.state.rows import (
     DictRow,
@@ -123,13 +124,13 @@ class PythonState:
         inner: list[tuple[Any, Any]] = []
         if isinstance(value, dict):
             self._arguments.append((steps, DictRow(value, path)))
-            inner += dict.items(value)
+            inner += items_of(value)
         elif isinstance(value, list | tuple | deque):
+            inner += enumerate(elements_of(value))
             if not isinstance(value, tuple):
                 self._arguments.append((steps, ListRow(value, path)))
-            elif value:
+            elif inner:
                 self._kept.append(value)
-            inner += enumerate(value)
         elif type(value) is set:
             self._arguments.append((steps, SetRow(value, path)))
         elif not self._is_rebuilt(value):

@@ -16,6 +16,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.errors.frames import is_library
+from calque.state.contents import elements_of, items_of
 from calque.state.weak import proxied
 
 _DEPTH = 12
@@ -70,10 +71,10 @@ class Reach:
         elif isinstance(value, Module):
             self._visit_module(value, depth, path)
         elif isinstance(value, dict):
-            for key in list(value)[:_WIDTH]:
-                self.visit(value[key], depth - 1, f"{path}[{key!r}]")
+            for key, item in items_of(value)[:_WIDTH]:
+                self.visit(item, depth - 1, f"{path}[{key!r}]")
         elif isinstance(value, list | tuple | set | frozenset):
-            for index, item in enumerate(list(value)[:_WIDTH]):
+            for index, item in enumerate(elements_of(value)[:_WIDTH]):
                 self.visit(item, depth - 1, f"{path}[{index}]")
         else:
             self._visit_code(value, depth, path)

@@ -7,6 +7,7 @@ from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
+from calque.state.contents import elements_of
 from calque.state.identity import Identities
 from calque.state.rows import CacheRow, Row
 from calque.state.values import (
@@ -284,7 +285,7 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
         return value.__func__, value.__self__
     if isinstance(value, FunctionType):
         return value.__closure__ or ()
-    return tuple(value) if isinstance(value, tuple | frozenset) else ()
+    return tuple(elements_of(value)) if isinstance(value, tuple | frozenset) else ()
 
 
 def _is_as_filled(a: CellType, b: CellType) -> bool:

@@ -9,6 +9,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from calque.state.contents import elements_of
 from calque.state.matters import functions_of
 from calque.state.names import names_of
 from calque.state.reads import reads_of
@@ -308,7 +309,7 @@ def _inside(value: Any) -> Iterator[Any]:
     """The dicts in a value that has no row of its own."""
     stack = [value] if isinstance(value, tuple | frozenset) else []
     while stack:
-        for one in stack.pop():
+        for one in elements_of(stack.pop()):
             if isinstance(one, tuple | frozenset):
                 stack.append(one)
             elif type(one) in _REACHED:

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 import torch
 
+from calque.state.contents import elements_of
 from calque.state.whose import Owner, owner_of_class
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
@@ -68,6 +69,7 @@ def same_value(a: Any, b: Any) -> bool:
     if kind in _EQUAL:
         return bool(a == b)
     if kind in _TUPLES or (isinstance(a, tuple) and instance_dict(a) is None):
+        a, b = elements_of(a), elements_of(b)
         return len(a) == len(b) and all(map(same_value, a, b))
     if isinstance(a, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
+from calque.state.contents import elements_of
 from calque.state.finding.classes import meet_class
 from calque.state.finding.objects import hold_attributes, referents
 from calque.state.lookups import LocalRow
@@ -72,7 +73,7 @@ def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> No
 
 def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """A tuple or a frozenset, which cannot change itself."""
-    for index, item in enumerate(value):
+    for index, item in enumerate(elements_of(value)):
         if type(item) not in ATOMIC and id(item) not in snapshot.known:
             snapshot.stack.append((item, path.item(index)))
     if instance_dict(value) is not None:

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from calque.state.contents import elements_of, kind_of
 from calque.state.rows.row import Row
 from calque.state.values import MISSING
 
@@ -21,15 +22,15 @@ class ListRow(Row):
     attribute = False
 
     def items(self) -> dict[Any, Any]:
-        return dict(enumerate(self.owner))
+        return dict(enumerate(elements_of(self.owner)))
 
     def put(self, key: Any, value: Any) -> None:
-        self.owner[key] = value
+        kind_of(self.owner).__setitem__(self.owner, key, value)
 
     def assign(self, items: dict[Any, Any]) -> None:
         if isinstance(self.owner, deque):
-            self.owner.clear()
-            self.owner.extend(items.values())
+            deque.clear(self.owner)
+            deque.extend(self.owner, items.values())
         else:
             list.__setitem__(self.owner, slice(None), items.values())
 
@@ -44,17 +45,17 @@ class SetRow(Row):
     ordered = attribute = False
 
     def items(self) -> dict[Any, Any]:
-        return {(type(item), item): item for item in self.owner}
+        return {(type(item), item): item for item in elements_of(self.owner)}
 
     def put(self, key: Any, value: Any) -> None:
         if value is MISSING:
-            self.owner.discard(key[1])
+            set.discard(self.owner, key[1])
         else:
-            self.owner.add(value)
+            set.add(self.owner, value)
 
     def assign(self, items: dict[Any, Any]) -> None:
-        self.owner.clear()
-        self.owner.update(items.values())
+        set.clear(self.owner)
+        set.update(self.owner, items.values())
 
 
 class BytesRow(Row):

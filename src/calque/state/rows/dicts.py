@@ -4,6 +4,7 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
+from calque.state.contents import items_of
 from calque.state.lent import NAMES_LENT, Lent
 from calque.state.paths import Path
 from calque.state.rows.row import Row
@@ -24,9 +25,7 @@ class DictRow(Row):
         return OrderedDict if isinstance(self.owner, OrderedDict) else dict
 
     def items(self) -> dict[Any, Any]:
-        if isinstance(self.owner, OrderedDict):
-            return dict(OrderedDict.items(self.owner))
-        return dict(dict.items(self.owner))
+        return dict(items_of(self.owner))
 
     def get(self, key: Any) -> Any:
         return dict.get(self.owner, key, MISSING)

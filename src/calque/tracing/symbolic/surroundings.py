@@ -5,6 +5,7 @@ of the trace use as well, and no rows until something about it has changed.
 """
 
 import logging
+from collections import OrderedDict
 from collections.abc import Callable, Iterable, Iterator
 from itertools import islice
 from operator import attrgetter, is_
@@ -172,6 +173,10 @@ def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
     """Returns True if a dict holds the very same objects; tells most rows, at the cost of reading
     them.
     """
-    if len(now) != len(before) or not all(map(is_, now.values(), before.values())):
+    kind = OrderedDict if isinstance(now, OrderedDict) else dict
+    if kind.__len__(now) != len(before):
         return False
-    return all(map(is_, now, before)) or list(now) == list(before)
+    if not all(map(is_, kind.values(now), before.values())):
+        return False
+    keys = kind.keys(now)
+    return all(map(is_, keys, before)) or list(keys) == list(before)

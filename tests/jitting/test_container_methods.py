@@ -1,0 +1,72 @@
+"""Containers of classes with methods of their own, which are not called to find what they hold."""
+
+from collections import deque
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+import calque
+
+
+class _Refusing:
+    def _refuse(self, *_: Any) -> Any:
+        raise NotImplementedError
+
+    __len__ = __iter__ = __contains__ = __getitem__ = __bool__ = _refuse
+
+
+class _Tuple(_Refusing, tuple): ...
+
+
+class _List(_Refusing, list): ...
+
+
+class _Deque(_Refusing, deque): ...
+
+
+class _Set(_Refusing, set): ...
+
+
+class _Dict(_Refusing, dict):
+    items = keys = values = get = _Refusing._refuse
+
+
+class _Holder(nn.Module):
+    def __init__(self, held: Any) -> None:
+        super().__init__()
+        self.held = held
+        self.rate = 2.0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        assert self.held is not None
+        return x * self.rate
+
+
+def _kinds() -> list[Any]:
+    return [_Tuple((1, 2)), _List((1, 2)), _Deque((1, 2)), _Set((1, 2)), _Dict(a=1)]
+
+
+@pytest.mark.parametrize("held", _kinds(), ids=lambda held: type(held).__name__)
+def test_methods_of_a_container_are_not_called(held: Any) -> None:
+    x = torch.ones(2)
+    module = _Holder(held).to("jax")
+    jitted = calque.jit(module)
+    for rate in (2.0, 2.0, 3.0):
+        module.rate = rate
+        assert jitted(x.to("jax")).tolist() == [rate, rate]
+    assert jitted.compilations == 2
+    cpu = _Holder(held)
+    assert calque.trace(cpu, x)(x).tolist() == [2.0, 2.0]
+    assert calque.record(cpu, x).graph()(x).tolist() == [2.0, 2.0]
+    apply, params = calque.functional(cpu)
+    assert apply(params, calque.to_jax(x)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("held", _kinds()[:3], ids=lambda held: type(held).__name__)
+def test_methods_of_an_argument_are_not_called(held: Any) -> None:
+    jitted = calque.jit(lambda x, _: x + 1)
+    for _ in range(2):
+        assert jitted(torch.ones(2, device="jax"), held).tolist() == [2.0, 2.0]
+    assert jitted.compilations == 1

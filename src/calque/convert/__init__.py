@@ -10,13 +10,14 @@ layers (`layer_table`) and a format of JSON and safetensors (`save`, `load`).
 ('Tensor.view', {'self': TensorInfo(name='relu', shape=(1, 2), dtype='float32'), 'size': [-1]})
 """
 
-from calque.convert.calls import Call, Calls, TensorInfo, WeightInfo
+from calque.convert.calls import Call, Calls
 from calque.convert.errors import ConversionError
 from calque.convert.loading import Loaded, load
 from calque.convert.onnx_graph import to_onnx
 from calque.convert.registry import Converted, Converters, Coverage, Placeholder
 from calque.convert.saving import save
 from calque.convert.table import Layer, LayerTable, layer_table
+from calque.convert.tensor_infos import TensorInfo, WeightInfo
 
 __all__ = [
     "Call",

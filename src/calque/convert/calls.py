@@ -6,11 +6,10 @@ call.
 """
 
 import dataclasses
-import inspect
 import operator
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Collection, Iterator
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import ml_dtypes
 import numpy as np
@@ -18,35 +17,15 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.convert.named_arguments import named_arguments
 from calque.convert.names import name_of
 from calque.convert.structure import GUARDS, container_of, given_by, makes_container
+from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.tracing.core.origins import NodeOrigin, origin_of
 from calque.tracing.graph.answers import expect_answer
-from calque.upstream import torch_c
-from calque.upstream.torch_internals import OpOverload, boolean_dispatched
+from calque.upstream.torch_internals import OpOverload
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)
-
-
-class TensorInfo(NamedTuple):
-    """A tensor that a call takes or returns.
-
-    Attributes:
-        name: its name; `"split.1"` is the second result of the call `split`.
-        shape, dtype: such as `(2, 3)` and `"float32"`; None if unknown.
-    """
-
-    name: str
-    shape: tuple[int, ...] | None
-    dtype: str | None
-
-
-class WeightInfo(NamedTuple):
-    """A parameter, a buffer or a constant, as an argument; its array is in `Call.weights`."""
-
-    name: str
-    shape: tuple[int, ...]
-    dtype: str
 
 
 @dataclass(frozen=True)
@@ -262,140 +241,3 @@ def array_of(tensor: torch.Tensor) -> np.ndarray:
 
 def _dtype(tensor: torch.Tensor) -> str:
     return str(tensor.dtype).removeprefix("torch.")
-
-
-# Arguments by their names
-
-
-def named_arguments(
-    kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    """The arguments of a call by name, with defaults filled in.
-
-    Where the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
-
-    >>> named_arguments("function", torch.nn.functional.relu, (3,), {})
-    {'input': 3, 'inplace': False}
-    """
-    if kind == "module":
-        signature = inspect.signature(target.forward)
-    elif kind == "operator":
-        return _by_schema(target._schema, args, kwargs) or _numbered(args, kwargs)
-    else:
-        signature = None if kind == "method" else _signature(target)
-    if signature is not None:
-        return _bound(signature, args, kwargs)
-    name = target if isinstance(target, str) else getattr(target, "__name__", "")
-    schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
-    for numbers in (False, True):  # torch.max(x, 1) has no tensor 1, torch.where(mask, x, 1) has
-        for schema in schemas:
-            if not any(argument.is_out for argument in schema.arguments):
-                found = _by_schema(schema, args, kwargs, numbers)
-                if found is not None:
-                    return found
-    method = getattr(torch.Tensor, name, None) if kind == "method" else None
-    if inspect.isfunction(method):  # written in Python, as `__rsub__` is
-        return _bound(inspect.signature(method), args, kwargs)
-    return _numbered(args, kwargs)
-
-
-def _bound(
-    signature: inspect.Signature, args: tuple[Any, ...], kwargs: dict[str, Any]
-) -> dict[str, Any]:
-    try:
-        bound = signature.bind(*args, **kwargs)
-    except TypeError:
-        return _numbered(args, kwargs)
-    bound.apply_defaults()
-    return dict(bound.arguments)
-
-
-def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
-    try:
-        if hasattr(function, "differentiates"):
-            return _of_forward(function.differentiates)
-        either = boolean_dispatched.get(function)
-        return inspect.signature(function if either is None else either["if_false"])
-    except (TypeError, ValueError):
-        return None
-
-
-def _of_forward(kind: type[torch.autograd.Function]) -> inspect.Signature:
-    """What `kind.apply` takes."""
-    signature = inspect.signature(kind.forward)
-    if kind.setup_context is not torch.autograd.Function.setup_context:
-        return signature
-    return signature.replace(parameters=[*signature.parameters.values()][1:])  # without `ctx`
-
-
-def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
-    return {**{str(i): value for i, value in enumerate(args)}, **kwargs}
-
-
-def _by_schema(
-    schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: bool = True
-) -> dict[str, Any] | None:
-    """The arguments by the names of a schema; None where they do not fit.
-
-    Args:
-        numbers: whether a number may stand for a tensor.
-    """
-    parameters = schema.arguments
-    positional = [p for p in parameters if not p.kwarg_only]
-    if len(args) > len(positional):
-        lists = [i for i, p in enumerate(positional) if str(p.type).startswith("List[int]")]
-        if not lists or not all(isinstance(a, int) for a in args[lists[0] :]):
-            return None
-        args = (*args[: lists[0]], list(args[lists[0] :]))  # x.view(2, 3)
-    if len(args) > len(positional):
-        return None
-    found: dict[str, Any] = {}
-    given = {p.name: a for p, a in zip(positional, args)}
-    if given.keys() & kwargs.keys():
-        return None  # x.var(1, unbiased=False) is none of x.var(unbiased)
-    given.update(kwargs)
-    if any(parameter.name == "self" for parameter in parameters) and "input" in given:
-        given["self"] = given.pop("input")
-    for parameter in parameters:
-        if parameter.name in given:
-            value = given.pop(parameter.name)
-            kind = str(parameter.type)
-            if not _fits(kind, value) or (kind == "Tensor" and not numbers and _is_number(value)):
-                return None
-            found[parameter.name] = [value] if _is_one(kind, value) else value
-        elif parameter.has_default_value():
-            found[parameter.name] = parameter.default_value
-        else:
-            return None
-    return None if given else found
-
-
-def _is_one(kind: str, value: Any) -> bool:
-    """Returns True if one number stands for a list of them, as in `x.sum(-1)`."""
-    return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
-
-
-def _is_number(value: Any) -> bool:
-    return type(value) in (int, float, complex)
-
-
-def _fits(kind: str, value: Any) -> bool:
-    if kind.startswith("Optional["):
-        return value is None or _fits(kind[9:-1], value)
-    if kind.startswith("List["):
-        inner = kind[5:-1]
-        if inner == "int" and type(value) is int:
-            return True
-        return isinstance(value, (tuple, list)) and all(_fits(inner, part) for part in value)
-    tensor = isinstance(value, (TensorInfo, WeightInfo))
-    if kind == "Tensor":
-        return tensor or _is_number(value)
-    if kind in ("number", "Scalar"):
-        return isinstance(value, (int, float, complex)) and not tensor
-    if kind == "bool":
-        return isinstance(value, bool)
-    if kind == "float":
-        return isinstance(value, (int, float)) and not isinstance(value, bool)
-    if kind == "int":
-        return isinstance(value, (int, torch.dtype, torch.layout, torch.memory_format))
-    return not tensor

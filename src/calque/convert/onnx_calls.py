@@ -5,8 +5,9 @@ from typing import Any
 
 import numpy as np
 
-from calque.convert.calls import Call, TensorInfo, WeightInfo
+from calque.convert.calls import Call
 from calque.convert.errors import ConversionError
+from calque.convert.tensor_infos import TensorInfo, WeightInfo
 
 NARROW, WIDE = "bfloat16", "float32"
 """A dtype, and the one in whose place it is computed with."""

@@ -5,11 +5,12 @@ from typing import Any
 
 import numpy as np
 
-from calque.convert.calls import Calls, TensorInfo, WeightInfo, leaves
+from calque.convert.calls import Calls, leaves
 from calque.convert.errors import ConversionError
 from calque.convert.onnx_calls import NARROW, WIDE, kind_of, library
 from calque.convert.onnx_opening import opened
 from calque.convert.onnx_operators import converters_for, table
+from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.tracing.record import Recording
 
 OPSET = 20

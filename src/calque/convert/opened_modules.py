@@ -4,8 +4,10 @@ from typing import Any, NamedTuple
 
 import torch
 
-from calque.convert.calls import Call, TensorInfo, array_of, leaves, named_arguments
+from calque.convert.calls import Call, array_of, leaves
+from calque.convert.named_arguments import named_arguments
 from calque.convert.names import name_of
+from calque.convert.tensor_infos import TensorInfo
 from calque.tracing.core.origins import NodeOrigin
 from calque.tracing.record.ends import mapped
 from calque.tracing.record.events import ModuleCall

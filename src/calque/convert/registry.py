@@ -10,11 +10,12 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.convert.calls import Call, Calls, TensorInfo
+from calque.convert.calls import Call, Calls
 from calque.convert.names import function_names, is_operator, operator_names
 from calque.convert.opened_modules import Opened, call_of
 from calque.convert.opening import opened
 from calque.convert.structure import needless
+from calque.convert.tensor_infos import TensorInfo
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
 

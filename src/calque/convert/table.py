@@ -11,8 +11,9 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.convert.calls import Call, Calls, TensorInfo
+from calque.convert.calls import Call, Calls
 from calque.convert.counting import flops_of
+from calque.convert.tensor_infos import TensorInfo
 from calque.errors.printable import printable
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.answers import expect_one

@@ -121,7 +121,14 @@ class CellGuard:
 
 
 class GradientGuard:
-    """requires_grad of the leaves a program reads, and which of them have a gradient."""
+    """requires_grad of the leaves a program reads, and which of them have a gradient.
+
+    Args:
+        leaves: they.
+        has_gradient: whether each had a gradient before the function ran.
+        fixed: leaves with the gradient that they must have.
+        looked_at: whether the program may look at the gradient of each that requires none.
+    """
 
     guarded = "requires_grad and presence of gradients"
 
@@ -130,11 +137,16 @@ class GradientGuard:
         leaves: list[torch.Tensor],
         has_gradient: list[bool],
         fixed: list[tuple[torch.Tensor, torch.Tensor]],
+        looked_at: list[bool],
     ) -> None:
         self.fixed = fixed
         self.leaves = leaves
         self.flags: list[bool] = [leaf.requires_grad for leaf in leaves]
-        rows = [r for r in zip(leaves, has_gradient, strict=True) if r[0].requires_grad]
+        rows = [
+            (leaf, has)
+            for leaf, has, looks in zip(leaves, has_gradient, looked_at, strict=True)
+            if leaf.requires_grad or looks
+        ]
         self.with_gradient: list[torch.Tensor] = [leaf for leaf, has in rows if has]
         self.without: list[torch.Tensor] = [leaf for leaf, has in rows if not has]
 
@@ -176,21 +188,25 @@ class WeakGradientGuard:
     """As `GradientGuard`, of leaves that the state holds weakly: the guard keeps none alive.
 
     Args:
-        leaves: they, and whether they have a gradient.
+        leaves: they, whether they have a gradient, and whether the program may look at it even if
+            they require none.
     """
 
     guarded = "requires_grad and presence of gradients"
 
-    def __init__(self, leaves: Iterable[tuple[torch.Tensor, bool]]) -> None:
-        self._rows = [(ref(leaf), leaf.requires_grad, has) for leaf, has in leaves]
+    def __init__(self, leaves: Iterable[tuple[torch.Tensor, bool, bool]]) -> None:
+        self._rows = [
+            (ref(leaf), leaf.requires_grad, leaf.requires_grad or looks, has)
+            for leaf, has, looks in leaves
+        ]
 
     def holds(self) -> bool:
         """Returns True if all that are alive are as they were; of others the state tells."""
-        for reference, flag, has_gradient in self._rows:
+        for reference, flag, looks, has_gradient in self._rows:
             leaf = reference()
             if leaf is None:
                 continue
-            if leaf.requires_grad != flag or (flag and (leaf.grad is not None) != has_gradient):
+            if leaf.requires_grad != flag or (looks and (leaf.grad is not None) != has_gradient):
                 return False
         return True
 

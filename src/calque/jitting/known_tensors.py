@@ -42,12 +42,14 @@ class KnownTensors:
         tensors: the leaves, by id.
         before: how they were.
         aliases: those that were made in the trace over storages from outside.
+        given: those that the function gave another gradient, by id.
     """
 
     def __init__(self, histories: Histories) -> None:
         self.tensors: dict[int, Tensor] = {}
         self.before: dict[int, Before] = {}
         self.aliases: dict[int, Tensor] = {}
+        self.given: set[int] = set()
         self._histories = histories
 
     def know(self, tensor: Tensor) -> None:

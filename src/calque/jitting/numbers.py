@@ -14,14 +14,31 @@ from calque.state.names import assigns_item
 from calque.state.whose import Owner
 
 
+class Assigned(BaseException):
+    """A step has assigned numbers that were lent to it: the function is traced again without them.
+
+    Attributes:
+        places: which, as (id of the group, key).
+    """
+
+    def __init__(self, places: Collection[tuple[int, str]]) -> None:
+        super().__init__()
+        self.places: frozenset[tuple[int, str]] = frozenset(places)
+
+
 class Numbers:
     """The numbers of the optimizers that step in one trace.
 
     Args:
         snapshot: the state.
+
+    Attributes:
+        assigned: those that an optimizer's step was seen to assign (its hooks, perhaps), as (id of
+            the group, key).
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
+        self.assigned: Collection[tuple[int, str]] = ()
         self._snapshot = snapshot
         self._left_out: list[Row] = []
 
@@ -60,7 +77,8 @@ class Numbers:
             for key, value in group.items()
             if is_number(value)
             and (
-                not same_value(row.before.get(key, MISSING), value)
+                (id(group), key) in self.assigned
+                or not same_value(row.before.get(key, MISSING), value)
                 or any(assigns_item(code, key) for code in codes)
             )
         }

@@ -68,6 +68,7 @@ class OptimizerLending:
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
+        assigned: the numbers that were given another value in a step, as (id of the group, key).
     """
 
     def __init__(self, lifting: Lifting) -> None:
@@ -86,6 +87,8 @@ class OptimizerLending:
         self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
+        self.assigned: set[tuple[int, str]] = set()
+        self._given: list[tuple[Group, str, Any]] = []
         self._kept_waiting: list[Any] = []
         self._picks: list[tuple[dict[str, Any], str]] = []
 
@@ -225,9 +228,11 @@ class OptimizerLending:
             if type(value) is float:
                 self._lent.append((group, key, value))
                 group[key] = self._number(index, group, key, None)
+                self._given.append((group, key, group[key]))
             elif type(value) is tuple and value and all(type(v) is float for v in value):
                 self._lent.append((group, key, value))
                 group[key] = tuple(self._number(index, group, key, i) for i in range(len(value)))
+                self._given.append((group, key, group[key]))
 
     def _lend_picks(self, optimizer: Optimizer) -> None:
         """Adafactor picks by `max` and `min` among numbers that it reads from tensors."""
@@ -253,6 +258,8 @@ class OptimizerLending:
     def _give_back(self) -> None:
         self.watch.stepping, self.watch.is_pytorchs = None, False
         self.lifting.lend_number = None
+        self.assigned.update((id(g), key) for g, key, one in self._given if g.get(key) is not one)
+        self._given.clear()
         for group, key, value in reversed(self._lent):
             group[key] = value
         self._lent.clear()

@@ -13,6 +13,7 @@ from calque.jitting.descriptions import Describer
 from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
+from calque.jitting.numbers import Assigned
 from calque.jitting.object_results import opened
 from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
@@ -94,6 +95,8 @@ class Outcome:
                     result = fn(*args, **kwargs)
                 if touched:
                     raise Restructure(touched=touched)
+                if trace.lending.assigned:
+                    raise Assigned(trace.lending.assigned)
                 if trace.assumptions is not None:
                     trace.assumptions.check_met()
                 if refusals:  # the function has caught it
@@ -234,6 +237,7 @@ class Outcome:
                 continue  # it was written in place: PyTorch warns of who asks for its gradient
             before, after = self._trace.known.before[key].gradient, tensor.grad
             if after is not before:
+                self._trace.known.given.add(key)
                 described = None if after is None else describer.describe(after)
                 effects.append((self._target(tensor), described))
                 tensor.grad = before

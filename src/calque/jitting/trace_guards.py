@@ -17,7 +17,7 @@ from calque.jitting.guards import (
     OptimizerGuard,
     WeakGradientGuard,
 )
-from calque.jitting.known_tensors import KnownTensors
+from calque.jitting.known_tensors import Before, KnownTensors
 from calque.jitting.python_effects import PythonState
 from calque.jitting.recording import Recording
 from calque.jitting.state_arguments import Apart
@@ -47,14 +47,22 @@ def guards_of_state(
     own, unread = [], []
     for row in found:  # what the program reads it keeps alive in any case
         (unread if id(row[0]) in weak and row[1].cell not in cells else own).append(row)
+    names_them = "grad" in state.snapshot.namespaces.own_words
+
+    def looks_at(tensor: torch.Tensor, one: Before) -> bool:
+        can = tensor.is_floating_point() or tensor.is_complex()
+        return one.gradient is not None or id(tensor) in known.given or (can and names_them)
+
     gradients = [one.gradient is not None for _, one in own]
+    looked_at = [looks_at(t, one) for t, one in own]
     guards: list[Guard] = [
-        GradientGuard([t for t, _ in own], gradients, implicit.fixed),
+        GradientGuard([t for t, _ in own], gradients, implicit.fixed, looked_at),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
         guard_of(state.snapshot, implicit.free, state.counted, state.assigned),
     ]
     if unread:
-        guards.append(WeakGradientGuard((t, one.gradient is not None) for t, one in unread))
+        rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
+        guards.append(WeakGradientGuard(rows))
     return guards if optimizers is None else [*guards, optimizers]
 
 

@@ -28,6 +28,7 @@ from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
 from calque.jitting.module_calls import watching_calls
+from calque.jitting.numbers import Assigned
 from calque.jitting.optimizers import OptimizerLending
 from calque.jitting.outcome import Outcome
 from calque.jitting.python_effects import PythonState
@@ -46,6 +47,7 @@ from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
 from calque.state.whose import Owner, owner_of_class
+from calque.upstream import torch_c
 
 
 def record(
@@ -72,9 +74,10 @@ def record(
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
     joined: frozenset[Cell] = frozenset()
+    assigned: frozenset[tuple[int, str]] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined
+            found = given, own, exchanged, joined, assigned
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -86,6 +89,8 @@ def record(
             own |= error.places
         except Joined as error:
             joined |= error.cells
+        except Assigned as error:
+            assigned |= error.places
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -108,10 +113,12 @@ def _traced(
     own: frozenset[Any],
     exchanged: tuple[Place, ...],
     joined: frozenset[Cell],
+    assigned: frozenset[tuple[int, str]],
 ) -> Recording:
     recording = Recording()
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined)
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
+    trace.state.numbers.assigned = assigned
     try:
         _run(trace, recording, fn, spec)
     finally:
@@ -259,7 +266,8 @@ class Trace:
             self.modules.update(found.modules)
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
-                self._on_met(tensor)
+                if not torch_c.functorch.is_functorch_wrapped_tensor(tensor):
+                    self._on_met(tensor)
         return self.layers.enter(module)
 
     def _on_met(self, tensor: torch.Tensor) -> None:

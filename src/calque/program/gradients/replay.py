@@ -114,7 +114,9 @@ class Node:
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
         """Give its tensors their graph."""
         carried, late, slots = outputs.carried, self.late, self.step.results
-        targets = [one.build(outputs) for one in self._receivers] or [_anchor()]
+        targets = [one.build(outputs) for one in self._receivers]
+        if not any(target.requires_grad for target in targets):  # none any more, perhaps
+            targets.append(_anchor())
         results = [carried[slot] for slot in slots]
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)
@@ -186,7 +188,7 @@ class Call:
         """
         late = self._node.late
         if late is None:
-            return [None]
+            return []
         kept = self._found(ctx)
         if not torch.is_grad_enabled():
             return late(kept.residuals, incoming)
@@ -225,7 +227,9 @@ class Replay(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> Any:
         """Run the backward on the residuals."""
-        return None, *ctx.call.gradients(ctx, incoming)
+        found = ctx.call.gradients(ctx, incoming)
+        others = len(ctx.needs_input_grad) - 1 - len(found)  # the anchor
+        return None, *found, *[None] * others
 
 
 # As `Replay.apply`, which looks for transformations of `torch.func`: within those no program runs.

@@ -1,0 +1,47 @@
+"""Hyper-parameters that are assigned while an optimizer steps: by its hooks, or by its own code."""
+
+import pytest
+import torch
+
+import calque
+
+
+class Halving(torch.optim.SGD):
+    def step(self, closure=None):
+        for group in self.param_groups:
+            group["lr"] *= 0.5
+        return super().step(closure)
+
+
+def halve(optimizer, args, kwargs):
+    for group in optimizer.param_groups:
+        group["lr"] = group["lr"] * 0.5
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("by", ["pre-hook", "post-hook", "step"])
+def test_a_rate_that_the_step_assigns_is_assigned_at_each_call(by):
+    weights = [torch.ones(2, device=device, requires_grad=True) for device in ("cpu", "jax")]
+    kind = Halving if by == "step" else torch.optim.SGD
+    optimizers = [kind([w], lr=0.5) for w in weights]
+    for optimizer in optimizers:
+        if by == "pre-hook":
+            optimizer.register_step_pre_hook(halve)
+        elif by == "post-hook":
+            optimizer.register_step_post_hook(halve)
+
+    def steps(weight, optimizer):
+        def step():
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+
+        return step
+
+    eager, jitted = (steps(*pair) for pair in zip(weights, optimizers))
+    jitted = calque.jit(jitted)
+    for _ in range(3):
+        eager(), jitted()
+        rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
+        assert rates[0] == rates[1]
+        torch.testing.assert_close(weights[0], weights[1].cpu())

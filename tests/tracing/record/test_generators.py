@@ -96,6 +96,7 @@ def test_a_state_that_the_program_sets_is_no_part_of_a_graph(program: Any, args:
 def test_draws_from_a_generator_outside_go_on() -> None:
     def draws(x: Tensor) -> Tensor:
         drawn = torch.randn(3, generator=GENERATOR) + torch.randperm(3, generator=GENERATOR)
+        drawn = drawn + torch.poisson(x, GENERATOR)
         return x + drawn + nn.init.normal_(torch.empty(3), generator=GENERATOR)
 
     def seeded(function: Any) -> list[Tensor]:

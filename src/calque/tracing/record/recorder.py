@@ -127,10 +127,11 @@ class Recorder(WithinTrace):
     @unwatched
     def called(self, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
         """The program calls a function of PyTorch."""
-        generator = kwargs.get("generator")
-        if generator is not None and self.generators.has(generator):
-            with self.drawing(generator):
-                return self._called(func, args, kwargs)
+        given = (*args, kwargs["generator"]) if "generator" in kwargs else args
+        for generator in given:
+            if type(generator) is torch_c.Generator and self.generators.has(generator):
+                with self.drawing(generator):
+                    return self._called(func, args, kwargs)
         return self._called(func, args, kwargs)
 
     def _called(self, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:

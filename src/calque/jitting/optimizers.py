@@ -64,7 +64,8 @@ class OptimizerLending:
         watch: the comparisons made with hyper-parameters.
         codes: the code that has run, in order.
         in_steps: that which ran first in a step of an optimizer, where numbers are lent.
-        own_numbers: gives the keys of a param group whose numbers the function assigns itself.
+        own_numbers: gives the keys of a param group whose numbers the function, or the step,
+            assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
@@ -83,7 +84,7 @@ class OptimizerLending:
         self.codes: Collection[CodeType] = ()
         self.in_steps: set[CodeType] = set()
         self._ran = 0
-        self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
+        self.own_numbers: Callable[[Optimizer, Group], Collection[str]] = lambda *_: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
         self._kept_waiting: list[Any] = []
@@ -134,7 +135,7 @@ class OptimizerLending:
         self.watch.is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
         for group in optimizer.param_groups:
             if id(group) not in self._numbers_before:
-                own = self.own_numbers(group)
+                own = self.own_numbers(optimizer, group)
                 lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
                 self._numbers_before[id(group)] = optimizer, group, lent
         made, moved = len(self._created), len(self._moved)
@@ -143,7 +144,8 @@ class OptimizerLending:
         prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
         self.on_prepared(optimizer, prepared)
         self.optimizers[optimizer] = None
-        self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
+        if "_optimizer_state_dict_pre_hooks" in vars(optimizer):  # else made without `__init__`
+            self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for index, group in enumerate(optimizer.param_groups):
             self._lend(index, group)
         self._widen_steps(optimizer)
@@ -154,11 +156,30 @@ class OptimizerLending:
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting:
             self.in_steps.update(islice(self.codes, self._ran, None))
+            self._check_assigned(optimizer)
             place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
                 _give_counts(self._widened)
             self._give_back()
+
+    def _check_assigned(self, optimizer: Optimizer) -> None:
+        """Raise TraceError where a step has assigned a number that was lent to it."""
+        for group, key, value in self._lent:
+            if is_number(value) and not self._is_lent(group, key):
+                raise unrepeatable(
+                    f"{type(optimizer).__name__}.step() assigns {key!r} of its param groups",
+                    "inside calque.jit, where it is an input of the program",
+                    "Run it eagerly: leave its step() out of the jitted function, and keep the "
+                    "loss and its backward() in it.",
+                )
+
+    def _is_lent(self, group: Group, key: str) -> bool:
+        """Returns True if a param group still has the numbers that a step was lent."""
+        now = group.get(key)
+        if type(now) is not tuple:
+            return now is self._numbers.get((id(group), key, None))
+        return all(n is self._numbers.get((id(group), key, i)) for i, n in enumerate(now))
 
     def _create_state(self, optimizer: Optimizer) -> None:
         """Run the optimizer's own lazy initialisation, outside of the program."""

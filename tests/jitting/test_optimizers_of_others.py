@@ -15,7 +15,8 @@ class _Averaging(Optimizer):
     """Assigns numbers of its param groups, in its step, as schedule-free optimizers do."""
 
     def __init__(self, params: Any, lr: float = 0.1, power: float = 2.0) -> None:
-        super().__init__(params, dict(lr=lr, power=power, count=0, total=0.0, largest=-1.0))
+        defaults = {"lr": lr, "power": power, "count": 0, "total": 0.0, "largest": -1.0}
+        super().__init__(params, defaults)
 
     @torch.no_grad()
     def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]

@@ -29,8 +29,11 @@ class _Deque(_Refusing, deque): ...
 class _Set(_Refusing, set): ...
 
 
-class _Dict(_Refusing, dict):
-    items = keys = values = get = _Refusing._refuse
+class _Dict(_Refusing, dict): ...
+
+
+for _name in ("items", "keys", "values", "get"):
+    setattr(_Dict, _name, _Refusing._refuse)
 
 
 class _Holder(nn.Module):

@@ -64,7 +64,8 @@ class OptimizerLending:
         watch: the comparisons made with hyper-parameters.
         codes: the code that has run, in order.
         in_steps: that which ran first in a step of an optimizer, where numbers are lent.
-        own_numbers: gives the keys of a param group whose numbers the function assigns itself.
+        own_numbers: gives the keys of a param group whose numbers the function, or the step,
+            assigns itself.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
@@ -84,7 +85,7 @@ class OptimizerLending:
         self.codes: Collection[CodeType] = ()
         self.in_steps: set[CodeType] = set()
         self._ran = 0
-        self.own_numbers: Callable[[Group], Collection[str]] = lambda group: ()
+        self.own_numbers: Callable[[Optimizer, Group], Collection[str]] = lambda *_: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
         self.assigned: set[tuple[int, str]] = set()
@@ -137,7 +138,7 @@ class OptimizerLending:
         self.watch.is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
         for group in optimizer.param_groups:
             if id(group) not in self._numbers_before:
-                own = self.own_numbers(group)
+                own = self.own_numbers(optimizer, group)
                 lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
                 self._numbers_before[id(group)] = optimizer, group, lent
         made, moved = len(self._created), len(self._moved)
@@ -146,7 +147,8 @@ class OptimizerLending:
         prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
         self.on_prepared(optimizer, prepared)
         self.optimizers[optimizer] = None
-        self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
+        if "_optimizer_state_dict_pre_hooks" in vars(optimizer):  # else made without `__init__`
+            self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for index, group in enumerate(optimizer.param_groups):
             self._lend(index, group)
         self._widen_steps(optimizer)

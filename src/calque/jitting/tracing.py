@@ -291,7 +291,7 @@ class Trace:
         self.state.made(vars(optimizer), "_opt_called")
         for container, key in made:
             self.state.made(container, key)
-        self.state.numbers.leave_out(optimizer.param_groups)
+        self.state.numbers.leave_out(optimizer)
 
     @settles
     def rollback(self) -> None:

@@ -10,12 +10,8 @@ Array(23., dtype=float32)
 
 from calque.errors import ClientError, FederatedTypeError
 from calque.federated import building_blocks, intrinsics, learning, transformations, types
-from calque.federated.computation import (
-    Computation,
-    PolymorphicComputation,
-    computation,
-    local,
-)
+from calque.federated.computation import Computation, PolymorphicComputation
+from calque.federated.decorators import computation, local
 from calque.federated.intrinsics import *  # noqa: F403  (the operators are named there)
 from calque.federated.ragged import Ragged
 from calque.federated.representation import Sequence

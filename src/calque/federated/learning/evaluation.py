@@ -9,7 +9,8 @@ import numpy as np
 import torch
 
 from calque.errors import ClientError, with_user_frames
-from calque.federated.computation import Computation, computation, local
+from calque.federated.computation import Computation
+from calque.federated.decorators import computation, local
 from calque.federated.intrinsics import federated_broadcast, federated_map, federated_sum
 from calque.federated.learning.mixing import WholeBatches, WholeClients
 from calque.federated.learning.models import Model

@@ -8,7 +8,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calque.federated.computation import Computation, computation, local
+from calque.federated.computation import Computation
+from calque.federated.decorators import computation, local
 from calque.federated.errors import type_error
 from calque.federated.intrinsics import (
     federated_broadcast,

@@ -12,7 +12,7 @@ import jax
 import jax.numpy as jnp
 
 from calque.errors import with_user_frames
-from calque.federated.computation import local
+from calque.federated.decorators import local
 from calque.federated.intrinsics import (
     federated_broadcast,
     federated_map,

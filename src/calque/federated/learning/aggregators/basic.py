@@ -8,7 +8,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.errors import with_user_frames
-from calque.federated.computation import local
+from calque.federated.decorators import local
 from calque.federated.intrinsics import (
     federated_map,
     federated_mean,

@@ -11,7 +11,7 @@ import jax.numpy as jnp
 import numpy as np
 
 from calque.errors import with_user_frames
-from calque.federated.computation import local
+from calque.federated.decorators import local
 from calque.federated.intrinsics import federated_collect, federated_map, federated_zip
 from calque.federated.learning.aggregators.basic import by_parts
 from calque.federated.learning.aggregators.kinds import Aggregator

@@ -173,7 +173,7 @@ def test_a_node_without_operators_says_why() -> None:
     nodes = calque.show(calque.record(scaled, torch.tensor([1.0, -4.0])), levels=True).graph.node
     assert nodes["relu"].levels["aten"] == ("aten.relu.default",)
     assert list(nodes["item"].levels) == ["not known"]
-    assert "depends on values" in nodes["item"].levels["not known"][0]
+    assert "reads a number, which is not known" in nodes["item"].levels["not known"][0]
 
 
 def test_the_nodes_of_branches_have_levels() -> None:

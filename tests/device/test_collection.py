@@ -1,10 +1,12 @@
 """Finalizers that use JAX while the collector runs leave the process whole."""
 
+import os
 import sys
 
 import pytest
 
 from tests import new_process
+from tests.devices import devices
 
 PROGRAM = """
 import gc
@@ -51,6 +53,8 @@ def test_finalizers_that_use_jax_do_not_end_the_process() -> None:
 SWITCH = """
 import gc
 import threading
+import jax
+import numpy as np
 import calque
 from calque.upstream.jax_internals import extension
 
@@ -59,6 +63,8 @@ for enabled in (True, False):
     gc.collect()
     assert extension.tracebacks_enabled() is enabled
 
+mesh = jax.sharding.Mesh(np.array(jax.devices()), "d")
+spread = jax.sharding.NamedSharding(mesh, jax.sharding.PartitionSpec("d"))
 begun, over, idle = threading.Event(), threading.Event(), threading.Event()
 
 def works():
@@ -75,11 +81,12 @@ assert extension.tracebacks_enabled()
 working.start()
 begun.wait()
 gc.collect()
-assert not extension.tracebacks_enabled()  # the thread may be on its way through JAX
+assert not extension.tracebacks_enabled()  # the thread may be in JAX
+made = jax.device_put(np.arange(4.0), spread)
 over.set()
 working.join()
 gc.collect()
-assert extension.tracebacks_enabled()
+assert np.asarray(made).tolist() == [0, 1, 2, 3]  # with tracebacks it could not be read any more
 idle.set()
 waiting.join()
 print("as they were")
@@ -87,6 +94,7 @@ print("as they were")
 
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracebacks are never turned off there")
-def test_tracebacks_are_as_they_were_when_no_other_thread_may_be_in_jax() -> None:
-    done = new_process.run(SWITCH)  # where no thread of pytest's is
+def test_tracebacks_are_as_they_were_unless_another_thread_may_be_in_jax() -> None:
+    # A process where no thread of pytest's is.
+    done = new_process.run(SWITCH, env=os.environ | devices(4))
     assert (done.returncode, done.stdout) == (0, "as they were\n"), done.stderr

@@ -5,10 +5,10 @@ allocation may collect garbage there and then. If a finalizer uses JAX, which ga
 traceback of its own, code objects are released once too often, and the process crashes later,
 anywhere. Python 3.12 and later collect garbage between instructions only.
 
-The switch is one for all threads, and another thread may be on its way through JAX. If that finds
-tracebacks off when it begins and on when it ends, JAX raises ("Expecting an IFRT `Array` to have a
-user context"). So they stay off until a collection ends while no other thread may be there. Without
-them, only the lines in StableHLO and in profiles are missing.
+The switch is one for all threads. Arrays that are made without tracebacks cannot be taken apart
+with them: JAX raises ("Expecting an IFRT `Array` to have a user context"). So where another thread
+may be in JAX while garbage is collected, tracebacks stay off from then on. Without them, only the
+lines in StableHLO and in profiles are missing.
 """
 
 import gc
@@ -23,7 +23,7 @@ _WAITING = ("wait", "_wait_for_tstate_lock", "select", "poll", "read")
 """Functions of libraries that wait, and do not call JAX."""
 
 _are_off = False
-"""Whether this module has turned tracebacks off."""
+"""Whether this module has turned tracebacks off for the collection that is under way."""
 
 
 def install() -> None:
@@ -36,11 +36,12 @@ def _while_collecting(phase: str, info: Any) -> None:
     global _are_off
     if phase == "start":
         if extension.tracebacks_enabled():
-            _are_off = True
             extension.set_tracebacks_enabled(False)
-    elif _are_off and not _others_run():
+            _are_off = not _others_run()
+    elif _are_off:
         _are_off = False
-        extension.set_tracebacks_enabled(True)
+        if not _others_run():
+            extension.set_tracebacks_enabled(True)
 
 
 def _others_run() -> bool:

@@ -30,12 +30,12 @@ class _Renaming(TorchFunctionMode):
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
         if func is torch.Tensor.cuda:
-            return args[0].to("jax")
+            order = kwargs.get("memory_format", torch.preserve_format)
+            return args[0].to("jax", memory_format=order)
         if func is torch.Tensor.type:
             return _of_type(*args, **kwargs)
-        if (
-            torch.compiler.is_dynamo_compiling() or _caller() not in _INSIDE
-        ):  # Dynamo follows the script
+        # What Dynamo follows is the script's code.
+        if torch.compiler.is_dynamo_compiling() or _caller() not in _INSIDE:
             if func is torch.device:
                 return func(*args, **kwargs)
             if func == _is_cuda:

@@ -191,6 +191,8 @@ model = nn.Linear(3, 2).cuda()
 x = torch.ones(4, 3).cuda(non_blocking=True)
 assert x.is_cuda and next(model.parameters()).is_cuda and not torch.ones(1).is_cuda
 assert x.type() == "torch.cuda.FloatTensor" and isinstance(x, torch.cuda.FloatTensor)
+image = torch.ones(1, 2, 3, 3).cuda(memory_format=torch.channels_last)
+assert image.is_cuda and image.stride() == (18, 1, 6, 2)
 assert not isinstance(x.half(), torch.cuda.FloatTensor)
 assert x.device == torch.device("cuda:0") and x.device != torch.device("cuda")
 assert torch.ones(1).type(torch.cuda.HalfTensor).dtype == torch.float16

@@ -30,7 +30,7 @@ process = learning.scaffold(module, clients=4, batch_size=4, shuffle=True)
 with learning.Checkpoints(sys.argv[1]) as checkpoints:
     state = checkpoints.latest(process.initialize())
     print("begins at", int(state.round), flush=True)
-    while int(state.round) < 80:
+    while int(state.round) < 300:
         print("round", int(state.round), flush=True)
         chosen = learning.sample_clients(4, 2, round=int(state.round))
         state, _ = process.next(state, jax.tree.map(lambda a: a[chosen], staged), clients=chosen)
@@ -57,7 +57,7 @@ def test_ten_kills_lose_and_double_no_round(tmp_path: Path) -> None:
         seen = [next(lines, None) for _ in range(draw.choice([1, 2, 3, 6]))]
         if None in seen or kills == 12:
             break
-        time.sleep(draw.choice([draw.uniform(0, 0.05), draw.uniform(0, 0.5)]))
+        time.sleep(draw.choice([draw.uniform(0, 0.05), draw.uniform(0, 0.3)]))
         os.kill(process.pid, signal.SIGKILL)
         process.wait()
         process.stdout.close()

@@ -6,6 +6,7 @@ CUDA raises an error with its name.
 """
 
 from collections.abc import Callable
+from contextlib import ContextDecorator
 from dataclasses import dataclass
 from types import FunctionType
 from typing import Any
@@ -120,8 +121,8 @@ class Graph:
         )
 
 
-class NothingDiffers:
-    """A context in which nothing is different."""
+class NothingDiffers(ContextDecorator):
+    """A context, or a decorator, in which nothing is different."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass

@@ -251,7 +251,7 @@ before, after = (torch.cuda.Event(enable_timing=True) for _ in range(2))
 before.record()
 with torch.cuda.stream(torch.cuda.Stream(device="cuda")), torch.cuda.device("cuda:0"):
     torch.cuda.nvtx.range_push("step")
-    y = model(x)
+    y = torch.cuda.nvtx.range("forward")(model.forward)(x)
     torch.cuda.nvtx.range_pop()
 x.record_stream(torch.cuda.current_stream())
 after.record()

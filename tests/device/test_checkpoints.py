@@ -110,5 +110,8 @@ def test_events_tell_the_time_between_them() -> None:
     untimed.record()
     untimed.synchronize()
     assert isinstance(untimed, torch.Event) and untimed.query()
-    with pytest.raises(RuntimeError, match="enable_timing=True"):
-        before.elapsed_time(untimed)
+    for other in (untimed, torch.Event("jax")):
+        with pytest.raises(RuntimeError, match="enable_timing=True"):
+            before.elapsed_time(other)
+    with pytest.raises(RuntimeError, match="cannot be one of cpu"):
+        torch.jax.Stream("cpu")

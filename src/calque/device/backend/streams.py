@@ -13,9 +13,16 @@ import torch
 
 
 class Stream(torch.Stream):
-    """The only stream of the device."""
+    """The only stream of the device.
+
+    Raises:
+        RuntimeError: `device` is another one.
+    """
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
+        where = torch.device("jax" if device is None else device)
+        if where.type != "jax" or where.index not in (None, 0):
+            raise RuntimeError(f"a stream of the jax device cannot be one of {where}")
         return super().__new__(cls, torch.device("jax", 0))
 
 
@@ -56,8 +63,8 @@ class Event(torch.Event):
         Raises:
             RuntimeError: one of them is not timed, or has not been recorded.
         """
-        if not (self._is_timed and end_event._is_timed):
-            raise RuntimeError("both events must be made with enable_timing=True")
+        if not (self._is_timed and getattr(end_event, "_is_timed", False)):
+            raise RuntimeError("both must be events of torch.jax with enable_timing=True")
         if self._recorded is None or end_event._recorded is None:
             raise RuntimeError("both events must be recorded before elapsed_time is asked")
         return (end_event._recorded - self._recorded) * 1e3

@@ -62,7 +62,7 @@ def loop(model: nn.Module, folder: Path | None) -> list[float]:
             scheduler.step()
             optimizer.zero_grad()
     if accelerator is not None:
-        accelerator.save_state(str(folder), safe_serialization=False)
+        accelerator.save_state(str(folder))
         before = [p.detach().cpu() for p in model.parameters()]
         with torch.no_grad():
             for p in model.parameters():

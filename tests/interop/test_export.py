@@ -1,6 +1,7 @@
 """`calque.export`: PyTorch programs as StableHLO, reloaded and run at several sizes."""
 
 import dataclasses
+import math
 import pickle
 import subprocess
 import sys
@@ -286,6 +287,40 @@ def test_operators_on_images_of_a_dynamic_batch(name):
     agree(program.call(x), model(x))
 
 
+ANY_SIZE = {
+    "resize": lambda x: (
+        F.interpolate(x, scale_factor=2, mode="nearest"),
+        F.interpolate(x, scale_factor=0.5, mode="nearest-exact"),
+        F.interpolate(x, scale_factor=1.5, mode="bilinear"),
+        F.interpolate(x, scale_factor=2, mode="bicubic", align_corners=True),
+        F.interpolate(x, size=(7, 5), mode="bilinear"),
+    ),
+    "pool": lambda x: (F.max_pool2d(x, 3, 2, 1), F.adaptive_avg_pool2d(x, (2, 3))),
+    "average": lambda x: (F.avg_pool2d(x, 2), F.avg_pool2d(x, 3, 2, 1, count_include_pad=False)),
+    "places of maxima": lambda x: F.max_pool2d(x, 2, return_indices=True)[1],
+    "up again": lambda x: F.interpolate(F.max_pool2d(x, 2), size=x.shape[2:], mode="bilinear"),
+    "padded average": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "computed": lambda x: (x * (x.shape[2] / 2 + 1), torch.ones(math.ceil(x.shape[3] / 2))),
+}
+
+
+@pytest.mark.parametrize("name", ANY_SIZE)
+def test_images_of_any_size(name):
+    model = Apply(ANY_SIZE[name])
+    sizes = {2: Dim("height", min=8, max=64), 3: Dim("width", min=8, max=64)}
+    program = calque.export(model, (torch.randn(2, 3, 16, 16),), dynamic_shapes=((sizes,),))
+    for height, width in ((16, 16), (9, 21)):
+        x = torch.randn(2, 3, height, width)
+        agree(program.call(x), model(x))
+
+
+def test_a_size_by_a_factor_that_floats_round_is_refused():
+    model = Apply(lambda x: F.interpolate(x, scale_factor=1.7))
+    sizes = {2: Dim("height", min=8, max=64)}
+    with pytest.raises(calque.TraceError, match=r"test_export.py:\d+.*no short fraction"):
+        calque.export(model, (torch.randn(2, 3, 16, 16),), dynamic_shapes=((sizes,),))
+
+
 def test_derived_dimensions_and_their_bounds():
     batch = Dim("batch", min=2, max=8)
     model = Apply(lambda x, y: x[::2] + y)
@@ -350,7 +385,7 @@ def test_what_has_no_inverse_is_not_finite():
 
 class Blocks(nn.Module):
     def forward(self, x):
-        return F.adaptive_avg_pool1d(x.T.unsqueeze(0), 2)
+        return F.adaptive_max_pool1d(x.T.unsqueeze(0), 2)
 
 
 class Places(nn.Module):

@@ -5,12 +5,12 @@ this is how a graph becomes one program for all sizes.
 """
 
 import math
+import operator
 from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any
 
 import jax.numpy as jnp
-import numpy as np
 import torch
 from jax import Array
 from jax.errors import ConcretizationTypeError
@@ -27,10 +27,10 @@ from calque.errors import TraceError, UnsupportedOpError
 from calque.graph.interpreter import Nodes, on_device
 from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
 from calque.ops.table.facts import canonical, told
+from calque.ops.table.real_sizes import RealSize, as_array, truncated
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream.jax_internals import (
     InconclusiveDimensionOperation,
-    convert_element_type,
     is_symbolic_dim,
     max_dim,
     min_dim,
@@ -44,21 +44,30 @@ def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_float(x: Any) -> Any:
-    """A size as a number that is no integer, weakly typed as Python's are."""
-    if not is_symbolic_dim(x):
-        return float(x)
-    return convert_element_type(jnp.asarray(x), np.dtype(np.float64), weak_type=True)
+    """A size as a number that need not be whole."""
+    return RealSize(x) if is_symbolic_dim(x) else float(x)
+
+
+def _quotient(x: Any, divisor: Any) -> Any:
+    return (RealSize(x) if is_symbolic_dim(x) else x) / divisor
 
 
 _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     torch.sym_max: max_dim,
     torch.sym_min: min_dim,
     torch.sym_float: _as_float,
-    torch.sym_int: _of_whole(int),
+    torch.sym_int: _of_whole(truncated),
+    math.trunc: _of_whole(truncated),
+    round: _of_whole(round),
+    operator.truediv: _quotient,
     math.floor: _of_whole(math.floor),
     math.ceil: _of_whole(math.ceil),
 }
 """Functions of sizes that JAX's dimensions have other names for."""
+
+
+def _is_arithmetic(target: Any) -> bool:
+    return getattr(target, "__module__", None) == "_operator"
 
 
 class ArrayNodes(Nodes):
@@ -84,6 +93,13 @@ class ArrayNodes(Nodes):
         value = super().get_attr(target, args, kwargs)
         return read(value) if isinstance(value, torch.Tensor) else value
 
+    def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
+        """The arguments of a node; only Python's own functions take a `RealSize`."""
+        found = super().fetch_args_kwargs_from_env(n)
+        if n.op == "call_function" and (n.target in _SYMBOLIC or _is_arithmetic(n.target)):
+            return found
+        return pytree.tree_map_only(RealSize, as_array, found)
+
     def run_node(self, n: fx.Node) -> Any:
         """Like the base class's; a result of another dtype than the graph says is an error."""
         result = super().run_node(n)
@@ -93,17 +109,19 @@ class ArrayNodes(Nodes):
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """One operator, or one function of sizes."""
-        if not isinstance(target, OpOverload):
-            function = _SYMBOLIC.get(target) or target
-            return function(*args, **kwargs)
+        is_operator = isinstance(target, OpOverload)
         try:
-            return call(target, args, kwargs)
+            if is_operator:
+                return call(target, args, kwargs)
+            return (_SYMBOLIC.get(target) or target)(*args, **kwargs)
         except (InconclusiveDimensionOperation, ConcretizationTypeError, TypeError) as error:
-            if not any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
+            computes_sizes = not is_operator and any(isinstance(a, Array | RealSize) for a in args)
+            if not computes_sizes and not any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
                 raise
             first = str(error).strip().partition("\n")[0]
+            name = target.name() if is_operator else getattr(target, "__name__", str(target))
             raise TraceError(
-                f"{target.name()} needs sizes that are known when the program is made, and one of "
+                f"{name} needs sizes that are known when the program is made, and one of "
                 f"its sizes is dynamic: {first}\nLeave that dimension out of dynamic_shapes, or "
                 "give it bounds with torch.export.Dim(name, min=..., max=...)."
             ) from None

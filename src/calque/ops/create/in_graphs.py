@@ -12,7 +12,9 @@ from jax import Array
 
 from calque.ops.table.helpers import cast
 from calque.ops.table.promotion import default_float
+from calque.ops.table.real_sizes import RealSize, truncated
 from calque.ops.table.registry import RULES
+from calque.upstream.jax_internals import is_symbolic_dim
 
 _COPIED = {
     "aten::_unsafe_view": "aten::view_copy",
@@ -117,7 +119,7 @@ def _resizing(rule: str, ndim: int) -> Callable[..., Array]:
         size = output_size
         if size is None:
             pairs = zip(input.shape[-ndim:], scales, strict=True)
-            size = [n * int(s) if int(s) == s else int(n * s) for n, s in pairs]
+            size = [truncated(RealSize(n) * s if is_symbolic_dim(n) else n * s) for n, s in pairs]
         return RULES[rule].function(input, size, *flags, *(scales or [None] * ndim))
 
     return resize

@@ -12,7 +12,7 @@ from calque.ops.nn.sliding_windows import each
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum
-from calque.ops.table.linear_resample import Taps, apply_taps
+from calque.ops.table.linear_resample import Taps, apply_taps, widened
 from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
 
@@ -49,6 +49,8 @@ def _adaptive_avg(ndim: int) -> None:
         size = self.shape[-ndim:]
         if 0 in out:
             return jnp.zeros((*self.shape[:-ndim], *out), self.dtype)
+        if not all(isinstance(n, int) for n in size):
+            return _dynamic_mean(self, out)
         if all(n % o == 0 for n, o in zip(size, out, strict=True)):
             return _even_mean(self, size, out)
         return apply_taps(self, [_mean_taps(n, o) for n, o in zip(size, out, strict=True)])
@@ -75,6 +77,20 @@ def _even_mean(x: Array, size: tuple[int, ...], out: tuple[int, ...]) -> Array:
     split = [part for n, o in zip(size, out, strict=True) for part in (o, n // o)]
     axes = tuple(range(len(lead) + 1, len(lead) + len(split), 2))
     return jnp.mean(x.reshape(*lead, *split), axis=axes)
+
+
+def _dynamic_mean(x: Array, out: tuple[int, ...]) -> Array:
+    """The means over an image whose sizes are arguments of an exported program."""
+    found = widened(x)
+    for axis, windows in enumerate(out, x.ndim - len(out)):
+        at, size = jnp.arange(windows), jnp.asarray(x.shape[axis])
+        start, end = at * size // windows, -((-(at + 1) * size) // windows)
+        place = jnp.arange(x.shape[axis])
+        inside = (place >= start[:, None]) & (place < end[:, None])
+        rows = jnp.moveaxis(found, axis, -1)[..., None, :]
+        total = jnp.sum(jnp.where(inside, rows, 0), axis=-1)
+        found = jnp.moveaxis(total / (end - start).astype(total.dtype), -1, axis)
+    return found.astype(x.dtype)
 
 
 def _window_max(x: Array, reads: list[Array], lives: list[Any]) -> tuple[Array, Array]:

@@ -49,7 +49,7 @@ def _maximum(x: Array, w: Windows) -> Array:
 
 def positions(size: tuple[int, ...]) -> Array:
     """The flat position of each element of an array of a shape."""
-    return lax.iota(np.int32, int(np.prod(size))).reshape(size)
+    return lax.iota(np.int32, math.prod(size)).reshape(size)
 
 
 def _argmaximum(x: Array, w: Windows) -> Array:
@@ -114,15 +114,31 @@ def _average(x: Array, w: Windows, count_include_pad: bool, divisor_override: in
     total = lax.reduce_window(wide, np.zeros((), wide.dtype), lax.add, **_arguments(x, w))
     divisor: Any = divisor_override
     if divisor is None:
-        divisor = np.ones((), np.int64)
-        for axis in range(len(w.size)):
-            divisor = np.multiply.outer(divisor, w.counts(axis, count_include_pad))
-        if divisor.min() == divisor.max():
-            divisor = divisor.flat[0]
-    divisor = np.asarray(divisor, wide.dtype)
+        divisor = (_counts if w.is_known else _dynamic_counts)(w, count_include_pad)
+    divisor = (jnp if isinstance(divisor, Array) else np).asarray(divisor, wide.dtype)
     if is_integral(x.dtype):
         return lax.div(total, jnp.broadcast_to(divisor, total.shape))
     return (total / divisor).astype(x.dtype)
+
+
+def _counts(w: Windows, include_padding: bool) -> Any:
+    """Returns the number of positions in each window; one number if it is that of all."""
+    counts = np.ones((), np.int64)
+    for axis in range(len(w.size)):
+        counts = np.multiply.outer(counts, w.counts(axis, include_padding))
+    return counts.flat[0] if counts.min() == counts.max() else counts
+
+
+def _dynamic_counts(w: Windows, include_padding: bool) -> Any:
+    """The same for images whose sizes are not known: what the windows see of an image of ones."""
+    if not any(p for pads in w.pads for p in pads):
+        return math.prod(w.kernel)
+    ones = jnp.ones(w.size, np.int32)
+    arguments = _arguments(ones, w)
+    if include_padding:
+        ones = jnp.pad(ones, [(p, p) for p in w.padding], constant_values=1)
+        arguments["padding"] = tuple((0, b - p) for p, b in w.pads)
+    return lax.reduce_window(ones, np.int32(0), lax.add, **arguments)
 
 
 def _check_divisor(divisor: int | None) -> None:

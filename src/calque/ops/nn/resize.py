@@ -1,7 +1,7 @@
 """Interpolation: nearest, linear and cubic resampling of the last one to three axes.
 
 Sizes and scales are static, so sources and weights are computed while tracing, in the precision in
-which PyTorch computes them.
+which PyTorch computes them. `dynamic_resize` has the images of exported programs, of any size.
 """
 
 from collections.abc import Callable
@@ -12,6 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
+from calque.ops.nn import dynamic_resize
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import Taps, apply_taps
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, refuse
@@ -169,11 +170,11 @@ _POSITIONAL = Parameter.POSITIONAL_OR_KEYWORD
 _SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_h", "scales_w")}
 
 
-def _register(name: str, ndim: int, make: Maker, aligned: bool) -> None:
+def _register(name: str, ndim: int, make: Maker, aligned: bool, kind: str | None) -> None:
     """The rules of one resampling and its gradient.
 
     The operators have one parameter for the scale of each axis; `aligned` ones have
-    `align_corners` before those.
+    `align_corners` before those. `kind` is the one of `dynamic_resize`, if it has that.
     """
     options = (*(("align_corners",) if aligned else ()), *_SCALES[ndim])
 
@@ -187,6 +188,9 @@ def _register(name: str, ndim: int, make: Maker, aligned: bool) -> None:
             refuse("compute_indices_weights", self.dtype, BOOL, INT, COMPLEX)
         align, scales = parse(rest, named)
         fixed = self.dtype == jnp.uint8 and ndim == 2 and aligned
+        dynamic = not all(isinstance(n, int) for n in (*self.shape[2:], *output_size))
+        if dynamic and kind and not fixed:
+            return dynamic_resize.resample(self, kind, output_size, align, scales)
         real = jnp.float64 if fixed else self.dtype
         taps = _taps(make, self.shape[2:], output_size, align, scales, real)
         return _apply_to_bytes(self, taps) if fixed else apply_taps(self, taps)
@@ -210,18 +214,18 @@ def _name_parameters(function: Any, names: tuple[str, ...]) -> None:
 
 
 for _ndim in (1, 2, 3):
-    _register(f"upsample_nearest{_ndim}d", _ndim, _nearest(0.0), aligned=False)
-    _register(f"_upsample_nearest_exact{_ndim}d", _ndim, _nearest(0.5), aligned=False)
-for _name, _ndim, _make in (
-    ("upsample_linear1d", 1, _linear),
-    ("upsample_bilinear2d", 2, _linear),
-    ("upsample_trilinear3d", 3, _linear),
-    ("upsample_bicubic2d", 2, _cubic),
-    ("_upsample_bilinear2d_aa", 2, _antialiased(_triangle, 2)),
-    ("_upsample_bicubic2d_aa", 2, _antialiased(_keys, 4)),
-    ("_upsample_lanczos2d_aa", 2, _antialiased(_lanczos, 6)),
+    _register(f"upsample_nearest{_ndim}d", _ndim, _nearest(0.0), False, "nearest")
+    _register(f"_upsample_nearest_exact{_ndim}d", _ndim, _nearest(0.5), False, "nearest-exact")
+for _name, _ndim, _make, _kind in (
+    ("upsample_linear1d", 1, _linear, "linear"),
+    ("upsample_bilinear2d", 2, _linear, "linear"),
+    ("upsample_trilinear3d", 3, _linear, "linear"),
+    ("upsample_bicubic2d", 2, _cubic, "cubic"),
+    ("_upsample_bilinear2d_aa", 2, _antialiased(_triangle, 2), None),
+    ("_upsample_bicubic2d_aa", 2, _antialiased(_keys, 4), None),
+    ("_upsample_lanczos2d_aa", 2, _antialiased(_lanczos, 6), None),
 ):
-    _register(_name, _ndim, _make, aligned=True)
+    _register(_name, _ndim, _make, True, _kind)
 
 
 facts(

@@ -25,8 +25,7 @@ def applies(x: Array, w: Windows) -> bool:
     """Returns True if windows of an image are taken this way."""
     if jax.default_backend() != "cpu" or math.prod(w.kernel) > _MOST:
         return False
-    sizes = x.shape[x.ndim - len(w.size) :]  # of an exported program, they need not be known
-    return all(isinstance(n, int) for n in (*sizes, *w.out)) and 0 not in w.size
+    return w.is_known and 0 not in w.size
 
 
 def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:

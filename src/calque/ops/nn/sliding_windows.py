@@ -30,19 +30,18 @@ class Windows:
 
     @property
     def pads(self) -> tuple[tuple[int, int], ...]:
-        """Padding before and after each axis, so that every window is inside; may crop."""
-        return tuple(
-            (p, (o - 1) * s + d * (k - 1) + 1 - n - p)
-            for n, k, s, p, d, o in zip(
-                self.size,
-                self.kernel,
-                self.stride,
-                self.padding,
-                self.dilation,
-                self.out,
-                strict=True,
-            )
-        )
+        """Padding before and after each axis, so that every window is inside; may crop.
+
+        Where the size of an axis is not known (in an exported program), the padding behind it is
+        all that the windows may need; at least one more window does not fit.
+        """
+        fields = (self.size, self.kernel, self.stride, self.padding, self.dilation, self.out)
+        return tuple(_pads(*axis) for axis in zip(*fields, strict=True))
+
+    @property
+    def is_known(self) -> bool:
+        """True if the extents are numbers, and not those of an exported program's arguments."""
+        return all(isinstance(n, int) for n in (*self.size, *self.out))
 
     def counts(self, axis: int, include_padding: bool) -> np.ndarray:
         """Returns the number of positions in each window: of the input, or also of padding."""
@@ -51,6 +50,15 @@ class Windows:
         if include_padding:
             return np.minimum(start + self.kernel[axis], limit + self.padding[axis]) - start
         return np.minimum(start + self.kernel[axis], limit) - np.maximum(start, 0)
+
+
+def _pads(n: Any, k: int, s: int, p: int, d: int, o: Any) -> tuple[int, int]:
+    """Returns the padding before and after one axis."""
+    behind = (o - 1) * s + d * (k - 1) + 1 - n - p
+    if not isinstance(behind, int):
+        floors = o == (n + 2 * p - d * (k - 1) - 1) // s + 1
+        behind = p if floors else p + s - 1
+    return p, behind
 
 
 def windows(
@@ -97,7 +105,7 @@ def windows(
         if ceil_mode and (count - 1) * s >= n + p:
             count -= 1
         out.append(count)
-    if min(out) < 1:
+    if any(count < 1 for count in out):
         raise RuntimeError(
             f"Given input size: {list(shape[-ndim - 1 :])}. Calculated output size: {out}. Output "
             "size is too small"

@@ -1,0 +1,109 @@
+"""Symbolic dimensions times numbers, as in `int(height * 0.5)`.
+
+JAX's dimensions are polynomials with whole coefficients. What PyTorch computes as
+`trunc(float(height) * factor)` is one of them, `height * p // q`, if the factor is a fraction
+that floats compute exactly. Anything else that is done with such a number is done with arrays.
+"""
+
+import math
+import operator
+from collections.abc import Callable
+from fractions import Fraction
+from typing import Any
+
+import jax.numpy as jnp
+import numpy as np
+from jax import Array
+
+from calque.upstream.jax_internals import convert_element_type
+
+_LIMIT = 2**16  # of numerators and denominators: products with dimensions stay exact
+
+
+class RealSize:
+    """A dimension times a fraction, a number of the kind that is not whole.
+
+    Args:
+        dim: a symbolic dimension.
+        factor: the fraction.
+    """
+
+    def __init__(self, dim: Any, factor: Fraction = Fraction(1)) -> None:
+        self._dim = dim
+        self._factor = factor
+
+    def array(self) -> Array:
+        """The number as an array, weakly typed as Python's are."""
+        whole: Array = convert_element_type(
+            jnp.asarray(self._dim), np.dtype(np.float64), weak_type=True
+        )
+        return jnp.multiply(whole, float(self._factor))
+
+    def __mul__(self, other: Any) -> Any:
+        return self._scaled(other, operator.mul)
+
+    __rmul__ = __mul__
+
+    def __truediv__(self, other: Any) -> Any:
+        return self._scaled(other, operator.truediv)
+
+    def __floor__(self) -> Any:
+        return self._dim * self._factor.numerator // self._factor.denominator
+
+    __trunc__ = __floor__  # no size is negative
+
+    def __ceil__(self) -> Any:
+        return -(-self._dim * self._factor.numerator // self._factor.denominator)
+
+    def _scaled(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
+        factor = self._factor
+        # Floats scale by powers of two without error; a second rounding could be seen.
+        if isinstance(other, int | float) and 0 < other < _LIMIT and _is_dyadic(factor):
+            scaled = function(factor, Fraction(other))
+            if max(scaled.numerator, scaled.denominator) < _LIMIT:
+                return RealSize(self._dim, scaled)
+        return function(self.array(), as_array(other))
+
+
+def _is_dyadic(factor: Fraction) -> bool:
+    return factor.denominator & (factor.denominator - 1) == 0
+
+
+def as_array(value: Any) -> Any:
+    """The array of a `RealSize`; any other value unchanged."""
+    return value.array() if isinstance(value, RealSize) else value
+
+
+def truncated(value: Any) -> Any:
+    """A number made whole, as a size.
+
+    Raises:
+        TypeError: it was computed from a dimension in a way that no dimension is.
+    """
+    if isinstance(value, Array):
+        raise TypeError(
+            "a size is computed from it by a factor that is no short fraction, as 1.5 and 0.25 are"
+        )
+    return math.trunc(value)
+
+
+def _by_arrays(name: str) -> Callable[[RealSize, Any], Any]:
+    function = getattr(operator, name)
+
+    def compute(self: RealSize, other: Any) -> Any:
+        return function(self.array(), as_array(other))
+
+    return compute
+
+
+for _name in ("add", "sub", "floordiv", "mod", "pow", "lt", "le", "gt", "ge", "eq", "ne"):
+    setattr(RealSize, f"__{_name}__", _by_arrays(_name))
+
+
+def _reflected(name: str) -> Callable[[RealSize, Any], Any]:
+    function = getattr(operator, name)
+    return lambda self, other: function(other, self.array())
+
+
+for _name in ("add", "sub", "truediv", "floordiv", "mod", "pow"):
+    setattr(RealSize, f"__r{_name}__", _reflected(_name))

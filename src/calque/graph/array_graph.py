@@ -40,7 +40,7 @@ from calque.upstream.torch_internals import OpOverload, pytree, tree_leaves
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
     """A function that rounds, which leaves sizes as they are."""
-    return lambda x: x if is_symbolic_dim(x) else function(x)
+    return lambda x, *digits: x if is_symbolic_dim(x) else function(x, *digits)
 
 
 def _as_float(x: Any) -> Any:

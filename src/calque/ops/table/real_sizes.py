@@ -34,7 +34,7 @@ class RealSize:
 
     def array(self) -> Array:
         """The number as an array, weakly typed as Python's are."""
-        whole: Array = convert_element_type(
+        whole: Any = convert_element_type(
             jnp.asarray(self._dim), np.dtype(np.float64), weak_type=True
         )
         return jnp.multiply(whole, float(self._factor))

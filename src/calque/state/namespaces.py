@@ -16,6 +16,7 @@ from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
+from calque.state.stand_ins import original
 from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, owner_of_module, owner_of_name
@@ -123,7 +124,7 @@ class Namespaces:
         for name in names.difference(row.names):
             row.names.add(name)
             if name in held and type(held[name]) is not Lent:
-                value = row.before[name] = held[name]
+                value = row.before[name] = original(held[name])
                 self._snapshot.stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
                     self._snapshot.libraries.hold_setting(value, Path(name))
@@ -213,7 +214,7 @@ class Namespaces:
             for name in fresh & row.owner.keys():
                 if type(row.owner[name]) is Lent:
                     continue
-                value = row.before.setdefault(name, row.owner[name])
+                value = row.before.setdefault(name, original(row.owner[name]))
                 if row.path.foreign:
                     continue
                 if type(value) not in ATOMIC and id(value) not in snapshot.known:

@@ -14,13 +14,7 @@ from torch.optim import Optimizer
 from calque.jitting.optimizer_states import states_of
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
-from calque.program.traced_numbers import (
-    NotLent,
-    Place,
-    TracedFloat,
-    Watch,
-    input_number,
-)
+from calque.program.traced_numbers import NotLent, Place, TracedFloat, Watch, input_number
 from calque.state import MISSING, Row, same_value
 
 Group = dict[str, Any]
@@ -282,6 +276,6 @@ def _plain_numbers(holder: Group) -> dict[str, Any]:
     return {k: v for k, v in holder.items() if isinstance(k, str) and type(v) in numbers}
 
 
-def _states(optimizer: Optimizer) -> list[Group]:
+def _states(optimizer: Optimizer) -> list[Any]:
     """The state of each parameter, and what else an optimizer keeps there."""
     return [*(state for _, state in states_of(optimizer)), optimizer.state]

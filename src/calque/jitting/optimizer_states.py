@@ -24,7 +24,9 @@ def counts_of(optimizer: Optimizer) -> Iterator[tuple[dict[Any, Any], Any, torch
         The dict, the key and the tensor of each.
     """
     groups = [group for group in optimizer.param_groups if any(map(_is_on_device, group["params"]))]
-    holders = [state for parameter, state in states_of(optimizer) if _is_on_device(parameter)]
+    holders: list[Any] = [
+        state for parameter, state in states_of(optimizer) if _is_on_device(parameter)
+    ]
     if groups:
         holders.append(optimizer.state)
     for holder in holders:

@@ -12,7 +12,8 @@ from typing import Any, NamedTuple
 import jax.numpy as jnp
 import torch
 
-from calque.program.traced_numbers import TracedFloat, computed, node_of, unary
+from calque.program.number_nodes import computed, node_of, unary
+from calque.program.traced_numbers import TracedFloat
 from calque.state.stand_ins import Space, StandIn
 
 
@@ -131,8 +132,8 @@ _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     """Returns where functions have to be exchanged: where they are from, and in namespaces."""
-    found: list[tuple[Space, str, StandIn]] = [(vars(torch), "tensor", _TENSOR)]
-    held = vars(math)
+    found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
+    held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
     for space in spaces:
         for name, value in list(space.items()):

@@ -1,7 +1,10 @@
 """Hyper-parameters that are assigned while an optimizer steps: by its hooks, or by its own code."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 import calque
 
@@ -45,3 +48,35 @@ def test_a_rate_that_the_step_assigns_is_assigned_at_each_call(by):
         rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
         assert rates[0] == rates[1]
         torch.testing.assert_close(weights[0], weights[1].cpu())
+
+
+def _values(optimizer: torch.optim.Optimizer) -> float:
+    return sum(v for v in optimizer.param_groups[0].values() if type(v) is float)
+
+
+def _copied(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+
+
+def _by_a_key(optimizer: torch.optim.Optimizer) -> float:
+    return optimizer.param_groups[0]["lr"[:2]]
+
+
+def _told(optimizer: torch.optim.Optimizer) -> Any:
+    return optimizer.state_dict()["param_groups"]
+
+
+@pytest.mark.parametrize("read", [_values, _copied, _by_a_key, _told, repr])
+def test_numbers_that_are_read_outside_of_the_step(read: Any) -> None:
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> Any:
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        return read(optimizer)
+
+    jitted = calque.jit(step, verify=False)
+    for rate in (0.1, 0.1, 0.05, 0.025):
+        optimizer.param_groups[0].update(lr=rate)
+        assert jitted() == read(optimizer)

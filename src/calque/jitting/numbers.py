@@ -13,6 +13,7 @@ from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
+from calque.jitting.group_reads import reads_all
 from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
@@ -39,6 +40,7 @@ class Numbers:
         self.computed: list[tuple[Row, Any, Callable[[], Any]]] = []
         self._snapshot = snapshot
         self._left_out: list[Row] = []
+        self._groups: set[Row] = set()
 
     def row_of(self, holder: Any) -> Row | None:
         """The row of a dict."""
@@ -57,6 +59,8 @@ class Numbers:
         if row is not None and found:
             row.ignored = found.union(row.ignored)
             self._left_out.append(row)
+            if is_group:
+                self._groups.add(row)
         return found
 
     def _of_group(self, optimizer: Optimizer, group: Group) -> set[str]:
@@ -81,10 +85,18 @@ class Numbers:
             and (id(state), key) not in self.not_lent
         }
 
-    def compare_read(self) -> None:
-        """Numbers of optimizers that code reads by itself are compared, though they are inputs."""
+    def compare_read(self, told: bool) -> None:
+        """Numbers of optimizers that code reads by itself are compared, though they are inputs.
+
+        Args:
+            told: whether an optimizer has told all of them.
+        """
         codes = self._outside_of_steps()
         for row in self._left_out:
+            name = "param_groups" if row in self._groups else "state"
+            if told or any(reads_all(code, name) for code in codes):
+                row.ignored = ()
+                continue
             read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
             row.ignored = set(row.ignored) - read
 

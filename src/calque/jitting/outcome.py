@@ -62,7 +62,7 @@ class Outcome:
         trace.lending.check_unchanged(running)
         trace.state.numbers.computed = trace.lending.numbers.settle()
         describer = self._described(returned)
-        trace.state.numbers.compare_read()
+        trace.state.numbers.compare_read(running.optimizer_told)
         recording.checks = Checks.of(trace.lifting, describer)
         if trace.assumptions is not None:
             recording.checks = trace.assumptions.checked_by(recording.checks, describer)

@@ -41,7 +41,7 @@ _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warning
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a tensor of the CPU without any operator of PyTorch's."""
 _SCHEDULERS = lr_scheduler.__file__
-_TELLING = frozenset(
+_OF_OPTIMIZERS = frozenset(
     inspect.unwrap(method).__code__
     for method in (Optimizer.state_dict, Optimizer.__getstate__, Optimizer.__repr__)
 )
@@ -226,7 +226,7 @@ class Running:
         return self._calls_watched
 
     def _meet_engine(self, code: CodeType) -> None:
-        self.optimizer_told |= code in _TELLING
+        self.optimizer_told |= code in _OF_OPTIMIZERS
         of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
         if of_scheduler or code.co_qualname.startswith("SWALR."):
             self._snapshot.look_into_schedulers()

@@ -111,10 +111,11 @@ class Leaves:
     """Modules as they were before a run of the program.
 
     Args:
-        known: those that have been looked at, by id.
+        known: those that have been looked at, by id; more when code that names them starts.
     """
 
     def __init__(self, known: Mapping[int, Held]) -> None:
+        self._known = known
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
         self._whole: set[Module] = set()
@@ -128,6 +129,7 @@ class Leaves:
     def forget(self) -> None:
         """Hold none of them any more: the run has ended."""
         self._before.clear()
+        self._known = {}
         self._whole.clear()
         self._late.clear()
 
@@ -156,10 +158,31 @@ class Leaves:
             return
         self._whole.add(root)
         for module in root.modules():
-            if id(module) not in self._before:
-                held = self._before[id(module)] = Held(module)
+            if id(module) in self._before:
+                continue
+            held = self._known.get(id(module))
+            if held is None:
+                held = Held(module)
                 self._late.append(held)
-                self._know_class(type(module))
+            self._before[id(module)] = held
+            self._know_class(held.kind)
+
+    def is_member(self, root: Module, path: str, value: Any) -> bool:
+        """Returns True if a path leads to a value when the graph runs, as before the run.
+
+        In between, the program may have put another tensor there, as `torch.func.functional_call`
+        does.
+        """
+        owner, _, name = path.rpartition(".")
+        try:
+            module = root.get_submodule(owner)
+        except AttributeError:  # a member of something else
+            return True
+        held = self._before.get(id(module)) or self._known.get(id(module))
+        if held is None:
+            return True
+        members = (copied for _, _, copied in held.full if isinstance(copied, dict))
+        return held.held.get(name) is value or any(one.get(name) is value for one in members)
 
     def changed_since(self) -> set[Module]:
         """The modules that were not known before they were called, and are others now.

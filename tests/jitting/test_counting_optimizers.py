@@ -257,3 +257,17 @@ def test_math_is_as_it_was() -> None:
     trained(TextbookAdam, "jax", steps=2)
     assert (math.sqrt, torch.tensor) == before
     assert root is math.sqrt
+
+
+class _Decaying(TextbookAdam):
+    """Steps as its base does, whose step has hooks of its own, and changes the rate after it."""
+
+    def step(self, closure: Any = None) -> None:  # pyright: ignore[reportIncompatibleMethodOverride]
+        super().step(closure)
+        for group in self.param_groups:
+            group["lr"] = max(0.9 * group["lr"], 0.04)
+
+
+def test_a_step_that_calls_that_of_its_base() -> None:
+    trained(TextbookAdam, "cpu", steps=1)  # now that, too, has hooks
+    check(_Decaying, 3, steps=7)

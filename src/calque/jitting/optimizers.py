@@ -41,6 +41,7 @@ from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import Running
 from calque.state.stand_ins import standing_in
+from calque.upstream.torch_internals import HOOKED_STEP
 
 
 class OptimizerLending:
@@ -125,7 +126,7 @@ class OptimizerLending:
         self.numbers.rollback()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if active.trace is not self.lifting:
+        if active.trace is not self.lifting or _steps_within_itself(optimizer):
             return
         _check_device(optimizer)
         self.watch.stepping = type(optimizer).__name__
@@ -150,7 +151,7 @@ class OptimizerLending:
         self._ran = len(self.codes)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if active.trace is self.lifting:
+        if active.trace is self.lifting and not _steps_within_itself(optimizer):
             self.in_steps.update(islice(self.codes, self._ran, None))
             if not self.watch.is_pytorchs:
                 learn(optimizer, self.numbers.assigned(optimizer))
@@ -167,7 +168,7 @@ class OptimizerLending:
             for group in optimizer.param_groups:
                 if isinstance(optimizer, torch.optim.SGD):
                     _momentum_buffers(optimizer, group)
-                elif is_pytorchs(optimizer) and hasattr(optimizer, "_init_group"):
+                elif _has_pytorchs_init_group(optimizer):
                     _run_init_group(optimizer, group)
             place_state(optimizer)
         for parameter, state in states_of(optimizer):
@@ -329,6 +330,20 @@ def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Grou
         lent: places whose numbers are inputs.
     """
     return [_settings(group, lent) for group in optimizer.param_groups]
+
+
+def _steps_within_itself(optimizer: Optimizer) -> bool:
+    """Returns True if a step of a class calls that of its base, which has hooks of its own."""
+    count, frame = 0, sys._getframe(2)
+    while frame is not None and count < 2:
+        count += frame.f_code is HOOKED_STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return count == 2
+
+
+def _has_pytorchs_init_group(optimizer: Optimizer) -> bool:
+    method = getattr(type(optimizer), "_init_group", None)
+    return method is not None and method.__module__.startswith("torch.optim.")
 
 
 def _run_init_group(optimizer: Any, group: Group) -> None:

@@ -275,8 +275,35 @@ def _with_a_parameter_for_a_while(x: torch.Tensor) -> torch.Tensor:
     return found
 
 
+def _of_a_copy(x: torch.Tensor) -> torch.Tensor:
+    copied = copy.deepcopy(_layer)
+    with torch.no_grad():
+        copied.weight.mul_(2)
+    return copied(x) + _layer(x)
+
+
+class _Exchanging(nn.Module):
+    """Puts the weight of one layer into the place of another's, beside `setattr`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.one._parameters["weight"]
+        self.one._parameters["weight"] = self.other.weight
+        found = self.one(x)
+        self.one._parameters["weight"] = before
+        return found + self.one(x)
+
+
 @pytest.mark.parametrize(
-    "program", [_with_other_weights, _with_computed_weights, _with_a_parameter_for_a_while]
+    "program",
+    [
+        *(_with_other_weights, _with_computed_weights, _with_a_parameter_for_a_while),
+        *(_of_a_copy, _Exchanging()),
+    ],
+    ids=lambda program: getattr(program, "__name__", "exchanging"),
 )
 def test_a_global_layer_is_called_with_other_weights(program: Any) -> None:
     x = torch.arange(6.0).reshape(2, 3)

@@ -13,6 +13,7 @@ from itertools import chain, starmap
 from operator import is_
 from typing import Any
 
+from torch.fx import Proxy
 from torch.nn import Module
 from torch.nn.modules import module as module_of_torch
 
@@ -192,10 +193,10 @@ class Leaves:
         return {held.module for held in self._late if not held.is_same()}
 
     def must_be_followed(self, leaf: Module) -> bool:
-        """Returns True if one node cannot stand for a call: it was changed for it, or runs others'
-        code.
+        """Returns True if one node cannot stand for a call: it was changed for it, holds values of
+        the program, or runs others' code.
         """
-        return self.is_changed(leaf) or not is_of_torch(leaf)
+        return self.is_changed(leaf) or _holds_values(leaf) or not is_of_torch(leaf)
 
     def is_changed(self, leaf: Module) -> bool:
         """Returns True if a call does not do what it would have done before the run."""
@@ -240,6 +241,12 @@ def is_of_torch(root: Module) -> bool:
             if hooks and any(_hooks_of_others(hooks)):
                 return False
     return True
+
+
+def _holds_values(root: Module) -> bool:
+    """Returns True if tensors of a module are computed by the program, as those of a copy are."""
+    held = (chain(m._parameters.values(), m._buffers.values()) for m in root.modules())
+    return any(isinstance(value, Proxy) for value in chain.from_iterable(held))
 
 
 def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:

@@ -153,5 +153,6 @@ def _method(name: str) -> Callable[[Any], Any]:
     return method
 
 
-for _name in ("sqrt", "exp", "expm1", "log", "log2", "log10", "log1p", "sin", "cos", "tan", "tanh"):
-    setattr(TracedFloat, _name, _method(_name))
+for _name, _function in _FUNCTIONS.items():
+    if not _function.integral:
+        setattr(TracedFloat, _name, _method(_name))

@@ -28,6 +28,7 @@ from torch.optim.optimizer import (
 
 from calque.device.memory.cell import active, read, write, x64
 from calque.device.memory.wrapping import wrap
+from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.lent_numbers import Group, LentNumbers
@@ -213,6 +214,7 @@ class OptimizerLending:
             self._lent.append((group, "fused", group["fused"]))
             group["fused"] = False
 
+    @settles
     def _exchange(self, optimizer: Optimizer) -> None:
         """Let functions of Python take traced numbers: Adafactor picks by `max` and `min` among
         numbers that it reads from tensors, others take square roots of numbers.
@@ -229,6 +231,7 @@ class OptimizerLending:
         context.__enter__()
         self._exchanged.append(context)
 
+    @settles
     def _give_back(self) -> None:
         self.not_lent |= self.numbers.take_back()
         self.watch.stepping, self.watch.is_pytorchs = None, False

@@ -80,3 +80,43 @@ def test_numbers_that_are_read_outside_of_the_step(read: Any) -> None:
     for rate in (0.1, 0.1, 0.05, 0.025):
         optimizer.param_groups[0].update(lr=rate)
         assert jitted() == read(optimizer)
+
+
+def _accumulating(read: Any) -> tuple[Any, Any, torch.optim.Optimizer]:
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+
+    def step(x: torch.Tensor, last: bool) -> Any:
+        (weight * x).sum().backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        return read(optimizer)
+
+    return step, calque.jit(step, verify=False), optimizer
+
+
+def test_an_optimizer_that_does_not_step_has_any_rate() -> None:
+    _, jitted, optimizer = _accumulating(lambda optimizer: None)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for turn in range(10):
+        jitted(torch.ones(2, device="jax"), turn % 2 == 1)
+        if turn % 2:
+            schedule.step()
+    assert len(jitted.history) <= 3, jitted.history
+
+
+def _by_its_name(optimizer: torch.optim.Optimizer) -> float:
+    return optimizer.param_groups[0]["lr"]
+
+
+def _by_getattr(optimizer: torch.optim.Optimizer) -> float:
+    return sum(v for v in getattr(optimizer, "param" + "_groups")[0].values() if type(v) is float)
+
+
+@pytest.mark.parametrize("read", [_by_its_name, _by_getattr, _values, _by_a_key, _told, repr])
+def test_numbers_that_are_read_though_the_optimizer_does_not_step(read: Any) -> None:
+    _, jitted, optimizer = _accumulating(read)
+    for rate in (0.1, 0.1, 0.05, 0.025):
+        optimizer.param_groups[0].update(lr=rate)
+        assert jitted(torch.ones(2, device="jax"), False) == read(optimizer)

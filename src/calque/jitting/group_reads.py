@@ -48,6 +48,8 @@ def reads_all(code: CodeType, name: str) -> bool:
     >>> reads_all(rate.__code__, "param_groups"), reads_all(rates.__code__, "param_groups")
     (False, True)
     """
+    if name in code.co_consts:  # `getattr(optimizer, "param_groups")`
+        return True
     if name not in code.co_names:
         return False
     steps = list(_steps_of(code))

@@ -6,7 +6,7 @@ reads it outside of the optimizer's step, it is state as any other.
 
 import functools
 import inspect
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -94,11 +94,51 @@ class Numbers:
         codes = self._outside_of_steps()
         for row in self._left_out:
             name = "param_groups" if row in self._groups else "state"
-            if told or any(reads_all(code, name) for code in codes):
+            if told or self._may_read(name, codes):
                 row.ignored = ()
                 continue
             read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
             row.ignored = set(row.ignored) - read
+
+    def leave_out_idle(self, stepped: Collection[Optimizer], told: bool) -> None:
+        """Numbers of optimizers that do not step in the trace are no matter, if no code reads them.
+
+        So it is in the calls of a training step that only accumulate gradients, between which a
+        schedule changes the rate.
+
+        Args:
+            stepped: the others.
+            told: whether an optimizer has told all of them.
+        """
+        snapshot = self._snapshot
+        if told or snapshot.namespaces.schedulers_run:
+            return
+        codes = [c for c, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
+        held = [one for one in snapshot.known.values() if issubclass(type(one), Optimizer)]
+        for optimizer in (one for one in held if one not in stepped):
+            if not self._may_read("param_groups", codes):
+                self._leave_out_unread(optimizer, vars(optimizer).get("param_groups", ()), codes)
+            states = vars(optimizer).get("state")
+            if isinstance(states, dict) and not self._may_read("state", codes):
+                self._leave_out_unread(optimizer, states.values(), codes)
+
+    def _may_read(self, name: str, codes: Collection[CodeType]) -> bool:
+        """Returns True if code may read anything that an attribute of an optimizer leads to."""
+        return self._snapshot.namespaces.computes(name) or any(reads_all(c, name) for c in codes)
+
+    def _leave_out_unread(
+        self, optimizer: Optimizer, holders: Iterable[Any], codes: Collection[CodeType]
+    ) -> None:
+        assigned = _assigned_by(optimizer)
+        for holder in holders:
+            row = self.row_of(holder)
+            if row is not None and type(holder) is dict:
+                row.ignored = set(row.ignored).union(
+                    key
+                    for key, value in holder.items()
+                    if is_number(value) or (type(value) is int and key in assigned)
+                    if not any(key in code.co_consts for code in codes)
+                )
 
     def _outside_of_steps(self) -> list[CodeType]:
         ran = self._snapshot.codes.items()

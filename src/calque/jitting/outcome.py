@@ -63,6 +63,7 @@ class Outcome:
         trace.state.numbers.computed = trace.lending.numbers.settle()
         describer = self._described(returned)
         trace.state.numbers.compare_read(running.optimizer_told)
+        trace.state.numbers.leave_out_idle(trace.lending.optimizers, running.optimizer_told)
         recording.checks = Checks.of(trace.lifting, describer)
         if trace.assumptions is not None:
             recording.checks = trace.assumptions.checked_by(recording.checks, describer)

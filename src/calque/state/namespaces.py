@@ -193,6 +193,10 @@ class Namespaces:
         """Returns True if code asks how far something has moved on, without using it."""
         return not _READS_OF_STATE.isdisjoint(self.words)
 
+    def computes(self, name: str) -> bool:
+        """Returns True if code may have looked an attribute up by this name, which it computed."""
+        return self.whole or name in self._computed
+
     def use(self, words: frozenset[str], of_code: bool = False) -> frozenset[str]:
         """Let more names of attributes matter from now on; returns those that did not before.
 

@@ -91,3 +91,21 @@ def test_a_hook_that_runs_after_accumulation_is_refused_where_it_would_run() -> 
     assert apply(params, jnp.ones((4, 3))).shape == (4, 2)
     with pytest.raises(calque.TraceError, match="'weight' has a hook that runs when"):
         jax.grad(lambda p: apply(p, jnp.ones((4, 3))).sum())(params)
+
+
+def _with_a_hook(kind: str) -> nn.Module:
+    module = nn.Sequential(nn.Linear(3, 2), nn.Tanh())
+    if kind == "parameter":
+        module.get_parameter("0.weight").register_hook(lambda g: 2 * g)
+    else:
+        module.get_submodule("1").register_full_backward_hook(lambda m, i, o: (2 * i[0],))
+    return module
+
+
+@pytest.mark.parametrize("kind", ["parameter", "module"])
+def test_hooks_that_jax_would_leave_out_are_refused(kind: str) -> None:
+    apply, params = calque.functional(_with_a_hook(kind), gradient="jax")
+    x = jnp.ones((2, 3))
+    assert jax.jit(apply)(params, x).shape == (2, 2)
+    with pytest.raises(calque.TraceError, match="has a hook of the backward"):
+        jax.grad(lambda p: apply(p, x).sum())(params)

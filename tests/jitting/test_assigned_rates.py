@@ -1,7 +1,10 @@
 """Hyper-parameters that are assigned while an optimizer steps: by its hooks, or by its own code."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 
 import calque
 
@@ -45,3 +48,75 @@ def test_a_rate_that_the_step_assigns_is_assigned_at_each_call(by):
         rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
         assert rates[0] == rates[1]
         torch.testing.assert_close(weights[0], weights[1].cpu())
+
+
+def _values(optimizer: torch.optim.Optimizer) -> float:
+    return sum(v for v in optimizer.param_groups[0].values() if type(v) is float)
+
+
+def _copied(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    return {k: v for k, v in optimizer.param_groups[0].items() if k != "params"}
+
+
+def _by_a_key(optimizer: torch.optim.Optimizer) -> float:
+    return optimizer.param_groups[0]["lr"[:2]]
+
+
+def _told(optimizer: torch.optim.Optimizer) -> Any:
+    return optimizer.state_dict()["param_groups"]
+
+
+@pytest.mark.parametrize("read", [_values, _copied, _by_a_key, _told, repr])
+def test_numbers_that_are_read_outside_of_the_step(read: Any) -> None:
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+
+    def step() -> Any:
+        weight.grad = torch.ones_like(weight)
+        optimizer.step()
+        return read(optimizer)
+
+    jitted = calque.jit(step, verify=False)
+    for rate in (0.1, 0.1, 0.05, 0.025):
+        optimizer.param_groups[0].update(lr=rate)
+        assert jitted() == read(optimizer)
+
+
+def _accumulating(read: Any) -> tuple[Any, Any, torch.optim.Optimizer]:
+    weight = nn.Parameter(torch.ones(2, device="jax"))
+    optimizer = torch.optim.AdamW([weight], lr=0.1)
+
+    def step(x: torch.Tensor, last: bool) -> Any:
+        (weight * x).sum().backward()
+        if last:
+            optimizer.step()
+            optimizer.zero_grad()
+        return read(optimizer)
+
+    return step, calque.jit(step, verify=False), optimizer
+
+
+def test_an_optimizer_that_does_not_step_has_any_rate() -> None:
+    _, jitted, optimizer = _accumulating(lambda optimizer: None)
+    schedule = torch.optim.lr_scheduler.ExponentialLR(optimizer, 0.9)
+    for turn in range(10):
+        jitted(torch.ones(2, device="jax"), turn % 2 == 1)
+        if turn % 2:
+            schedule.step()
+    assert len(jitted.history) <= 3, jitted.history
+
+
+def _by_its_name(optimizer: torch.optim.Optimizer) -> float:
+    return optimizer.param_groups[0]["lr"]
+
+
+def _by_getattr(optimizer: torch.optim.Optimizer) -> float:
+    return sum(v for v in getattr(optimizer, "param" + "_groups")[0].values() if type(v) is float)
+
+
+@pytest.mark.parametrize("read", [_by_its_name, _by_getattr, _values, _by_a_key, _told, repr])
+def test_numbers_that_are_read_though_the_optimizer_does_not_step(read: Any) -> None:
+    _, jitted, optimizer = _accumulating(read)
+    for rate in (0.1, 0.1, 0.05, 0.025):
+        optimizer.param_groups[0].update(lr=rate)
+        assert jitted(torch.ones(2, device="jax"), False) == read(optimizer)

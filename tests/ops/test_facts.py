@@ -43,6 +43,8 @@ OTHERS = {
     "dynamo/buckets/padding/reductions.py": "JAX's primitives",
     "federated/tracing/calls.py": "Python's operators",
     "program/channels_last.py": "JAX's primitives",
+    "jitting/group_reads.py": "methods of dicts",
+    "program/traced_functions.py": "functions of Python's `math`",
     "program/traced_numbers.py": "Python's operators",
     "tracing/lower/asked.py": "methods that give a view or a copy, as strides decide",
     "tracing/lower/unseen_writes.py": "methods that take a tensor apart from autograd",

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 import torch
 from torch import nn
+from torch.func import functional_call
 from torch.nn.modules.module import register_module_forward_hook
 
 import calque
@@ -251,3 +252,60 @@ def test_recurrent_layers_are_leaves():
     called = [node.target for node in graph.graph.nodes if node.op == "call_module"]
     assert called == ["first", "second"]
     torch.testing.assert_close(graph(x), model(x))
+
+
+_layer = nn.Linear(3, 2)
+_others = {"weight": torch.ones(2, 3), "bias": torch.zeros(2)}
+
+
+def _with_other_weights(x: torch.Tensor) -> torch.Tensor:
+    return functional_call(_layer, _others, (x,)) + _layer(x)
+
+
+def _with_computed_weights(x: torch.Tensor) -> torch.Tensor:
+    fast = {name: p * x.sum() for name, p in _layer.named_parameters()}
+    return functional_call(_layer, fast, (x,))
+
+
+def _with_a_parameter_for_a_while(x: torch.Tensor) -> torch.Tensor:
+    before = _layer._parameters["weight"]
+    _layer._parameters["weight"] = nn.Parameter(_others["weight"])
+    found = _layer(x)
+    _layer._parameters["weight"] = before
+    return found
+
+
+def _of_a_copy(x: torch.Tensor) -> torch.Tensor:
+    copied = copy.deepcopy(_layer)
+    with torch.no_grad():
+        copied.weight.mul_(2)
+    return copied(x) + _layer(x)
+
+
+class _Exchanging(nn.Module):
+    """Puts the weight of one layer into the place of another's, beside `setattr`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.one, self.other = nn.Linear(3, 2), nn.Linear(3, 2)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        before = self.one._parameters["weight"]
+        self.one._parameters["weight"] = self.other.weight
+        found = self.one(x)
+        self.one._parameters["weight"] = before
+        return found + self.one(x)
+
+
+@pytest.mark.parametrize(
+    "program",
+    [
+        *(_with_other_weights, _with_computed_weights, _with_a_parameter_for_a_while),
+        *(_of_a_copy, _Exchanging()),
+    ],
+    ids=lambda program: getattr(program, "__name__", "exchanging"),
+)
+def test_a_global_layer_is_called_with_other_weights(program: Any) -> None:
+    x = torch.arange(6.0).reshape(2, 3)
+    graph = calque.trace(program, x)
+    torch.testing.assert_close(graph(x + 1), program(x + 1))

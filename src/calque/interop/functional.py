@@ -18,7 +18,7 @@ from calque.interop import state_names
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of
 from calque.interop.functional_trace import Trace
 from calque.interop.kept_tensors import taken_back
-from calque.interop.parameter_hooks import hooks_of, register_hooks
+from calque.interop.parameter_hooks import hooks_of, refusing_hooks, register_hooks
 from calque.interop.repeated_calls import repeats
 from calque.program.manual_axes import axes_of, varying
 from calque.state import Running, Snapshot, StateGuard, guard_in_place
@@ -118,6 +118,8 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> Any:
+        if self._gradient == "jax" and self._module is not None:
+            params, (args, kwargs) = refusing_hooks(self._module, params, (args, kwargs))
         leaves, spec = _flat(params, buffers, args, kwargs)
         arrays = [leaf for leaf in leaves if is_array(leaf)]
         trace = self._trace(leaves, spec)

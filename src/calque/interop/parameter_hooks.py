@@ -1,9 +1,14 @@
 """The hooks of a module's parameters, for the tensors that stand in for these in a trace."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from typing import Any
 
+import jax
 import torch
+
+from calque.errors import TraceError
+from calque.interop.functional_arguments import is_array
 
 
 def hooks_of(module: torch.nn.Module | None) -> tuple[int, ...]:
@@ -42,3 +47,55 @@ def _refusal(name: str) -> Callable[[torch.Tensor], Any]:
         )
 
     return refuse
+
+
+def refusing_hooks(
+    module: torch.nn.Module, params: dict[str, Any], given: Any
+) -> tuple[dict[str, Any], Any]:
+    """Arrays for a program that JAX differentiates: where hooks would run, it raises.
+
+    Args:
+        module: the module.
+        params: its parameters.
+        given: the other arrays that it is given, in containers.
+    """
+    hooked = {
+        name: f"the parameter {name!r}"
+        for name, parameter in module.named_parameters(remove_duplicate=False)
+        if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
+    }
+    modules = module.named_modules()
+    found = (
+        n or type(m).__name__ for n, m in modules if m._backward_hooks or m._backward_pre_hooks
+    )
+    name = next(found, None)
+    if name is not None:
+        refuse = partial(_without_hooks, f"the module {name!r}")
+        params = {n: refuse(array) for n, array in params.items()}
+        leaves, spec = jax.tree_util.tree_flatten(given)
+        leaves = [refuse(leaf) if is_array(leaf) else leaf for leaf in leaves]
+        given = jax.tree_util.tree_unflatten(spec, leaves)
+    return {n: _without_hooks(hooked.get(n), a) for n, a in params.items()}, given
+
+
+def _modules_with_hooks(module: torch.nn.Module) -> Iterator[str]:
+    for name, one in module.named_modules():
+        if one._backward_hooks or one._backward_pre_hooks:
+            yield name or type(one).__name__
+
+
+def _without_hooks(what: str | None, array: Any) -> Any:
+    return array if what is None else _undifferentiated(what, array)
+
+
+@partial(jax.custom_jvp, nondiff_argnums=(0,))
+def _undifferentiated(what: str, array: Any) -> Any:
+    return array
+
+
+@_undifferentiated.defjvp
+def _refuse_derivative(what: str, primals: Any, tangents: Any) -> Any:
+    raise TraceError(
+        f"{what} has a hook of the backward, which calque.functional(..., gradient='jax') would "
+        "not run: leave gradient='torch', or remove the hook"
+    )

@@ -1,6 +1,6 @@
 """The changes that each call of a program makes to Python state, as it makes them."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -50,14 +50,26 @@ class Change:
 
 
 class Effects:
-    """The changes of one trace, in the form in which each call makes them."""
+    """The changes of one trace, in the form in which each call makes them.
 
-    def __init__(self, changes: list[Change], template: Template) -> None:
+    Args:
+        changes: the changes.
+        template: how their values are made.
+        computed: numbers that are computed of those that are there: where, and how.
+    """
+
+    def __init__(
+        self,
+        changes: list[Change],
+        template: Template,
+        computed: Sequence[tuple[Row, Any, Callable[[], Any]]] = (),
+    ) -> None:
         self._changes = changes
         self._template = template
+        self._computed = computed
 
     def __bool__(self) -> bool:
-        return bool(self._changes)
+        return bool(self._changes or self._computed)
 
     def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
         """Make the changes; gives the values that the function returns, too.
@@ -66,9 +78,12 @@ class Effects:
             make: gives the tensor for a description.
             given: the call's (args, kwargs).
         """
+        numbers = [compute() for _, _, compute in self._computed]  # of those that others become
         values = iter(self._template.build(make))
         for change in self._changes:
             change.apply([next(values) for _ in change.keys], given)
+        for (row, key, _), number in zip(self._computed, numbers):
+            row.put(key, number)
         return list(values)
 
 

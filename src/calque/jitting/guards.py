@@ -4,7 +4,7 @@ A program serves a call only if every guard holds; one that fails names itself, 
 `explain()` can say why a function was traced again.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from itertools import chain, repeat
 from operator import attrgetter, is_, is_not
@@ -17,8 +17,10 @@ from torch.optim import Optimizer
 from calque.device.memory.cell import Cell, regeometries
 from calque.device.memory.geometry import View
 from calque.jitting.host_tensors import has_same_bits
-from calque.jitting.optimizers import Group, settings_of
-from calque.program.traced_numbers import Watch
+from calque.jitting.lent_numbers import Group
+from calque.jitting.optimizers import settings_of
+from calque.program.traced_numbers import Place, Watch
+from calque.state import Row
 from calque.state.versions import version_of
 
 
@@ -224,8 +226,18 @@ class OptimizerGuard:
 
     guarded = "settings of optimizers"
 
-    def __init__(self, optimizers: Iterable[Optimizer], watch: Watch) -> None:
-        self.rows: list[tuple[Optimizer, list[Group]]] = [(o, settings_of(o)) for o in optimizers]
+    def __init__(
+        self,
+        optimizers: Iterable[Optimizer],
+        watch: Watch,
+        lent: Collection[Place] = (),
+        counters: Collection[Row] = (),
+    ) -> None:
+        self._lent = lent
+        self._counters = counters
+        self.rows: list[tuple[Optimizer, list[Group]]] = [
+            (one, settings_of(one, lent)) for one in optimizers
+        ]
         self._groups = [group for optimizer, _ in self.rows for group in optimizer.param_groups]
         self.watch = watch
         self.optimizers: list[Optimizer] = [optimizer for optimizer, _ in self.rows]
@@ -233,7 +245,7 @@ class OptimizerGuard:
 
     def holds(self) -> bool:
         """Returns True if every setting and comparison is as it was."""
-        if version_of is None:
+        if version_of is None or self._counters:
             return self._hold()
         groups = chain.from_iterable(map(_param_groups, self.optimizers))
         versions = list(map(version_of, groups))  # no two dicts have the same
@@ -247,7 +259,7 @@ class OptimizerGuard:
         return (
             self._are_groups()
             and self.watch.holds()
-            and all(settings_of(optimizer) == settings for optimizer, settings in self.rows)
+            and all(settings_of(one, self._lent) == settings for one, settings in self.rows)
         )
 
     def _are_groups(self) -> bool:
@@ -258,7 +270,7 @@ class OptimizerGuard:
     def why(self) -> str:
         """Returns what differs."""
         for optimizer, settings in self.rows:
-            if settings_of(optimizer) != settings:
+            if settings_of(optimizer, self._lent) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
         if not self._are_groups():
             return "an optimizer was given other param groups"

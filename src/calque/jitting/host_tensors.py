@@ -252,6 +252,9 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
     """
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if not tensors or func._schema.is_mutable:
+        for number in (x.node for x in (*args, *kwargs.values()) if isinstance(x, torch.SymFloat)):
+            if number.places:
+                number.watch.give_up(number)
         raise unrepeatable(
             f"{func} computes on the CPU with a number of a param group",
             "inside calque.jit, where the number is an input of the program and has no value",

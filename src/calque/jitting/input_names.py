@@ -4,6 +4,7 @@ import torch
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, cell_of
+from calque.jitting.optimizer_states import states_of
 from calque.jitting.reachable import Reach
 from calque.program.trees import is_tensor
 
@@ -21,7 +22,7 @@ def names_by_cell(
     names = {cell_of(t): reach.names[key] for key, t in reach.tensors.items() if is_tensor(t)}
     for optimizer in optimizers:
         path = reach.optimizers.get(optimizer) or type(optimizer).__name__
-        for parameter, state in optimizer.state.items():
+        for parameter, state in states_of(optimizer):
             owner = f"{path}.state[{reach.names.get(id(parameter), '...')}]"
             for key, value in state.items():
                 if is_tensor(value):

@@ -1,4 +1,4 @@
-"""Which numbers of an optimizer's param groups are inputs of a program, and which are compared.
+"""Which numbers of optimizers are inputs of a program, and which are compared.
 
 A learning rate is read from its group at each call. Where the traced function assigns it itself, or
 reads it outside of the optimizer's step, it is state as any other.
@@ -6,28 +6,20 @@ reads it outside of the optimizer's step, it is state as any other.
 
 import functools
 import inspect
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
+from weakref import WeakKeyDictionary
 
 from torch.optim import Optimizer
 
-from calque.jitting.optimizers import is_number
+from calque.jitting.group_reads import reads_all
+from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
-from calque.state.whose import Owner
+from calque.state.whose import Owner, owner_of_name
 
-
-class Assigned(BaseException):
-    """A step has assigned numbers that were lent to it: the function is traced again without them.
-
-    Attributes:
-        places: which, as (id of the group, key).
-    """
-
-    def __init__(self, places: Collection[tuple[int, str]]) -> None:
-        super().__init__()
-        self.places: frozenset[tuple[int, str]] = frozenset(places)
+Group = dict[str, Any]
 
 
 class Numbers:
@@ -37,81 +29,207 @@ class Numbers:
         snapshot: the state.
 
     Attributes:
-        assigned: those that an optimizer's step was seen to assign (its hooks, perhaps), as (id of
-            the group, key).
+        not_lent: places whose numbers an earlier trace has given up.
+        in_steps: code that has run in a step of an optimizer.
+        computed: what each call assigns: the row, the key, and what gives the number.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.assigned: Collection[tuple[int, str]] = ()
+        self.not_lent: Collection[Place] = ()
+        self.in_steps: Collection[CodeType] = ()
+        self.computed: list[tuple[Row, Any, Callable[[], Any]]] = []
         self._snapshot = snapshot
         self._left_out: list[Row] = []
+        self._groups: set[Row] = set()
 
-    def leave_out(self, optimizer: Optimizer) -> None:
-        """The numbers of an optimizer that steps are inputs: no row compares them."""
-        for group in optimizer.param_groups:
-            row = self._snapshot.rows.get(id(group))
-            if row is not None:
-                own = self.own(optimizer, group)
-                row.ignored = {k for k, v in group.items() if is_number(v) and k not in own}
-                self._left_out.append(row)
+    def row_of(self, holder: Any) -> Row | None:
+        """The row of a dict."""
+        return self._snapshot.rows.get(id(holder))
 
-    def compare_read(self, in_steps: Collection[CodeType]) -> None:
+    def lent(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
+        """The keys of a dict whose numbers are inputs; no row compares them.
+
+        Args:
+            optimizer: steps.
+            holder: one of its param groups, or the state of a parameter.
+            is_group: which of the two.
+        """
+        found = self._of_group(optimizer, holder) if is_group else self._of_state(optimizer, holder)
+        row = self.row_of(holder)
+        if row is not None and found:
+            row.ignored = found.union(row.ignored)
+            self._left_out.append(row)
+            if is_group:
+                self._groups.add(row)
+        return found
+
+    def _of_group(self, optimizer: Optimizer, group: Group) -> set[str]:
+        own = self._own(optimizer, group)
+        assigned = _assigned_by(optimizer)
+        return {
+            key
+            for key, value in group.items()
+            if key not in own and (is_number(value) or (type(value) is int and key in assigned))
+        }
+
+    def _of_state(self, optimizer: Optimizer, state: Group) -> set[str]:
+        row = self.row_of(state)
+        if row is None:
+            return set()
+        assigned = _assigned_by(optimizer)
+        return {
+            key
+            for key, value in state.items()
+            if (isinstance(key, str) and key in assigned and type(value) in (int, float))
+            and (same_value(row.before.get(key, MISSING), value))
+            and (id(state), key) not in self.not_lent
+        }
+
+    def compare_read(self, told: bool) -> None:
         """Numbers of optimizers that code reads by itself are compared, though they are inputs.
 
         Args:
-            in_steps: code that ran in a step of an optimizer, where it was lent the inputs.
+            told: whether an optimizer has told all of them.
         """
-        ran = self._snapshot.codes.items()
-        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c not in in_steps]
+        codes = self._outside_of_steps()
         for row in self._left_out:
+            name = "param_groups" if row in self._groups else "state"
+            if told or self._may_read(name, codes):
+                row.ignored = ()
+                continue
             read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
             row.ignored = set(row.ignored) - read
 
-    def own(self, optimizer: Optimizer, group: dict[str, Any]) -> set[str]:
-        """The keys of a param group whose numbers the function itself, or the step, assigns.
+    def leave_out_idle(self, stepped: Collection[Optimizer], told: bool) -> None:
+        """Numbers of optimizers that do not step in the trace are no matter, if no code reads them.
+
+        So it is in the calls of a training step that only accumulate gradients, between which a
+        schedule changes the rate.
+
+        Args:
+            stepped: the others.
+            told: whether an optimizer has told all of them.
+        """
+        snapshot = self._snapshot
+        if told or snapshot.namespaces.schedulers_run:
+            return
+        codes = [c for c, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
+        held = [one for one in snapshot.known.values() if issubclass(type(one), Optimizer)]
+        for optimizer in (one for one in held if one not in stepped):
+            if not self._may_read("param_groups", codes):
+                self._leave_out_unread(optimizer, vars(optimizer).get("param_groups", ()), codes)
+            states = vars(optimizer).get("state")
+            if isinstance(states, dict) and not self._may_read("state", codes):
+                self._leave_out_unread(optimizer, states.values(), codes)
+
+    def _may_read(self, name: str, codes: Collection[CodeType]) -> bool:
+        """Returns True if code may read anything that an attribute of an optimizer leads to."""
+        return self._snapshot.namespaces.computes(name) or any(reads_all(c, name) for c in codes)
+
+    def _leave_out_unread(
+        self, optimizer: Optimizer, holders: Iterable[Any], codes: Collection[CodeType]
+    ) -> None:
+        assigned = _assigned_by(optimizer)
+        for holder in holders:
+            row = self.row_of(holder)
+            if row is not None and type(holder) is dict:
+                row.ignored = set(row.ignored).union(
+                    key
+                    for key, value in holder.items()
+                    if is_number(value) or (type(value) is int and key in assigned)
+                    if not any(key in code.co_consts for code in codes)
+                )
+
+    def _outside_of_steps(self) -> list[CodeType]:
+        ran = self._snapshot.codes.items()
+        return [c for c, owner in ran if owner >= Owner.PACKAGE and c not in self.in_steps]
+
+    def _own(self, optimizer: Optimizer, group: Group) -> set[str]:
+        """The keys of a param group whose numbers the function itself assigns.
 
         Such a number is none that each call brings: it is compared, and assigned by each call. If
-        the step assigns one, it computes it from the others, so that all are compared.
+        a hook of a step of PyTorch's does, it computes it from the others, so that all are
+        compared.
         """
-        row = self._snapshot.rows.get(id(group))
+        given_up = {key for place, key in self.not_lent if place == id(group)}
+        numbers = {key for key, value in group.items() if is_number(value)}
+        if given_up and is_pytorchs(optimizer):
+            return numbers
+        row = self.row_of(group)
         if row is None:
-            return set()
-        codes = [code for code, owner in self._snapshot.codes.items() if owner >= Owner.PACKAGE]
-        numbers = [key for key, value in group.items() if is_number(value)]
-        of_step = step_codes(type(optimizer))
-        is_assigned = any(assigns_item(code, key) for code in of_step for key in numbers)
-        if is_assigned or any(owner == id(group) for owner, _ in self.assigned):
-            return set(numbers)
-        return {
+            return given_up
+        codes = self._outside_of_steps()
+        return given_up | {
             key
-            for key in numbers
-            if (
-                not same_value(row.before.get(key, MISSING), group[key])
+            for key, value in group.items()
+            if (is_number(value) or type(value) is int)
+            and (
+                not same_value(row.before.get(key, MISSING), value)
                 or any(assigns_item(code, key) for code in codes)
             )
         }
 
 
+def is_number(value: Any) -> bool:
+    """Returns True if a setting is a float, or floats, which are inputs of a program."""
+    if type(value) is tuple and value:
+        return all(type(v) is float for v in value)
+    return type(value) is float
+
+
+def is_pytorchs(optimizer: Optimizer) -> bool:
+    """Returns True if an optimizer steps as one of PyTorch's own does."""
+    return type(optimizer).step.__module__.startswith("torch.")
+
+
+_learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()
+"""The keys by which the steps of optimizers were seen to assign numbers."""
+
+
+def learn(optimizer: Optimizer, keys: Collection[str]) -> None:
+    """A step of an optimizer has assigned numbers: such are lent from now on."""
+    _learned.setdefault(type(optimizer), set()).update(keys)
+
+
+def _assigned_by(optimizer: Optimizer) -> Collection[str]:
+    return assigned_keys(type(optimizer)) | _learned.get(type(optimizer), frozenset())
+
+
 @functools.lru_cache(maxsize=256)
-def step_codes(kind: type[Optimizer]) -> tuple[CodeType, ...]:
-    """The code of an optimizer's step, and of the methods and functions that it names.
+def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
+    """The keys by which an optimizer's step may assign items.
 
     PyTorch's own optimizers assign no numbers of their groups.
     """
+    codes = [function.__code__ for function in step_functions(kind)]
+    keys = {key for code in codes for key in code.co_consts if isinstance(key, str)}
+    return frozenset(key for key in keys if any(assigns_item(code, key) for code in codes))
+
+
+@functools.lru_cache(maxsize=256)
+def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
+    """An optimizer's step, and the methods and functions of its package that it names."""
     if kind.step.__module__.startswith("torch."):
         return ()
-    found: dict[CodeType, None] = {}
+    root = kind.step.__module__.partition(".")[0]
+    found: dict[FunctionType, None] = {}
     stack: list[Any] = [inspect.unwrap(kind.step)]
     while stack:
         function = stack.pop()
         if isinstance(function, staticmethod | classmethod):
             function = function.__func__
-        if not isinstance(function, FunctionType) or function.__code__ in found:
+        if isinstance(function, FunctionType):
+            function = inspect.unwrap(function)
+        if not isinstance(function, FunctionType) or function in found:
             continue
-        found[function.__code__] = None
-        module = function.__module__
+        if owner_of_name(function.__module__ or "") < Owner.PACKAGE:
+            continue
+        found[function] = None
         for name in function.__code__.co_names:
-            named = inspect.getattr_static(kind, name, function.__globals__.get(name))
-            if getattr(named, "__module__", module) == module:
-                stack.append(named)
+            method = inspect.getattr_static(kind, name, None)
+            other = function.__globals__.get(name)
+            home = getattr(other, "__module__", None)
+            if isinstance(home, str) and home.partition(".")[0] == root:
+                stack.append(other)
+            stack.append(method)
     return tuple(found)

@@ -28,32 +28,21 @@ from torch.optim.optimizer import (
 
 from calque.device.memory.cell import active, read, write, x64
 from calque.device.memory.wrapping import wrap
+from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
+from calque.jitting.lent_numbers import Group, LentNumbers
+from calque.jitting.numbers import is_number, is_pytorchs, learn, step_functions
+from calque.jitting.optimizer_states import counts_of, states_of
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
-from calque.program.sources import NumberSource
-from calque.program.traced_numbers import PICKS, TracedFloat, Watch, number_of
+from calque.program.traced_functions import functions_in
+from calque.program.traced_numbers import PICKS, NotLent, Place, Watch, number_of
 from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import Running
-
-Group = dict[str, Any]
-
-
-class HyperParameter:
-    """A float in a param group, read at each call of the program."""
-
-    __slots__ = ("group", "index", "key")
-
-    def __init__(self, group: Group, key: str, index: int | None = None) -> None:
-        self.group: Group = group
-        self.key: str = key
-        self.index: int | None = index
-
-    def __call__(self) -> float:
-        value = self.group[self.key]
-        return value if self.index is None else value[self.index]
+from calque.state.stand_ins import standing_in
+from calque.upstream.torch_internals import HOOKED_STEP
 
 
 class OptimizerLending:
@@ -64,34 +53,32 @@ class OptimizerLending:
         watch: the comparisons made with hyper-parameters.
         codes: the code that has run, in order.
         in_steps: that which ran first in a step of an optimizer, where numbers are lent.
-        own_numbers: gives the keys of a param group whose numbers the function, or the step,
-            assigns itself.
+        numbers: what is lent of the numbers in param groups and in states.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
-        assigned: the numbers that were given another value in a step, as (id of the group, key).
+        not_lent: places whose numbers were given in a step what a program cannot give.
     """
 
     def __init__(self, lifting: Lifting) -> None:
         self.lifting = lifting
         self.watch: Watch = Watch()
+        self.numbers: LentNumbers = LentNumbers(lifting, self.watch)
         self.optimizers: dict[Optimizer, None] = {}
-        self._numbers: dict[tuple[int, str, int | None], TracedFloat] = {}
         self._created: list[tuple[Any, Any]] = []
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
-        self._numbers_before: dict[int, tuple[Optimizer, Group, Group]] = {}
         self.codes: Collection[CodeType] = ()
         self.in_steps: set[CodeType] = set()
         self._ran = 0
-        self.own_numbers: Callable[[Optimizer, Group], Collection[str]] = lambda *_: ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
-        self.assigned: set[tuple[int, str]] = set()
-        self._given: list[tuple[Group, str, Any]] = []
+        self.not_lent: set[Place] = set()
+        self.reads_tensors: bool = True
         self._kept_waiting: list[Any] = []
         self._picks: list[tuple[dict[str, Any], str]] = []
+        self._exchanged: list[Any] = []
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -106,6 +93,7 @@ class OptimizerLending:
             for handle in handles:
                 handle.remove()
             self._give_back()
+            self.numbers.end()
 
     def check_unchanged(self, running: Running) -> None:
         """Check that the function itself has changed no hyper-parameter.
@@ -116,10 +104,19 @@ class OptimizerLending:
         Raises:
             TraceError: a scheduler has, or the user's own code.
         """
-        for optimizer, group, lent in self._numbers_before.values():
-            for key, value in lent.items():
-                if group.get(key) != value:
-                    raise _changed(type(optimizer).__name__, key, running)
+        changed = self.numbers.changed()
+        if changed is not None:
+            raise _changed(type(changed[0]).__name__, changed[1], running)
+
+    def give_up_in_step(self) -> None:
+        """An error was raised: in a step, it may be for the numbers that were lent.
+
+        Raises:
+            NotLent: numbers were.
+        """
+        places = self.numbers.lent_now()
+        if self.watch.stepping is not None and not self.watch.is_pytorchs and places:
+            raise NotLent(places)
 
     def rollback(self) -> None:
         """Undo what a failed trace left in the optimizers: state made, step counts moved."""
@@ -127,20 +124,14 @@ class OptimizerLending:
             state.pop(key, None)
         for container, key, value in reversed(self._moved):
             container[key] = value
-        for _, group, lent in self._numbers_before.values():
-            group.update({k: v for k, v in lent.items() if group.get(k) is not v})
+        self.numbers.rollback()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if active.trace is not self.lifting:
+        if active.trace is not self.lifting or _steps_within_itself(optimizer):
             return
         _check_device(optimizer)
         self.watch.stepping = type(optimizer).__name__
-        self.watch.is_pytorchs = type(optimizer).step.__module__.startswith("torch.optim.")
-        for group in optimizer.param_groups:
-            if id(group) not in self._numbers_before:
-                own = self.own_numbers(optimizer, group)
-                lent = {k: v for k, v in group.items() if is_number(v) and k not in own}
-                self._numbers_before[id(group)] = optimizer, group, lent
+        self.watch.is_pytorchs = is_pytorchs(optimizer)
         made, moved = len(self._created), len(self._moved)
         self._create_state(optimizer)
         self._move_steps(optimizer)
@@ -149,16 +140,22 @@ class OptimizerLending:
         self.optimizers[optimizer] = None
         if "_optimizer_state_dict_pre_hooks" in vars(optimizer):  # else made without `__init__`
             self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
-        for index, group in enumerate(optimizer.param_groups):
-            self._lend(index, group)
+        for group in optimizer.param_groups:
+            self._lend(group)
+        self.numbers.prepare(optimizer)
+        self.numbers.lend(optimizer)
         self._widen_steps(optimizer)
-        self.lifting.lend_number = lambda array: number_of(array, self.watch)
-        self._lend_picks(optimizer)
+        place = None if self.watch.is_pytorchs else OF_TENSORS
+        if self.reads_tensors:
+            self.lifting.lend_number = lambda array: number_of(array, self.watch, place)
+        self._exchange(optimizer)
         self._ran = len(self.codes)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
-        if active.trace is self.lifting:
+        if active.trace is self.lifting and not _steps_within_itself(optimizer):
             self.in_steps.update(islice(self.codes, self._ran, None))
+            if not self.watch.is_pytorchs:
+                learn(optimizer, self.numbers.assigned(optimizer))
             place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
@@ -167,38 +164,31 @@ class OptimizerLending:
 
     def _create_state(self, optimizer: Optimizer) -> None:
         """Run the optimizer's own lazy initialisation, outside of the program."""
-        known = {p: set(s) for p, s in optimizer.state.items()}
+        known = {p: set(s) for p, s in states_of(optimizer)}
         with self.lifting.suspended(), torch.no_grad():
             for group in optimizer.param_groups:
                 if isinstance(optimizer, torch.optim.SGD):
                     _momentum_buffers(optimizer, group)
-                elif hasattr(optimizer, "_init_group"):
+                elif _has_pytorchs_init_group(optimizer):
                     _run_init_group(optimizer, group)
             place_state(optimizer)
-        for parameter, state in optimizer.state.items():
+        for parameter, state in states_of(optimizer):
             if parameter not in known:
                 self._created.append((optimizer.state, parameter))
             else:
                 self._created.extend((state, key) for key in state if key not in known[parameter])
 
     def _move_steps(self, optimizer: Optimizer) -> None:
-        """Step counts that an eager step left on the CPU move beside their parameter."""
-        for parameter, state in optimizer.state.items():
-            for key, value in list(state.items()):
-                if (
-                    isinstance(value, torch.Tensor)
-                    and value.device.type == "cpu"
-                    and parameter.device.type == "jax"
-                    and value.ndim == 0
-                ):
-                    with self.lifting.suspended():
-                        state[key] = value.to("jax")
-                    self._moved.append((state, key, value))
+        """Counts that an eager step left on the CPU move beside the parameters."""
+        for holder, key, value in counts_of(optimizer):
+            with self.lifting.suspended():
+                holder[key] = value.to("jax")
+            self._moved.append((holder, key, value))
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
         if not self.watch.is_pytorchs:
             return  # others may count on the dtype
-        for state in optimizer.state.values():
+        for _, state in states_of(optimizer):
             step = state.get("step")
             if (
                 isinstance(step, torch.Tensor)
@@ -216,52 +206,38 @@ class OptimizerLending:
         for (state, _), array in zip(self._widened, wide, strict=True):
             state["step"] = wrap(array)
 
-    def _lend(self, index: int, group: Group) -> None:
+    def _lend(self, group: Group) -> None:
         if group.get("capturable") is False:
             self._lent.append((group, "capturable", False))
             group["capturable"] = True
         if group.get("fused"):  # one operator, whose schema asks for Python floats
             self._lent.append((group, "fused", group["fused"]))
             group["fused"] = False
-        _, _, lent = self._numbers_before[id(group)]
-        for key, value in group.items():
-            if key not in lent:
-                continue
-            if type(value) is float:
-                self._lent.append((group, key, value))
-                group[key] = self._number(index, group, key, None)
-                self._given.append((group, key, group[key]))
-            elif type(value) is tuple and value and all(type(v) is float for v in value):
-                self._lent.append((group, key, value))
-                group[key] = tuple(self._number(index, group, key, i) for i in range(len(value)))
-                self._given.append((group, key, group[key]))
 
-    def _lend_picks(self, optimizer: Optimizer) -> None:
-        """Adafactor picks by `max` and `min` among numbers that it reads from tensors."""
+    @settles
+    def _exchange(self, optimizer: Optimizer) -> None:
+        """Let functions of Python take traced numbers: Adafactor picks by `max` and `min` among
+        numbers that it reads from tensors, others take square roots of numbers.
+        """
         if self.watch.is_pytorchs:
             names = vars(sys.modules[type(optimizer).step.__module__])
             for name, pick in PICKS.items():
                 if name not in names:
                     names[name] = pick
                     self._picks.append((names, name))
+            return
+        spaces = {id(f.__globals__): f.__globals__ for f in step_functions(type(optimizer))}
+        context = standing_in(functions_in(spaces.values()))
+        context.__enter__()
+        self._exchanged.append(context)
 
-    def _number(self, index: int, group: Group, key: str, item: int | None) -> TracedFloat:
-        place = (id(group), key, item)
-        known = self._numbers.get(place)
-        if known is None:
-            read = HyperParameter(group, key, item)
-            original = {k: v for g, k, v in self._lent if g is group}[key]
-            now = original if item is None else original[item]
-            traced = self.lifting.new_input(NumberSource(read, read.key), (), np.float64, weak=True)
-            known = TracedFloat(traced, _current(read, now), self.watch)
-            self._numbers[place] = known
-        return known
-
+    @settles
     def _give_back(self) -> None:
+        self.not_lent |= self.numbers.take_back()
         self.watch.stepping, self.watch.is_pytorchs = None, False
         self.lifting.lend_number = None
-        self.assigned.update((id(g), key) for g, key, one in self._given if g.get(key) is not one)
-        self._given.clear()
+        while self._exchanged:
+            self._exchanged.pop().__exit__(None, None, None)
         for group, key, value in reversed(self._lent):
             group[key] = value
         self._lent.clear()
@@ -334,38 +310,43 @@ def _wait(optimizer: Optimizer) -> None:
         wait_for_traces()
 
 
-def _current(read: HyperParameter, now: float) -> Any:
-    """The number's value: as it was while the trace lends it, as it is afterwards."""
-
-    def compute() -> float:
-        value = read()
-        return now if isinstance(value, torch.SymFloat) else value
-
-    return compute
-
-
-def _settings(group: Group) -> Group:
+def _settings(group: Group, lent: Collection[Place]) -> Group:
     """The part of a param group that a program is compiled for."""
     return {
         key: value
         for key, value in group.items()
         if type(value) is not float and key not in _NO_SETTINGS and not is_number(value)
+        if not is_tensor(value) and (not lent or (id(group), key) not in lent)
     }
 
 
+OF_TENSORS: Place = (0, "values of tensors")
+"""Stands for all numbers that a step reads from tensors, where they are given up."""
 _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
-def is_number(value: Any) -> bool:
-    """Returns True if a setting is a float, or floats, which are inputs of a program."""
-    if type(value) is tuple and value:
-        return all(type(v) is float for v in value)
-    return type(value) is float
+def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Group]:
+    """The settings of each param group that a program is compiled for.
+
+    Args:
+        optimizer: has them.
+        lent: places whose numbers are inputs.
+    """
+    return [_settings(group, lent) for group in optimizer.param_groups]
 
 
-def settings_of(optimizer: Optimizer) -> list[Group]:
-    """The settings of each param group that a program is compiled for."""
-    return [_settings(group) for group in optimizer.param_groups]
+def _steps_within_itself(optimizer: Optimizer) -> bool:
+    """Returns True if a step of a class calls that of its base, which has hooks of its own."""
+    count, frame = 0, sys._getframe(2)
+    while frame is not None and count < 2:
+        count += frame.f_code is HOOKED_STEP and frame.f_locals.get("self") is optimizer
+        frame = frame.f_back
+    return count == 2
+
+
+def _has_pytorchs_init_group(optimizer: Optimizer) -> bool:
+    method = getattr(type(optimizer), "_init_group", None)
+    return method is not None and method.__module__.startswith("torch.optim.")
 
 
 def _run_init_group(optimizer: Any, group: Group) -> None:

@@ -13,7 +13,6 @@ from calque.jitting.descriptions import Describer
 from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
-from calque.jitting.numbers import Assigned
 from calque.jitting.object_results import opened
 from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
@@ -26,6 +25,7 @@ from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
 from calque.program.results import Argument, Description, Fresh
+from calque.program.traced_numbers import NotLent, Watch
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
 from calque.program.value_checks import Checks
@@ -35,6 +35,8 @@ from calque.state.names import names_of
 if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
 
+_BY_NUMBERS = (TypeError, AttributeError, KeyError, ValueError, NotImplementedError)
+"""What code raises that is given a traced number, and can do nothing with it."""
 _HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_hook"))
 
 
@@ -56,9 +58,12 @@ class Outcome:
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)
         # In a list, because a call holds its arguments where PyTorch evaluates frames.
-        describer = self._described([self._run(running, fn, args, kwargs)])
+        returned = [self._run(running, fn, args, kwargs)]
         trace.lending.check_unchanged(running)
-        trace.state.numbers.compare_read(trace.lending.in_steps)
+        trace.state.numbers.computed = trace.lending.numbers.settle()
+        describer = self._described(returned)
+        trace.state.numbers.compare_read(running.optimizer_told)
+        trace.state.numbers.leave_out_idle(trace.lending.optimizers, running.optimizer_told)
         recording.checks = Checks.of(trace.lifting, describer)
         if trace.assumptions is not None:
             recording.checks = trace.assumptions.checked_by(recording.checks, describer)
@@ -78,6 +83,7 @@ class Outcome:
         self._leaves.clear()
         trace.layers.leave_backward()
         trace.lifting.forget_moved()
+        _check_numbers(trace.lending.watch)
         recording.survivors = _survivors(made, describer)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
@@ -92,11 +98,16 @@ class Outcome:
                     trace.arguments.watched(),
                     running.watching(),
                 ):
-                    result = fn(*args, **kwargs)
+                    try:
+                        result = fn(*args, **kwargs)
+                    except _BY_NUMBERS:
+                        trace.lending.give_up_in_step()
+                        raise
                 if touched:
                     raise Restructure(touched=touched)
-                if trace.lending.assigned:
-                    raise Assigned(trace.lending.assigned)
+                not_lent = trace.lending.not_lent | trace.lending.watch.given_up
+                if not_lent:  # perhaps the function has caught that
+                    raise NotLent(not_lent)
                 if trace.assumptions is not None:
                     trace.assumptions.check_met()
                 if refusals:  # the function has caught it
@@ -255,6 +266,20 @@ class Outcome:
             for index, gradient, kept in passed
         ]
         return effects
+
+
+def _check_numbers(watch: Watch) -> None:
+    """Numbers that were lent to optimizers may not outlive the trace.
+
+    Raises:
+        NotLent: one of them does.
+    """
+    if watch.alive():
+        collect_new()
+    alive = watch.alive()
+    watch.forget()
+    for node in alive:
+        watch.give_up(node)
 
 
 def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:

@@ -339,7 +339,8 @@ class PythonState:
         self._changes = []
         for _, values in changes:
             found += values
-        return Effects([change for change, _ in changes], self.template(found + returned, describe))
+        template = self.template(found + returned, describe)
+        return Effects([change for change, _ in changes], template, self.numbers.computed)
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
         """Returns how each call makes values anew; `describe` tells how to make a tensor."""

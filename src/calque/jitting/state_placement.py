@@ -9,6 +9,7 @@ from torch.optim import Optimizer
 from calque.device.memory.cell import active, cell_of, current, replace
 from calque.device.memory.placing import keep_placement, placement_like
 from calque.device.runtime.placement import placed, spread
+from calque.jitting.optimizer_states import states_of
 
 
 def place_state(optimizer: Optimizer) -> None:
@@ -19,9 +20,9 @@ def place_state(optimizer: Optimizer) -> None:
     """
     if not spread.exists:
         return
-    for parameter, state in optimizer.state.items():
+    for parameter, state in states_of(optimizer):
         placement = placement_like(parameter) if _is_ours(parameter) else None
-        if placement is None or not isinstance(state, dict):
+        if placement is None:
             continue
         for value in state.values():
             if _is_ours(value) and value.shape == parameter.shape:

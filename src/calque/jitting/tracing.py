@@ -8,6 +8,7 @@ from weakref import WeakKeyDictionary
 import torch
 from torch.nn import Module
 from torch.nn.parameter import is_lazy
+from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, active, cell_of
 from calque.device.runtime.interrupts import settles
@@ -15,7 +16,7 @@ from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import Assumptions
-from calque.jitting.exchanged import Place
+from calque.jitting.exchanged import Place as Exchanged
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
     OptimizerGuard,
@@ -28,8 +29,7 @@ from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
 from calque.jitting.module_calls import watching_calls
-from calque.jitting.numbers import Assigned
-from calque.jitting.optimizers import OptimizerLending
+from calque.jitting.optimizers import OF_TENSORS, OptimizerLending
 from calque.jitting.outcome import Outcome
 from calque.jitting.python_effects import PythonState
 from calque.jitting.reachable import Reach
@@ -43,6 +43,7 @@ from calque.program.gradients.saved_values import watch
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
 from calque.program.results import Inseparable
+from calque.program.traced_numbers import NotLent, Place
 from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
@@ -58,7 +59,7 @@ def record(
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
     given: Any = None,
-    exchanged: tuple[Place, ...] = (),
+    exchanged: tuple[Exchanged, ...] = (),
 ) -> Recording:
     """Trace a function for the leaves of a call's arguments.
 
@@ -74,10 +75,10 @@ def record(
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
     joined: frozenset[Cell] = frozenset()
-    assigned: frozenset[tuple[int, str]] = frozenset()
+    not_lent: frozenset[Place] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined, assigned
+            found = given, own, exchanged, joined, not_lent
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -89,8 +90,10 @@ def record(
             own |= error.places
         except Joined as error:
             joined |= error.cells
-        except Assigned as error:
-            assigned |= error.places
+        except NotLent as error:
+            if error.places <= not_lent:
+                raise
+            not_lent |= error.places
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -111,14 +114,15 @@ def _traced(
     path: tuple[Step, ...],
     given: Any,
     own: frozenset[Any],
-    exchanged: tuple[Place, ...],
+    exchanged: tuple[Exchanged, ...],
     joined: frozenset[Cell],
-    assigned: frozenset[tuple[int, str]],
+    not_lent: frozenset[Place],
 ) -> Recording:
     recording = Recording()
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined)
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
-    trace.state.numbers.assigned = assigned
+    trace.state.numbers.not_lent = not_lent
+    trace.lending.reads_tensors = OF_TENSORS not in not_lent
     try:
         _run(trace, recording, fn, spec)
     finally:
@@ -200,7 +204,9 @@ class Trace:
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
-        self.lending.own_numbers = self.state.numbers.own
+        self.lending.numbers.keys = self.state.numbers.lent
+        self.lending.numbers.row_of = self.state.numbers.row_of
+        self.state.numbers.in_steps = self.lending.in_steps
         self.lending.codes = self.state.snapshot.codes
         self.lending.on_prepared = self._on_prepared
         self.modules: MutableMapping[Module, str] = WeakKeyDictionary(reach.modules)
@@ -222,7 +228,7 @@ class Trace:
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
         self.spec: Any = None
-        self.exchanged: tuple[Place, ...] = ()
+        self.exchanged: tuple[Exchanged, ...] = ()
         self.implicit: ImplicitFinder = ImplicitFinder(
             self.state, self.known, self.arguments, self.lifting.values
         )
@@ -291,7 +297,6 @@ class Trace:
         self.state.made(vars(optimizer), "_opt_called")
         for container, key in made:
             self.state.made(container, key)
-        self.state.numbers.leave_out(optimizer)
 
     @settles
     def rollback(self) -> None:
@@ -334,10 +339,16 @@ class Trace:
             state_of(recording.inputs),
             self.implicit,
             self.state,
-            OptimizerGuard(optimizers, self.lending.watch) if optimizers else None,
+            self._guard_of(optimizers) if optimizers else None,
         )
         recording.call_guards = guards_of_calls(
             self.leaves, self.witness.values(), self.apart, recording, pinned_hosts
+        )
+
+    def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
+        lending = self.lending
+        return OptimizerGuard(
+            optimizers, lending.watch, lending.numbers.whole, lending.numbers.counters
         )
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:

@@ -2,197 +2,94 @@
 
 A `TracedFloat` is a `torch.SymFloat`, so PyTorch carries it through its own C++ code into an
 operator's `Scalar` arguments, where a rule receives the traced number behind it. Arithmetic on
-one is traced. A comparison is answered with the value it has now and watched: the program serves
-only calls in which the answer is the same.
+one is traced, and can be computed in Python again, at each call. A comparison is answered with the
+value it has now and watched: the program serves only calls in which the answer is the same.
+
+Whatever needs the number itself (`float()`, text, a key of a dict) gives it up: the function is
+traced again, and finds the number as it is there, which is compared from then on.
 """
 
 import operator
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
 
-from calque.device.runtime.interrupts import settles
-from calque.errors import TraceError, unrepeatable
+from calque.program.number_nodes import (
+    Checked,
+    NotLent,
+    NumberNode,
+    Place,
+    Watch,
+    computed,
+    node_of,
+    unary,
+    unknown_value,
+)
 from calque.upstream.jax_internals import convert_element_type
-from calque.upstream.python_internals import entered_unseen
 
-
-class Watch:
-    """The comparisons made with traced numbers, for the guards of a program.
-
-    Attributes:
-        answers: what asks once more, and what it was answered.
-        stepping: the name of the optimizer whose step runs now, to which numbers are lent.
-        is_pytorchs: whether that optimizer is PyTorch's own.
-    """
-
-    def __init__(self) -> None:
-        self.answers: list[tuple[Callable[[], bool], bool]] = []
-        self.stepping: str | None = None
-        self.is_pytorchs: bool = False
-
-    def holds(self) -> bool:
-        """Returns True if every comparison would be answered as it was."""
-        return all(ask() == answer for ask, answer in self.answers)
-
-
-def _constant(value: Any) -> Any:
-    """A method that C++ asks where it can bear no exception, not even that of a signal's handler.
-
-    A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
-    """
-
-    def method(self: "_Node") -> Any:
-        return value
-
-    return settles(entered_unseen(method))
-
-
-class _Node:
-    """PyTorch's C++ side of a traced number, and what it computes with one."""
-
-    def __init__(self, traced: Any, compute: Callable[[], Any], watch: Watch) -> None:
-        self.traced = traced
-        self.compute = compute
-        self.watch = watch
-
-    def wrap_int(self, number: int) -> "_Node":
-        return _Node(number, lambda: number, self.watch)
-
-    wrap_float = wrap_int
-
-    def neg(self) -> "_Node":
-        return _Node(-self.traced, lambda: -self.compute(), self.watch)
-
-    def pin(self) -> float:
-        """The value now; the program serves only calls in which it is the same."""
-        value = self.compute()
-        self.watch.answers.append((lambda: self.compute() == value, True))
-        return value
-
-    has_hint = is_int = is_bool = is_constant = is_nested_int = _constant(False)
-    is_float = is_symbolic = _constant(True)
-    maybe_as_float = _constant(None)
-
-    def guard_float(self, file: str, line: int) -> float:
-        raise turned_into_float(self.watch.stepping)
-
-    def _graph_repr(self) -> str:
-        return f"TracedFloat({self.compute()})"
-
-    def str(self) -> str:
-        return self._graph_repr()
-
-
-class _Checked:
-    """The answer to a comparison that code checks and does not branch on (`torch._check`).
-
-    `SymFloat.__pow__` checks that its base is not negative. PyTorch's own optimizers take powers of
-    step counts; the code of others is not trusted with bases that may be negative.
-    """
-
-    is_int = is_float = is_constant = has_hint = _constant(False)
-    is_bool = is_symbolic = _constant(True)
-
-    def expect_true(self, file: str, line: int) -> bool:
-        return True
-
-    def bool_(self) -> bool:
-        return bool(_unknown())
-
-    def guard_bool(self, file: str, line: int) -> bool:
-        return bool(_unknown())
+__all__ = [
+    "PICKS",
+    "NotLent",
+    "Place",
+    "TracedFloat",
+    "Watch",
+    "input_number",
+    "number_of",
+]
 
 
 class TracedFloat(torch.SymFloat):
     """A float whose value is an input of the program being traced (see the module)."""
 
-    def __init__(self, traced: Array, compute: Callable[[], float], watch: Watch) -> None:
-        super().__init__(_Node(traced, compute, watch))
+    def __init__(self, node: NumberNode) -> None:
+        super().__init__(node)
+        node.watch.made(self)
 
-    def __float__(self) -> float:
-        return self.node.guard_float("", 0)
+    @property
+    def __class__(self) -> Any:  # what `isinstance` asks
+        return int if self.node.integral else float
 
     def __bool__(self) -> bool:
-        return _ask(self, operator.ne, 0.0)
-
-    def __hash__(self) -> int:
-        return id(self.node)
+        return _ask("ne", self, 0.0)
 
     def __neg__(self) -> Any:
-        return _unary(operator.neg, jnp.negative, self)
+        return TracedFloat(unary(operator.neg, jnp.negative, self.node))
+
+    def __pos__(self) -> Any:
+        return self
 
     def __abs__(self) -> Any:
-        return _unary(operator.abs, jnp.abs, self)
+        return TracedFloat(unary(operator.abs, jnp.abs, self.node))
 
-    def __repr__(self) -> str:
-        return self.node._graph_repr()
+    def __copy__(self) -> Any:
+        return self
 
+    def __deepcopy__(self, memo: Any) -> Any:
+        return self
 
-def turned_into_float(stepping: str | None) -> TraceError:
-    """The error for a number of a param group that code needs as a Python float.
+    def _give_up(self, *args: Any) -> Any:
+        self.node.watch.give_up(self.node)
 
-    Args:
-        stepping: the name of the optimizer whose step does that; None for the function's own code.
-    """
-    if stepping is not None:
-        return unrepeatable(
-            f"{stepping}.step() turns a number of its param groups, or of a tensor, into a Python "
-            "float",
-            "inside calque.jit, where it is an input of the program and has no value",
-            f"Run {stepping} eagerly: leave its step() out of the jitted function, and keep the "
-            "loss and its backward() in it.",
-        )
-    return unrepeatable(
-        "a hyper-parameter that is an input of the program is turned into a Python float",
-        "inside calque.jit, where it has no value",
-        "Pass it as a tensor, or read it outside of the jitted function.",
-    )
+    __float__ = __int__ = __index__ = __complex__ = __trunc__ = __round__ = _give_up
+    __floor__ = __ceil__ = __divmod__ = __rdivmod__ = _give_up
+    __hash__ = __repr__ = __str__ = __format__ = __reduce_ex__ = _give_up
 
 
-def _unary(python: Any, traced: Any, x: TracedFloat) -> TracedFloat:
-    node = x.node
-    return TracedFloat(traced(node.traced), lambda: python(node.compute()), node.watch)
-
-
-def _operands(x: Any) -> tuple[Any, Callable[[], Any]] | None:
-    if isinstance(x, torch.SymFloat):
-        return x.node.traced, x.node.compute
-    if isinstance(x, int | float):
-        return x, lambda: x
-    return None
-
-
-def _binary(python: Any, left: Any, right: Any, watch: Watch) -> Any:
-    a, b = _operands(left), _operands(right)
+def _binary(name: str, left: Any, right: Any, watch: Watch) -> Any:
+    a, b = node_of(left, watch), node_of(right, watch)
     if a is None or b is None:
         return NotImplemented
-    (traced_a, value_a), (traced_b, value_b) = a, b
-    traced = jax.numpy.asarray(python(traced_a, traced_b))
-    return TracedFloat(traced, lambda: python(value_a(), value_b()), watch)
+    return TracedFloat(computed(name, a, b, watch))
 
 
-def _as_float(node: _Node) -> "TracedFloat":
-    return TracedFloat(node.traced, node.compute, node.watch)
-
-
-def _ask(x: TracedFloat, compare: Any, other: Any) -> bool:
-    operand = _operands(other)
-    if operand is None:
-        return NotImplemented
-    compute, value = x.node.compute, operand[1]
-
-    def ask() -> bool:
-        return bool(compare(compute(), value()))
-
-    answer = ask()
-    x.node.watch.answers.append((ask, answer))
-    return answer
+def _ask(name: str, x: TracedFloat, other: Any) -> bool:
+    watch = x.node.watch
+    operand = node_of(other, watch)
+    return NotImplemented if operand is None else watch.ask(name, x.node, operand)
 
 
 def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
@@ -206,16 +103,26 @@ def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> 
     """
 
     def of_pair(kept: Any, other: Any) -> Any:
-        pair = _operands(kept), _operands(other)
-        assert pair[0] is not None and pair[1] is not None
-        (a, value_a), (b, value_b) = pair[0], pair[1]
         watch = next(x.node.watch for x in (kept, other) if isinstance(x, torch.SymFloat))
-        traced = jnp.where(jnp.asarray(is_better(b, a)), b, a)
-        return TracedFloat(traced, lambda: pick(value_a(), value_b()), watch)
+        a, b = node_of(kept, watch), node_of(other, watch)
+        assert a is not None and b is not None
+        traced = jnp.where(jnp.asarray(is_better(b.traced, a.traced)), b.traced, a.traced)
+        compute_a, compute_b = a.compute, b.compute
+        node = NumberNode(
+            traced,
+            lambda: pick(compute_a(), compute_b()),
+            watch,
+            a.places | b.places,
+            a.integral and b.integral,
+            a.known and b.known,
+        )
+        return TracedFloat(node)
 
     def picked(*values: Any, **options: Any) -> Any:
         is_traced = any(isinstance(value, torch.SymFloat) for value in values)
-        if options or len(values) < 2 or not is_traced or None in map(_operands, values):
+        if options or len(values) < 2 or not is_traced:
+            return pick(*values, **options)
+        if not all(isinstance(value, torch.SymFloat | int | float) for value in values):
             return pick(*values, **options)
         found = values[0]
         for value in values[1:]:
@@ -233,52 +140,65 @@ PICKS: dict[str, Callable[..., Any]] = {
 """What stands for the builtins in the code of PyTorch's optimizers, while it is traced."""
 
 
-def _unknown() -> float:
-    raise unrepeatable(
-        "the value of a tensor is read as a Python number and compared",
-        "inside calque.jit, where it has none yet",
-        "Use torch.where or torch.cond.",
-    )
+def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:
+    """A 0-d traced array as a number whose value nobody can ask for.
 
-
-def number_of(array: Array, watch: Watch) -> torch.SymFloat:
-    """A 0-d traced array as a number whose value nobody can ask for."""
+    Args:
+        place: what is given up where code needs the value; None if that is refused.
+    """
     wide = convert_element_type(array, np.dtype("float64"), weak_type=True)
-    return TracedFloat(wide, _unknown, watch)
+    places = frozenset() if place is None else frozenset((place,))
+    return TracedFloat(NumberNode(wide, unknown_value, watch, places, known=False))
+
+
+def input_number(
+    traced: Array, compute: Callable[[], Any], watch: Watch, place: Place, integral: bool
+) -> TracedFloat:
+    """A number that is an input of the program.
+
+    Args:
+        traced: the input.
+        compute: gives its value, as it is now.
+        watch: of the trace.
+        place: where it is from.
+        integral: whether it is a whole number.
+    """
+    return TracedFloat(NumberNode(traced, compute, watch, frozenset((place,)), integral))
+
+
+_ARITHMETIC = ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")
 
 
 def _install() -> None:
-    arithmetic = {
-        "add": operator.add,
-        "sub": operator.sub,
-        "mul": operator.mul,
-        "truediv": operator.truediv,
-        "pow": operator.pow,
-    }
-    for name, function in arithmetic.items():
+    for name in _ARITHMETIC:
 
-        def forward(self: Any, other: Any, function: Any = function) -> Any:
-            return _binary(function, self, other, self.node.watch)
+        def forward(self: Any, other: Any, name: str = name) -> Any:
+            return _binary(name, self, other, self.node.watch)
 
-        def reflected(self: Any, other: Any, function: Any = function) -> Any:
-            return _binary(function, other, self, self.node.watch)
+        def reflected(self: Any, other: Any, name: str = name) -> Any:
+            return _binary(name, other, self, self.node.watch)
 
-        def of_node(self: Any, other: Any, function: Any = function) -> Any:
-            return _binary(function, _as_float(self), _as_float(other), self.watch).node
+        def of_node(self: Any, other: Any, name: str = name) -> Any:
+            return computed(name, self, other, self.watch)
 
         for spelling in (name, f"float_{name}"):
-            setattr(_Node, spelling, of_node)
+            setattr(NumberNode, spelling, of_node)
         setattr(TracedFloat, f"__{name}__", forward)
         setattr(TracedFloat, f"__r{name}__", reflected)
     for name in ("eq", "ne", "lt", "le", "gt", "ge"):
 
-        def compare(self: Any, other: Any, function: Any = getattr(operator, name)) -> Any:
-            return _ask(self, function, other)
+        def compare(self: Any, other: Any, name: str = name) -> Any:
+            return _ask(name, self, other)
 
         def compare_node(self: Any, other: Any, name: str = name) -> Any:
-            return _Checked() if name == "ge" and self.watch.is_pytorchs else _unknown()
+            if name == "ge" and self.watch.is_pytorchs:
+                return Checked()
+            for node in (self, other):
+                if node.places:
+                    self.watch.give_up(node)
+            return unknown_value()
 
-        setattr(_Node, name, compare_node)
+        setattr(NumberNode, name, compare_node)
         setattr(TracedFloat, f"__{name}__", compare)
 
 

@@ -12,6 +12,7 @@ from calque.state.matters import matters_in_library, registries_in
 from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
 from calque.state.settings import has_settings, is_setting, setting_of
+from calque.state.stand_ins import original
 from calque.state.values import ATOMIC, MISSING, instance_dict
 from calque.state.whose import (
     Owner,
@@ -113,7 +114,7 @@ class Libraries:
         held, snapshot = vars(module), self._snapshot
         registers = owner_of_module(module) is Owner.PACKAGE
         for name in words:
-            value = held.get(name)
+            value = original(held.get(name))
             if registers and value is not None and type(value) not in ATOMIC:
                 self._hold_registries(value, path.attribute(name))
             if is_setting(value, name):

@@ -16,6 +16,7 @@ from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
+from calque.state.stand_ins import original
 from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
 from calque.state.whose import Owner, owner_of_module, owner_of_name
@@ -123,7 +124,7 @@ class Namespaces:
         for name in names.difference(row.names):
             row.names.add(name)
             if name in held and type(held[name]) is not Lent:
-                value = row.before[name] = held[name]
+                value = row.before[name] = original(held[name])
                 self._snapshot.stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
                     self._snapshot.libraries.hold_setting(value, Path(name))
@@ -192,6 +193,10 @@ class Namespaces:
         """Returns True if code asks how far something has moved on, without using it."""
         return not _READS_OF_STATE.isdisjoint(self.words)
 
+    def computes(self, name: str) -> bool:
+        """Returns True if code may have looked an attribute up by this name, which it computed."""
+        return self.whole or name in self._computed
+
     def use(self, words: frozenset[str], of_code: bool = False) -> frozenset[str]:
         """Let more names of attributes matter from now on; returns those that did not before.
 
@@ -213,7 +218,7 @@ class Namespaces:
             for name in fresh & row.owner.keys():
                 if type(row.owner[name]) is Lent:
                     continue
-                value = row.before.setdefault(name, row.owner[name])
+                value = row.before.setdefault(name, original(row.owner[name]))
                 if row.path.foreign:
                     continue
                 if type(value) not in ATOMIC and id(value) not in snapshot.known:

@@ -11,6 +11,7 @@ program's (`call_watched`).
 
 import functools
 import gc
+import inspect
 import linecache
 import logging
 import os
@@ -24,7 +25,7 @@ from types import BuiltinFunctionType, CodeType, FrameType, MethodDescriptorType
 from typing import Any, TypeVar
 
 import torch
-from torch.optim import lr_scheduler
+from torch.optim import Optimizer, lr_scheduler
 
 from calque.errors.frames import Origin, user_origin
 from calque.state.differing import NAMES, differs, home_of
@@ -40,6 +41,10 @@ _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warning
 _READS = frozenset(("tolist", "numpy"))
 """Methods that read a tensor of the CPU without any operator of PyTorch's."""
 _SCHEDULERS = lr_scheduler.__file__
+_OF_OPTIMIZERS = frozenset(
+    inspect.unwrap(method).__code__
+    for method in (Optimizer.state_dict, Optimizer.__getstate__, Optimizer.__repr__)
+)
 _LISTENED = os.path.join("jax", "_src", "monitoring.py")
 _AS_ARRAY = torch.Tensor.__array__.__code__
 F = TypeVar("F", bound=Callable[..., Any])
@@ -108,6 +113,7 @@ class Running:
 
     Attributes:
         scheduler_stepped: the user's line at which a scheduler of PyTorch's stepped first.
+        optimizer_told: whether an optimizer has told all that is in its param groups and state.
     """
 
     def __init__(
@@ -116,6 +122,7 @@ class Running:
         self._snapshot = snapshot
         self._on_read = on_read
         self.scheduler_stepped: Origin | None = None
+        self.optimizer_told: bool = False
         self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
         self._before: Any = None
         self._calls_watched = False
@@ -219,6 +226,7 @@ class Running:
         return self._calls_watched
 
     def _meet_engine(self, code: CodeType) -> None:
+        self.optimizer_told |= code in _OF_OPTIMIZERS
         of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
         if of_scheduler or code.co_qualname.startswith("SWALR."):
             self._snapshot.look_into_schedulers()

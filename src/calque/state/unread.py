@@ -19,6 +19,8 @@ from calque.state.whose import Owner, owner_of_class
 
 _TEXT = ("__repr__", "extra_repr")
 """Methods that fill attributes into a format, which names them."""
+_FILLING = ("__setstate__",)
+"""Methods that give an object its attributes, and read none."""
 _DICTS = (dict, defaultdict, OrderedDict, Counter)
 WITHOUT_METHODS = (SimpleNamespace,)
 """Classes in C, which look at all attributes of an object (to compare it, or to print it)."""
@@ -329,7 +331,11 @@ def words_of_class(kind: type) -> frozenset[str] | None:
         for function in (f for value in vars(base).values() for f in functions_of(value)):
             for names in map(names_of, _codes_in(function.__code__)):
                 found |= names.words
-                if names.whole and base is not Module and function.__name__ not in _TEXT:
+                if (
+                    names.whole
+                    and base is not Module
+                    and function.__name__ not in (*_TEXT, *_FILLING)
+                ):
                     return None
     return frozenset(found)
 

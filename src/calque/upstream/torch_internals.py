@@ -8,6 +8,7 @@ PyTorch sets, the module that has the name is here.
 
 import weakref
 from collections.abc import Callable
+from types import CodeType
 from typing import Any
 
 import torch
@@ -94,6 +95,8 @@ from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend as setup_privateuseone_for_python_backend,
 )
 
+# What runs the hooks around a step; the optimizer is its variable `self`.
+HOOKED_STEP: CodeType = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
 Optimizer = torch.optim.Optimizer  # `_process_value_according_to_param_policy`, which loads state
 Module = torch.nn.Module  # `_apply`, which moves a module; `_call_impl`, whose frame names a layer
 InductorWrapper = torch._TorchCompileInductorWrapper  # what torch.compile calls without a backend

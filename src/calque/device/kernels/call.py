@@ -109,6 +109,8 @@ class Runner:
         """The executable for some arguments, and the arrays it takes; called under `x64`."""
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
+        if active.trace is not None:
+            _check_whole_numbers((*args, *kwargs.values()))
         if self.guarded:
             self._check(args, kwargs, arrays)
         for value, name in zip(args, self._names, strict=False):
@@ -267,6 +269,16 @@ class Runner:
         if isinstance(value, list | tuple):
             return [self._template(item, name) for item in value]
         return to_numpy(value) if isinstance(value, torch.dtype) else value
+
+
+def _check_whole_numbers(values: Sequence[Any]) -> None:
+    """Traced numbers are floats: give a whole one up where it would tell the dtype of a result."""
+    leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
+    whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
+    if whole:
+        dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
+        if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):
+            whole[0].watch.give_up(whole[0])
 
 
 def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:

@@ -8,6 +8,7 @@ from calque.state.contents import items_of
 from calque.state.lent import NAMES_LENT, Lent
 from calque.state.paths import Path
 from calque.state.rows.row import Row
+from calque.state.stand_ins import original, present
 from calque.state.values import MISSING
 
 
@@ -89,11 +90,13 @@ class NamedRow(Row):
             found = {name: value for name, value in owner.items() if name in names}
         if any(lent := [name for name in NAMES_LENT if type(found.get(name)) is Lent]):
             found = {name: value for name, value in found.items() if name not in lent}
+        if present.count:
+            found = {name: original(value) for name, value in found.items()}
         return found
 
     def get(self, key: Any) -> Any:
         value = self.owner.get(key, MISSING)
-        return MISSING if type(value) is Lent else value
+        return MISSING if type(value) is Lent else original(value)
 
     def put(self, key: Any, value: Any) -> None:
         if value is MISSING:

@@ -13,6 +13,7 @@ from itertools import chain, starmap
 from operator import is_
 from typing import Any
 
+from torch.fx import Proxy
 from torch.nn import Module
 from torch.nn.modules import module as module_of_torch
 
@@ -111,10 +112,11 @@ class Leaves:
     """Modules as they were before a run of the program.
 
     Args:
-        known: those that have been looked at, by id.
+        known: those that have been looked at, by id; more when code that names them starts.
     """
 
     def __init__(self, known: Mapping[int, Held]) -> None:
+        self._known = known
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
         self._whole: set[Module] = set()
@@ -128,6 +130,7 @@ class Leaves:
     def forget(self) -> None:
         """Hold none of them any more: the run has ended."""
         self._before.clear()
+        self._known = {}
         self._whole.clear()
         self._late.clear()
 
@@ -156,10 +159,31 @@ class Leaves:
             return
         self._whole.add(root)
         for module in root.modules():
-            if id(module) not in self._before:
-                held = self._before[id(module)] = Held(module)
+            if id(module) in self._before:
+                continue
+            held = self._known.get(id(module))
+            if held is None:
+                held = Held(module)
                 self._late.append(held)
-                self._know_class(type(module))
+            self._before[id(module)] = held
+            self._know_class(held.kind)
+
+    def is_member(self, root: Module, path: str, value: Any) -> bool:
+        """Returns True if a path leads to a value when the graph runs, as before the run.
+
+        In between, the program may have put another tensor there, as `torch.func.functional_call`
+        does.
+        """
+        owner, _, name = path.rpartition(".")
+        try:
+            module = root.get_submodule(owner)
+        except AttributeError:  # a member of something else
+            return True
+        held = self._before.get(id(module)) or self._known.get(id(module))
+        if held is None:
+            return True
+        members = (copied for _, _, copied in held.full if isinstance(copied, dict))
+        return held.held.get(name) is value or any(one.get(name) is value for one in members)
 
     def changed_since(self) -> set[Module]:
         """The modules that were not known before they were called, and are others now.
@@ -169,10 +193,10 @@ class Leaves:
         return {held.module for held in self._late if not held.is_same()}
 
     def must_be_followed(self, leaf: Module) -> bool:
-        """Returns True if one node cannot stand for a call: it was changed for it, or runs others'
-        code.
+        """Returns True if one node cannot stand for a call: it was changed for it, holds values of
+        the program, or runs others' code.
         """
-        return self.is_changed(leaf) or not is_of_torch(leaf)
+        return self.is_changed(leaf) or _holds_values(leaf) or not is_of_torch(leaf)
 
     def is_changed(self, leaf: Module) -> bool:
         """Returns True if a call does not do what it would have done before the run."""
@@ -217,6 +241,12 @@ def is_of_torch(root: Module) -> bool:
             if hooks and any(_hooks_of_others(hooks)):
                 return False
     return True
+
+
+def _holds_values(root: Module) -> bool:
+    """Returns True if tensors of a module are computed by the program, as those of a copy are."""
+    held = (chain(m._parameters.values(), m._buffers.values()) for m in root.modules())
+    return any(isinstance(value, Proxy) for value in chain.from_iterable(held))
 
 
 def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:

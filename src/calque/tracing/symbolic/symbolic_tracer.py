@@ -168,6 +168,10 @@ class SymbolicTracer(AbstractTracer):
             self.assumed.modes[path] = m.training
         return super().call_module(m, forward, args, kwargs)
 
+    def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
+        """Like `NamingTracer.is_member`; False for what the program has put there for a while."""
+        return self.leaves.is_member(root, path, value)
+
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
         """Like `Tracer.is_one_node`; False for leaves whose call has to be followed."""
         return super().is_one_node(m, path) and not self.leaves.must_be_followed(m)

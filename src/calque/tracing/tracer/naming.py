@@ -79,15 +79,25 @@ class NamingTracer(Tracer):
                 paths.setdefault(module, f"{name}.{inner}" if inner else name)
         return paths[mod]
 
+    def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
+        """Returns True if a path from a module leads to a value when the graph runs, too."""
+        return True
+
     def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+        if isinstance(value, torch.fx.Proxy):  # of another member, perhaps
+            return None
         name = super()._name_of(value, members)
-        if name is not None:
+        if name is not None and name not in self.kept:
+            root = self.root
+            if not isinstance(root, torch.nn.Module) or self.is_member(root, name, value):
+                return name
+        elif name is not None:
             return name
         for home, module in self.kept.items():
             if isinstance(module, torch.nn.Module):
                 for tensors in (module.named_parameters, module.named_buffers):
                     for inner, member in tensors():
-                        if member is value:
+                        if member is value and self.is_member(module, inner, value):
                             self._names[id(value)] = (f"{home}.{inner}", value)
                             return f"{home}.{inner}"
         if isinstance(value, torch.nn.Parameter):

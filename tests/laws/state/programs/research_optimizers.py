@@ -75,10 +75,10 @@ def learning_rate_of_an_optimizer_of_ones_own(case: Case) -> Seen:
         yield m, opt.param_groups[0]["lr"]
 
 
-@program(each_call=True)
+@program(states=2)
 def optimizer_that_counts_its_steps(case: Case) -> Seen:
     class Corrected(torch.optim.Optimizer):
-        def __init__(self, params, lr=0.1):
+        def __init__(self, params, lr=0.01):
             super().__init__(params, {"lr": lr})
 
         @torch.no_grad()

@@ -535,7 +535,7 @@ def a_group_is_added_between_steps(case: Case) -> Seen:
         yield step(case.rows + i), extra
 
 
-@program(states=2)
+@program(states=3)  # `.grad` is there or not before the first call, and is asked for
 def frozen_layers(case: Case) -> Seen:
     m = _net(case)
     sgd = torch.optim.SGD(m.parameters(), lr=0.1)

@@ -1,0 +1,281 @@
+"""The Python numbers of optimizers that a trace lends to their steps as traced ones.
+
+Floats of param groups are inputs of the program. So are the numbers that an optimizer that is not
+PyTorch's counts or sums up in its param groups and its state (`state["step"] += 1`): what a step
+gives them is computed in Python once more at each call, and assigned.
+"""
+
+from collections.abc import Callable, Collection
+from typing import Any
+
+import numpy as np
+from torch.optim import Optimizer
+
+from calque.jitting.optimizer_states import states_of
+from calque.program.lifting import Lifting
+from calque.program.sources import NumberSource
+from calque.program.traced_numbers import NotLent, Place, TracedFloat, Watch, input_number
+from calque.state import MISSING, Row, same_value
+
+Group = dict[str, Any]
+
+
+class HyperParameter:
+    """A float in a param group, read at each call of the program."""
+
+    __slots__ = ("group", "index", "key")
+
+    def __init__(self, group: Group, key: str, index: int | None = None) -> None:
+        self.group: Group = group
+        self.key: str = key
+        self.index: int | None = index
+
+    def __call__(self) -> float:
+        value = self.group[self.key]
+        return value if self.index is None else value[self.index]
+
+
+class Counted:
+    """A number in the state of some parameters, which is the same for all of them.
+
+    Attributes:
+        rows: of their state.
+        key: of the number.
+    """
+
+    def __init__(self, key: str) -> None:
+        self.rows: list[Row] = []
+        self.key: str = key
+
+    def __call__(self) -> Any:
+        return self.rows[0].owner[self.key]
+
+    def agree(self) -> bool:
+        """Returns True if it is the same for all parameters, and of the kind that it was."""
+        first = self()
+        return all(same_value(row.owner.get(self.key), first) for row in self.rows)
+
+
+class Lent:
+    """A place whose number is lent.
+
+    Attributes:
+        holder: the dict.
+        key: of the number.
+        row: of the dict, if there is one.
+        original: what it held before the trace.
+        current: what it would hold now.
+        lent: what stands for that in a step.
+        compute: gives at each call what it is to hold after it; None if that is what it holds.
+    """
+
+    __slots__ = ("compute", "current", "holder", "key", "lent", "original", "row")
+
+    def __init__(self, holder: Group, key: str, row: Row | None, lent: Any) -> None:
+        self.holder = holder
+        self.key = key
+        self.row = row
+        self.original: Any = holder[key]
+        self.current: Any = holder[key]
+        self.lent = lent
+        self.compute: Callable[[], Any] | None = None
+
+    @property
+    def place(self) -> Place:
+        """The place."""
+        return id(self.holder), self.key
+
+    def take_back(self, is_pytorchs: bool) -> bool:
+        """Put the number in the place of what was lent; returns False if it cannot be one."""
+        value = self.holder.get(self.key, MISSING)
+        if value is self.lent:
+            self.holder[self.key] = self.current
+            return True
+        if is_pytorchs or type(value) not in (TracedFloat, int, float):
+            self.holder[self.key] = self.current
+            return False
+        if type(value) is TracedFloat:
+            compute = value.node.compute
+            if not value.node.known:
+                self.holder[self.key] = self.current
+                return False
+        else:
+            compute = _constant(value)
+        self.lent, self.compute, self.current = value, compute, compute()
+        self.holder[self.key] = self.current
+        return True
+
+
+def _constant(value: Any) -> Callable[[], Any]:
+    return lambda: value
+
+
+class LentNumbers:
+    """The numbers that one trace lends.
+
+    Args:
+        lifting: the trace.
+        watch: of its numbers.
+
+    Attributes:
+        keys: gives the keys of a param group, or of a parameter's state, whose numbers are lent.
+        row_of: gives the row of a dict.
+        whole: the places of whole numbers.
+        counters: the rows of states that numbers are read from.
+    """
+
+    def __init__(self, lifting: Lifting, watch: Watch) -> None:
+        self._lifting = lifting
+        self._watch = watch
+        self.keys: Callable[[Optimizer, Group, bool], Collection[str]] = lambda *_: ()
+        self.row_of: Callable[[Any], Row | None] = lambda _: None
+        self.whole: set[Place] = set()
+        self.counters: list[Row] = []
+        self._before: dict[int, tuple[Optimizer, Group, Collection[str]]] = {}
+        self._lent: dict[Place, Lent] = {}
+        self._now: list[Lent] = []
+        self._others: list[tuple[Group, dict[str, Any]]] = []
+        self._shared: dict[Any, tuple[Counted, TracedFloat]] = {}
+        self._tracing = True
+
+    def prepare(self, optimizer: Optimizer) -> None:
+        """Choose what is to be lent to an optimizer, before anything is."""
+        for group in optimizer.param_groups:
+            self._choose(optimizer, group, True)
+        if not self._watch.is_pytorchs:
+            for state in _states(optimizer):
+                self._choose(optimizer, state, False)
+
+    def _choose(self, optimizer: Optimizer, holder: Group, is_group: bool) -> None:
+        if id(holder) not in self._before:
+            self._before[id(holder)] = optimizer, holder, self.keys(optimizer, holder, is_group)
+
+    def lend(self, optimizer: Optimizer) -> None:
+        """Put traced numbers into the places of an optimizer."""
+        for group in optimizer.param_groups:
+            self._lend(group, True, optimizer)
+        if not self._watch.is_pytorchs:
+            for state in _states(optimizer):
+                self._lend(state, False, optimizer)
+            holders = [*optimizer.param_groups, *_states(optimizer)]
+            self._others = [(holder, _plain_numbers(holder)) for holder in holders]
+
+    def _lend(self, holder: Group, is_group: bool, optimizer: Optimizer) -> None:
+        _, _, keys = self._before.get(id(holder), (None, None, ()))
+        for key in keys:
+            if key not in holder:
+                continue
+            lent = self._lent.get((id(holder), key))
+            if lent is None:
+                make = self._of_group if is_group else self._of_state
+                lent = Lent(holder, key, self.row_of(holder), make(holder, key, optimizer))
+                self._lent[lent.place] = lent
+            elif not same_value(holder[key], lent.current):
+                continue  # the function has changed it: see `check`
+            holder[key] = lent.lent
+            self._now.append(lent)
+
+    def _of_group(self, group: Group, key: str, optimizer: Optimizer) -> Any:
+        value = group[key]
+        if type(value) is tuple:
+            found = [self._number(HyperParameter(group, key, i), v) for i, v in enumerate(value)]
+            return tuple(found)
+        if type(value) is int:
+            self.whole.add((id(group), key))
+        return self._number(HyperParameter(group, key), value)
+
+    def _number(self, read: HyperParameter, value: Any) -> TracedFloat:
+        return self._input(read, read.key, value, (id(read.group), read.key))
+
+    def _of_state(self, state: Group, key: str, optimizer: Optimizer) -> TracedFloat:
+        value, row = state[key], self.row_of(state)
+        assert row is not None
+        self.counters.append(row)
+        shared = (id(optimizer), key, value) if type(value) is int else (id(state), key)
+        if shared not in self._shared:
+            counted = Counted(key)
+            self._shared[shared] = counted, self._input(counted, key, value, (id(state), key))
+            self._watch.answers.append((counted.agree, True))
+        counted, number = self._shared[shared]
+        counted.rows.append(row)
+        return number
+
+    def _input(self, read: Callable[[], Any], key: str, value: Any, place: Place) -> TracedFloat:
+        traced = self._lifting.new_input(NumberSource(read, key), (), np.float64, weak=True)
+
+        def compute() -> Any:
+            return value if self._tracing else read()
+
+        return input_number(traced, compute, self._watch, place, type(value) is int)
+
+    def assigned(self, optimizer: Optimizer) -> set[str]:
+        """The keys of numbers that were not lent, and that the step has assigned."""
+        before = {id(holder): numbers for holder, numbers in self._others}
+        self._others = []
+        found: set[str] = set()
+        for holder in (*optimizer.param_groups, *_states(optimizer)):
+            numbers = before.get(id(holder), {})
+            now = _plain_numbers(holder).items()
+            found |= {k for k, v in now if not same_value(numbers.get(k, MISSING), v)}
+        return found
+
+    def lent_now(self) -> set[Place]:
+        """The places that hold what was lent."""
+        return {lent.place for lent in self._now}
+
+    def take_back(self) -> set[Place]:
+        """Put numbers in all places; returns those that were given what a program cannot give."""
+        now, self._now = self._now, []
+        is_pytorchs = self._watch.is_pytorchs
+        return {lent.place for lent in reversed(now) if not lent.take_back(is_pytorchs)}
+
+    def changed(self) -> tuple[Optimizer, str] | None:
+        """The first number that the function has changed outside of the steps.
+
+        Raises:
+            NotLent: it is one that a step assigns, too.
+        """
+        for lent in self._lent.values():
+            if same_value(lent.holder.get(lent.key, MISSING), lent.current):
+                continue
+            if lent.compute is not None or type(lent.current) is int:
+                raise NotLent({lent.place})
+            return self._before[id(lent.holder)][0], lent.key
+        return None
+
+    def settle(self) -> list[tuple[Row, Any, Callable[[], Any]]]:
+        """Put back what there was before the trace.
+
+        Returns:
+            What each call assigns: the row, the key, and what gives the number.
+        """
+        found: list[tuple[Row, Any, Callable[[], Any]]] = []
+        for lent in self._lent.values():
+            lent.holder[lent.key] = lent.original
+            if lent.compute is not None:
+                assert lent.row is not None
+                found.append((lent.row, lent.key, lent.compute))
+        self._lent.clear()
+        self._shared.clear()
+        self._before.clear()
+        return found
+
+    def rollback(self) -> None:
+        """Put back what there was, after a trace that has failed."""
+        for lent in self._lent.values():
+            if lent.holder.get(lent.key, MISSING) is not lent.original:
+                lent.holder[lent.key] = lent.original
+
+    def end(self) -> None:
+        """The trace has ended: numbers are read where they are from now on."""
+        self._tracing = False
+
+
+def _plain_numbers(holder: Group) -> dict[str, Any]:
+    numbers = (int, float)
+    return {k: v for k, v in holder.items() if isinstance(k, str) and type(v) in numbers}
+
+
+def _states(optimizer: Optimizer) -> list[Any]:
+    """The state of each parameter, and what else an optimizer keeps there."""
+    return [*(state for _, state in states_of(optimizer)), optimizer.state]

@@ -1,0 +1,315 @@
+"""What is behind a traced number: its value in the program, and how Python computes it again.
+
+See `calque.program.traced_numbers`.
+"""
+
+import itertools
+import operator
+import weakref
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import jax
+import jax.numpy as jnp
+import torch
+
+from calque.device.runtime.interrupts import settles
+from calque.errors import TraceError, unrepeatable
+from calque.upstream.python_internals import entered_unseen
+
+_serial = itertools.count()
+
+Place = tuple[int, str]
+"""Where a number is from: the id of a dict, and the key."""
+
+
+class NotLent(BaseException):
+    """Numbers have to be what they are: the function is traced again without lending them.
+
+    Attributes:
+        places: which.
+    """
+
+    def __init__(self, places: "frozenset[Place] | set[Place]") -> None:
+        super().__init__()
+        self.places: frozenset[Place] = frozenset(places)
+
+
+class Watch:
+    """The comparisons made with traced numbers, for the guards of a program.
+
+    Attributes:
+        answers: what asks once more, and what it was answered.
+        stepping: the name of the optimizer whose step runs now, to which numbers are lent.
+        is_pytorchs: whether that optimizer is PyTorch's own.
+        given_up: where the numbers are from that were given up.
+    """
+
+    def __init__(self) -> None:
+        self.answers: list[tuple[Callable[[], bool], bool]] = []
+        self.stepping: str | None = None
+        self.is_pytorchs: bool = False
+        self.given_up: set[Place] = set()
+        self._nodes: dict[Any, NumberNode] = {}
+        self._answered: dict[Any, bool] = {}
+        self._made: list[weakref.ref[Any]] = []
+
+    def holds(self) -> bool:
+        """Returns True if every comparison would be answered as it was."""
+        return all(ask() == answer for ask, answer in self.answers)
+
+    def made(self, number: "torch.SymFloat | NumberNode") -> None:
+        """A number was made."""
+        self._made.append(weakref.ref(number))
+
+    def alive(self) -> "list[NumberNode]":
+        """Returns what is behind the numbers that somebody holds."""
+        self._nodes.clear()
+        found = [number for ref in self._made if (number := ref()) is not None]
+        return [one.node if isinstance(one, torch.SymFloat) else one for one in found]
+
+    def give_up(self, node: "NumberNode") -> NoReturn:
+        """Code needs a number itself.
+
+        Raises:
+            NotLent: it is one of Python's.
+            TraceError: it is the value of a tensor.
+        """
+        if not node.places:
+            raise turned_into_float(self.stepping)
+        self.given_up |= node.places
+        raise NotLent(node.places)
+
+    def ask(self, name: str, a: "NumberNode", b: "NumberNode") -> bool:
+        """Answer a comparison, and watch it."""
+        for node in (a, b):
+            if not node.known and node.places:
+                self.give_up(node)
+        key = name, a.key, b.key
+        known = self._answered.get(key)
+        if known is not None:
+            return known
+        compare, compute_a, compute_b = getattr(operator, name), a.compute, b.compute
+
+        def ask() -> bool:
+            return bool(compare(compute_a(), compute_b()))
+
+        answer = self._answered[key] = ask()
+        self.answers.append((ask, answer))
+        return answer
+
+    def node(self, key: Any, make: "Callable[[], NumberNode]") -> "NumberNode":
+        """What an operation gives, which is computed once."""
+        found = self._nodes.get(key)
+        if found is None:
+            found = self._nodes[key] = make()
+        return found
+
+    def forget(self) -> None:
+        """Hold nothing of the trace any more but the answers."""
+        self._nodes.clear()
+        self._answered.clear()
+        self._made.clear()
+
+
+def _constant(value: Any) -> Any:
+    """A method that C++ asks where it can bear no exception, not even that of a signal's handler.
+
+    A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
+    """
+
+    def method(self: "NumberNode") -> Any:
+        return value
+
+    return settles(entered_unseen(method))
+
+
+class NumberNode:
+    """PyTorch's C++ side of a traced number, and what it computes with one.
+
+    Attributes:
+        traced: the number in the program.
+        compute: gives it in Python.
+        watch: of the trace.
+        places: where the numbers are from that it was computed from; none if it is a constant, or
+            the value of a tensor.
+        integral: whether it is a whole number of Python's.
+        known: whether it has a value while it is traced.
+        is_number: whether it is a constant.
+    """
+
+    def __init__(
+        self,
+        traced: Any,
+        compute: Callable[[], Any],
+        watch: Watch,
+        places: frozenset[Place] = frozenset(),
+        integral: bool = False,
+        known: bool = True,
+        constant: bool = False,
+    ) -> None:
+        self.traced = traced
+        self.compute = compute
+        self.watch = watch
+        self.places = places
+        self.integral = integral
+        self.known = known
+        self.key: Any = (type(traced), repr(traced)) if constant else next(_serial)
+        self.is_number = constant
+        if not known and places:  # C++ may put a number of its own around it
+            watch.made(self)
+
+    def wrap_int(self, number: int) -> "NumberNode":
+        return constant_node(number, self.watch)
+
+    wrap_float = wrap_int
+
+    def neg(self) -> "NumberNode":
+        return unary(operator.neg, jnp.negative, self)
+
+    def pin(self) -> float:
+        """The value now; the program serves only calls in which it is the same."""
+        compute = self.compute
+        value = compute()
+        self.watch.answers.append((lambda: compute() == value, True))
+        return value
+
+    has_hint = is_int = is_bool = is_constant = is_nested_int = _constant(False)
+    is_float = is_symbolic = _constant(True)
+    maybe_as_float = _constant(None)
+
+    def guard_float(self, file: str, line: int) -> float:
+        self.watch.give_up(self)
+
+    def _graph_repr(self) -> str:
+        return f"TracedFloat({self.compute()})"
+
+    def str(self) -> str:
+        return self._graph_repr()
+
+
+def constant_node(value: Any, watch: Watch) -> NumberNode:
+    """A number that is the same at each call."""
+    return NumberNode(value, lambda: value, watch, integral=isinstance(value, int), constant=True)
+
+
+class Checked:
+    """The answer to a comparison that code checks and does not branch on (`torch._check`).
+
+    `SymFloat.__pow__` checks that its base is not negative. PyTorch's own optimizers take powers of
+    step counts; the code of others is not trusted with bases that may be negative.
+    """
+
+    is_int = is_float = is_constant = has_hint = _constant(False)
+    is_bool = is_symbolic = _constant(True)
+
+    def expect_true(self, file: str, line: int) -> bool:
+        return True
+
+    def bool_(self) -> bool:
+        return bool(unknown_value())
+
+    def guard_bool(self, file: str, line: int) -> bool:
+        return bool(unknown_value())
+
+
+def turned_into_float(stepping: str | None) -> TraceError:
+    """The error for the value of a tensor that code needs as a Python float.
+
+    Args:
+        stepping: the name of the optimizer whose step does that; None for the function's own code.
+    """
+    if stepping is not None:
+        return unrepeatable(
+            f"{stepping}.step() turns a number that it has read from a tensor into a Python float",
+            "inside calque.jit, where it has no value",
+            f"Run {stepping} eagerly: leave its step() out of the jitted function, and keep the "
+            "loss and its backward() in it.",
+        )
+    return unrepeatable(
+        "a number that was read from a tensor is turned into a Python float",
+        "inside calque.jit, where it has no value",
+        "Compute with the tensor, or read it outside of the jitted function.",
+    )
+
+
+def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None) -> NumberNode:
+    """A function of one traced number.
+
+    Args:
+        python, traced: the function, for Python's numbers and for traced ones.
+        x: the number.
+        integral: whether it gives whole numbers; None if it does where it is given one.
+    """
+
+    def make() -> NumberNode:
+        compute = x.compute
+        whole = x.integral if integral is None else integral
+        made = traced(x.traced)
+        return NumberNode(made, lambda: python(compute()), x.watch, x.places, whole, x.known)
+
+    return x.watch.node((python, x.key), make)
+
+
+def node_of(x: Any, watch: Watch) -> NumberNode | None:
+    """What is behind a number; None if something is none."""
+    if isinstance(x, torch.SymFloat):
+        return x.node
+    if isinstance(x, int | float):
+        return constant_node(x, watch)
+    return None
+
+
+def computed(
+    name: str, a: NumberNode, b: NumberNode, watch: Watch, integral: bool | None = None
+) -> NumberNode:
+    """An operation on two numbers, one of which is traced.
+
+    Args:
+        name: of the operation, in `operator`.
+        a, b: the numbers.
+        watch: of the trace.
+        integral: whether it gives a whole number; None if it does where it is given two.
+    """
+    python = getattr(operator, name)
+    places = a.places | b.places
+    known = a.known and b.known
+    if name in _DIVIDING and b.known:
+        watch.ask("ne", b, constant_node(0, watch))
+    if name == "pow" and known and not _is_power(a, b, watch):
+        watch.give_up(NumberNode(None, a.compute, watch, places))
+
+    def make() -> NumberNode:
+        compute_a, compute_b = a.compute, b.compute
+
+        def compute() -> Any:
+            return python(compute_a(), compute_b())
+
+        if known and type(compute()) not in (int, float):  # raises what Python raises
+            watch.give_up(NumberNode(None, compute, watch, places))
+        traced = jax.numpy.asarray(python(a.traced, b.traced))
+        both = a.integral and b.integral and name != "truediv"
+        whole = both if integral is None else integral
+        return NumberNode(traced, compute, watch, places, whole, known)
+
+    return watch.node((name, a.key, b.key, integral), make)
+
+
+def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
+    """Returns True if a power is a real number, as it is then at each call."""
+    zero = constant_node(0, watch)
+    if b.is_number and b.integral and b.traced >= 0:
+        return True
+    return watch.ask("gt", a, zero) or (b.integral and watch.ask("ge", b, zero))
+
+
+def unknown_value() -> float:
+    """Raise the error for a number whose value nobody can ask for."""
+    raise unrepeatable(
+        "the value of a tensor is read as a Python number and compared",
+        "inside calque.jit, where it has none yet",
+        "Use torch.where or torch.cond.",
+    )
+
+
+_DIVIDING = frozenset(("truediv", "floordiv", "mod"))

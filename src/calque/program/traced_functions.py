@@ -1,0 +1,158 @@
+"""Functions that take traced numbers, and where they stand while an optimizer steps.
+
+`math.sqrt` of anything but a float asks it for a float, which a traced number has not. So what
+stands in its place, in `math` and where it was imported from there, traces the square root. And
+`torch.tensor` makes a tensor in the program of numbers of the program.
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, NamedTuple
+
+import jax.numpy as jnp
+import torch
+
+from calque.program.number_nodes import computed, node_of, unary
+from calque.program.traced_numbers import TracedFloat
+from calque.state.stand_ins import Space, StandIn
+
+
+class _Function(NamedTuple):
+    """A function of one number.
+
+    Attributes:
+        traced: the same in a program.
+        above: what numbers have to be greater than, else the function raises.
+        least: the least number that it takes.
+        integral: whether it gives whole numbers.
+    """
+
+    traced: Callable[[Any], Any]
+    above: float | None = None
+    least: float | None = None
+    integral: bool | None = False
+
+
+_FUNCTIONS: dict[str, _Function] = {
+    "sqrt": _Function(jnp.sqrt, least=0.0),
+    "exp": _Function(jnp.exp),
+    "expm1": _Function(jnp.expm1),
+    "log": _Function(jnp.log, above=0.0),
+    "log2": _Function(jnp.log2, above=0.0),
+    "log10": _Function(jnp.log10, above=0.0),
+    "log1p": _Function(jnp.log1p, above=-1.0),
+    "sin": _Function(jnp.sin),
+    "cos": _Function(jnp.cos),
+    "tan": _Function(jnp.tan),
+    "tanh": _Function(jnp.tanh),
+    "atan": _Function(jnp.arctan),
+    "fabs": _Function(jnp.abs),
+    "floor": _Function(jnp.floor, integral=True),
+    "ceil": _Function(jnp.ceil, integral=True),
+    "trunc": _Function(jnp.trunc, integral=True),
+}
+
+
+def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
+    python = getattr(math, name)
+
+    def of(x: Any) -> Any:
+        node = x.node
+        watch = node.watch
+        for bound, compare in ((function.above, "gt"), (function.least, "ge")):
+            if bound is None or not node.known:
+                continue
+            limit = node_of(bound, watch)
+            assert limit is not None
+            if not watch.ask(compare, node, limit):
+                watch.give_up(node)  # Python's own function raises
+        return TracedFloat(unary(python, function.traced, node, function.integral))
+
+    return of
+
+
+def _power(base: Any, exponent: Any) -> Any:
+    watch = next(x.node.watch for x in (base, exponent) if isinstance(x, torch.SymFloat))
+    a, b = node_of(base, watch), node_of(exponent, watch)
+    if a is None or b is None:
+        return math.pow(base, exponent)
+    power = computed("pow", a, b, watch, integral=False)
+    return TracedFloat(unary(float, lambda x: x, power, False))
+
+
+def _takes_one(args: tuple[Any, ...]) -> bool:
+    return len(args) == 1 and isinstance(args[0], torch.SymFloat)
+
+
+def _takes_two(args: tuple[Any, ...]) -> bool:
+    return len(args) == 2 and any(isinstance(x, torch.SymFloat) for x in args)
+
+
+def _takes_data(args: tuple[Any, ...]) -> bool:
+    return len(args) == 1 and any(isinstance(x, torch.SymFloat) for x in _numbers_in(args[0]))
+
+
+def _numbers_in(data: Any) -> Iterator[Any]:
+    if type(data) in (list, tuple):
+        for part in data:
+            yield from _numbers_in(part)
+    else:
+        yield data
+
+
+def _tensor(data: Any, **options: Any) -> torch.Tensor:
+    """`torch.tensor` of numbers of which some are traced."""
+    device, dtype = options.get("device"), options.get("dtype")
+    numbers = list(_numbers_in(data))
+    traced = [x.node for x in numbers if isinstance(x, torch.SymFloat)]
+    is_plain = all(isinstance(x, torch.SymFloat) or type(x) in (int, float) for x in numbers)
+    is_float = (
+        not any(node.integral for node in traced) if dtype is None else dtype.is_floating_point
+    )
+    on_device = device is not None and torch.device(device).type == "jax"
+    if not (on_device and is_plain and is_float) or options.keys() - {"device", "dtype"}:
+        return _TENSOR.original(data, **options)
+    return _made(data, {"device": device, "dtype": dtype or torch.get_default_dtype()})
+
+
+def _made(data: Any, options: dict[str, Any]) -> torch.Tensor:
+    if type(data) not in (list, tuple):
+        return torch.zeros((), **options).add_(data)
+    return torch.stack([_made(part, options) for part in data])
+
+
+_STAND_INS: dict[str, StandIn] = {
+    name: StandIn(getattr(math, name), _takes_one, _of_number(name, function))
+    for name, function in _FUNCTIONS.items()
+}
+_STAND_INS["pow"] = StandIn(math.pow, _takes_two, _power)
+_TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
+_BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)}
+
+
+def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
+    """Returns where functions have to be exchanged: where they are from, and in namespaces."""
+    found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
+    held = math.__dict__
+    found += ((held, name, one) for name, one in _STAND_INS.items())
+    for space in spaces:
+        for name, value in list(space.items()):
+            one = value if type(value) is StandIn else _BY_ORIGINAL.get(id(value))
+            if one is not None:
+                found.append((space, name, one))
+    return found
+
+
+def _method(name: str) -> Callable[[Any], Any]:
+    """What numpy's function of the same name calls of an object."""
+    traced = _of_number(name, _FUNCTIONS[name])
+
+    def method(self: Any) -> Any:
+        return traced(self)
+
+    return method
+
+
+for _name, _function in _FUNCTIONS.items():
+    if not _function.integral:
+        setattr(TracedFloat, _name, _method(_name))

@@ -1,0 +1,83 @@
+"""Functions that stand, for a while, in the places of others, and do more than these.
+
+While an optimizer steps in a trace, `math.sqrt` is one that takes traced numbers, too. That is
+none of the program's doing: rows hold what stood there before.
+"""
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Any
+
+Space = dict[str, Any]
+
+_lock = threading.Lock()
+_held: Counter[tuple[int, str]] = Counter()
+"""How many contexts have put a function into a place."""
+
+
+class _Present:
+    """How many contexts have put functions anywhere."""
+
+    count = 0
+
+
+present = _Present()
+
+
+class StandIn:
+    """A function in the place of another.
+
+    Args:
+        original: the other.
+        takes: whether arguments are for `function`.
+        function: what is called with these.
+    """
+
+    __slots__ = ("_function", "_takes", "original")
+
+    def __init__(
+        self,
+        original: Callable[..., Any],
+        takes: Callable[[tuple[Any, ...]], bool],
+        function: Callable[..., Any],
+    ) -> None:
+        self.original: Callable[..., Any] = original
+        self._takes = takes
+        self._function = function
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if self._takes(args):
+            return self._function(*args, **kwargs)
+        return self.original(*args, **kwargs)
+
+
+def original(value: Any) -> Any:
+    """Returns what stands in a place when no stand-in does."""
+    return value.original if type(value) is StandIn else value
+
+
+@contextmanager
+def standing_in(places: Collection[tuple[Space, str, StandIn]]) -> Iterator[None]:
+    """Inside this context, functions stand in namespaces, in the places of their originals."""
+    put: list[tuple[Space, str, StandIn]] = []
+    with _lock:
+        present.count += 1
+        for space, name, function in places:
+            if space.get(name) is function.original:
+                space[name] = function
+            if space.get(name) is function:  # perhaps put there by another thread
+                _held[id(space), name] += 1
+                put.append((space, name, function))
+    try:
+        yield
+    finally:
+        with _lock:
+            present.count -= 1
+            for space, name, function in put:
+                _held[id(space), name] -= 1
+                if _held[id(space), name] == 0:
+                    del _held[id(space), name]
+                    if space.get(name) is function:
+                        space[name] = function.original

@@ -64,11 +64,7 @@ def refusing_hooks(
         for name, parameter in module.named_parameters(remove_duplicate=False)
         if parameter._backward_hooks or parameter._post_accumulate_grad_hooks
     }
-    modules = module.named_modules()
-    found = (
-        n or type(m).__name__ for n, m in modules if m._backward_hooks or m._backward_pre_hooks
-    )
-    name = next(found, None)
+    name = next(_modules_with_hooks(module), None)
     if name is not None:
         refuse = partial(_without_hooks, f"the module {name!r}")
         params = {n: refuse(array) for n, array in params.items()}

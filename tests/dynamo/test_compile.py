@@ -572,6 +572,23 @@ def test_a_compiled_optimizer_updates_in_place(kind):
         torch.testing.assert_close(mine, expected, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.parametrize("dtypes", [(torch.float32, torch.float64), (torch.bfloat16, torch.half)])
+def test_a_compiled_optimizer_steps_parameters_of_another_dtype_than_before(dtypes):
+    model = nn.Linear(3, 2).to("jax")
+    reference = copy.deepcopy(model)
+    ours, theirs = (torch.optim.SGD(m.parameters(), lr=0.1) for m in (model, reference))
+    step = compile(ours.step)
+    for dtype in (*dtypes, dtypes[0]):
+        for m in (model, reference):
+            m.to(dtype)
+            m.zero_grad()
+            m(torch.ones(4, 3, device="jax", dtype=dtype)).square().mean().backward()
+        step()
+        theirs.step()
+        for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
+            torch.testing.assert_close(mine, expected)
+
+
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_an_operator_of_numbers_alone(device):
     def f(x, n):

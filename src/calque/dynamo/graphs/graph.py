@@ -21,6 +21,7 @@ from calque.dynamo.graphs.outputs import Returned, device_of, resizable
 from calque.dynamo.graphs.rebinding import rebound
 from calque.dynamo.graphs.remat import in_order
 from calque.dynamo.graphs.sinks import InputSink, ordered, placement_of_tensor
+from calque.dynamo.graphs.static_inputs import StaticInputs
 from calque.graph.interpreter import Nodes
 from calque.program.channels_last import channels_last
 from calque.program.direct_call import compile_checked
@@ -75,6 +76,7 @@ class CompiledGraph:
         self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
+        self._static = StaticInputs()
         self._most, self._checks = most, checks
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in graph.graph.nodes)
         reaching = any(map(_is_reaching, graph.graph.nodes))
@@ -86,7 +88,7 @@ class CompiledGraph:
         if isinstance(active.trace, Lifting):
             return self._rebinding(self._in_trace, inputs)
         call = self._only
-        if call is None or spread.exists:
+        if call is None or spread.exists or self._static.differ(inputs):
             call = self._call_for(inputs)
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
 
@@ -104,6 +106,7 @@ class CompiledGraph:
         return results
 
     def _call_for(self, inputs: list[Any]) -> Call:
+        self._static.remember(inputs)
         key = self._key_of(inputs)
         call = self._calls.get(key)
         if call is None:
@@ -112,14 +115,15 @@ class CompiledGraph:
             )
             call = program.call()
             self._calls[self._key_of(inputs)] = call  # some of them may be spread now
-            if self._key is None and not spread.exists:
-                self._only = call
             if len(self._calls) > self._most:
                 self._calls.popitem(last=False)
+        if self._key is None and not spread.exists:
+            self._only = call
         return call
 
     def _key_of(self, inputs: list[Any]) -> Any:
-        key: Any = tuple(map(self._key, inputs)) if self._key is not None else None
+        sizes = tuple(map(self._key, inputs)) if self._key is not None else None
+        key: Any = (sizes, *self._static.kinds(inputs))
         return (key, tuple(map(placement_of_tensor, inputs))) if spread.exists else key
 
 

@@ -1,0 +1,41 @@
+"""Inputs of a graph whose dtypes and shapes Dynamo does not compare.
+
+It takes the parameters and the state of an optimizer to stay as they are, and compares only which
+tensors they are. `model.double()` keeps the tensors and changes what they hold.
+"""
+
+from collections.abc import Sequence
+from operator import attrgetter, itemgetter
+from typing import Any
+
+import torch
+
+_kind = attrgetter("dtype", "shape")
+
+
+class StaticInputs:
+    """The inputs of a graph that Dynamo marks as static."""
+
+    def __init__(self) -> None:
+        self._pick: Any = None
+        self._kinds: list[Any] | None = None
+
+    def remember(self, inputs: Sequence[Any]) -> None:
+        """The kinds of the inputs are those of the program that serves a call from now on."""
+        if self._kinds is None:
+            marked = [i for i, value in enumerate(inputs) if _is_marked(value)]
+            self._pick = itemgetter(*marked, marked[0]) if marked else None  # always a tuple
+        self._kinds = self.kinds(inputs)
+
+    def kinds(self, inputs: Sequence[Any]) -> list[Any]:
+        """Returns the dtypes and shapes of the inputs that are marked."""
+        return [] if self._pick is None else [*map(_kind, self._pick(inputs))]
+
+    def differ(self, inputs: Sequence[Any]) -> bool:
+        """Returns True if one of them is of another kind than when it was remembered."""
+        return self._pick is not None and self.kinds(inputs) != self._kinds
+
+
+def _is_marked(value: Any) -> bool:
+    mark = getattr(value, "_dynamo_static_input_type", None)
+    return isinstance(value, torch.Tensor) and mark == "guarded"

@@ -10,7 +10,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
-from calque.tracing.graph.checks import CHECKS, assign, in_place
+from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place
 from calque.tracing.graph.purity import name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.unseen_writes import is_view
@@ -64,7 +64,7 @@ def called(node: Node) -> str:
     """
     target: Any = node.target
     if node.op == "call_module":
-        module = _module(node)
+        module = module_of(node)
         return type(module).__name__ if module is not None else str(target)
     if target is in_place:
         return _spelled(str(node.args[0]), True)
@@ -117,7 +117,8 @@ def _spelled(name: str, is_operator: bool) -> str:
     return _SPELLINGS.get(name, name)
 
 
-def _module(node: Node) -> Any:
+def module_of(node: Node) -> Any:
+    """The layer that a node calls."""
     owner = node.graph.owning_module
     return owner.get_submodule(str(node.target)) if owner is not None else None
 
@@ -272,7 +273,15 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
         return _same(*parts, twins)
     if isinstance(a, float) and isinstance(b, float) and a != a:
         return b != b
+    if isinstance(a, torch.device) and isinstance(b, torch.device):
+        return True  # where a graph runs is no part of its structure
     return type(a) is type(b) and bool(a == b)
+
+
+def asks_for_device(graph: GraphModule) -> bool:
+    """Returns True if a graph checks where its inputs are, because its program has asked."""
+    checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
+    return any("device" in str(node.args[2:]) for node in checks)
 
 
 def vocabulary(graph: GraphModule) -> str:

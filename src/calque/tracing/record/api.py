@@ -101,7 +101,7 @@ def run_once(
         program = Scripted(program)
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
-    watch = Watch(root, method, (args, kwargs), lambda code, names: None)
+    watch = Watch(root, method, (args, kwargs), lambda *code: None)
     keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True

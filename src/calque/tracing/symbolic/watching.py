@@ -30,7 +30,7 @@ from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
-from calque.tracing.symbolic.types import TYPE
+from calque.tracing.symbolic.types import STAND_INS
 
 _CHANGE = (
     r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]*=(?!=)|\.(append|appendleft|extend|insert|pop|"
@@ -41,6 +41,7 @@ _CHANGE = (
 _DEFAULT = Path("torch.default_generator")
 _SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
+_OF_GENERATORS = frozenset(("get_state", "initial_seed"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
 
@@ -51,7 +52,8 @@ class Watch:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
         given: what else the program is given.
-        starts: is told of code of the program's, and its global variables, before it first runs.
+        starts: is told of code of the program's, its global variables, and whether it is the
+            user's own and not a package's, before it first runs.
     """
 
     def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
@@ -197,7 +199,7 @@ class Watch:
         """Leaf functions stood in the place of variables while the code was looked at."""
         for row in self._snapshot.rows.values():
             for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
-                if value is TYPE:
+                if id(value) in STAND_INS:
                     del row.before[key]
                 else:
                     row.before[key] = unpatched(value)
@@ -283,11 +285,15 @@ class Watch:
 
     def _asked_how_far(self) -> Iterator[str]:
         """Notes that the program has read a state that advances, such as that of random numbers."""
-        if not self._snapshot.moving and not self.generators.has_any_but(torch.default_generator):
-            return
+        meets_generator = self.generators.has_any_but(torch.default_generator)
         for code, owner in self._snapshot.codes.items():
-            found = names_of(code).words & _STATES if owner is Owner.USER else ()
-            for word in found:
+            if owner is not Owner.USER:
+                continue
+            words = names_of(code).words
+            found = words & _STATES if self._snapshot.moving or meets_generator else frozenset()
+            if meets_generator or "default_generator" in words:
+                found |= words & _OF_GENERATORS
+            for word in sorted(found):
                 yield f"{self._place(word)}{word} reads how far random numbers are"
 
     def _place(self, name: str, pattern: str = "") -> str:

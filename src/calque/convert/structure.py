@@ -70,13 +70,20 @@ def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node
     """
     nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
     nodes = [n for n in nodes if not is_claimed(n)]
-    found = {n for n in nodes if _asks(n) and _runs_nothing(n, graph)}
+    found = {n for n in nodes if is_label(n) or (_asks(n) and _runs_nothing(n, graph))}
     for begin in [n for n in graph.graph.nodes if n.target in BEGINNINGS]:
         ends = [user for user in begin.users if user.target in ENDS]
         block = _through(begin, max(ends)) if ends else []
         if all(n in found or _knows_no_mode(n) for n in block):
             found.update(n for n in block if n.target in _MARKS and n in nodes)
     return found
+
+
+def is_label(node: Node) -> bool:
+    """Returns True if a node begins or ends a block that only a profiler sees."""
+    name = getattr(node.target, "_qualified_op_name", None)
+    name = name or (node.target.name() if isinstance(node.target, OpOverload) else "")
+    return str(name).startswith("profiler::")
 
 
 def _asks(node: Node) -> bool:

@@ -227,6 +227,7 @@ def _end(
             tape.assignments.append((place, key[1], value))
     recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
     recorder.problems += watch.sets_generators()
+    recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):

@@ -42,6 +42,8 @@ _DEFAULT = Path("torch.default_generator")
 _SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
 _OF_GENERATORS = frozenset(("get_state", "initial_seed"))
+_HOOKS_OF_NODES = frozenset(("register_prehook", "register_multi_grad_hook"))
+_NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
 
@@ -170,6 +172,17 @@ class Watch:
                 continue
             words = (w for w in _SETTERS if self.asks(lambda code: w in names_of(code).words))  # noqa: B023
             yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
+
+    def hooks_nodes(self) -> Iterator[str]:
+        """Notes that the program may hang hooks on autograd's nodes, which no mode sees."""
+        for code, owner in self._snapshot.codes.items():
+            names = names_of(code)
+            named = names.words | names.globals if owner is Owner.USER else frozenset()
+            found = named & _HOOKS_OF_NODES
+            if named & _NODES and "register_hook" in named:
+                found |= {"register_hook"}
+            for word in sorted(found):
+                yield f"{self._place(word)}{word} of a node of autograd's, which no graph repeats"
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""

@@ -3,6 +3,7 @@
 import importlib.util
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -29,7 +30,7 @@ def doubled(x):
 
 def test_a_tensor_is_not_callable_and_a_function_is() -> None:
     def f(x: Tensor, given: Tensor | None = None) -> Tensor:
-        def default(value: object) -> Tensor:
+        def default(value: Any) -> Tensor:
             return value() if callable(value) else value
 
         return default(x) + default(lambda: x * 2) + default(x * 3 if given is None else given)
@@ -73,7 +74,7 @@ own = torch.Generator()
         lambda x: x * torch.seed(),
     ],
 )
-def test_how_random_numbers_are_seeded_is_no_part_of_a_graph(program: object) -> None:
+def test_how_random_numbers_are_seeded_is_no_part_of_a_graph(program: Any) -> None:
     before = torch.get_rng_state()
     with pytest.raises(calque.TraceError):
         calque.trace(program, X)

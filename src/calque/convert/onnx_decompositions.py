@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calque.convert.onnx_places import PLACES
+from calque.convert.onnx_special import SPECIAL, is_negative
 
 
 def _attend(
@@ -189,15 +190,11 @@ def _trilinear(
     return (parts[0] * parts[1] * parts[2]).sum(sumdim)
 
 
-def _is_negative(x: Tensor) -> Tensor:
-    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
-
-
 def _copysign(self: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     size = self.to(dtype).abs()
-    return torch.where(_is_negative(other), -size, size)
+    return torch.where(is_negative(other), -size, size)
 
 
 def _or_the_other(largest: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -267,6 +264,7 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.searchsorted.Scalar: _searchsorted,
     _aten._trilinear.default: _trilinear,
     **PLACES,
+    **SPECIAL,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),
 }
 WRITTEN_HERE |= {

@@ -31,7 +31,7 @@ def doubled(x):
 def test_a_tensor_is_not_callable_and_a_function_is() -> None:
     def f(x: Tensor, given: Tensor | None = None) -> Tensor:
         def default(value: Any) -> Tensor:
-            return value() if callable(value) else value
+            return value() if callable(value) else value  # pyright: ignore[reportReturnType]
 
         return default(x) + default(lambda: x * 2) + default(x * 3 if given is None else given)
 

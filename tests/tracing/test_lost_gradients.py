@@ -38,7 +38,7 @@ def with_a_class_of_its_own(x: Tensor) -> Tensor:
 def with_a_level(x: Tensor) -> Tensor:
     with forward_ad.dual_level():
         dual = forward_ad.make_dual(x, torch.ones(3))
-        return forward_ad.unpack_dual(dual.sin())[1]
+        return forward_ad.unpack_dual(dual.sin())[1]  # pyright: ignore[reportReturnType]
 
 
 def with_a_hook_of_a_node(x: Tensor) -> Tensor:

@@ -448,3 +448,10 @@ def test_what_only_a_profiler_sees_is_no_call(tmp_path: Path) -> None:
     pytest.importorskip("safetensors")
     save(recording, tmp_path)
     assert load(tmp_path)(np.ones(2, np.float32)).tolist() == [3, 3]
+
+
+def test_guards_of_exported_programs_are_no_calls() -> None:
+    exported = torch.export.export(nn.ReLU(), (torch.ones(2),)).module()
+    converters = Converters(level="aten")
+    converters.operator("aten.relu")(lambda call: call.op)
+    assert converters.convert(exported).nodes == ["aten.relu.default"]  # pyright: ignore[reportArgumentType]

@@ -22,8 +22,14 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree
 
 GUARDS: frozenset[Any] = CHECKS | {expect_answer, expect_one}
+_EXPORTED_GUARDS = "_guards_fn"
 _MARKS = frozenset((*BEGINNINGS, *ENDS))
 _MAKERS = (rebuilt, made_by, with_attributes)
+
+
+def is_guard(node: Node) -> bool:
+    """Returns True if a node checks what its tracer has assumed, and computes nothing."""
+    return node.target in GUARDS or str(node.target) == _EXPORTED_GUARDS
 
 
 def makes_container(node: Node) -> bool:

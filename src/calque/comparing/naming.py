@@ -153,7 +153,7 @@ def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> boo
     """Returns True if two graphs give values that may be the same, in containers that are."""
     first, second = result_of(a), result_of(b)
     if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
-        first, second = [*_flat(first)], [*_flat(second)]  # an object in one of them
+        first, second = [*flat(first)], [*flat(second)]  # an object in one of them
     return _same(first, second, twins)
 
 
@@ -171,10 +171,11 @@ def nodes_in(value: Any) -> Iterator[Node]:
     return (part for part in tree_leaves(value) if isinstance(part, Node))
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def flat(value: Any) -> Iterator[Any]:
+    """The parts of a result, and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
-            yield from _flat(part.args[1:])
+            yield from flat(part.args[1:])
         else:
             yield part
 

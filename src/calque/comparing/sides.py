@@ -2,7 +2,7 @@
 
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -11,10 +11,10 @@ from torch.fx.node import Node
 
 from calque.comparing.alignment import Pair, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import has_values
+from calque.comparing.naming import flat, has_values, result_of
 from calque.comparing.running import Run, moved, on_device, same_random_numbers
-from calque.comparing.values import compared, kept, other_structure, parts_of
-from calque.tracing.core.origins import origin_of
+from calque.comparing.values import NUMBERS, compared, kept, other_structure, parts_of
+from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Side:
@@ -87,8 +87,9 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
         yield from _failed(a, b, not found)
         return
     names = "the result", "the arguments, as they are left,", "the keywords, as they are left,"
-    for name, x, y in zip(names, first, second):
-        yield from _of_ends(name, x, y, tolerances)
+    for i, (name, x, y) in enumerate(zip(names, first, second)):
+        origins = [node and origin_of(node) for node in _given(a)] if not i else []
+        yield from _of_ends(name, x, y, tolerances, origins)
     yield from _of_state(a, b, first[3], second[3], tolerances)
 
 
@@ -131,14 +132,33 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
         raise a.failed[1]
 
 
-def _of_ends(name: str, a: Any, b: Any, tolerances: Any) -> Iterator[Difference]:
+def _given(side: Side) -> list[Node | None]:
+    """The node of each tensor or number in the result of a graph, in order."""
+    parts = (part for part in flat(result_of(side.graph)) if isinstance(part, (Node, *NUMBERS)))
+    return [part if isinstance(part, Node) else None for part in parts]
+
+
+def _of_ends(
+    name: str, a: Any, b: Any, tolerances: Any, origins: Sequence[NodeOrigin | None] = ()
+) -> Iterator[Difference]:
+    """Yields how two results differ.
+
+    Args:
+        origins: where each tensor or number in the first comes from; there may be none.
+    """
     first, second = parts_of(a), parts_of(b)
     other = other_structure(first.structure, second.structure)
     if other is not None:
         yield Difference("structure", f"{name}: {other}", None, None, None)
-    if other is not None and len(first.leaves) != len(second.leaves):
+    if len(first.leaves) != len(second.leaves):
+        if other is None:
+            what = f"{len(first.leaves)} tensors or numbers against {len(second.leaves)}"
+            yield Difference("structure", f"{name}: {what}", None, None, None)
         return
-    unlike = compared(first.leaves, second.leaves, tolerances)
-    if unlike is not None:
-        kind, what, *errors = unlike
-        yield Difference(kind, f"{name}: {what}", None, None, None, *errors)
+    known = origins if len(origins) == len(first.leaves) else [None] * len(first.leaves)
+    for x, y, origin in zip(first.leaves, second.leaves, known):
+        unlike = compared([x], [y], tolerances)
+        if unlike is not None:
+            kind, what, *errors = unlike
+            yield Difference(kind, f"{name}: {what}", None, None, origin, *errors)
+            return

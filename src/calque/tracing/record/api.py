@@ -199,6 +199,8 @@ def _end(
     recorder.end()
     tape.result = result_of(recorder, result)
     tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
+    places = (event.place for event in tape.events if isinstance(event, Call))
+    watch.ran.update((place[0], place[2]) for place in places if place is not None)
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):

@@ -41,6 +41,7 @@ _CHANGE = (
 _DEFAULT = Path("torch.default_generator")
 _SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__")
 _OF_GENERATORS = frozenset(("get_state", "initial_seed"))
 _HOOKS_OF_NODES = frozenset(("register_prehook", "register_multi_grad_hook"))
 _NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
@@ -56,11 +57,15 @@ class Watch:
         given: what else the program is given.
         starts: is told of code of the program's, its global variables, and whether it is the
             user's own and not a package's, before it first runs.
+
+    Attributes:
+        ran: the file and the name of functions that have run, as far as is known.
     """
 
     def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
         self._snapshot = Surroundings(starts)
         self._running = Running(self._snapshot)
+        self.ran: set[tuple[str, str]] = set()
         if isinstance(root, torch.nn.Module):
             self._snapshot.visit(root, "self")
             self._snapshot.visit(getattr(type(root), method, None), method)
@@ -313,6 +318,7 @@ class Watch:
         """The line that changes what has this name, as well as the source shows it."""
         ran = self._snapshot.codes.items()
         codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
+        codes.sort(key=self._is_unlikely)
         for end in (pattern, r"\b") if pattern else (r"\b",):
             search = re.compile(rf"(?<!\w){re.escape(name)}{end}")
             for code in codes if name else ():
@@ -320,6 +326,10 @@ class Watch:
                     if search.search(line):
                         return f"{code.co_filename}:{number} in {code.co_name}: "
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+    def _is_unlikely(self, code: CodeType) -> tuple[bool, bool]:
+        """Code that was looked at need not have run: what sets an object up, most of all."""
+        return (code.co_filename, code.co_name) not in self.ran, code.co_name in _CONSTRUCTORS
 
 
 def _instance_dict(value: Any) -> Any:

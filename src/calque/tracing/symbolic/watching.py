@@ -54,7 +54,7 @@ class Watch:
     Args:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
-        given: what else the program is given.
+        given: the arguments and the keyword arguments; None without an example.
         starts: is told of code of the program's, its global variables, and whether it is the
             user's own and not a package's, before it first runs.
 
@@ -72,7 +72,9 @@ class Watch:
         else:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
         self._snapshot.visit(of_object(root), "self")
-        self._snapshot.visit(given, "the arguments")
+        args, kwargs = given or ((), {})
+        self._snapshot.visit(args, "the arguments")
+        self._snapshot.visit(kwargs, "the keyword arguments")
         self.generators.meet(torch.default_generator, _DEFAULT)
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 

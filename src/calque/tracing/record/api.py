@@ -32,7 +32,7 @@ from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
 from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.watching import Watch
-from calque.upstream.torch_internals import tree_leaves
+from calque.upstream.torch_internals import LazyGraphModule, tree_leaves
 
 
 def record(
@@ -99,6 +99,7 @@ def run_once(
     """
     if isinstance(program, torch.jit.ScriptModule):
         program = Scripted(program)
+    LazyGraphModule.force_recompile(program)  # its code is made at its first call
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
     watch = Watch(root, method, (args, kwargs), lambda *code: None)

@@ -227,3 +227,17 @@ def test_what_depends_on_no_input_is_computed() -> None:
         return layer(x) * torch.kaiser_window(3)
 
     agree(program, torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode: str) -> None:
+    indices, offsets = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9]), torch.tensor([0, 4, 4, 6])
+    layer = torch.nn.EmbeddingBag(10, 3, mode=mode, padding_idx=4)
+    agree(lambda i, o: (layer(i, o), layer(i.view(2, 4))), indices, offsets)
+
+
+def test_a_further_result_that_an_opened_operator_lacks_is_refused() -> None:
+    weight, indices = torch.randn(10, 3), torch.tensor([1, 2, 4])
+    program = lambda x: torch.embedding_bag(x, indices, torch.tensor([0, 2]))
+    with pytest.raises(ConversionError, match="_embedding_bag"):
+        to_onnx(calque.record(program, weight))

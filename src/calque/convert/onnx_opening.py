@@ -42,7 +42,7 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
     for node in list(made.graph.nodes):
         if node.target in table:
             inner = _consists_of(node, table)
-            if inner is not None and _is_converted(inner, converted):
+            if inner is not None and _is_converted(inner, converted) and _gives(inner, node):
                 _replace(made, node, inner)
     _compute_constants(made, converted)
     _flatten_objects(made.graph)
@@ -167,6 +167,15 @@ def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
         for n in inner.graph.nodes
         if n.op == "call_function"
     )
+
+
+def _gives(inner: GraphModule, node: Node) -> bool:
+    """Returns True if a graph gives all results of an operator that are used."""
+    result: Any = inner.graph.output_node().args[0]
+    if isinstance(result, Node):
+        return True
+    places = [user.args[1] for user in node.users if user.target is operator.getitem]
+    return len(places) == len(node.users) and all(result[place] is not None for place in places)
 
 
 def _is_tuple(target: Any) -> bool:

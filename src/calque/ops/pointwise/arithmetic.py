@@ -385,7 +385,6 @@ facts(
     refuses=senseless("heaviside is not yet implemented for complex tensors.", COMPLEX),
 )
 facts("hypot", refuses=no_kernel("hypot_cpu", BOOL, INT, COMPLEX, pair=True))
-facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 facts("lcm", refuses=no_kernel("lcm_cpu", FLOAT, COMPLEX, pair=True))
 facts("lgamma", refuses=no_kernel("lgamma_vml_cpu", COMPLEX))
 facts("logaddexp", refuses=no_kernel("logaddexp_cpu", BOOL, INT, pair=True))

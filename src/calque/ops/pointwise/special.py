@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.scipy import special
 
 from calque.ops.pointwise.arithmetic import binary, unary_float
-from calque.ops.table.facts import no_kernel
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, promote, to_float
 from calque.ops.table.registry import op
 
@@ -73,6 +73,7 @@ for _name, _function in UNARY.items():
     _kernel = f"{_name.removeprefix('special_')}_cpu"
     _known: Any = {"refuses": no_kernel(_kernel, COMPLEX)} if _name.startswith("special_") else {}
     op(_name, **_known)(unary_float(opmath(_function)))
+facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 
 
 # Functions of two operands ------------------------------------------------------------------------

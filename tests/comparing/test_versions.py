@@ -1,5 +1,6 @@
 """Two versions of a program: lines that moved, were added or dropped, layers that changed."""
 
+import copy
 import importlib.util
 import sys
 from collections.abc import Callable, Iterator
@@ -9,6 +10,7 @@ from typing import Any
 import pytest
 import torch
 from torch import Tensor, nn
+from torch.fx.experimental.proxy_tensor import make_fx
 
 import calque
 
@@ -228,3 +230,15 @@ def test_a_graph_of_dynamo_runs() -> None:
     (graph, given), *_ = graphs
     found = calque.diff(graph, graph, *given)
     assert not found and found.compared == 2
+
+
+def test_a_graph_without_places_is_aligned_with_one_that_has_them() -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4)
+    made = make_fx(model)(x)
+    found = calque.diff(calque.record(model, x).graph("aten"), made, x)
+    assert not found and found.compared == 5, found
+    with torch.no_grad():
+        other = make_fx(copy.deepcopy(model))(x)
+    dict(other.named_buffers(), **dict(other.named_parameters()))["_param_constant3"].data += 1
+    first = calque.diff(calque.record(model, x).graph("aten"), other, x).first
+    assert first is not None and first.b is not None and first.b.name == "addmm_1"

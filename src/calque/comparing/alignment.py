@@ -7,6 +7,7 @@ stretch is the same whatever it is made of.
 """
 
 from collections.abc import Iterator, Sequence
+from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -15,7 +16,7 @@ from torch.fx.node import Node
 
 from calque.comparing.matching import common_ends, matched
 from calque.comparing.naming import called, nodes_of
-from calque.comparing.stretches import Stretch, stretches
+from calque.comparing.stretches import Stretch, single_calls, stretches
 from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
@@ -49,11 +50,11 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
         yield from map(Pair, first, second)
         return
     leaves = _leaves(a), _leaves(b)
+    has_places = all(any(map(origin_of, nodes)) for nodes in (first, second))
+    cut = partial(stretches, leaves=leaves[0] | leaves[1]) if has_places else single_calls
     rows, columns = (
-        [stretch for stretch in stretches(nodes, leaves[0] | leaves[1]) if not stretch.is_nothing]
-        for nodes in (first, second)
+        [stretch for stretch in cut(nodes) if not stretch.is_nothing] for nodes in (first, second)
     )
-    has_places = all(any(s.place is not None for s in side) for side in (rows, columns))
     is_as_deep = has_places or bool(leaves[0]) == bool(leaves[1])
     for row, column in matched(rows, columns):
         if row is not None and column is not None:

@@ -48,6 +48,8 @@ def counts(node: Node) -> bool:
     """Returns True if a node computes, and neither checks something nor reads what is checked."""
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
+    if node.target is torch.ops.aten.detach.default and not node.users:
+        return False  # what `make_fx` keeps for a backward pass
     return not (node.users and all(user.target in _GUARDS for user in node.users))
 
 

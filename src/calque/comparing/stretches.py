@@ -57,15 +57,18 @@ class Stretch(NamedTuple):
 
 
 def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
-    """The nodes, cut where the place changes; if no place is known, before each call.
+    """The nodes, cut where the place changes.
 
     Args:
         leaves: paths of modules whose inside is not told apart.
     """
-    if not any(map(origin_of, nodes)):
-        starts = [i for i, node in enumerate(nodes) if not i or not is_part(node)]
-        return [Stretch(None, [*nodes[i:j]]) for i, j in zip(starts, [*starts[1:], len(nodes)])]
     return [Stretch(place, [*run]) for place, run in groupby(nodes, lambda n: _place(n, leaves))]
+
+
+def single_calls(nodes: Sequence[Node]) -> list[Stretch]:
+    """The nodes, cut before each call, without their places."""
+    starts = [i for i, node in enumerate(nodes) if not i or not is_part(node)]
+    return [Stretch(None, [*nodes[i:j]]) for i, j in zip(starts, [*starts[1:], len(nodes)])]
 
 
 def _place(node: Node, leaves: set[str]) -> Place | None:

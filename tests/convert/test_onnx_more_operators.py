@@ -168,3 +168,80 @@ def test_data_classes_among_the_arguments_become_inputs() -> None:
     converters = Converters()
     converters.when(lambda call: True)(lambda call: call.op)
     assert converters.convert(recording).nodes == ["Tensor.mul", "Tensor.mul", "Tensor.add"]
+
+
+def test_running_extremes_and_orders_of_booleans() -> None:
+    flags = torch.tensor([[True, False, True], [False, False, True]])
+    exact(lambda x: (*x.cummax(1), *x.cummin(0), *torch.sort(x, dim=1, stable=True)), flags)
+    exact(lambda x: (x[0, 0].cumsum(0), x[0].t()), torch.randn(2, 3))
+
+
+def test_special_functions_are_right_to_the_last_bit() -> None:
+    x = torch.cat([torch.randn(500) * 20, torch.rand(500), torch.tensor([0.0, 1, 2, -1, INF, NAN])])
+    programs = [torch.lgamma, torch.digamma, torch.special.erfinv]
+    found = run(to_onnx(calque.record(lambda x: [f(x) for f in programs], x)), x)
+    for function, one in zip(programs, found, strict=True):
+        wide = function(x.double()).float()
+        np.testing.assert_array_max_ulp(one, wide.numpy(), maxulp=1)
+    with pytest.raises(ConversionError, match="lgamma"):
+        to_onnx(calque.record(torch.lgamma, x.double()))
+
+
+def test_statistics_without_the_missing() -> None:
+    x = torch.tensor([[3.0, NAN, 1.0, 2.0], [NAN, NAN, INF, 5.0]])
+    exact(lambda x: (x.nanmedian(), *x.nanmedian(1), x.nanmedian(0, keepdim=True).values), x)
+    counts = torch.tensor([[2, 1, 2, 1], [3, 3, 0, 1]])
+    exact(lambda x: (*x.mode(1), *x.mode(0, keepdim=True)), counts)
+
+
+def test_signs_and_sizes() -> None:
+    x = torch.tensor([-0.0, 0.0, -2.0, INF, 3e30, NAN])
+    exact(lambda x: (x.signbit(), x.angle()), x)
+    agree(lambda x, y: torch.hypot(x, y), x[:5], torch.tensor([0.0, -3.0, INF, NAN, 4e30]))
+
+
+def test_adaptive_pooling_that_divides_unevenly() -> None:
+    x = torch.randn(2, 3, 5, 7)
+    agree(lambda x: F.adaptive_max_pool2d(x, (2, 3)), x)
+    agree(lambda x: F.adaptive_avg_pool3d(x, (2, 4, 3)), x)
+    agree(lambda x: F.adaptive_max_pool1d(x[0], 4), x)
+
+
+@pytest.mark.parametrize("reduce", ["sum", "prod", "mean", "amax", "amin"])
+def test_scatters_that_reduce(reduce: str) -> None:
+    def program(x: Tensor, source: Tensor) -> list[Tensor]:
+        index = torch.tensor([[0, 0, 2], [1, 0, 0]])
+        with_self = [
+            x.scatter_reduce(1, index, source, reduce, include_self=include)
+            for include in (True, False)
+        ]
+        return with_self
+
+    agree(program, torch.randn(3, 4), torch.randn(2, 3))
+
+
+def test_what_depends_on_no_input_is_computed() -> None:
+    layer = torch.nn.utils.parametrizations.orthogonal(torch.nn.Linear(3, 3))
+
+    def program(x: Tensor) -> Tensor:
+        return layer(x) * torch.kaiser_window(3)
+
+    agree(program, torch.randn(2, 3))
+
+
+@pytest.mark.parametrize("mode", ["sum", "mean", "max"])
+def test_bags_of_embeddings(mode: str) -> None:
+    indices, offsets = torch.tensor([1, 2, 4, 5, 4, 3, 2, 9]), torch.tensor([0, 4, 4, 6])
+
+    def program(weight: Tensor) -> tuple[Tensor, ...]:
+        bags = F.embedding_bag(indices, weight, offsets, mode=mode, padding_idx=4)
+        return bags, F.embedding_bag(indices.view(2, 4), weight, mode=mode)
+
+    agree(program, torch.randn(10, 3))
+
+
+def test_a_further_result_that_an_opened_operator_lacks_is_refused() -> None:
+    weight, indices = torch.randn(10, 3), torch.tensor([1, 2, 4])
+    program = lambda x: torch.embedding_bag(x, indices, torch.tensor([0, 2]))
+    with pytest.raises(ConversionError, match="_embedding_bag"):
+        to_onnx(calque.record(program, weight))

@@ -1,5 +1,6 @@
 """Converters get plain records of calls, and what nobody claims is told and stands aside."""
 
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -9,7 +10,16 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import calque
-from calque.convert import Call, Calls, Converters, Placeholder, TensorInfo, WeightInfo
+from calque.convert import (
+    Call,
+    Calls,
+    Converters,
+    Placeholder,
+    TensorInfo,
+    WeightInfo,
+    load,
+    save,
+)
 from tests.convert.models import Residual
 
 
@@ -421,3 +431,27 @@ def test_results_of_a_module_in_any_containers_have_names_and_shapes(level: Any)
     assert [name.partition(".")[2] for name, _ in first if "pair.0" not in name] == names
     assert [info.shape for info in last.call.inputs] == [(2,), (2,)]
     assert {info.name for info in last.call.inputs} <= {name for name, _ in first}
+
+
+def test_what_only_a_profiler_sees_is_no_call(tmp_path: Path) -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.record_function("first"):
+            y = x * 2
+        return y + 1
+
+    recording = calque.record(program, torch.ones(2))
+    for level in ("function", "aten"):
+        converters = Converters(level=level)  # pyright: ignore[reportArgumentType]
+        converters.operator("aten.mul", "aten.add")(lambda call: call.op)
+        assert converters.convert(recording).nodes == ["aten.mul.Tensor", "aten.add.Tensor"]
+        assert converters.coverage(recording).is_complete
+    pytest.importorskip("safetensors")
+    save(recording, tmp_path)
+    assert load(tmp_path)(np.ones(2, np.float32)).tolist() == [3, 3]
+
+
+def test_guards_of_exported_programs_are_no_calls() -> None:
+    exported = torch.export.export(nn.ReLU(), (torch.ones(2),)).module()
+    converters = Converters(level="aten")
+    converters.operator("aten.relu")(lambda call: call.op)
+    assert converters.convert(exported).nodes == ["aten.relu.default"]  # pyright: ignore[reportArgumentType]

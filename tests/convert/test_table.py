@@ -129,3 +129,11 @@ def test_a_tensor_that_is_given_twice_is_counted() -> None:
     alike = layer_table(calque.record(attention, x, x, x))
     apart = layer_table(calque.record(lambda x: attention(x, x, x), x))
     assert alike.total("macs") == apart.total("macs") > 0
+
+
+def test_only_columns_of_numbers_have_a_sum() -> None:
+    table = layer_table(calque.record(nn.Linear(2, 3), torch.ones(1, 2)))
+    assert table.total("parameters") == 9 and table.total("activation_bytes") == 12
+    for column in ("kind", "nothing"):
+        with pytest.raises(ValueError, match="columns of numbers are parameters, macs"):
+            table.total(column)

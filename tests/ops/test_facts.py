@@ -31,6 +31,7 @@ OTHERS = {
     "convert/onnx_indexing.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_layers.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_places.py": "PyTorch's operators, and how each is written with others",
+    "convert/onnx_special.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_scans.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_pointwise.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_reductions.py": "PyTorch's operators, and how each is written with ONNX's",

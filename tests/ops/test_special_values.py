@@ -2,9 +2,11 @@
 
 import itertools
 import math
+from typing import Any
 
 import pytest
 import torch
+import torch.nn.functional as F
 
 import calque
 from calque.ops.table.helpers import names
@@ -120,3 +122,26 @@ def test_a_degree_that_is_nan_leaves_the_other_polynomials_as_they_are(name: str
     function = getattr(torch.special, name)
     x, degree = torch.tensor([0.5, 0.3, 2.0]), torch.tensor([3.0, float("nan"), 2.0])
     assert function(x.to("jax"), degree.to("jax")).tolist() == function(x, degree).tolist()
+
+
+def _refusal(function: Any, *args: torch.Tensor) -> str | None:
+    try:
+        function(*args)
+    except NotImplementedError as error:
+        return str(error).split("\n")[0]
+    except (TypeError, RuntimeError):
+        pass  # of other arguments
+    return None
+
+
+def test_functions_without_a_complex_kernel_refuse_complex_numbers() -> None:
+    functions = [getattr(torch.special, name) for name in dir(torch.special) if name.islower()]
+    functions += [torch.logaddexp2, F.glu, F.hardtanh, F.relu6, F.mse_loss]
+    x = torch.ones(2, dtype=torch.complex64)
+    refused = {}
+    for function, count in itertools.product(filter(callable, functions), (1, 2)):
+        said = _refusal(function, *[x] * count)
+        if said is not None:
+            refused[said] = _refusal(function, *[x.to("jax")] * count)
+    assert len(refused) > 30
+    assert refused == dict(zip(refused, refused))

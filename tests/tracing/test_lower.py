@@ -402,3 +402,19 @@ def test_modules_of_torchscript_are_refused_in_words() -> None:
     model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
     with pytest.raises(calque.TraceError, match="a module of TorchScript is one call"):
         calque.record(model, torch.ones(1, 2)).graph("aten")
+
+
+def test_a_graph_of_dynamo_whose_code_is_not_made_yet() -> None:
+    graphs: list[tuple[torch.fx.GraphModule, list[Tensor]]] = []
+
+    def backend(module: torch.fx.GraphModule, given: list[Tensor]) -> torch.fx.GraphModule:
+        graphs.append((copy.deepcopy(module), list(given)))
+        return module
+
+    torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend=backend)(torch.randn(2, 4))
+    (graph, given), *_ = graphs
+    for made in (
+        calque.lower(copy.deepcopy(graph), *given),
+        calque.record(copy.deepcopy(graph), *given).graph("aten"),
+    ):
+        torch.testing.assert_close(made(*given), copy.deepcopy(graph)(*given))

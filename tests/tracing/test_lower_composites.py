@@ -243,3 +243,17 @@ def test_a_padded_encoder_without_gradients_says_why_it_has_no_operators() -> No
         with pytest.raises(calque.TraceError, match="enable_nested_tensor=False") as caught:
             calque.lower(graph)
         assert "test_lower_composites.py:" in caught.value.__notes__[0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int64])
+def test_covariances_are_lowered(dtype: torch.dtype) -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        return torch.cov(x), torch.corrcoef(x), x.cov(correction=0), x.corrcoef(), x[0].cov()
+
+    x, other = (3 * torch.randn(2, 3, 5)).to(dtype)
+    for graph in (
+        calque.record(program, x).graph("aten"),
+        calque.lower(calque.trace(program, x), functional=False),
+    ):
+        assert torch.ops.aten.mm.default in {node.target for node in graph.graph.nodes}
+        torch.testing.assert_close(graph(other), program(other), rtol=0, atol=0, equal_nan=True)

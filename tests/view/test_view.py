@@ -292,3 +292,65 @@ def test_depth_is_how_many_levels_are_shown() -> None:
     assert len(view.text(depth=1)) < len(view.text(depth=2)) < len(view.text(depth=3))
     assert view.dot(depth=1).count("subgraph") == 0
     assert len(view.dot(depth=1)) < len(view.dot(depth=2)) < len(view.dot())
+
+
+class Dilated(nn.Module):
+    def __init__(self, dilation: int) -> None:
+        super().__init__()
+        self.conv = nn.Conv1d(4, 4, 3, padding=dilation, dilation=dilation)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return x + F.gelu(self.conv(x))
+
+
+@pytest.mark.parametrize("level", ["module", "function", "aten"])
+def test_blocks_that_are_set_up_differently_are_not_drawn_as_one(level: str) -> None:
+    x = torch.randn(1, 4, 32)
+    for dilations, runs in (((1, 1, 1), 1), ((1, 2, 4), 0)):
+        model = nn.Sequential(*map(Dilated, dilations))
+        view = calque.show(calque.record(model, x), level=level)  # pyright: ignore[reportArgumentType]
+        assert view.text().count("Dilated ×3") == runs
+
+
+class Untold(nn.Linear):
+    def extra_repr(self) -> str:
+        raise AttributeError("set up later")
+
+
+def test_a_layer_says_how_it_is_set_up() -> None:
+    model = nn.Sequential(nn.Dropout(0.3), Untold(2, 2)).eval()
+    view = calque.show(calque.record(model, torch.ones(1, 2)).graph(leaf=lambda module, _: True))
+    told = [dict(node.arguments).get("settings") for node in view.nodes if node.kind == "module"]
+    assert told == ["p=0.3, inplace=False", None]
+
+
+def test_a_view_can_be_shown_again(recording: calque.Recording) -> None:
+    view = calque.show(recording)
+    assert calque.show(view, depth=1).text() == view.text(depth=1)
+
+
+@pytest.mark.parametrize("depth", [0, -1, 1.5, "2"])
+def test_a_depth_is_a_whole_number(recording: calque.Recording, depth: object) -> None:
+    with pytest.raises(ValueError, match="depth is a number of levels"):
+        calque.show(recording, depth=depth)  # pyright: ignore[reportArgumentType]
+
+
+def test_only_recordings_have_levels_to_choose_from() -> None:
+    with pytest.raises(TypeError, match="has one level"):
+        calque.show(calque.trace(nn.ReLU(), torch.ones(1)), level="aten")
+
+
+def test_parts_of_dicts_have_levels() -> None:
+    def program(batch: dict[str, torch.Tensor]) -> torch.Tensor:
+        return batch["x"].sin()
+
+    view = calque.show(calque.record(program, {"x": torch.ones(2)}), levels=True)
+    assert not [node.id for node in view.nodes if "not known" in node.levels]
+
+
+def test_memory_as_it_is_has_no_error_on_the_device() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.add(x, 1, out=torch.empty(3))
+
+    graph = calque.record(program, torch.ones(3)).graph()
+    assert "empty" not in overlays.max_errors(graph, torch.ones(3))

@@ -6,63 +6,18 @@ that it is in, so that graphs can be cut into stretches that come from one place
 stretch is the same whatever it is made of.
 """
 
-import re
 from collections.abc import Iterator, Sequence
-from difflib import SequenceMatcher
-from itertools import groupby
+from functools import partial
 from typing import NamedTuple
 
 import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.comparing.naming import called, counts, is_part, nodes_of, writes
+from calque.comparing.matching import common_ends, matched
+from calque.comparing.naming import called, nodes_of
+from calque.comparing.stretches import Stretch, single_calls, stretches
 from calque.tracing.core.origins import NodeOrigin, origin_of
-
-_QUOTED = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
-Chain = list[tuple[str, int]]
-
-
-class Place(NamedTuple):
-    """A line of the program, in one call of a module."""
-
-    file: str
-    line: int
-    path: str
-    call: int
-
-
-class Stretch(NamedTuple):
-    """Nodes in a row that come from one place."""
-
-    place: Place | None
-    nodes: list[Node]
-
-    @property
-    def leaving(self) -> list[Node]:
-        """The nodes that others use."""
-        inside = set(self.nodes)
-        return [n for n in self.nodes if any(counts(u) and u not in inside for u in n.users)]
-
-    @property
-    def calls(self) -> list[str]:
-        """The names of what its nodes call."""
-        return [called(node) for node in self.nodes if not is_part(node)]
-
-    @property
-    def is_nothing(self) -> bool:
-        """Returns True if it only calls layers that call nothing themselves."""
-        return set(self.calls) == {"Identity"}
-
-    @property
-    def writes(self) -> bool:
-        """Returns True if a node in it writes to a tensor that may be older."""
-        return any(map(writes, self.nodes))
-
-    @property
-    def is_layer(self) -> bool:
-        """Returns True if it is one call of a module, which another graph may have opened."""
-        return any(node.op == "call_module" for node in self.nodes)
 
 
 class Pair(NamedTuple):
@@ -85,26 +40,27 @@ class Odd(NamedTuple):
 
 
 def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
-    """The nodes of two graphs that stand for the same, and what has no counterpart, in order."""
+    """The nodes of two graphs that stand for the same, and what has no counterpart, in order.
+
+    If a graph knows no places, and only one of the two calls layers, it cannot be told what has a
+    counterpart inside of a layer.
+    """
     first, second = nodes_of(a), nodes_of(b)
     if [*map(called, first)] == [*map(called, second)]:
         yield from map(Pair, first, second)
         return
-    leaves = _leaves(a) | _leaves(b)
+    leaves = _leaves(a), _leaves(b)
+    has_places = all(any(map(origin_of, nodes)) for nodes in (first, second))
+    cut = partial(stretches, leaves=leaves[0] | leaves[1]) if has_places else single_calls
     rows, columns = (
-        [stretch for stretch in stretches(nodes, leaves) if not stretch.is_nothing]
-        for nodes in (first, second)
+        [stretch for stretch in cut(nodes) if not stretch.is_nothing] for nodes in (first, second)
     )
-    matcher = SequenceMatcher(None, [r.place for r in rows], [c.place for c in columns], False)
-    for tag, i, j, k, m in matcher.get_opcodes():
-        has_places = all(stretch.place is not None for stretch in (*rows[i:j], *columns[k:m]))
-        if tag == "equal" or (has_places and j - i == m - k):  # the same, or a version of it
-            for row, column in zip(rows[i:j], columns[k:m]):
-                yield from _within(row, column)
-            continue
-        if has_places:
-            yield from (Odd(row, None) for row in rows[i:j] if row.calls)
-            yield from (Odd(None, column) for column in columns[k:m] if column.calls)
+    is_as_deep = has_places or bool(leaves[0]) == bool(leaves[1])
+    for row, column in matched(rows, columns):
+        if row is not None and column is not None:
+            yield from _within(row, column)
+        elif is_as_deep and any(s.calls for s in (row, column) if s is not None):
+            yield Odd(row, column)
 
 
 def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
@@ -112,16 +68,34 @@ def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
     if [*map(called, a.nodes)] == [*map(called, b.nodes)]:
         yield from map(Pair, a.nodes, b.nodes)
         return
-    if a.calls != b.calls and not (a.is_layer or b.is_layer):
-        yield Odd(a, b)
-    if not (a.writes or b.writes):
-        yield from _like(a.leaving, b.leaving)
+    if a.is_layer or b.is_layer:
+        if _is_other_layer(a, b):
+            yield Odd(a, b)
+        yield from _outputs(a, b)
+        return
+    head, tail = common_ends(a.nodes, b.nodes)
+    ends = [len(side.nodes) - tail for side in (a, b)]
+    yield from map(Pair, a.nodes[:head], b.nodes[:head])
+    first, second = (Stretch(s.place, s.nodes[head:end]) for s, end in zip((a, b), ends))
+    if first.calls != second.calls:
+        yield Odd(*(part if part.calls else None for part in (first, second)))
+    yield from _outputs(first, second)
+    yield from map(Pair, a.nodes[ends[0] :], b.nodes[ends[1] :])
 
 
-def _like(left: list[Node], right: list[Node]) -> Iterator[Pair]:
+def _is_other_layer(a: Stretch, b: Stretch) -> bool:
+    """Returns True if both call a layer of one name, and it is not the same layer."""
+    kinds = [{n.target: called(n) for n in side.nodes if n.op == "call_module"} for side in (a, b)]
+    return any(kinds[0][name] != kinds[1][name] for name in kinds[0].keys() & kinds[1].keys())
+
+
+def _outputs(a: Stretch, b: Stretch) -> Iterator[Pair]:
     """What leaves both, in pairs: one with one, and of several those that look as no other does,
-    for they may be made in another order.
+    for they may be made in another order. Nothing if a node writes: values may be elsewhere.
     """
+    left, right = a.leaving, b.leaving
+    if a.writes or b.writes:
+        return
     if len(left) == len(right) == 1:
         yield Pair(left[0], right[0])
         return
@@ -134,47 +108,9 @@ def _like(left: list[Node], right: list[Node]) -> Iterator[Pair]:
 
 def _looks(node: Node) -> str:
     value = node.meta.get("val")
-    parts = value if isinstance(value, (tuple, list)) else (value,)
+    parts: Sequence[object] = value if isinstance(value, (tuple, list)) else (value,)
     tensors = (part for part in parts if isinstance(part, torch.Tensor))
     return str([(str(tensor.dtype), *map(str, tensor.shape)) for tensor in tensors])
-
-
-def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
-    """The nodes, cut where the place changes.
-
-    Args:
-        leaves: paths of modules whose inside is not told apart.
-    """
-    return [Stretch(place, [*run]) for place, run in groupby(nodes, lambda n: _place(n, leaves))]
-
-
-def _place(node: Node, leaves: set[str]) -> Place | None:
-    origin = origin_of(node)
-    if origin is None:
-        return None
-    chain = _chain(node)
-    path, call = next(
-        (link for link in chain if link[0] in leaves), chain[-1] if chain else ("", 0)
-    )
-    return Place(origin.file, origin.line, path, call)
-
-
-def _chain(node: Node) -> Chain:
-    """The calls of modules that a node is in, the outermost first."""
-    chain = []
-    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
-        number = str(key).rpartition("@")[2]
-        chain.append((path_of(path), int(number) if number.isdigit() and "@" in str(key) else 0))
-    return [link for link in chain if link[0]]
-
-
-def path_of(name: str) -> str:
-    """The path of a module by the name that some tracer has for it.
-
-    >>> path_of("layers.0"), path_of("L['self'].layers.0"), path_of("L['self']._modules['a'][1]")
-    ('layers.0', 'layers.0', 'a.1')
-    """
-    return _QUOTED.sub(r".\1", name.removeprefix("L['self']")).lstrip(".")
 
 
 def _leaves(graph: GraphModule) -> set[str]:

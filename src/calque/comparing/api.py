@@ -11,8 +11,8 @@ from torch.fx.graph_module import GraphModule
 
 from calque.comparing.alignment import Pair, aligned
 from calque.comparing.differences import Differences
-from calque.comparing.naming import vocabulary
-from calque.comparing.running import moved, same_random_numbers
+from calque.comparing.naming import asks_for_device, vocabulary
+from calque.comparing.running import moved, on_device, same_random_numbers
 from calque.comparing.sides import Side, differing
 from calque.comparing.structure import positions, structural
 from calque.tracing.record import Recording, record
@@ -56,7 +56,7 @@ def diff(
     Raises:
         TraceError: a module or function cannot be recorded.
         ValueError: `devices` does not have two entries.
-        Exception: an exception that both programs raise.
+        Exception: an exception that both programs raise, if nothing differs before it.
 
     >>> import calque, torch
     >>> def program(x):
@@ -72,19 +72,19 @@ def diff(
     runs = bool(args or kwargs)
     if devices is not None and (isinstance(devices, str) or len(devices) != 2):
         raise ValueError(f"devices are one for each graph, ('cpu', 'jax'), and not {devices!r}")
-    first, second = _graphs(a, b, args, kwargs)
+    on = devices or (None, None)
+    first, second = _graphs(a, b, on, args, kwargs)
     rows = list(aligned(first, second))
     found = Differences()
     if vocabulary(first) == vocabulary(second):
         found.found += structural(first, second, rows, not runs)
     if runs:
-        on = devices or (None, None)
         where = Side(first, on[0], args, kwargs), Side(second, on[1], args, kwargs)
         pairs = [row for row in rows if isinstance(row, Pair)]
         tolerances = {"rtol": rtol, "atol": atol}
         found.compared = len(pairs)
         found.found += differing(*where, pairs, tolerances)
-    order = positions(rows)
+    order = positions(rows, first, second)
     found.found.sort(key=lambda each: order.get(each.a or each.b, len(rows)))  # results come last
     return found
 
@@ -93,16 +93,28 @@ def diff(
 
 
 def _graphs(
-    a: Any, b: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    a: Any,
+    b: Any,
+    devices: tuple[str | None, str | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> tuple[GraphModule, GraphModule]:
     """Both as graphs; what is none is recorded at the level of the other."""
     made = [_graph_of(each) for each in (a, b)]
     for i, given in enumerate((a, b)):
-        if made[i] is None:
-            made[i] = _recorded(given, made[1 - i], args, kwargs)
+        if made[i] is not None:
+            continue
+        try:
+            made[i] = _recorded(given, made[1 - i], devices[i], args, kwargs)
+        except Exception as error:
+            error.add_note(f"calque.diff was recording {'ab'[i]}, its {_ORDINALS[i]} program")
+            raise
     first, second = made
     assert first is not None and second is not None
     return first, second
+
+
+_ORDINALS = ("first", "second")
 
 
 def _graph_of(given: Any) -> GraphModule | None:
@@ -118,22 +130,44 @@ def _graph_of(given: Any) -> GraphModule | None:
 
 
 def _recorded(
-    program: Any, other: GraphModule | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+    program: Any,
+    other: GraphModule | None,
+    device: str | None,
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
 ) -> GraphModule:
-    """The graph of a copy of a program, as deep as another graph."""
+    """The graph of a copy of a program, as deep as another graph.
+
+    It is recorded where its arguments are, and if it asks where that is, on its device.
+    """
     if not (args or kwargs):
         raise TypeError("a program is recorded to be compared: give the arguments of a call")
+    level = "calls" if other is None else vocabulary(other)
+    targets = other.graph.find_nodes(op="call_module") if other is not None else ()
+    leaves = {str(node.target) for node in targets}
+
+    def graph_on(device: str | None) -> GraphModule:
+        recording = _run(program, device, args, kwargs)
+        if level != "calls":
+            return recording.graph("aten")
+        return recording.graph(leaf=lambda module, path: path in leaves)
+
+    graph = graph_on(None)
+    return graph_on(device) if device is not None and asks_for_device(graph) else graph
+
+
+def _run(
+    program: Any, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
+) -> Recording:
+    """A recording of a copy of a program, on a device."""
     is_method = isinstance(program, types.MethodType)
     owner = program.__self__ if is_method else program
     twin = copy.deepcopy(owner) if isinstance(owner, torch.nn.Module) else None
     if twin is not None:
+        twin = twin if device is None else twin.to(device)
         program = types.MethodType(program.__func__, twin) if is_method else twin
-    with same_random_numbers("cpu"):
-        recording = record(program, *moved(args, None), **moved(kwargs, None))
+    with same_random_numbers("cpu"), on_device(device):
+        recording = record(program, *moved(args, device), **moved(kwargs, device))
     if twin is not None:
         twin.load_state_dict(owner.state_dict())  # the recorded run may have changed it
-    if other is not None and vocabulary(other) != "calls":
-        return recording.graph("aten")
-    targets = other.graph.find_nodes(op="call_module") if other is not None else ()
-    leaves = {str(node.target) for node in targets}
-    return recording.graph(leaf=lambda module, path: path in leaves)
+    return recording

@@ -10,7 +10,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
-from calque.tracing.graph.checks import CHECKS, assign, in_place
+from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place
 from calque.tracing.graph.purity import name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.unseen_writes import is_view
@@ -48,6 +48,8 @@ def counts(node: Node) -> bool:
     """Returns True if a node computes, and neither checks something nor reads what is checked."""
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
+    if node.target is torch.ops.aten.detach.default and not node.users:
+        return False  # what `make_fx` keeps for a backward pass
     return not (node.users and all(user.target in _GUARDS for user in node.users))
 
 
@@ -64,7 +66,7 @@ def called(node: Node) -> str:
     """
     target: Any = node.target
     if node.op == "call_module":
-        module = _module(node)
+        module = module_of(node)
         return type(module).__name__ if module is not None else str(target)
     if target is in_place:
         return _spelled(str(node.args[0]), True)
@@ -117,7 +119,8 @@ def _spelled(name: str, is_operator: bool) -> str:
     return _SPELLINGS.get(name, name)
 
 
-def _module(node: Node) -> Any:
+def module_of(node: Node) -> Any:
+    """The layer that a node calls."""
     owner = node.graph.owning_module
     return owner.get_submodule(str(node.target)) if owner is not None else None
 
@@ -152,7 +155,7 @@ def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> boo
     """Returns True if two graphs give values that may be the same, in containers that are."""
     first, second = result_of(a), result_of(b)
     if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
-        first, second = [*_flat(first)], [*_flat(second)]  # an object in one of them
+        first, second = [*flat(first)], [*flat(second)]  # an object in one of them
     return _same(first, second, twins)
 
 
@@ -170,10 +173,11 @@ def nodes_in(value: Any) -> Iterator[Node]:
     return (part for part in tree_leaves(value) if isinstance(part, Node))
 
 
-def _flat(value: Any) -> Iterator[Any]:
+def flat(value: Any) -> Iterator[Any]:
+    """The parts of a result, and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
-            yield from _flat(part.args[1:])
+            yield from flat(part.args[1:])
         else:
             yield part
 
@@ -272,7 +276,15 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
         return _same(*parts, twins)
     if isinstance(a, float) and isinstance(b, float) and a != a:
         return b != b
+    if isinstance(a, torch.device) and isinstance(b, torch.device):
+        return True  # where a graph runs is no part of its structure
     return type(a) is type(b) and bool(a == b)
+
+
+def asks_for_device(graph: GraphModule) -> bool:
+    """Returns True if a graph checks where its inputs are, because its program has asked."""
+    checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
+    return any("device" in str(node.args[2:]) for node in checks)
 
 
 def vocabulary(graph: GraphModule) -> str:

@@ -13,7 +13,7 @@ from torch.fx.node import Node
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import pytree
+from calque.upstream.torch_internals import LazyGraphModule, pytree
 
 
 class Run(torch.fx.Interpreter):
@@ -37,6 +37,7 @@ class Run(torch.fx.Interpreter):
     def result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """Returns the graph's result for a call; None where it raises."""
         module: Any = self.module
+        LazyGraphModule.force_recompile(module)  # until then its signature says nothing
         bound = inspect.signature(module.forward).bind(*args, **kwargs)
         bound.apply_defaults()
         placeholders = module.graph.find_nodes(op="placeholder")
@@ -103,6 +104,11 @@ def same_random_numbers(device: str) -> Iterator[None]:
         return
     with torch.random.fork_rng(devices=(0,), device_type=kind):
         yield
+
+
+def on_device(device: str | None) -> Any:
+    """A context in which tensors are made on a device that are made on none in particular."""
+    return torch.device(device) if device is not None else contextlib.nullcontext()
 
 
 def moved(value: Any, device: str | None) -> Any:

@@ -1,9 +1,8 @@
 """The two graphs that are compared, each run by itself."""
 
-import contextlib
 import copy
 import warnings
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -12,10 +11,10 @@ from torch.fx.node import Node
 
 from calque.comparing.alignment import Pair, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import has_values
-from calque.comparing.running import Run, moved, same_random_numbers
-from calque.comparing.values import compared, kept, other_structure, parts_of
-from calque.tracing.core.origins import origin_of
+from calque.comparing.naming import flat, has_values, result_of
+from calque.comparing.running import Run, moved, on_device, same_random_numbers
+from calque.comparing.values import NUMBERS, compared, kept, other_structure, parts_of
+from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Side:
@@ -27,6 +26,7 @@ class Side:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own tree specs
             self.graph: GraphModule = copy.deepcopy(graph)
+        self._own = {node.name: node for node in graph.graph.nodes}
         if device is not None:
             self.graph.to(device)
         self.device: str = device or "cpu"
@@ -37,22 +37,23 @@ class Side:
         self.changed: set[str] = set()
 
     def run(self, see: Any) -> list[Any]:
-        """Returns the graph's result, and what it has made of its arguments and buffers."""
+        """Returns the graph's result, and what it has made of its arguments and state."""
         run = Run(self.graph, see)
-        before = {name: buffer._version for name, buffer in self.graph.named_buffers()}
-        with same_random_numbers(self.device), _on(self._there):
+        before = {name: tensor._version for name, tensor in self._state()}
+        with same_random_numbers(self.device), on_device(self._there):
             result = run.result(self.args, self.kwargs)
-        self.failed = run.failed
-        after = dict(self.graph.named_buffers())
+        if run.failed is not None:
+            self.failed = self._own[run.failed[0].name], run.failed[1]
+        after = dict(self._state())
         self.changed = {name for name in after if after[name]._version != before.get(name)}
         return [result, self.args, self.kwargs, after]
 
+    def _state(self) -> Iterator[tuple[str, torch.Tensor]]:
+        yield from self.graph.named_parameters()
+        yield from self.graph.named_buffers()
+
 
 _CONSTANT = "_tensor_constant"
-
-
-def _on(device: str | None) -> Any:
-    return torch.device(device) if device is not None else contextlib.nullcontext()
 
 
 def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[Difference]:
@@ -82,39 +83,82 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
 
     first, second = a.run(keep), b.run(compare)
     yield from found
-    if a.failed is not None and b.failed is not None:
-        raise a.failed[1]
     if a.failed is not None or b.failed is not None:
-        yield _failed(a, b)
+        yield from _failed(a, b, not found)
         return
     names = "the result", "the arguments, as they are left,", "the keywords, as they are left,"
-    for name, x, y in zip(names, first, second):
-        yield from _of_ends(name, x, y, tolerances)
-    left, right = first[3], second[3]
-    for name in left.keys() & right.keys():
-        if name.startswith(_CONSTANT) and not (name in a.changed or name in b.changed):
-            continue  # each tracer counts its own
-        what = f"the buffer {name}, as it is left,"
-        yield from _of_ends(what, left[name], right[name], tolerances)
+    for i, (name, x, y) in enumerate(zip(names, first, second)):
+        origins = [node and origin_of(node) for node in _given(a)] if not i else []
+        yield from _of_ends(name, x, y, tolerances, origins)
+    yield from _of_state(a, b, first[3], second[3], tolerances)
 
 
-def _failed(a: Side, b: Side) -> Difference:
-    side, failed = ("a", a.failed) if a.failed is not None else ("b", b.failed)
+def _of_state(
+    a: Side, b: Side, left: dict[str, Any], right: dict[str, Any], tolerances: Any
+) -> Iterator[Difference]:
+    """Of buffers, and of the parameters that were written to."""
+    changed = a.changed | b.changed
+    for name in left:
+        is_own = isinstance(left[name], torch.nn.Parameter) or name.startswith(_CONSTANT)
+        if name not in right or (is_own and name not in changed):
+            continue  # each tracer counts its own constants
+        kind = "parameter" if isinstance(left[name], torch.nn.Parameter) else "buffer"
+        yield from _of_ends(
+            f"the {kind} {name}, as it is left,", left[name], right[name], tolerances
+        )
+
+
+def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
+    """Yields where one raises, or both do, but not the same.
+
+    Args:
+        is_alike: whether nothing differed before.
+    """
+    told = {
+        name: f"{type(side.failed[1]).__name__}: {side.failed[1]}"
+        for name, side in (("a", a), ("b", b))
+        if side.failed is not None
+    }
+    nodes = a.failed and a.failed[0], b.failed and b.failed[0]
+    failed = nodes[0] or nodes[1]
     assert failed is not None
-    node, error = failed
-    nodes = (node, None) if side == "a" else (None, node)
-    told = f"only {side} raises {type(error).__name__}: {error}"
-    return Difference("error", told, *nodes, origin_of(node))
+    if len(told) == 1:
+        (name, what), *_ = told.items()
+        yield Difference("error", f"only {name} raises {what}", *nodes, origin_of(failed))
+    elif told["a"] != told["b"]:
+        what = f"a raises {told['a']}\nand b {told['b']}"
+        yield Difference("error", what, *nodes, origin_of(failed))
+    elif is_alike and a.failed is not None:
+        raise a.failed[1]
 
 
-def _of_ends(name: str, a: Any, b: Any, tolerances: Any) -> Iterator[Difference]:
+def _given(side: Side) -> list[Node | None]:
+    """The node of each tensor or number in the result of a graph, in order."""
+    parts = (part for part in flat(result_of(side.graph)) if isinstance(part, (Node, *NUMBERS)))
+    return [part if isinstance(part, Node) else None for part in parts]
+
+
+def _of_ends(
+    name: str, a: Any, b: Any, tolerances: Any, origins: Sequence[NodeOrigin | None] = ()
+) -> Iterator[Difference]:
+    """Yields how two results differ.
+
+    Args:
+        origins: where each tensor or number in the first comes from; there may be none.
+    """
     first, second = parts_of(a), parts_of(b)
     other = other_structure(first.structure, second.structure)
     if other is not None:
         yield Difference("structure", f"{name}: {other}", None, None, None)
-    if other is not None and len(first.leaves) != len(second.leaves):
+    if len(first.leaves) != len(second.leaves):
+        if other is None:
+            what = f"{len(first.leaves)} tensors or numbers against {len(second.leaves)}"
+            yield Difference("structure", f"{name}: {what}", None, None, None)
         return
-    unlike = compared(first.leaves, second.leaves, tolerances)
-    if unlike is not None:
-        kind, what, *errors = unlike
-        yield Difference(kind, f"{name}: {what}", None, None, None, *errors)
+    known = origins if len(origins) == len(first.leaves) else [None] * len(first.leaves)
+    for x, y, origin in zip(first.leaves, second.leaves, known):
+        unlike = compared([x], [y], tolerances)
+        if unlike is not None:
+            kind, what, *errors = unlike
+            yield Difference(kind, f"{name}: {what}", None, None, origin, *errors)
+            return

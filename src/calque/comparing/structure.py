@@ -6,20 +6,36 @@ from typing import Any
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.comparing.alignment import Odd, Pair, Stretch, origin_of_pair
+from calque.comparing.alignment import Odd, Pair, origin_of_pair
 from calque.comparing.differences import Difference
-from calque.comparing.naming import called, is_part, result_of, same_arguments, same_results
+from calque.comparing.naming import (
+    called,
+    is_part,
+    module_of,
+    result_of,
+    same_arguments,
+    same_results,
+)
+from calque.comparing.settings import other_settings
+from calque.comparing.stretches import Stretch
 from calque.tracing.core.origins import origin_of
 
 
-def positions(rows: list[Pair | Odd]) -> dict[Any, int]:
-    """Returns where each node of either graph stands among the rows."""
-    found: dict[Any, int] = {}
+def positions(rows: list[Pair | Odd], *graphs: GraphModule) -> dict[Any, float]:
+    """Returns where each node of the graphs stands among the rows: guards and inputs, which have no
+    row, before the next node that has one.
+    """
+    found: dict[Any, float] = {}
     for i, row in enumerate(rows):
         parts = [
             n for part in row if part for n in (part.nodes if isinstance(row, Odd) else [part])
         ]
         found.update(dict.fromkeys(parts, i))
+    for graph in graphs:
+        following: float = len(rows)
+        for node in reversed(graph.graph.nodes):
+            following = found.get(node, following)
+            found.setdefault(node, following - 0.5)
     return found
 
 
@@ -45,9 +61,19 @@ def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Diffe
             yield _odd(row)
         elif _takes_other_part(row, twins):
             continue
-        elif called(row.a) == called(row.b) and not same_arguments(row.a, row.b, twins):
-            what = f"{row.a.format_node()} against {row.b.format_node()}"
-            yield Difference("structure", what, *row, origin_of_pair(row))
+        elif called(row.a) == called(row.b):
+            what = _other_call(row, twins)
+            if what is not None:
+                yield Difference("structure", what, *row, origin_of_pair(row))
+
+
+def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
+    """How two calls of the same differ; None if they do not."""
+    if not same_arguments(row.a, row.b, twins):
+        return f"{row.a.format_node()} against {row.b.format_node()}"
+    if row.a.op == row.b.op == "call_module":
+        return other_settings(module_of(row.a), module_of(row.b))
+    return None
 
 
 def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:

@@ -12,6 +12,7 @@ from calque.tracing.graph.checks import class_name
 from calque.tracing.graph.templates import take_apart
 from calque.upstream.torch_internals import tree_leaves
 
+NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, enum.Enum)
 
 Found = tuple[Kind, str, float | None, float | None]
@@ -26,7 +27,7 @@ def kept(value: Any) -> list[Any]:
 def _is_compared(leaf: Any) -> bool:
     if isinstance(leaf, torch.Tensor):
         return not leaf.is_meta
-    return isinstance(leaf, (bool, int, float, complex))
+    return isinstance(leaf, NUMBERS)
 
 
 def _copied(leaf: Any) -> Any:

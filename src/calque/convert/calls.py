@@ -19,7 +19,7 @@ from torch.fx.node import Node
 
 from calque.convert.named_arguments import named_arguments
 from calque.convert.names import name_of
-from calque.convert.structure import GUARDS, container_of, given_by, makes_container
+from calque.convert.structure import container_of, given_by, is_guard, makes_container
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.tracing.core.origins import NodeOrigin, origin_of
 from calque.tracing.graph.answers import expect_answer
@@ -98,7 +98,7 @@ class Calls:
             elif node.op == "output":
                 self.outputs = self._plain(node.args[0])
                 self.results = [self._infos[part] for part in given_by(node.args[0])]
-            elif node.target in GUARDS or self._only_for_guards(node):
+            elif is_guard(node) or self._only_for_guards(node):
                 continue
             elif node.target in (operator.getitem, getattr) and self._is_part(node):
                 self._infos[node] = self._part(node)
@@ -113,8 +113,8 @@ class Calls:
         """Returns True if a node is part of a check of inputs; a value that is read is the
         program's.
         """
-        users = {user.target for user in node.users}
-        return bool(users) and users <= GUARDS and expect_answer not in users
+        reads = any(user.target is expect_answer for user in node.users)
+        return bool(node.users) and all(map(is_guard, node.users)) and not reads
 
     def _is_part(self, node: Node) -> bool:
         whole: Any = node.args[0]

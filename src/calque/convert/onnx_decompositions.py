@@ -9,6 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from calque.convert.onnx_places import PLACES
+from calque.convert.onnx_special import SPECIAL, is_negative
 
 
 def _attend(
@@ -189,15 +190,40 @@ def _trilinear(
     return (parts[0] * parts[1] * parts[2]).sum(sumdim)
 
 
-def _is_negative(x: Tensor) -> Tensor:
-    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
+def _embedding_bag(
+    weight: Tensor,
+    indices: Tensor,
+    offsets: Tensor,
+    scale_grad_by_freq: bool = False,
+    mode: int = 0,
+    sparse: bool = False,
+    per_sample_weights: Tensor | None = None,
+    include_last_offset: bool = False,
+    padding_idx: int = -1,
+) -> tuple[Tensor | None, ...]:
+    """The sum, the mean or the maximum of each bag; the other results have no form here."""
+    starts = offsets[:-1] if include_last_offset else offsets
+    bags = (torch.arange(indices.shape[0]).unsqueeze(1) >= starts).sum(1) - 1
+    rows = weight.index_select(0, indices)
+    if per_sample_weights is not None:
+        rows = rows * per_sample_weights.unsqueeze(1)
+    places = bags.unsqueeze(1).expand(rows.shape)
+    is_kept = (indices != padding_idx).unsqueeze(1)
+    empty = torch.zeros(starts.shape[0], rows.shape[1], dtype=rows.dtype)
+    counts = empty.scatter_add(0, places, is_kept.to(rows.dtype).expand(rows.shape))
+    if mode == 2:
+        rows = torch.where(is_kept, rows, float("-inf"))
+        found = empty.scatter_reduce(0, places, rows, "amax", include_self=False)
+        return torch.where(counts == 0, 0.0, found), None, None, None
+    found = empty.scatter_add(0, places, torch.where(is_kept, rows, 0.0))
+    return found / counts.clamp(min=1) if mode == 1 else found, None, None, None
 
 
 def _copysign(self: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     size = self.to(dtype).abs()
-    return torch.where(_is_negative(other), -size, size)
+    return torch.where(is_negative(other), -size, size)
 
 
 def _or_the_other(largest: Callable[..., Tensor]) -> Callable[..., Tensor]:
@@ -253,6 +279,8 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.expm1.default: _expm1,
     _aten.index_add.default: _index_add,
     _aten.addbmm.default: _addbmm,
+    _aten._embedding_bag.default: _embedding_bag,
+    _aten._embedding_bag_forward_only.default: _embedding_bag,
     _aten.bucketize.Tensor: _bucketize,
     _aten.bucketize.Scalar: _bucketize,
     _aten.copysign.Tensor: _copysign,
@@ -267,6 +295,7 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.searchsorted.Scalar: _searchsorted,
     _aten._trilinear.default: _trilinear,
     **PLACES,
+    **SPECIAL,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),
 }
 WRITTEN_HERE |= {

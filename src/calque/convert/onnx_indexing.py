@@ -7,7 +7,7 @@ import numpy as np
 import torch
 
 from calque.convert.calls import array_of
-from calque.convert.onnx_calls import OnnxCall
+from calque.convert.onnx_calls import OnnxCall, kind_of
 
 RESHAPES = ("view", "reshape", "_unsafe_view", "expand", "unsqueeze", "squeeze")
 CREATIONS = ("arange", "full", "zeros", "ones", "scalar_tensor", "eye", "linspace", "logspace")
@@ -36,7 +36,8 @@ def _transpose(c: OnnxCall) -> None:
         order = [dim % len(order) for dim in c["dims"]]
     else:
         first, second = (c["dim0"], c["dim1"]) if "dim0" in c.call.arguments else (0, -1)
-        order[first], order[second] = order[second], order[first]
+        if len(order) > 1:  # `t` takes vectors, and numbers
+            order[first], order[second] = order[second], order[first]
     x = [c.name("self")]
     if order:
         c.add("Transpose", x, perm=order)
@@ -145,6 +146,7 @@ def _fill(c: OnnxCall) -> None:
 
 
 def _scatter(c: OnnxCall) -> None:
+    _refuse_numbers(c)
     index, reduction = c["index"], _REDUCTIONS[c.get("reduce")]
     if reduction != "none" and c.out.dtype == "bool":
         c.refuse("a scatter that reduces booleans")
@@ -161,13 +163,46 @@ _REDUCTIONS = {None: "none", "add": "add", "multiply": "mul", "sum": "add", "pro
 _REDUCTIONS |= {"amax": "max", "amin": "min"}
 
 
+def _refuse_numbers(c: OnnxCall) -> None:
+    if not c.rank():
+        c.refuse("a scatter into a number")
+
+
 def _scatter_reduce(c: OnnxCall) -> None:
-    if c["reduce"] not in _REDUCTIONS or not c["include_self"]:
-        c.refuse("a scatter that gives means, or leaves out what was there")
-    _scatter(c)
+    """The mean, too; and without what was there, where something is scattered to."""
+    _refuse_numbers(c)
+    kind, dtype = c["reduce"], str(c.out.dtype)
+    if dtype == "bool" or (kind == "mean" and not c.is_floating()):
+        c.refuse(f"a scatter that reduces by {kind}, of {dtype}")
+    index, axis = c["index"], {"axis": c["dim"]}
+    value, shape = c.graph.value, index.shape
+    source = value("Slice", [c.name("src"), *(_whole(c, n) for n in _corner(shape))])
+    places, x = c.name("index"), c.name("self")
+    if not c["include_self"]:
+        start = c.graph.constant(np.full(shape, _neutral(kind, dtype), np.dtype(dtype)))
+        x = value("ScatterElements", [x, places, start], **axis)
+    if kind != "mean":
+        c.add("ScatterElements", [x, places, source], reduction=_REDUCTIONS[kind], **axis)
+        return
+    total = value("ScatterElements", [x, places, source], reduction="add", **axis)
+    counts = c.graph.constant(np.full(c.shape, float(c["include_self"]), np.dtype(dtype)))
+    ones = c.graph.constant(np.ones(shape, np.dtype(dtype)))
+    counts = value("ScatterElements", [counts, places, ones], reduction="add", **axis)
+    c.add("Div", [total, value("Max", [counts, c.named(1, dtype)])])
+
+
+def _neutral(kind: str, dtype: str) -> Any:
+    """What a reduction begins with."""
+    if kind in ("sum", "mean", "prod"):
+        return float(kind == "prod")
+    limits: Any = np.iinfo(dtype) if "int" in dtype else None
+    if limits is None:
+        return -np.inf if kind == "amax" else np.inf
+    return limits.min if kind == "amax" else limits.max
 
 
 def _scatter_add(c: OnnxCall) -> None:
+    _refuse_numbers(c)
     if c.out.dtype == "bool":
         c.refuse("a scatter that adds booleans")
     index = c["index"]
@@ -221,10 +256,17 @@ def _put_by_mask(c: OnnxCall, given: list[Any], dims: list[int]) -> None:
 
 def _sort(c: OnnxCall) -> None:
     c.shown("stable")  # equal elements stay in their order
+    if not c.rank():
+        c.refuse("the order of a number")
     names = [out.name for out in c.call.outputs]
     count = _whole(c, [c["self"].shape[c["dim"]]])
-    options = {"largest": int(c["descending"]), "sorted": 1}
-    c.graph.add("TopK", [c.name("self"), count], names, axis=c["dim"], **options)
+    options = {"axis": c["dim"], "largest": int(c["descending"]), "sorted": 1}
+    if c.out.dtype != "bool":
+        c.graph.add("TopK", [c.name("self"), count], names, **options)
+        return
+    wide = f"{c.graph.fresh()}.wide"  # booleans have no order in ONNX
+    c.graph.add("TopK", [c.name("self", "int32"), count], [wide, *names[1:]], **options)
+    c.add("Cast", [wide], to=kind_of("bool"))
 
 
 def _index_select(c: OnnxCall) -> None:

@@ -188,16 +188,31 @@ def _adaptive_pool(c: OnnxCall) -> None:
 
 
 def _whole_pool(kind: str) -> Callable[[OnnxCall], None]:
-    """Adaptive pooling where each result is of as many elements as every other."""
+    """Adaptive pooling; where each result is of as many elements as every other, it is pooling."""
 
     def convert(c: OnnxCall) -> None:
         sizes, wanted = c["self"].shape[-len(c["output_size"]) :], c["output_size"]
         if any(size % count for size, count in zip(sizes, wanted, strict=True)):
-            c.refuse(f"adaptive pooling of {list(sizes)} to {list(wanted)}, which divide unevenly")
+            _pool_unevenly(c, "ReduceMax" if kind == "MaxPool" else "ReduceMean", sizes, wanted)
+            return
         kernel = [size // count for size, count in zip(sizes, wanted)]
         c.add(kind, [c.name("self")], kernel_shape=kernel, strides=kernel)
 
     return convert
+
+
+def _pool_unevenly(c: OnnxCall, reduce: str, sizes: list[int], wanted: list[int]) -> None:
+    """Pooling of one dimension after the other, part by part."""
+    value, found = c.graph.value, c.name("self")
+    for axis, (size, count) in enumerate(zip(sizes, wanted, strict=True), c.rank() - len(sizes)):
+        axes, parts = c.graph.constant([axis], np.int64), []
+        for i in range(count):
+            ends = [i * size // count, -(-(i + 1) * size // count)]
+            limits = [c.graph.constant([end], np.int64) for end in ends]
+            part = value("Slice", [found, *limits, axes])
+            parts.append(value(reduce, [part, axes], keepdims=1))
+        found = value("Concat", parts, axis=axis)
+    c.add("Identity", [found])
 
 
 def _along_each(c: OnnxCall, matrices: list[torch.Tensor]) -> None:

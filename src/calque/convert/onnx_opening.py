@@ -31,7 +31,7 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
     Args:
         graph: of ATen operators, with `val` in their `meta`.
         converted: names of operators that stay as they are. An operator of which some part would
-            not be one of these stays too.
+            not be one of these stays too, unless no input has a part in it: then it is computed.
     """
     table = {
         target: function
@@ -42,8 +42,9 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
     for node in list(made.graph.nodes):
         if node.target in table:
             inner = _consists_of(node, table)
-            if inner is not None and _is_converted(inner, converted):
+            if inner is not None and _is_converted(inner, converted) and _gives(inner, node):
                 _replace(made, node, inner)
+    _compute_constants(made, converted)
     _flatten_objects(made.graph)
     _settle_constant_guards(made)
     _remove_unused(made.graph)
@@ -74,6 +75,34 @@ def _settle_constant_guards(graph: GraphModule) -> None:
                 if node not in run.env:
                     run.env[node] = run.run_node(node)
             graph.graph.erase_node(guard)
+
+
+def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
+    """Put what operators give that are not converted in their place, where no input has a part."""
+    run = torch.fx.Interpreter(graph)
+    for node in list(graph.graph.nodes):
+        if not isinstance(node.target, OpOverload) or str(node.target) in converted:
+            continue
+        needed = [*_needed_by(node), node]
+        if not all(map(_is_constant, needed)):
+            continue
+        with torch.no_grad():
+            for each in needed:
+                if each not in run.env:
+                    run.env[each] = run.run_node(each)
+        _give(graph, node, run.env[node])
+
+
+def _give(graph: GraphModule, node: Node, found: Any) -> None:
+    """Put a constant, or several, in the place of a node."""
+    if isinstance(found, Tensor):
+        with graph.graph.inserting_before(node):
+            node.replace_all_uses_with(_constant(graph, found.detach().clone(), node))
+    elif isinstance(found, (tuple, list)):
+        for use in [user for user in node.users if user.target is operator.getitem]:
+            place: Any = use.args[1]
+            _give(graph, use, found[place])
+            graph.graph.erase_node(use)
 
 
 def _needed_by(node: Node) -> list[Node]:
@@ -138,6 +167,15 @@ def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
         for n in inner.graph.nodes
         if n.op == "call_function"
     )
+
+
+def _gives(inner: GraphModule, node: Node) -> bool:
+    """Returns True if a graph gives all results of an operator that are used."""
+    result: Any = inner.graph.output_node().args[0]
+    if isinstance(result, Node):
+        return True
+    places = [user.args[1] for user in node.users if user.target is operator.getitem]
+    return len(places) == len(node.users) and all(result[place] is not None for place in places)
 
 
 def _is_tuple(target: Any) -> bool:

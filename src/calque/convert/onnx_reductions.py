@@ -153,7 +153,8 @@ def _extreme(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _running_sum(c: OnnxCall) -> None:
-    c.add("CumSum", [c.name("self", c.out.dtype), c.graph.constant(c["dim"], np.int64)])
+    x, dim = c.name("self", c.out.dtype), c.graph.constant(c["dim"], np.int64)
+    c.add("CumSum", [x, dim]) if c.rank() else c.add("Identity", [x])
 
 
 def _largest(c: OnnxCall) -> None:

@@ -50,7 +50,7 @@ def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[st
 
     after = step(body, {**{name: name for name in starts}, "each": "each"})
     given = [info(name, start, start.shape) for name, start in starts.items()]
-    own = np.dtype(str(c.out.dtype))
+    own = starts[shown[0]].dtype
     given.append(helper.make_tensor_value_info("each", kind_of(own.name), shape))
     made = [(f"next_{name}", after[name], name) for name in starts]
     made += [(f"shown_{name}", after[name], name) for name in shown]
@@ -60,9 +60,14 @@ def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[st
     loop = helper.make_graph(body.nodes, "scan", given, results, body.constants)
     inputs = [c.graph.constant(start) for start in starts.values()] + [c.name("self", own.name)]
     ends = [f"{c.graph.fresh()}.{name}" for name in starts]
-    names = ends + [out.name for out in c.call.outputs]
+    results = [out.name for out in c.call.outputs]
+    is_narrow = own.name != c.out.dtype
+    first = f"{c.graph.fresh()}.first" if is_narrow else results[0]
     axes = {"scan_input_axes": [dim], "scan_output_axes": [dim] * len(shown)}
+    names = [*ends, first, *results[1:]]
     c.graph.add("Scan", inputs, names, body=loop, num_scan_inputs=1, **axes)
+    if is_narrow:
+        c.add("Cast", [first], to=kind_of(c.out.dtype))
 
 
 def _start(c: OnnxCall, value: Any) -> np.ndarray:
@@ -95,9 +100,7 @@ def _running_extreme(kind: str) -> Callable[[OnnxCall], None]:
 
     def convert(c: OnnxCall) -> None:
         c.shown("dim")
-        dtype = str(c.out.dtype)
-        if dtype == "bool":
-            c.refuse("the largest or the smallest of booleans")
+        dtype = "int32" if c.out.dtype == "bool" else str(c.out.dtype)  # booleans have no order
         if _is_trivial(c):
             return
 
@@ -115,7 +118,7 @@ def _running_extreme(kind: str) -> Callable[[OnnxCall], None]:
                 "step": body.value("Add", v["step"], body.constant(1, "int64")),
             }
 
-        best = _start(c, 0)
+        best = _start(c, 0).astype(dtype)
         starts = {"best": best, "place": np.zeros(best.shape, np.int64)}
         _scan(c, {**starts, "step": np.zeros((), np.int64)}, step, ["best", "place"])
 

@@ -14,7 +14,7 @@ from calque.convert.calls import Call, Calls
 from calque.convert.names import function_names, is_operator, operator_names
 from calque.convert.opened_modules import Opened, call_of
 from calque.convert.opening import opened
-from calque.convert.structure import needless
+from calque.convert.structure import is_label, needless
 from calque.convert.tensor_infos import TensorInfo
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
@@ -214,7 +214,7 @@ class Converters:
         """The calls that are to be converted, and the modules that are opened though claimed."""
         if isinstance(program, GraphModule):
             calls = Calls(program)
-            return self._opened(calls) if self.level == "function" else calls, []
+            return self._opened(calls) if self.level == "function" else self._labelless(calls), []
         if not isinstance(program, Recording):
             raise TypeError(
                 f"a recording or a graph is converted, and this is a {type(program).__name__}: "
@@ -228,7 +228,13 @@ class Converters:
             calls, modules = self._with_modules(program)
             if any(self.find(call) is not None for call in calls):
                 return self._opened(calls), modules
-        return Calls(program.graph("aten")), modules
+        return self._labelless(Calls(program.graph("aten"))), modules
+
+    def _labelless(self, calls: Calls) -> Calls:
+        """The calls without those that only a profiler sees, where nobody claims them."""
+        unclaimed = {call.name for call in calls if self.find(call) is None}
+        labels = {n for n in calls.graph.graph.nodes if is_label(n) and n.name in unclaimed}
+        return Calls(calls.graph, labels) if labels else calls
 
     def _with_modules(self, program: Recording) -> tuple[Calls, list[Opened]]:
         """The calls of modules that are claimed, and those of functions outside of them.

@@ -30,6 +30,7 @@ from calque.convert.arguments import written
 from calque.convert.digests import DIGEST, digest
 from calque.convert.errors import ConversionError
 from calque.convert.reading import is_read, read_of, with_single_reads
+from calque.convert.structure import is_label
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.checks import CHECKS
@@ -117,7 +118,7 @@ class _Writer:
         for node in self._graph.graph.nodes:
             if node.op == "output":
                 outputs = self._value(node.args[0])
-            elif node.target in _NO_OPERATORS or node.op == "get_attr":
+            elif node.target in _NO_OPERATORS or node.op == "get_attr" or is_label(node):
                 continue
             elif node.op == "placeholder" or self._is_part_of_input(node):
                 self._inputs[node] = node.name

@@ -22,8 +22,14 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree
 
 GUARDS: frozenset[Any] = CHECKS | {expect_answer, expect_one}
+_EXPORTED_GUARDS = "_guards_fn"
 _MARKS = frozenset((*BEGINNINGS, *ENDS))
 _MAKERS = (rebuilt, made_by, with_attributes)
+
+
+def is_guard(node: Node) -> bool:
+    """Returns True if a node checks what its tracer has assumed, and computes nothing."""
+    return node.target in GUARDS or str(node.target) == _EXPORTED_GUARDS
 
 
 def makes_container(node: Node) -> bool:
@@ -70,13 +76,20 @@ def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node
     """
     nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
     nodes = [n for n in nodes if not is_claimed(n)]
-    found = {n for n in nodes if _asks(n) and _runs_nothing(n, graph)}
+    found = {n for n in nodes if is_label(n) or (_asks(n) and _runs_nothing(n, graph))}
     for begin in [n for n in graph.graph.nodes if n.target in BEGINNINGS]:
         ends = [user for user in begin.users if user.target in ENDS]
         block = _through(begin, max(ends)) if ends else []
         if all(n in found or _knows_no_mode(n) for n in block):
             found.update(n for n in block if n.target in _MARKS and n in nodes)
     return found
+
+
+def is_label(node: Node) -> bool:
+    """Returns True if a node begins or ends a block that only a profiler sees."""
+    name = getattr(node.target, "_qualified_op_name", None)
+    name = name or (node.target.name() if isinstance(node.target, OpOverload) else "")
+    return str(name).startswith("profiler::")
 
 
 def _asks(node: Node) -> bool:

@@ -68,7 +68,14 @@ class LayerTable:
         return "\n".join(map(aligned, (head, *cells)))
 
     def total(self, column: str) -> int:
-        """The sum of a column of numbers."""
+        """The sum of a column of numbers.
+
+        Raises:
+            ValueError: there is no such column.
+        """
+        numbers = [f.name for f in fields(Layer) if f.type in (int, "int")]
+        if column not in numbers:
+            raise ValueError(f"the columns of numbers are {', '.join(numbers)}, not {column!r}")
         return sum(getattr(row, column) for row in self.rows)
 
     def to_csv(self) -> str:

@@ -13,7 +13,7 @@ from calque.errors import tidy
 from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
-from calque.tracing.graph.home import home
+from calque.tracing.graph.home import home, in_order_of
 from calque.tracing.paths import decisions
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.symbolic.capture import Capture
@@ -137,7 +137,7 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
     for branch in capture.tracer.kept.values():
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():
             copy_attr(members, module, node.target)
-    return module
+    return in_order_of(module, members)
 
 
 def _uncompiled(root: Any) -> Any:

@@ -1,5 +1,6 @@
 """`calque.show(...)`."""
 
+import inspect
 from collections.abc import Mapping
 from typing import Any
 
@@ -43,7 +44,8 @@ def show(
         A `View`: `print` it, show it in a notebook, `save("graph.html")`.
 
     Raises:
-        TypeError: `graph` is neither a graph nor a module or function with arguments.
+        TypeError: `graph` is neither a graph nor a module or function with arguments, or has no
+            levels to choose from.
         ValueError: `depth` is less than 1, or an overlay has a key that is not a node.
 
     >>> import calque, torch
@@ -59,6 +61,14 @@ def show(
         graph = record(graph, *args, **kwargs)
     elif args or kwargs:
         raise TypeError(f"a {type(graph).__name__} is a graph already: it takes no example call")
+    if isinstance(graph, View):
+        graph = graph.graph
+    reader = find(graph)
+    if level is not None and reader and "level" not in inspect.signature(reader).parameters:
+        raise TypeError(
+            f"a {type(graph).__name__} has one level; those of a recording can be chosen: "
+            f"calque.show(calque.record(model, x), level={level!r})"
+        )
     view = read(graph) if level is None else read(graph, level=level)
     if levels:
         view = with_levels(graph, view, level)

@@ -1,18 +1,21 @@
 """Runs of like groups, such as the layers of a transformer, as one group that says how many."""
 
+import re
 from collections.abc import Iterator
 from dataclasses import replace
 
 from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 
 _Part = ViewNode | ViewGroup
+_WORD = re.compile(r"\w+…?")
 
 
 def folded(graph: ViewGraph, at_least: int = 2) -> ViewGraph:
     """The graph with each run of like sibling groups in a group of its own, `repeat` times.
 
-    Groups are alike that have like operators and shapes, in the same order and with the same edges
-    among them. What stands between two of a run, alike each time, is in the new group too.
+    Groups are alike that have like operators, arguments and shapes, in the same order and with the
+    same edges among them. What stands between two of a run, alike each time, is in the new group
+    too.
     """
     like = _Likeness(graph)
     home: dict[str, str] = {}
@@ -85,7 +88,7 @@ class _Likeness:
 
     def of(self, part: _Part) -> int:
         if isinstance(part, ViewNode):
-            return self._number((part.op, part.kind, part.outputs))
+            return self._number((part.op, part.kind, part.outputs, self._arguments(part)))
         if part.id not in self._known:
             self._known[part.id] = self._number((part.type, *self._shape(part)))
         return self._known[part.id]
@@ -102,7 +105,15 @@ class _Likeness:
         for node in members:
             inside = tuple(place.get(source, -1) for source in self._inputs.get(node.id, ()))
             op = node.kind if node.kind in ("parameter", "constant") else node.op
-            yield op, node.kind, node.outputs, inside
+            yield op, node.kind, node.outputs, inside, self._arguments(node)
+
+    def _arguments(self, node: ViewNode) -> tuple[tuple[str, str], ...]:
+        """The arguments, without the names of nodes."""
+        return tuple((name, _WORD.sub(self._unnamed, text)) for name, text in node.arguments)
+
+    def _unnamed(self, word: re.Match[str]) -> str:
+        is_cut = word.group().endswith("…")
+        return "a node" if is_cut or word.group() in self._graph.node else word.group()
 
     def _nodes(self, group: str) -> Iterator[ViewNode]:
         for part in self._graph.children.get(group, ()):

@@ -14,6 +14,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.errors.printable import shortened
 from calque.graph.interpreter import JaxInterpreter
 from calque.tracing.lower.singly import Lowered
+from calque.upstream.torch_internals import pytree
 from calque.view.graph import ViewGraph
 from calque.view.operators import lowered
 
@@ -79,11 +80,11 @@ def stablehlo(graph: GraphModule) -> list[str]:
 
 def _aval(value: Any) -> Any:
     """A value with shapes in the place of tensors."""
-    if isinstance(value, tuple | list):
-        return type(value)(map(_aval, value))
-    if not isinstance(value, torch.Tensor):
-        return value
-    return jax.ShapeDtypeStruct(tuple(map(int, value.shape)), to_numpy(value.dtype))
+
+    def aval(tensor: torch.Tensor) -> Any:
+        return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), to_numpy(tensor.dtype))
+
+    return pytree.tree_map_only(torch.Tensor, aval, value)
 
 
 def _opened(function: Any, functions: dict[str, Any]) -> Iterator[Any]:

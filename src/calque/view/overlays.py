@@ -14,6 +14,7 @@ from torch.export import ExportedProgram
 from torch.fx.interpreter import Interpreter
 from torch.fx.node import Node
 
+from calque.comparing.naming import has_values
 from calque.convert.counting import flops_of
 from calque.interop.export import Exported
 from calque.tracing.graph.modes import left_on_error
@@ -125,7 +126,7 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
 
     This is the largest difference of an element, divided by the largest element of the CPU's
     result. Nodes that draw random numbers, write in place or return no floating-point numbers are
-    left out.
+    left out, and so are those that return memory as it is (`torch.empty`).
 
     Args:
         graph: a graph module, a recording or an exported program.
@@ -170,7 +171,7 @@ class _Errors(Interpreter):
         there = _moved((args, kwargs), "jax")
         state = torch.get_rng_state()
         found = self._on("cpu", n, args, kwargs)
-        if torch.equal(state, torch.get_rng_state()) and not _writes(n):
+        if torch.equal(state, torch.get_rng_state()) and not _writes(n) and has_values(n):
             self._compare(n, found, self._on("jax", n, *there))
         return found
 

@@ -125,13 +125,14 @@ class View:
             return graphviz.picture(self.dot(), ending[1:])
         if ending not in _FORMATS:
             known = ", ".join((*_FORMATS, *_PICTURES))
-            raise ValueError(f"a view is saved as one of {known}, not as {ending or 'that'!r}")
+            given = repr(ending) if ending else "a file without an ending"
+            raise ValueError(f"a view is saved as one of {known}, not as {given}")
         return getattr(self, _FORMATS[ending])()
 
     def _depth(self, depth: int | None) -> int | None:
         depth = self.depth if depth is None else depth
-        if depth is not None and depth < 1:
-            raise ValueError(f"depth is a number of levels, at least 1, and not {depth}")
+        if depth is not None and not (isinstance(depth, int) and depth >= 1):
+            raise ValueError(f"depth is a number of levels, at least 1, and not {depth!r}")
         return depth
 
 

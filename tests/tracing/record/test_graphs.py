@@ -1,5 +1,6 @@
 """Graphs of recordings: at each level, with each node's place, on each device."""
 
+import copy
 import pickle
 from typing import Any
 
@@ -322,3 +323,29 @@ def test_what_the_device_does_in_a_thread_of_its_own_is_not_recorded() -> None:
 
     recording = calque.record(program, torch.ones(2))
     assert [call.name for call in recording.calls] == ["add"]
+
+
+class Backwards(nn.Module):
+    """Uses its members in another order than it has them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.first, self.norm, self.last = nn.Linear(3, 3), nn.BatchNorm1d(3), nn.Linear(3, 3)
+        self.inner = nn.Sequential(nn.Linear(3, 3), nn.ReLU())
+        self.scale = nn.Parameter(torch.ones(3))
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.first(self.norm(self.inner(self.last(x) * self.scale)))
+
+
+def test_members_have_the_order_of_the_program() -> None:
+    model, x = Backwards(), torch.randn(2, 3)
+    recording, traced = calque.record(model, x), calque.trace(model, x)
+    names = [*model.state_dict()]
+    graphs = [recording.graph(level) for level in ("module", "function", "aten")]
+    for graph in (*graphs, traced, calque.lower(traced), copy.deepcopy(traced)):
+        assert [*graph.state_dict()] == names
+    saved = torch.optim.Adam(model.parameters()).state_dict()
+    optimizer = torch.optim.Adam(traced.parameters())
+    optimizer.load_state_dict(saved)  # which goes by places
+    assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], model.parameters()))

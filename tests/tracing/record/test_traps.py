@@ -89,3 +89,25 @@ def test_a_guarded_program_runs_again_on_what_was_recorded() -> None:
             expected = plain(program(*copy.deepcopy(args)))
             found = plain(graph(*copy.deepcopy(args)))
             torch.testing.assert_close(found, expected, rtol=0, atol=0, msg=name)
+
+
+class Counts(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.seen, self.steps = [], 0
+        self.steps = 0
+
+    def reset(self) -> None:
+        self.seen.clear()
+        self.steps = 0
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.seen.append(x.detach())
+        self.steps += 1
+        return x * len(self.seen)
+
+
+def test_a_change_is_told_with_the_line_that_ran() -> None:
+    problems = calque.record(Counts(), torch.ones(2)).problems
+    assert len(problems) == 2
+    assert all(" in forward: self." in problem for problem in problems), problems

@@ -38,7 +38,7 @@ def share(grad_output: Array, size: int, reduction: int) -> Array:
     "mse_loss",
     layout="elementwise",
     autocast="float32",
-    refuses=no_kernel("mse_cpu", BOOL, INT, pair=True),
+    refuses=no_kernel("mse_cpu", BOOL, INT, COMPLEX, pair=True),
 )
 def mse_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
     x, y = promote(self, target)

@@ -10,7 +10,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.table.facts import facts, no_kernel
+from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.number_range import Holds, HoldsLimits, saturated
@@ -64,7 +64,11 @@ def _limits(self: Given, min_val: Any = -1, max_val: Any = 1, **_: Any) -> None:
         _fit(self=self, min_val=min_val, max_val=max_val)
 
 
-@op("hardtanh", numbers=_limits)
+@op(
+    "hardtanh",
+    numbers=_limits,
+    refuses=senseless("clamp is not supported for complex types", COMPLEX),
+)
 def hardtanh(self: Array, min_val: Any = -1, max_val: Any = 1) -> Array:
     if self.dtype == jnp.bool_:
         raise RefusedDtype("Bool inputs not supported for hardtanh")
@@ -336,7 +340,7 @@ def tanh_backward(grad_output: Array, output: Array) -> Array:
 @op("glu", layout="meta_if_strided")
 @opmath
 def glu(self: Array, dim: int = -1) -> Array:
-    refuse("glu_cpu", self.dtype, BOOL, INT)
+    refuse("glu_cpu", self.dtype, BOOL, INT, COMPLEX)
     if self.ndim == 0:
         raise RuntimeError("glu does not support 0-dimensional tensors")
     dim = wrap_dim(dim, self.ndim)

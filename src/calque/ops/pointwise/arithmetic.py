@@ -385,10 +385,10 @@ facts(
     refuses=senseless("heaviside is not yet implemented for complex tensors.", COMPLEX),
 )
 facts("hypot", refuses=no_kernel("hypot_cpu", BOOL, INT, COMPLEX, pair=True))
-facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 facts("lcm", refuses=no_kernel("lcm_cpu", FLOAT, COMPLEX, pair=True))
 facts("lgamma", refuses=no_kernel("lgamma_vml_cpu", COMPLEX))
-facts("logaddexp logaddexp2", refuses=no_kernel("logaddexp_cpu", BOOL, INT, pair=True))
+facts("logaddexp", refuses=no_kernel("logaddexp_cpu", BOOL, INT, pair=True))
+facts("logaddexp2", refuses=no_kernel("logaddexp2_cpu", BOOL, INT, COMPLEX, pair=True))
 facts("maximum", refuses=senseless("maximum not implemented for complex tensors.", COMPLEX))
 facts("minimum", refuses=senseless("minimum not implemented for complex tensors.", COMPLEX))
 facts("nextafter", refuses=no_kernel("nextafter_cpu", BOOL, INT, COMPLEX, pair=True))

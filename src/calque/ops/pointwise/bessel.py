@@ -14,7 +14,8 @@ from jax.scipy import special
 
 from calque.ops.pointwise import bessel_series as series
 from calque.ops.pointwise.arithmetic import unary_float
-from calque.ops.table.promotion import opmath
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.promotion import COMPLEX, opmath
 from calque.ops.table.registry import op
 
 Series = Sequence[float]
@@ -121,9 +122,11 @@ FUNCTIONS: dict[str, Callable[[Array], Array]] = {
 }
 
 for _name, _function in FUNCTIONS.items():
-    op(f"special_{_name}")(unary_float(opmath(_function)))
+    op(f"special_{_name}", refuses=no_kernel(f"{_name}_cpu", COMPLEX))(
+        unary_float(opmath(_function))
+    )
 
 
-@op("special_airy_ai")
+@op("special_airy_ai", refuses=no_kernel("airy_ai_cpu", COMPLEX))
 def airy_ai(x: Array) -> Array:
     return unary_float(opmath(_airy))(x)

@@ -9,7 +9,7 @@ from jax import Array, lax
 from jax.scipy import special
 
 from calque.ops.pointwise.arithmetic import binary, unary_float
-from calque.ops.table.facts import no_kernel
+from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, opmath, promote, to_float
 from calque.ops.table.registry import op
 
@@ -70,7 +70,10 @@ UNARY: dict[str, Callable[[Array], Array]] = {
 }
 
 for _name, _function in UNARY.items():
-    op(_name)(unary_float(opmath(_function)))
+    _kernel = f"{_name.removeprefix('special_')}_cpu"
+    _known: Any = {"refuses": no_kernel(_kernel, COMPLEX)} if _name.startswith("special_") else {}
+    op(_name, **_known)(unary_float(opmath(_function)))
+facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 
 
 # Functions of two operands ------------------------------------------------------------------------
@@ -101,9 +104,10 @@ def _zeta(x: Array, q: Array) -> Array:
 for _name, _function in (("igamma", special.gammainc), ("igammac", special.gammaincc)):
     _refusal = no_kernel(f"{_name}_cpu", BOOL, INT, COMPLEX, pair=True)
     op(_name, refuses=_refusal)(binary(opmath(_function)))
-op("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar")(
-    binary(opmath(_zeta), floating=True)
-)
+op(
+    *("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar"),
+    refuses=no_kernel("zeta_cpu", COMPLEX, pair=True),
+)(binary(opmath(_zeta), floating=True))
 
 
 @op("polygamma")
@@ -190,4 +194,7 @@ def _polynomial(name: str, shifted: bool) -> Callable[..., Array]:
 for _name in RECURRENCES:
     for _prefix in ("", "shifted_") if _name.startswith("chebyshev") else ("",):
         _full = f"special_{_prefix}{_name}"
-        op(_full, f"{_full}.n_scalar", f"{_full}.x_scalar")(_polynomial(_name, bool(_prefix)))
+        op(
+            *(_full, f"{_full}.n_scalar", f"{_full}.x_scalar"),
+            refuses=no_kernel(f"{_prefix}{_name}_cpu", COMPLEX, pair=True),
+        )(_polynomial(_name, bool(_prefix)))

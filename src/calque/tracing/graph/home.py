@@ -34,6 +34,40 @@ def home(tracer: Any) -> torch.nn.Module:
     return made
 
 
+def in_order_of(module: GraphModule, root: torch.nn.Module) -> GraphModule:
+    """Puts the members of a graph module, which torch.fx has in the order of their first use, into
+    the order that the program has: optimizers know parameters by their place.
+
+    Args:
+        module: it is changed, and what torch.fx has made to hold its members; no layer is.
+        root: has members of the same names.
+
+    Returns:
+        The graph module.
+    """
+    for path, own in module.named_modules():
+        theirs = _submodule(root, path) if own is module or type(own) is torch.nn.Module else None
+        if theirs is None or theirs is own:
+            continue
+        for members in _MEMBERS:
+            held, order = vars(own)[members], vars(theirs)[members]
+            names = [
+                *(name for name in order if name in held),
+                *(n for n in held if n not in order),
+            ]
+            ordered = {name: held[name] for name in names}
+            held.clear()
+            held.update(ordered)
+    return module
+
+
+def _submodule(root: torch.nn.Module, path: str) -> torch.nn.Module | None:
+    try:
+        return root.get_submodule(path)
+    except AttributeError:
+        return None
+
+
 def _names(module: torch.nn.Module) -> set[str]:
     return {name for members in _MEMBERS for name in vars(module)[members]}
 

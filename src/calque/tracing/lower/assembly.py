@@ -18,6 +18,7 @@ from torch.fx.node import Node, base_types
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
+from calque.tracing.graph.home import in_order_of
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
@@ -87,7 +88,7 @@ class Assembly:
         """The graph with the members that it names."""
         module = GraphModule(self._members, self._graph, self._old._get_name())
         module.training = self._old.training
-        return module
+        return in_order_of(module, self._old)
 
     # Inputs
 

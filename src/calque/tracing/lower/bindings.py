@@ -16,7 +16,7 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import Faithful
 from calque.tracing.lower.explained import of_torchscript
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import FakeTensorMode, pytree
+from calque.upstream.torch_internals import FakeTensorMode, LazyGraphModule, pytree
 
 _PLAIN = (torch.Tensor, bool, int, float, complex, str, type(None), type(...))
 
@@ -100,6 +100,7 @@ def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
+    LazyGraphModule.force_recompile(graph)  # until then its signature says nothing
     bound = inspect.signature(graph.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     if type(graph.graph._codegen) in (CodeGen, Faithful):

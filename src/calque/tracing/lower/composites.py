@@ -6,6 +6,7 @@
 - Recurrent layers are one operator of the CPU's own, or write to what they have just made. Their
   decompositions of `torch._decomp` do neither.
 - `fill_diagonal_` has no form that does not write, and is written here as a write to a view.
+- `cov` and `corrcoef` read a number of which nothing depends on values.
 """
 
 import contextlib
@@ -34,7 +35,7 @@ def held(functional: bool) -> Iterator[None]:
     Args:
         functional: whether operators that write are replaced.
     """
-    table = {**RECURRENT, **({**RANDOM, **NORMALIZATION} if functional else {})}
+    table = {**RECURRENT, **COVARIANCE, **({**RANDOM, **NORMALIZATION} if functional else {})}
     methods = METHODS if functional else {}
     _fills_in_order_of_memory()  # which is found out before anything is abstract
     before = getattr(_local, "table", None)
@@ -100,7 +101,34 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
     return input
 
 
-METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_}
+def _cov(input: Tensor, *, correction: int = 1, **weights: Tensor | None) -> Tensor:
+    """PyTorch's own reads how many degrees of freedom are left from a tensor. What weights there
+    are is read too, and decides whether it raises.
+    """
+    whole = input.dim() <= 2 and input.dtype != torch.bool
+    if not whole or any(each is not None for each in weights.values()):
+        return torch.ops.aten.cov.default(input, correction=correction, **weights)
+    rows = input if input.dim() == 2 else input.view(1, -1)
+    centered = rows - (rows.sum(1) / rows.size(1)).unsqueeze(1)
+    freedom = max(rows.size(1) - correction, 0)
+    products = torch.mm(centered, centered.t().conj())
+    return torch.true_divide(products, torch.scalar_tensor(freedom, dtype=rows.dtype)).squeeze()
+
+
+def _corrcoef(input: Tensor) -> Tensor:
+    covariances = _cov(input)
+    if not covariances.dim():
+        return covariances / covariances
+    diagonal = covariances.diag()
+    deviations = (diagonal.real if diagonal.is_complex() else diagonal).sqrt()
+    scaled = covariances / deviations.view(-1, 1) / deviations.view(1, -1)
+    if not scaled.is_complex():
+        return scaled.clip(-1, 1)
+    return torch.complex(scaled.real.clip(-1, 1), scaled.imag.clip(-1, 1))
+
+
+COVARIANCE: dict[str, Callable[..., Any]] = {"cov": _cov, "corrcoef": _corrcoef}
+METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_, **COVARIANCE}
 
 
 # Lists of tensors

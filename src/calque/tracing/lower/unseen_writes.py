@@ -104,7 +104,7 @@ def name_of(node: Node) -> str:
 
 
 def _is_tensor(node: Node) -> bool:
-    return node.op != "get_attr" or isinstance(_val(node), torch.Tensor)
+    return isinstance(_val(node), (torch.Tensor, tuple, list))
 
 
 def _val(node: Node) -> Any:

@@ -32,7 +32,7 @@ from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
 from calque.tracing.symbolic.objects import function_of
 from calque.tracing.symbolic.watching import Watch
-from calque.upstream.torch_internals import tree_leaves
+from calque.upstream.torch_internals import LazyGraphModule, tree_leaves
 
 
 def record(
@@ -99,9 +99,10 @@ def run_once(
     """
     if isinstance(program, torch.jit.ScriptModule):
         program = Scripted(program)
+    LazyGraphModule.force_recompile(program)  # its code is made at its first call
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
-    watch = Watch(root, method, (args, kwargs), lambda code, names: None)
+    watch = Watch(root, method, (args, kwargs), lambda *code: None)
     keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
@@ -199,6 +200,8 @@ def _end(
     recorder.end()
     tape.result = result_of(recorder, result)
     tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
+    places = (event.place for event in tape.events if isinstance(event, Call))
+    watch.ran.update((place[0], place[2]) for place in places if place is not None)
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):
@@ -227,6 +230,7 @@ def _end(
             tape.assignments.append((place, key[1], value))
     recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
     recorder.problems += watch.sets_generators()
+    recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
         recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):

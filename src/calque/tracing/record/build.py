@@ -22,7 +22,7 @@ from calque.tracing.graph.answers import (
     expect_one,
     number_of_parts,
 )
-from calque.tracing.graph.home import home
+from calque.tracing.graph.home import home, in_order_of
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
@@ -113,7 +113,8 @@ class Builder(NamingTracer):
                 node.meta.setdefault("origin", self._origin)
         name = type(tape.root).__name__ if is_module else tape.name
         self.submodule_paths: dict[torch.nn.Module, str] | None = None
-        return make_graph_module(home(self), self.graph, name)
+        members = home(self)
+        return in_order_of(make_graph_module(members, self.graph, name), members)
 
     # Nodes
 

@@ -63,6 +63,10 @@ class RecordedContexts(Contexts):
         """Like `Contexts.enter_dispatch_mode`."""
         self._tracer.refuse(f"{type(mode).__name__} is a dispatch mode, which no graph enters")
 
+    def enter_lost_block(self, what: str, remedy: str) -> None:
+        """Like `Contexts.enter_lost_block`."""
+        self._tracer.refuse(f"{what} cannot be part of a graph; {remedy[0].lower()}{remedy[1:-1]}")
+
     def enter_inference_mode(self) -> None:
         """A `torch.inference_mode` block, which no graph can repeat."""
         self._tracer.refuse("torch.inference_mode cannot be part of a graph; use torch.no_grad()")

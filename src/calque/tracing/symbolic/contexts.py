@@ -10,12 +10,15 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import torch
+from torch.autograd import forward_ad
+from torch.autograd.graph import saved_tensors_hooks
 from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
 from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
+from calque.tracing.core.torch_settings import tracer_of_program
 from calque.tracing.proxies.proxy import proxies_in
 from calque.upstream import torch_c, torch_internals
 
@@ -91,6 +94,10 @@ class Contexts:
             "Enter it around the call of the graph.",
         )
 
+    def enter_lost_block(self, what: str, remedy: str) -> None:
+        """Refuse a block that decides about gradients, and of which a graph would know nothing."""
+        refuse_because(self._tracer, f"{what} cannot be part of a graph", remedy)
+
     def change_default_dtype(self) -> None:
         """Refuse another default dtype, which no node of a graph would set."""
         refuse_because(
@@ -139,6 +146,9 @@ def hold_contexts(patches: Patches) -> None:
     patches.hold(torch.nn.Parameter, "__new__", _traced_parameter)
     patches.hold(torch.inference_mode, "__enter__", _refused_enter)
     patches.hold(torch_internals.TorchDispatchMode, "__enter__", _watched_mode)
+    patches.hold(saved_tensors_hooks, "__enter__", _refused_hooks)
+    for place, name in ((forward_ad.dual_level, "__enter__"), (forward_ad, "enter_dual_level")):
+        patches.hold(place, name, _refused_level)
     patches.hold(torch_c.extension, "_set_default_dtype", _watched_default)
     patches.hold(torch_c.extension, "_set_default_tensor_type", _watched_default)
 
@@ -173,13 +183,42 @@ def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
+def _refused_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(self: Any) -> Any:
+        tracer = tracer_of_program()
+        changes_nothing = type(self) is not saved_tensors_hooks and _is_torchs(self)
+        if tracer is not None and not changes_nothing:
+            what = "a block of torch.autograd.graph.saved_tensors_hooks"
+            tracer.contexts.enter_lost_block(what, "Enter it around the call of the graph.")
+        return original(self)
+
+    return enter
+
+
+def _refused_level(original: Callable[..., Any]) -> Callable[..., Any]:
+    def enter(*self: Any) -> Any:
+        tracer = tracer_of_program()
+        if tracer is not None:
+            what = "a level of torch.autograd.forward_ad"
+            tracer.contexts.enter_lost_block(
+                what,
+                "Make what is inside a leaf function, or enter it around the call of the graph.",
+            )
+        return original(*self)
+
+    return enter
+
+
+def _is_torchs(value: Any) -> bool:
+    return type(value).__module__.startswith(("torch.", "calque."))
+
+
 def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def enter(self: Any) -> Any:
         trace = current_trace()
         contexts = trace.tracer.contexts if trace is not None else None
-        own = type(self).__module__.startswith(("torch.", "calque."))  # they change no results
-        if contexts is not None and not own:
+        if contexts is not None and not _is_torchs(self):  # those change no results
             contexts.enter_dispatch_mode(self)
         return original(self)
 

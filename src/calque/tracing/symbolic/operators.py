@@ -33,6 +33,7 @@ def hold_operators(patches: Patches) -> None:
     patches.hold(torch, "while_loop", _traced_while_loop)
     patches.hold(higher_order_utils, "_hop_compile_and_call", _refused)
     patches.hold(eager_transforms, "_wrap_for_grad", _refused)
+    patches.hold(eager_transforms, "_jvp_with_argnums", _refused)
     patches.hold(vmap, "_add_batch_dim", _refused)
     for graph_operator in (cond_op, while_loop_op):
         patches.hold(type(graph_operator), "__call__", _unchecked)
@@ -67,16 +68,16 @@ def _traced_while_loop(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def call(*args: Any) -> Any:
+    def call(*args: Any, **kwargs: Any) -> Any:
         tracer = _tracer()
-        if tracer is not None and has_proxy(args):
+        if tracer is not None and has_proxy((*args, *kwargs.values())):
             refuse_because(
                 tracer,
                 "an operator of PyTorch that takes functions is called on traced tensors",
                 "Call torch.cond or torch.while_loop by these names; others cannot be traced. "
                 "Make the function around it a leaf: calque.tracing.wrap.",
             )
-        return original(*args)
+        return original(*args, **kwargs)
 
     return call
 

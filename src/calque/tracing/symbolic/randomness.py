@@ -24,6 +24,8 @@ def hold_randomness(patches: Patches) -> None:
     patches.hold(torch, "Generator", _generator)
     for module in (torch, torch.random):  # fork_rng has it from the second
         patches.hold(module, "set_rng_state", _refused_state)
+        for name in ("initial_seed", "get_rng_state", "seed"):
+            patches.hold(module, name, functools.partial(_refused_seed, name))
     for module, names in ((random, _OF_PYTHON), (np.random, _OF_NUMPY)):
         for name in names.split():
             what = f"{module.__name__}.{name} draws a number while tracing, and never again"
@@ -75,6 +77,23 @@ def _refused_state(original: Callable[..., Any]) -> Callable[..., Any]:
         )
 
     return set_state
+
+
+def _refused_seed(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def ask() -> Any:
+        tracer = tracer_of_program()
+        if tracer is None:
+            return original()
+        why = (
+            f"torch.{name} tells how random numbers were seeded, which a graph would not ask again"
+        )
+        if hasattr(tracer, "make_generator"):  # a recording, which may go on
+            tracer.refuse(why)
+            return original()
+        refuse_because(tracer, why, "Pass the number as an argument, or use torch.manual_seed.")
+
+    return ask
 
 
 def _refused(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -33,7 +33,8 @@ class Surroundings(Snapshot):
     """Looks at what runs without being seen by the trace.
 
     Args:
-        starts: is told of code of the program's, and its global variables, before it first runs.
+        starts: is told of code of the program's, its global variables, and whether it is the
+            user's own and not a package's, before it first runs.
 
     Attributes:
         modules: the modules that were met, by id.
@@ -42,7 +43,7 @@ class Surroundings(Snapshot):
             graph, and once for the abstract value.
     """
 
-    def __init__(self, starts: Callable[[CodeType, dict[str, Any]], None]) -> None:
+    def __init__(self, starts: Callable[[CodeType, dict[str, Any], bool], None]) -> None:
         self._starts = starts
         self.modules: dict[int, Held] = {}
         self.of_leaves: set[Any] = set()
@@ -92,8 +93,8 @@ class Surroundings(Snapshot):
         rows, modules = len(self.rows), len(self.modules)
         with suspended(), torch_c.DisableTorchFunction():
             entered = super().enter(code, held, *how)
-        if entered and self.codes[code] is Owner.USER:
-            self._starts(code, held)
+        if entered and self.codes[code] >= Owner.PACKAGE:
+            self._starts(code, held, self.codes[code] is Owner.USER)
         if current_trace() is None:
             self.of_leaves.update(islice(self.rows, rows, None))
             self._modules_of_leaves.update(islice(self.modules, modules, None))

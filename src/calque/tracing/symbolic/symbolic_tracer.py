@@ -49,7 +49,7 @@ from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy
-from calque.tracing.symbolic.types import hold_type
+from calque.tracing.symbolic.types import hold_builtins
 from calque.tracing.tracer.constants import Constants
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import PyTreeCodeGen
@@ -135,12 +135,15 @@ class SymbolicTracer(AbstractTracer):
             self.assumed.insert_checks(graph)
         return graph
 
-    def starts(self, code: CodeType, held: dict[str, Any]) -> None:
-        """Code of the program's starts for the first time, with these global variables."""
-        self.assumed.asks_identity |= asks_identity(code)
-        self.assumed.asks_class |= asks_class(code)
+    def starts(self, code: CodeType, held: dict[str, Any], is_of_user: bool) -> None:
+        """Code of the program's starts for the first time, with these global variables; the user's,
+        or a package's.
+        """
+        if is_of_user:
+            self.assumed.asks_identity |= asks_identity(code)
+            self.assumed.asks_class |= asks_class(code)
         if self._patches is not None:
-            hold_type(self._patches, code, held)
+            hold_builtins(self._patches, code, held)
 
     def _enter(self, root: Any) -> Any:
         return as_called(root, self.traced_func_name, super()._enter(root))

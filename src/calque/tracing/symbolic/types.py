@@ -1,7 +1,9 @@
-"""`type(x)` in the traced program: of a proxy it is what it is when the graph runs.
+"""`type(x)` and `callable(x)` in traced programs: of a proxy they are what they are when the graph
+runs.
 
-Python asks nobody for the type of an object. So where code that runs names `type`, the name means
-an object here that answers for proxies, and is `type` in every other respect but identity.
+Python asks nobody for the type of an object, nor whether it can be called. So where code that runs
+names `type`, the name means an object here that answers for proxies, and is `type` in every other
+respect but identity; and likewise `callable`.
 """
 
 import builtins
@@ -75,7 +77,24 @@ def type_of(proxy: Any) -> Any:
     return proxy.type_of_value
 
 
-def hold_type(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:
-    """Let code that starts see `TYPE`, if it names `type` and its module means Python's."""
-    if "type" in names_of(code).globals and "type" not in held:
-        patches.hold(held, "type", lambda original: TYPE, _type)
+def can_be_called(value: Any) -> bool:
+    """As `callable`, but no proxy of a tensor is: their class inherits a method for calls from the
+    one of torch.fx.
+    """
+    is_tensor = isinstance(value, torch.fx.Proxy) and isinstance(value, torch.Tensor)
+    return not is_tensor and callable(value)
+
+
+_STAND_INS = {"type": (TYPE, _type), "callable": (can_be_called, callable)}
+STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
+"""What traced code may find in the place of builtins, by id."""
+
+
+def hold_builtins(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:
+    """Let code that starts see what stands for builtins here, if it names them and its module means
+    Python's.
+    """
+    for name in names_of(code).globals & _STAND_INS.keys():
+        stand_in, builtin = _STAND_INS[name]
+        if name not in held:
+            patches.hold(held, name, lambda original, own=stand_in: own, builtin)

@@ -30,7 +30,7 @@ from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
-from calque.tracing.symbolic.types import TYPE
+from calque.tracing.symbolic.types import STAND_INS
 
 _CHANGE = (
     r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]*=(?!=)|\.(append|appendleft|extend|insert|pop|"
@@ -41,6 +41,10 @@ _CHANGE = (
 _DEFAULT = Path("torch.default_generator")
 _SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
+_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__")
+_OF_GENERATORS = frozenset(("get_state", "initial_seed"))
+_HOOKS_OF_NODES = frozenset(("register_prehook", "register_multi_grad_hook"))
+_NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
 _LOGGING = logging.__file__  # notes the time of each message, which no result depends on
 
 
@@ -50,20 +54,27 @@ class Watch:
     Args:
         root: the module or function that is traced.
         method: the method that is traced, of a module.
-        given: what else the program is given.
-        starts: is told of code of the program's, and its global variables, before it first runs.
+        given: the arguments and the keyword arguments; None without an example.
+        starts: is told of code of the program's, its global variables, and whether it is the
+            user's own and not a package's, before it first runs.
+
+    Attributes:
+        ran: the file and the name of functions that have run, as far as is known.
     """
 
     def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
         self._snapshot = Surroundings(starts)
         self._running = Running(self._snapshot)
+        self.ran: set[tuple[str, str]] = set()
         if isinstance(root, torch.nn.Module):
             self._snapshot.visit(root, "self")
             self._snapshot.visit(getattr(type(root), method, None), method)
         else:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
         self._snapshot.visit(of_object(root), "self")
-        self._snapshot.visit(given, "the arguments")
+        args, kwargs = given or ((), {})
+        self._snapshot.visit(args, "the arguments")
+        self._snapshot.visit(kwargs, "the keyword arguments")
         self.generators.meet(torch.default_generator, _DEFAULT)
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
@@ -169,6 +180,17 @@ class Watch:
             words = (w for w in _SETTERS if self.asks(lambda code: w in names_of(code).words))  # noqa: B023
             yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
 
+    def hooks_nodes(self) -> Iterator[str]:
+        """Notes that the program may hang hooks on autograd's nodes, which no mode sees."""
+        for code, owner in self._snapshot.codes.items():
+            names = names_of(code)
+            named = names.words | names.globals if owner is Owner.USER else frozenset()
+            found = named & _HOOKS_OF_NODES
+            if named & _NODES and "register_hook" in named:
+                found |= {"register_hook"}
+            for word in sorted(found):
+                yield f"{self._place(word)}{word} of a node of autograd's, which no graph repeats"
+
     def forget(self) -> None:
         """Hold nothing of the program's any more."""
         for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
@@ -197,7 +219,7 @@ class Watch:
         """Leaf functions stood in the place of variables while the code was looked at."""
         for row in self._snapshot.rows.values():
             for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
-                if value is TYPE:
+                if id(value) in STAND_INS:
                     del row.before[key]
                 else:
                     row.before[key] = unpatched(value)
@@ -283,17 +305,22 @@ class Watch:
 
     def _asked_how_far(self) -> Iterator[str]:
         """Notes that the program has read a state that advances, such as that of random numbers."""
-        if not self._snapshot.moving and not self.generators.has_any_but(torch.default_generator):
-            return
+        meets_generator = self.generators.has_any_but(torch.default_generator)
         for code, owner in self._snapshot.codes.items():
-            found = names_of(code).words & _STATES if owner is Owner.USER else ()
-            for word in found:
+            if owner is not Owner.USER:
+                continue
+            words = names_of(code).words
+            found = words & _STATES if self._snapshot.moving or meets_generator else frozenset()
+            if meets_generator or "default_generator" in words:
+                found |= words & _OF_GENERATORS
+            for word in sorted(found):
                 yield f"{self._place(word)}{word} reads how far random numbers are"
 
     def _place(self, name: str, pattern: str = "") -> str:
         """The line that changes what has this name, as well as the source shows it."""
         ran = self._snapshot.codes.items()
         codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
+        codes.sort(key=self._is_unlikely)
         for end in (pattern, r"\b") if pattern else (r"\b",):
             search = re.compile(rf"(?<!\w){re.escape(name)}{end}")
             for code in codes if name else ():
@@ -301,6 +328,10 @@ class Watch:
                     if search.search(line):
                         return f"{code.co_filename}:{number} in {code.co_name}: "
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
+
+    def _is_unlikely(self, code: CodeType) -> tuple[bool, bool]:
+        """Code that was looked at need not have run: what sets an object up, most of all."""
+        return (code.co_filename, code.co_name) not in self.ran, code.co_name in _CONSTRUCTORS
 
 
 def _instance_dict(value: Any) -> Any:

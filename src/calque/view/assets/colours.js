@@ -28,7 +28,7 @@ const overlay = () => state.colour.startsWith("overlay:") ? data.overlays[state.
 function amount(item) {
   const values = overlay();
   if (!values) return null;
-  const found = nodesIn(item).map(node => values[node.id]).filter(value => value !== undefined)
+  const found = nodesIn(item).filter(node => Object.hasOwn(values, node.id)).map(node => values[node.id])
     .map(value => typeof value === "string" ? Infinity : value); // "nan" and "inf" are worse than any number
   if (!found.length) return null;
   return /error|max|peak/i.test(state.colour) ? found.reduce((a, b) => Math.max(a, b), -Infinity) : found.reduce((a, b) => a + b, 0);

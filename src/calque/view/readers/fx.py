@@ -10,6 +10,7 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.errors.printable import shortened
 from calque.tracing.core.origins import is_engine
 from calque.view.families import family_of
 from calque.view.graph import Kind, SourceLine, ViewEdge, ViewGraph, ViewNode
@@ -90,7 +91,7 @@ class _Read:
             or family_of(op.rpartition(".")[2] if "aten." not in op else op.split(".")[1]),
             served=self._served(node, kind),
             outputs=tuple(tensors_in(_value(node))),
-            arguments=tuple(arguments_of(node)),
+            arguments=(*arguments_of(node), *self._settings(node)),
             parameters=tuple(self._weights(node)),
             source=_source(node),
         )
@@ -117,6 +118,16 @@ class _Read:
         if node.op != "call_module" and name in _ESCAPES:
             return "escape"
         return self._probe.served(node)
+
+    def _settings(self, node: Node) -> Iterator[tuple[str, str]]:
+        """How a layer is set up, as it says itself."""
+        called = member(self.module, node) if node.op == "call_module" else None
+        try:
+            told = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
+        except Exception:  # of the user's own class, which may not be set up for it
+            return
+        if told:
+            yield "settings", shortened(str(told))
 
     def _weights(self, node: Node) -> Iterator[tuple[str, Any]]:
         if node.op == "call_module":

@@ -1,0 +1,100 @@
+"""Graphs cut into stretches of nodes that come from one place of the program."""
+
+import re
+from collections.abc import Sequence
+from itertools import groupby
+from typing import NamedTuple
+
+from torch.fx.node import Node
+
+from calque.comparing.naming import called, counts, is_part, writes
+from calque.tracing.core.origins import origin_of
+
+_QUOTED = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
+Chain = list[tuple[str, int]]
+
+
+class Place(NamedTuple):
+    """A line of the program, in one call of a module."""
+
+    file: str
+    line: int
+    path: str
+    call: int
+
+
+class Stretch(NamedTuple):
+    """Nodes in a row that come from one place."""
+
+    place: Place | None
+    nodes: list[Node]
+
+    @property
+    def leaving(self) -> list[Node]:
+        """The nodes that others use."""
+        inside = set(self.nodes)
+        return [n for n in self.nodes if any(counts(u) and u not in inside for u in n.users)]
+
+    @property
+    def calls(self) -> list[str]:
+        """The names of what its nodes call."""
+        return [called(node) for node in self.nodes if not is_part(node)]
+
+    @property
+    def is_nothing(self) -> bool:
+        """Returns True if it only calls layers that call nothing themselves."""
+        return set(self.calls) == {"Identity"}
+
+    @property
+    def writes(self) -> bool:
+        """Returns True if a node in it writes to a tensor that may be older."""
+        return any(map(writes, self.nodes))
+
+    @property
+    def is_layer(self) -> bool:
+        """Returns True if it is one call of a module, which another graph may have opened."""
+        return any(node.op == "call_module" for node in self.nodes)
+
+
+def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
+    """The nodes, cut where the place changes.
+
+    Args:
+        leaves: paths of modules whose inside is not told apart.
+    """
+    return [Stretch(place, [*run]) for place, run in groupby(nodes, lambda n: _place(n, leaves))]
+
+
+def single_calls(nodes: Sequence[Node]) -> list[Stretch]:
+    """The nodes, cut before each call, without their places."""
+    starts = [i for i, node in enumerate(nodes) if not i or not is_part(node)]
+    return [Stretch(None, [*nodes[i:j]]) for i, j in zip(starts, [*starts[1:], len(nodes)])]
+
+
+def _place(node: Node, leaves: set[str]) -> Place | None:
+    origin = origin_of(node)
+    if origin is None:
+        return None
+    chain = _chain(node)
+    path, call = next(
+        (link for link in chain if link[0] in leaves), chain[-1] if chain else ("", 0)
+    )
+    return Place(origin.file, origin.line, path, call)
+
+
+def _chain(node: Node) -> Chain:
+    """The calls of modules that a node is in, the outermost first."""
+    chain = []
+    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
+        number = str(key).rpartition("@")[2]
+        chain.append((path_of(path), int(number) if number.isdigit() and "@" in str(key) else 0))
+    return [link for link in chain if link[0]]
+
+
+def path_of(name: str) -> str:
+    """The path of a module by the name that some tracer has for it.
+
+    >>> path_of("layers.0"), path_of("L['self'].layers.0"), path_of("L['self']._modules['a'][1]")
+    ('layers.0', 'layers.0', 'a.1')
+    """
+    return _QUOTED.sub(r".\1", name.removeprefix("L['self']")).lstrip(".")

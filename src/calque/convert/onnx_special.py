@@ -1,0 +1,188 @@
+"""Special functions and statistics, in other operators.
+
+Special functions of float32 and narrower dtypes are computed in float64, so that what is rounded
+at the end is right to the last bit or nearly so. Of float64 they have no form here.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+_LANCZOS = (
+    *(0.99999999999999709182, 57.156235665862923517, -59.597960355475491248),
+    *(14.136097974741747174, -0.49191381609762019978, 0.33994649984811888699e-4),
+    *(0.46523628927048575665e-4, -0.98374475304879564677e-4, 0.15808870322491248884e-3),
+    *(-0.21026444172410488319e-3, 0.21743961811521264320e-3, -0.16431810653676389022e-3),
+    *(0.84418223983852743293e-4, -0.26190838401581408670e-4, 0.36899182659531622704e-5),
+)
+"""Of Lanczos' approximation of the gamma function, with g = 607/128 (Godfrey, 2001)."""
+_BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
+"""Of the asymptotic series of digamma."""
+_CENTRAL = (
+    (
+        *(3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3),
+        *(1.3731693765509461125e4, 4.5921953931549871457e4, 6.7265770927008700853e4),
+        *(3.3430575583588128105e4, 2.5090809287301226727e3),
+    ),
+    (
+        *(1.0, 4.2313330701600911252e1, 6.8718700749205790830e2, 5.3941960214247511077e3),
+        *(2.1213794301586595867e4, 3.9307895800092710610e4, 2.8729085735721942674e4),
+        5.2264952788528545610e3,
+    ),
+)
+_TAIL = (
+    (
+        *(1.42343711074968357734e0, 4.63033784615654529590e0, 5.76949722146069140550e0),
+        *(3.64784832476320460504e0, 1.27045825245236838258e0, 2.41780725177450611770e-1),
+        *(2.27238449892691845833e-2, 7.74545014278341407640e-4),
+    ),
+    (
+        *(1.0, 2.05319162663775882187e0, 1.67638483018380384940e0, 6.89767334985100004550e-1),
+        *(1.48103976427480074590e-1, 1.51986665636164571966e-2, 5.47593808499534494600e-4),
+        1.05075007164441684324e-9,
+    ),
+)
+"""Of Wichura's algorithm AS 241 (1988) for quantiles of the normal distribution: numerators and
+denominators, in the middle and beside it."""
+
+
+def _in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    def run(self: Tensor) -> Tensor:
+        if self.dtype == torch.float64 or self.is_complex():
+            raise NotImplementedError(f"{function.__name__} of {self.dtype}")
+        dtype = self.dtype if self.is_floating_point() else torch.get_default_dtype()
+        return function(self.to(torch.float64)).to(dtype)
+
+    return run
+
+
+def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
+    """A polynomial, by Horner's rule."""
+    found = torch.full_like(x, coefficients[-1])
+    for coefficient in reversed(coefficients[:-1]):
+        found = found * x + coefficient
+    return found
+
+
+def _lgamma(x: Tensor) -> Tensor:
+    """Lanczos' approximation, and by reflection to the left of 1/2."""
+    is_left = x < 0.5
+    z = torch.where(is_left, 1 - x, x)
+    series = torch.full_like(z, _LANCZOS[0])
+    for i in range(len(_LANCZOS) - 1, 0, -1):
+        series = series + _LANCZOS[i] / (z + i)
+    moved = z + (607 / 128 + 0.5)
+    found = (z + 0.5) * moved.log() - moved + 0.5 * math.log(2 * math.pi) + (series / z).log()
+    found = torch.where(z == math.inf, math.inf, found)
+    sine = (math.pi * (x - x.round())).sin().abs()
+    found = torch.where(is_left, (math.pi / sine).log() - found, found)
+    found = torch.where((x == 1) | (x == 2), 0.0, found)
+    return torch.where(x.abs() == math.inf, math.inf, found)
+
+
+def _digamma(x: Tensor) -> Tensor:
+    """The asymptotic series to the right of 10, and by recurrence and reflection."""
+    is_left = x < 0.5
+    z = torch.where(is_left, 1 - x, x)
+    found = torch.zeros_like(z)
+    for i in range(10):
+        found = found - 1 / (z + i)
+    big = z + 10
+    square = 1 / (big * big)
+    found = found + big.log() - 0.5 / big - square * _sum(_BERNOULLI, square)
+    angle = math.pi * (x - x.round())
+    found = torch.where(is_left, found - math.pi * angle.cos() / angle.sin(), found)
+    is_pole = x == x.round()
+    found = torch.where(is_left & is_pole, math.nan, found)
+    found = torch.where(x == 0, -x.reciprocal(), found)
+    return torch.where(x == math.inf, math.inf, torch.where(x == -math.inf, math.nan, found))
+
+
+def _erfinv(x: Tensor) -> Tensor:
+    """By the quantiles of the normal distribution."""
+    q = x / 2
+    r = 0.180625 - q * q
+    middle = q * _sum(_CENTRAL[0], r) / _sum(_CENTRAL[1], r)
+    r = (-(0.5 - q.abs()).log()).sqrt() - 1.6
+    tail = x.sign() * _sum(_TAIL[0], r) / _sum(_TAIL[1], r)
+    found = torch.where(q.abs() <= 0.425, middle, tail) / math.sqrt(2)
+    return torch.where(x.abs() == 1, x * math.inf, found)
+
+
+def _hypot(self: Tensor, other: Tensor) -> Tensor:
+    a, b = torch.broadcast_tensors(self.abs(), other.abs())
+    large, small = torch.maximum(a, b), torch.minimum(a, b)
+    ratio = small / torch.where(large == 0, 1, large)
+    found = large * (1 + ratio * ratio).sqrt()
+    return torch.where((a == math.inf) | (b == math.inf), math.inf, found)
+
+
+def is_negative(x: Tensor) -> Tensor:
+    """Returns whether each number has a minus."""
+    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
+
+
+def _angle(self: Tensor) -> Tensor:
+    if self.is_complex():
+        raise NotImplementedError("the angle of a complex number")
+    dtype = self.dtype if self.is_floating_point() else torch.get_default_dtype()
+    x = self.to(dtype)
+    return torch.where(x.isnan(), x, torch.where(x < 0, math.pi, torch.zeros_like(x)))
+
+
+def _nanmedian_dim(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """Of the elements that are numbers the one in the middle, the lower of two."""
+    if not self.dim():
+        return self.clone(), torch.zeros((), dtype=torch.int64)
+    missing = self.isnan()
+    order = torch.where(missing, math.inf, self) if self.is_floating_point() else self
+    places = order.sort(dim=dim, stable=True).indices
+    late = missing.gather(dim, places).to(torch.int64).sort(dim=dim, stable=True).indices
+    places = places.gather(dim, late)
+    count = missing.logical_not().sum(dim, keepdim=True)
+    middle = torch.div(count - 1, 2, rounding_mode="floor").clamp(min=0)
+    places = places.gather(dim, middle)
+    values = self.gather(dim, places)
+    if self.is_floating_point():
+        values = torch.where(count == 0, math.nan, values)
+    return (values, places) if keepdim else (values.squeeze(dim), places.squeeze(dim))
+
+
+def _nanmedian(self: Tensor) -> Tensor:
+    return _nanmedian_dim(self.reshape(-1), 0)[0]
+
+
+def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
+    """The least of the most frequent values, and the last place where it is."""
+    if not self.dim():
+        return self.clone(), torch.zeros((), dtype=torch.int64)
+    if self.is_floating_point():
+        most: Any = math.inf
+    else:
+        most = 1 if self.dtype == torch.bool else torch.iinfo(self.dtype).max
+    x = self.movedim(dim, -1)
+    x = x.to(torch.int32) if self.dtype == torch.bool else x
+    counts = (x.unsqueeze(-1) == x.unsqueeze(-2)).sum(-1)
+    is_frequent = counts == counts.amax(-1, keepdim=True)
+    values = torch.where(is_frequent, x, most).amin(-1, keepdim=True)
+    places = torch.where(x == values, torch.arange(x.shape[-1]), -1).amax(-1, keepdim=True)
+    found = values.to(self.dtype), places
+    moved = [each.movedim(-1, dim) for each in found]
+    return tuple(moved if keepdim else [each.squeeze(dim) for each in moved])  # pyright: ignore[reportReturnType]
+
+
+_aten = torch.ops.aten
+SPECIAL: dict[Any, Callable[..., Any]] = {
+    _aten.lgamma.default: _in_double(_lgamma),
+    _aten.digamma.default: _in_double(_digamma),
+    _aten.erfinv.default: _in_double(_erfinv),
+    _aten.hypot.default: _hypot,
+    _aten.signbit.default: is_negative,
+    _aten.angle.default: _angle,
+    _aten.nanmedian.default: _nanmedian,
+    _aten.nanmedian.dim: _nanmedian_dim,
+    _aten.mode.default: _mode,
+}

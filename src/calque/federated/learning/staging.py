@@ -222,5 +222,5 @@ def element_type(arrays: Any, leading: int = 2) -> Type:
 
 
 def _narrow(dtype: Any) -> Any:
-    name = str(dtype).removeprefix("torch.")
+    name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return {"float64": "float32", "int64": "int32"}.get(name, name)

@@ -11,6 +11,7 @@ from calque.federated.building_blocks import Call, Intrinsic, Literal
 from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 from calque.federated.compiler.extremes import Extreme, Maximum
+from calque.federated.compiler.overflow import estimated, spoken, wrapped
 from calque.federated.compiler.reducer import COUNT, Reducer, Refusal, gathered, masked
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
@@ -25,12 +26,12 @@ class Sum(Reducer):
     def start(self, one: Any) -> Any:
         leaves, self._spec = jax.tree.flatten(one)
         self._dtypes = [leaf.dtype for leaf in leaves]
-        estimates = [jax.ShapeDtypeStruct(n.shape, _estimated(n.dtype)) for n in _whole(leaves)]
+        estimates = [jax.ShapeDtypeStruct(n.shape, estimated(n.dtype)) for n in _whole(leaves)]
         return sums.nothing([*leaves, *estimates])
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         leaves = [masked(leaf, mask, 0) for leaf in jax.tree.leaves(values)]
-        estimates = [leaf.astype(_estimated(leaf.dtype)) for leaf in _whole(leaves)]
+        estimates = [leaf.astype(estimated(leaf.dtype)) for leaf in _whole(leaves)]
         return sums.with_chunk(running, [*leaves, *estimates])
 
     def across(self, running: Any, axis: str) -> Any:
@@ -50,14 +51,9 @@ class Sum(Reducer):
         if not totals:
             return None
         estimates = results[len(self._dtypes) :]
-        wrapped = [
-            jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
-            for total, estimate in zip(totals, estimates, strict=True)
-        ]
-        dtypes = " or ".join(sorted({str(total.dtype) for total in totals}))
         return Refusal(
-            f"a sum does not fit {dtypes}",
-            jnp.stack(wrapped).any(),
+            f"a sum does not fit {spoken(totals)}",
+            wrapped(totals, estimates),
             "Convert the values to a wider dtype on the clients: federated_map",
         )
 
@@ -251,16 +247,6 @@ def _row(stacked: Any, index: int) -> Any:
 def _whole(leaves: list[Any]) -> list[Any]:
     """Those of integers."""
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer)]
-
-
-def _estimated(dtype: Any) -> Any:
-    """The dtype of floats that integers are added up in, to see whether their sum has wrapped."""
-    return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
-
-
-def _half_range(dtype: Any) -> Any:
-    """Half of how many integers a dtype has."""
-    return 2.0 ** (8 * np.dtype(dtype).itemsize - 1)
 
 
 def _unsigned(dtype: Any) -> Any:

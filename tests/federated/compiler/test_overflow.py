@@ -1,4 +1,4 @@
-"""The sum of a sequence of integers either fits its dtype or is an error, wherever it is computed."""
+"""The sum of a sequence of integers fits its dtype or is an error, wherever it is computed."""
 
 from collections.abc import Callable
 from typing import Any

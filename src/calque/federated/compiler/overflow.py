@@ -1,7 +1,7 @@
 """Sums of integers that do not fit their dtype, in what is evaluated for a client or the server.
 
-An operator in the middle of a program cannot raise: whether its sum has wrapped around is known when
-the program has run. So it says so here, and whoever evaluates the program has it checked.
+An operator in the middle of a program cannot raise: whether its sum has wrapped around is known
+when the program has run. So it says so here, and whoever evaluates the program has it checked.
 """
 
 from collections.abc import Iterator

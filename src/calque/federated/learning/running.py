@@ -61,8 +61,9 @@ def run(
         The state, and the metrics of each round.
 
     Raises:
-        ValueError: no client has examples; or the checkpoints are of another run: of another seed, number of clients or
-            participants, other examples, another module, algorithm or setting.
+        ValueError: no client has examples; or the checkpoints are of another run: of another seed,
+            number of clients or participants, other examples, another module, algorithm or
+            setting.
 
     >>> import numpy as np, torch
     >>> from calque.federated import learning

@@ -81,7 +81,7 @@ class LocalFunction:
         self.name: str = getattr(function, "__name__", type(function).__name__)
         self._function = function
         self._call: Callable[..., Any] = function
-        self._framework = framework
+        self._framework: Framework = framework
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
         self._kind: Type | None = None

@@ -73,7 +73,7 @@ def evaluate(block: BuildingBlock, environment: Environment) -> Any:
             held = [] if block.argument is None else [evaluate(block.argument, environment)]
             result = function(*held)
             if isinstance(block.function, Intrinsic) and block.function.uri == "sequence_sum":
-                notice(*held, result, block.origin)
+                notice(held[0], result, block.origin)
             return result
     raise type_error(f"{block} of type {block.type} cannot be computed", "Pass a value instead.")
 

@@ -9,7 +9,7 @@ from typing import Any, Literal
 import jax
 import numpy as np
 import torch
-from jax.extend.core import ClosedJaxpr, jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
 from jax.extend.core import Literal as Constant
 
 from calque.device.memory.cell import read
@@ -245,26 +245,26 @@ class _OfRecords(torch.nn.Module):
         return result
 
 
-def _with_own_arrays(jaxpr: Any) -> Any:
+def _with_own_arrays(traced: Any) -> Any:
     """A traced program whose constants nobody else writes to: JAX refers to NumPy's arrays."""
-
-    def own(value: Any) -> Any:
-        if isinstance(value, np.ndarray):
-            return value.copy()
-        if isinstance(value, Constant) and isinstance(value.val, np.ndarray):
-            return Constant(value.val.copy(), value.aval)
-        if isinstance(value, ClosedJaxpr):
-            return _with_own_arrays(value)
-        return tuple(map(own, value)) if type(value) is tuple else value
-
-    steps = [
-        step.replace(
-            invars=list(map(own, step.invars)),
-            params={name: own(value) for name, value in step.params.items()},
-        )
-        for step in jaxpr.eqns
-    ]
-    return ClosedJaxpr(jaxpr.jaxpr.replace(eqns=steps), [own(const) for const in jaxpr.consts])
+    if isinstance(traced, np.ndarray):
+        return traced.copy()
+    if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):
+        return Constant(traced.val.copy(), traced.aval)
+    if isinstance(traced, ClosedJaxpr):
+        return ClosedJaxpr(_with_own_arrays(traced.jaxpr), _with_own_arrays(traced.consts))
+    if isinstance(traced, Jaxpr):
+        steps = [
+            step.replace(
+                invars=_with_own_arrays(step.invars),
+                params={name: _with_own_arrays(value) for name, value in step.params.items()},
+            )
+            for step in traced.eqns
+        ]
+        return traced.replace(eqns=steps)
+    if type(traced) in (list, tuple):
+        return type(traced)(map(_with_own_arrays, traced))
+    return traced
 
 
 def _same_program(first: Any, second: Any) -> bool:

@@ -262,9 +262,9 @@ def _with_own_arrays(traced: Any) -> Any:
             for step in traced.eqns
         ]
         return traced.replace(eqns=steps)
-    if type(traced) in (list, tuple):
-        return type(traced)(map(_with_own_arrays, traced))
-    return traced
+    if type(traced) is list:
+        return list(map(_with_own_arrays, traced))
+    return tuple(map(_with_own_arrays, traced)) if type(traced) is tuple else traced
 
 
 def _same_program(first: Any, second: Any) -> bool:

@@ -236,6 +236,12 @@ def test_numbers_that_python_or_numpy_draw_in_a_function_of_pytorch_are_refused(
             fed.local("float32")(lambda x: x + float(draw()))  # noqa: B023
 
 
+def test_a_generator_without_a_state_may_be_around() -> None:
+    source = random.SystemRandom()
+    made = fed.local("float32", framework="jax")(lambda x: x + 0 * isinstance(source, int))
+    assert float(made(1.0)) == 1.0
+
+
 def test_what_a_function_of_jax_leaves_may_be_of_no_account() -> None:
     cache: dict[str, Any] = {}
 

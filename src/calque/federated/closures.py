@@ -139,6 +139,8 @@ def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
 
 
 def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
+        return None
     if isinstance(generator, random.Random):
         return generator.getstate()
     if isinstance(generator, np.random.RandomState):

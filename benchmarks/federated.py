@@ -24,6 +24,7 @@ from benchmarks import common
 from calque import federated
 from calque.federated import learning
 from calque.federated.learning.models import Model
+from calque.federated.learning.state import Given
 from calque.federated.learning.training import Batches, train
 
 EXAMPLES, BATCH, RATE = 100, 20, 0.1
@@ -220,7 +221,8 @@ def temporaries(clients: int, chunk: int) -> int:
         whole = federated.Sequence(data, jnp.int32(EXAMPLES))
         key = jax.random.key_data(jax.random.key(0))
         batches = Batches(BATCH)
-        return train(model, parameters, {}, whole, key, learning.sgd(RATE), batches).parameters
+        given = Given(key, BATCH)
+        return train(model, parameters, {}, whole, given, learning.sgd(RATE), batches).parameters
 
     @federated.computation(federated.at_server(parameters), federated.at_clients(held))
     def round_(parameters: Any, data: Any) -> Any:

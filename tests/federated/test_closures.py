@@ -1,6 +1,7 @@
 """A computation is what it was where it was defined, whatever becomes of the names in it."""
 
 import functools
+import random
 from typing import Any, NamedTuple
 
 import jax
@@ -10,6 +11,7 @@ import pytest
 import torch
 
 from calque import federated as fed
+from calque.errors import TraceError
 
 FRAMEWORKS = pytest.mark.parametrize("framework", ["torch", "jax"])
 rate = 1.0
@@ -195,3 +197,67 @@ def test_a_polymorphic_local_function_keeps_its_values(framework: Any) -> None:
     assert made(np.ones(2, np.float32)).tolist() == [1.0, 1.0]
     with pytest.raises(fed.FederatedTypeError, match=r"reads 'factor', which was 1\.0"):
         made(np.ones(3, np.float32))
+
+
+class Holder:
+    def __init__(self, value: int) -> None:
+        self.value = value
+
+
+@pytest.mark.parametrize("how", ["array", "item", "variable", "attribute", "generator", "numpy"])
+def test_a_function_of_jax_whose_next_call_reads_what_it_changes_is_refused(how: str) -> None:
+    array, items, number, drawn = np.zeros(2, np.float32), [0], 0, np.random.default_rng(0)
+    holder = Holder(0)
+
+    def changing(x: Any) -> Any:
+        nonlocal number
+        if how == "array":
+            array[0] += 1
+            return x + array
+        if how == "item":
+            items[0] += 1
+            return x + items[0]
+        if how == "variable":
+            number += 1
+            return x + number
+        if how == "attribute":
+            holder.value += 1
+            return x + holder.value
+        return x + (drawn.normal() if how == "generator" else np.random.rand())
+
+    with pytest.raises(TraceError, match="the local function 'changing' changes .*next call reads"):
+        fed.local("float32[2]", framework="jax")(changing)
+
+
+def test_numbers_that_python_or_numpy_draw_in_a_function_of_pytorch_are_refused() -> None:
+    drawn = np.random.default_rng(0)
+    for draw, name in ((random.random, "random"), (drawn.normal, "drawn")):
+        with pytest.raises(TraceError, match=f"changes '{name}'|changes 'draw.*'"):
+            fed.local("float32")(lambda x: x + float(draw()))  # noqa: B023
+
+
+def test_a_generator_without_a_state_may_be_around() -> None:
+    source = random.SystemRandom()
+    made = fed.local("float32", framework="jax")(lambda x: x + 0 * isinstance(source, int))
+    assert float(made(1.0)) == 1.0
+
+
+def test_what_a_function_of_jax_leaves_may_be_of_no_account() -> None:
+    cache: dict[str, Any] = {}
+
+    @fed.local("float32[2]", framework="jax")
+    def cached(x: Any) -> Any:
+        if "factor" not in cache:
+            cache["factor"] = np.float32(2.0)
+        return x * cache["factor"]
+
+    assert cached(np.ones(2, np.float32)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("inner", [lambda f: f, jax.jit], ids=["plain", "jitted"])
+def test_an_array_of_numpy_has_its_numbers_at_the_definition(inner: Any) -> None:
+    array, number = np.zeros(2, np.float32), np.zeros((), np.float32)
+    made = fed.local("float32[2]", framework="jax")(inner(lambda x: x + array + number))
+    array += 5
+    number += 5
+    assert made(np.ones(2, np.float32)).tolist() == [1.0, 1.0]

@@ -3,6 +3,8 @@
 import dis
 import functools
 import inspect
+import pickle
+import random
 import zlib
 from collections import deque
 from collections.abc import Iterator
@@ -18,6 +20,10 @@ from calque.federated.errors import type_error
 
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 """Classes whose values are compared; of all others it must be the same object."""
+
+_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+_OF_ALL = (random.Random(), np.random.default_rng())
+"""What stands for the generators that all code shares."""
 
 _JITTED = type(jax.jit(lambda: None))
 
@@ -47,6 +53,27 @@ class Closure:
     def note(self) -> None:
         """Take what there is now as what it has to be, as the function itself may change it."""
         self._before = _found(self._roots)
+
+    def now(self) -> dict[str, "_Part"]:
+        """All that is reached, with what the function itself assigns or draws; for `changed`."""
+        return _all_found(self._roots)
+
+    def changed(self, since: dict[str, "_Part"], of_random: bool = False) -> str | None:
+        """What is not as it was, be it changed by the function itself; None if all is.
+
+        Args:
+            since: what it was.
+            of_random: whether only generators of random numbers are meant.
+        """
+        now = self.now()
+        for path, before in since.items():
+            after = now.get(path, before)
+            if of_random and not isinstance(before.value, _GENERATORS):
+                continue
+            same = after.value is before.value or _equal(after.value, before.value)
+            if not same or after.state != before.state:
+                return path
+        return None
 
     def require_same(self) -> None:
         """Raise unless everything is what it was.
@@ -100,11 +127,32 @@ def _roots(function: Any) -> list[tuple[str, Any]]:
     return [("self", function), ("", call)] if isinstance(call, FunctionType) else []
 
 
-def _found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
-    """All that is reached, by how the program names it."""
+def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
+    """All that is reached, with what code itself assigns, and what generators draw next."""
+    found = _found(roots, assigned=True)
+    for path, part in found.items():
+        if isinstance(part.value, _GENERATORS):
+            found[path] = _Part(part.value, pickle.dumps(_state_of(part.value)))
+    found["random"] = _Part(_OF_ALL[0], pickle.dumps(random.getstate()))
+    found["numpy.random"] = _Part(_OF_ALL[1], pickle.dumps(np.random.get_state(legacy=False)))
+    return found
+
+
+def _state_of(generator: Any) -> Any:
+    if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
+        return None
+    if isinstance(generator, random.Random):
+        return generator.getstate()
+    if isinstance(generator, np.random.RandomState):
+        return generator.get_state(legacy=False)
+    return generator.bit_generator.state
+
+
+def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _Part]:
+    """All that is reached, by how the program names it; with what code itself assigns, if asked."""
     names: set[str] = set()
     while True:  # code that is met names attributes of what was met before
-        reader = _Reader(names)
+        reader = _Reader(names, assigned)
         reader.read(roots)
         if reader.names <= names:
             return reader.found
@@ -114,7 +162,8 @@ def _found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
 class _Reader:
     """Walks over what a function reads; of an object, attributes of these names."""
 
-    def __init__(self, names: set[str]) -> None:
+    def __init__(self, names: set[str], assigned: bool) -> None:
+        self._assigned = assigned
         self.found: dict[str, _Part] = {}
         self.names: set[str] = set()
         self._wanted = names
@@ -190,7 +239,8 @@ class _Reader:
                 continue
         scope = function.__globals__
         found |= {name: scope[name] for name in read if name in scope and name not in found}
-        yield from ((name, value) for name, value in found.items() if name not in assigned)
+        left_out = set() if self._assigned else assigned
+        yield from ((name, value) for name, value in found.items() if name not in left_out)
 
 
 def _part(value: Any) -> _Part:

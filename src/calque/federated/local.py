@@ -2,13 +2,15 @@
 
 import contextlib
 import functools
+import re
 from collections.abc import Callable
 from typing import Any, Literal
 
 import jax
 import numpy as np
 import torch
-from jax.extend.core import jaxpr_as_fun
+from jax.extend.core import ClosedJaxpr, Jaxpr, jaxpr_as_fun
+from jax.extend.core import Literal as Constant
 
 from calque.device.memory.cell import read
 from calque.errors import TraceError
@@ -77,8 +79,9 @@ class LocalFunction:
     def __init__(self, function: Any, packing: Packing, framework: Framework) -> None:
         self.packing = packing
         self.name: str = getattr(function, "__name__", type(function).__name__)
+        self._function = function
         self._call: Callable[..., Any] = function
-        self._framework = framework
+        self._framework: Framework = framework
         self._closure = Closure(function)
         self._program: tuple[Callable[..., Any], Any] | None = None
         self._kind: Type | None = None
@@ -153,7 +156,10 @@ class LocalFunction:
 
         try:
             with precision(self.packing.type):
+                before = self._closure.now()
                 jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+                jaxpr = _with_own_arrays(jaxpr)
+                self._require_repeatable(before, jaxpr, shapes)
         except TypeError as error:
             if "Tracer" in str(error) or "torch.Tensor" in str(error):
                 error.add_note(f"{self.name!r} is a local function of {_SPOKEN[self._framework]}")
@@ -168,6 +174,24 @@ class LocalFunction:
             ) from None
         self._closure.note()
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
+
+    def _require_repeatable(self, before: Any, jaxpr: Any, shapes: tuple[Any, ...]) -> None:
+        """Raise a `TraceError` if a call changes what the next one reads.
+
+        Of a function of PyTorch, `effects` has seen to everything but random numbers.
+        """
+        path = self._closure.changed(before, of_random=self._framework == "torch")
+        if path is None:
+            return
+        other = LocalFunction(self._function, self.packing, self._framework)  # remembers no trace
+        again = jax.make_jaxpr(lambda *held: to_held(other._result(*held)))(*shapes)
+        if not _same_program(jaxpr, again):
+            raise TraceError(
+                f"the local function {self.name!r} changes {path!r}, and its next call reads that. "
+                "It would be lost, because the function runs only while it is traced, not at each "
+                "call.\nTake such state as an argument, and return it; for random numbers, the "
+                "bits of a key."
+            )
 
     def _result(self, *held: Any) -> Any:
         parameter = self.packing.type
@@ -219,6 +243,35 @@ class _OfRecords(torch.nn.Module):
         if any(read(parameter) is not array for parameter, array in before):
             raise written_constant()
         return result
+
+
+def _with_own_arrays(traced: Any) -> Any:
+    """A traced program whose constants nobody else writes to: JAX refers to NumPy's arrays."""
+    if isinstance(traced, np.ndarray):
+        return traced.copy()
+    if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):
+        return Constant(traced.val.copy(), traced.aval)
+    if isinstance(traced, ClosedJaxpr):
+        return ClosedJaxpr(_with_own_arrays(traced.jaxpr), _with_own_arrays(traced.consts))
+    if isinstance(traced, Jaxpr):
+        steps = [
+            step.replace(
+                invars=_with_own_arrays(step.invars),
+                params={name: _with_own_arrays(value) for name, value in step.params.items()},
+            )
+            for step in traced.eqns
+        ]
+        return traced.replace(eqns=steps)
+    if type(traced) is list:
+        return list(map(_with_own_arrays, traced))
+    return tuple(map(_with_own_arrays, traced)) if type(traced) is tuple else traced
+
+
+def _same_program(first: Any, second: Any) -> bool:
+    """Returns True if two traces of a function, with the arrays they have met, are the same."""
+    texts = [re.sub(r" at 0x[0-9a-f]+", "", str(one.jaxpr)) for one in (first, second)]
+    pairs = zip(first.consts, second.consts)
+    return texts[0] == texts[1] and all(np.array_equal(a, b, True) for a, b in pairs)
 
 
 def _same_names(target: Type, source: Type) -> bool:

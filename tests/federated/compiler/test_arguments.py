@@ -1,5 +1,6 @@
 """What users pass is either held as it is, or refused: nothing is wrapped, stretched or cut off."""
 
+import enum
 from typing import Any
 
 import jax
@@ -112,3 +113,25 @@ def test_float64_becomes_float32_only_if_that_can_hold_it() -> None:
     with pytest.raises(FederatedTypeError, match="numbers that float32"):
         same(np.array([1e300, 1.0]))
     np.testing.assert_array_equal(same(np.array([np.inf, 1e-300])), [np.inf, 0.0])
+
+
+def test_arrays_in_another_order_of_bytes_are_read_as_what_they_hold() -> None:
+    values = np.arange(6, dtype=">f4").reshape(3, 2)
+    total = fed.computation("{float32[2]}@CLIENTS")(fed.federated_sum)
+    for given in (values, list(values)):
+        np.testing.assert_array_equal(total(given), [6, 9])
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 5
+
+
+def test_members_of_an_enumeration_of_integers_compute_as_numbers() -> None:
+    @fed.computation("{int8}@CLIENTS", "int32@SERVER")
+    def levels(own: Any, other: Any) -> Any:
+        return fed.federated_max(own * Level.HIGH), other + Level.LOW
+
+    assert str(levels.type_signature.result) == "<int8@SERVER,int32@SERVER>"
+    assert list(map(int, levels([Level.LOW, Level.HIGH], Level.HIGH))) == [25, 6]
+    assert int(fed.computation(lambda x: x + 1)(Level.HIGH)) == 6

@@ -68,6 +68,12 @@ assert "all_reduce" in everything.configured(mesh=mesh).lower(model, data).as_te
 grad = lambda c: jax.grad(lambda m: (c(m, data)["mean"] ** 2).sum())(jnp.asarray(model))
 close(grad(everything.configured(mesh=mesh)), grad(everything))
 
+ties = np.array([1, 1, 2, 1, 3, 1, 3, 3, 1, 2, 2], np.float32)
+least = fed.computation(fed.federated_min, "{float32}@CLIENTS")
+for chunk in (1, 2):
+    found = jax.grad(least.configured(mesh=mesh, chunk=chunk))(ties)
+    np.testing.assert_array_equal(found, np.where(ties == 1, np.float32(0.2), 0))
+
 bad = data.copy()
 bad[7, 1] = np.nan
 try:

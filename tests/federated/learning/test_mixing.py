@@ -190,3 +190,19 @@ def test_a_model_of_one_size_of_batches_gets_no_others() -> None:
     assert int(metrics["examples"]) == 5
     evaluation = learning.Evaluation(OfOneSize(), batch_size=3)
     assert int(evaluation(state, examples(5) + examples(4))["examples"]) == 9
+
+
+def test_a_batch_is_no_larger_than_the_data_of_any_client() -> None:
+    process = learning.fed_avg(nn.Linear(4, 3), batch_size=1_000_000)
+    text = process.lower(process.initialize(), [*examples(5), *examples(3)]).as_text()
+    assert "1000000" not in text
+
+
+def test_clients_that_are_one_batch_each_may_mix_their_examples() -> None:
+    module = nn.Sequential(nn.BatchNorm1d(4), nn.Linear(4, 3))
+    made = [learning.fed_avg(module, batch_size=size) for size in (5, 32)]
+    states = [one.next(one.initialize(), examples(5))[0] for one in made]
+    for name, array in states[0].parameters.items():
+        np.testing.assert_array_equal(array, states[1].parameters[name])
+    with pytest.raises(fed.ClientError, match="client 1 has 3 examples.* whole batches of 32"):
+        made[1].next(made[1].initialize(), [*examples(5), *examples(3)])

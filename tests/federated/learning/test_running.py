@@ -124,3 +124,17 @@ def test_a_round_without_participants_is_refused() -> None:
     process, data, _ = parts()
     with pytest.raises(ValueError, match="0 of 4 clients"):
         learning.run(process, data, 1, participants=0, progress=False)
+
+
+def test_rounds_without_examples_change_nothing() -> None:
+    _, data, module = parts()
+    none = {name: array[:0] for name, array in data[0].items()}
+    process = learning.fed_avg(module, batch_size=4)
+    found, history = learning.run(process, [none, data[0]], 8, participants=1, progress=False)
+    chosen = [int(learning.sample_clients(2, 1, number)[0]) for number in range(8)]
+    assert set(chosen) == {0, 1}
+    assert [row["clients"] for row in history] == chosen
+    assert [np.isnan(row["loss"]) for row in history] == [client == 0 for client in chosen]
+    assert int(found.round) == 8
+    with pytest.raises(ValueError, match="no client of this round has examples to train on: 0"):
+        learning.run(process, [none], 8, progress=False)

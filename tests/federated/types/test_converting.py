@@ -3,6 +3,7 @@
 import collections
 import copy
 import dataclasses
+import enum
 import pickle
 from typing import Any, NamedTuple
 
@@ -35,6 +36,20 @@ class Point:
 class Pair(NamedTuple):
     first: object
     second: object
+
+
+class Level(enum.IntEnum):
+    LOW = 1
+    HIGH = 5
+
+
+def test_the_order_of_bytes_is_no_part_of_a_type() -> None:
+    assert to_type(np.dtype(">i4")) == to_type("int32")
+    assert to_type(np.zeros((2, 3), ">f4")) == to_type("float32[2,3]")
+
+
+def test_a_member_of_an_enumeration_of_integers_is_a_number() -> None:
+    assert type_of_value({"level": Level.HIGH}) == parse_type("<level=int32>")
 
 
 @pytest.mark.parametrize(

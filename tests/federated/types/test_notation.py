@@ -21,6 +21,7 @@ from calque.federated.types import (
     TensorType,
     Type,
     parse_type,
+    walk,
 )
 
 INT32 = TensorType(DTYPES["int32"])
@@ -121,6 +122,7 @@ def test_what_is_no_type_is_shown_with_its_place(text: str, message: str, column
         ("{float32@SERVER}@CLIENTS", "cannot hold float32@SERVER"),
         ("{(int32 -> int32)}@CLIENTS", "cannot hold"),
         ("int32**", "cannot hold the sequence"),
+        ("{<>*}@CLIENTS", "cannot hold <>, of which there is nothing to count"),
         ("<a=int32,a=int32>", "two fields have the name 'a'"),
         ("(int32 -> int32)*", "cannot hold"),
     ],
@@ -160,7 +162,8 @@ def structs(of: st.SearchStrategy[Type]) -> st.SearchStrategy[Type]:
 
 
 flat = st.recursive(tensors | st.sampled_from("TUV").map(AbstractType), structs, max_leaves=4)
-members = flat | flat.map(SequenceType)
+counted = flat.filter(lambda kind: any(not isinstance(t, StructType) for t in walk(kind)))
+members = flat | counted.map(SequenceType)
 placed = st.builds(FederatedType, members, st.just(CLIENTS), st.booleans()) | st.builds(
     FederatedType, members, st.just(SERVER)
 )

@@ -294,7 +294,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
     if isinstance(value, bool | int | float | complex):
         array = _number(value, kind, path)
     else:
-        array = value if isinstance(value, jax.Array) else np.asarray(value)
+        array = value if isinstance(value, jax.Array) else _native(np.asarray(value))
         array = _narrowed(array, kind, path)
         if getattr(array, "weak_type", False):  # a Python number that JAX traces
             array = jax.lax.convert_element_type(array, array.dtype)
@@ -304,6 +304,11 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
             f"{path} is {given}, and is asked to be {kind}", "Pass an array of that type."
         )
     return array
+
+
+def _native(array: np.ndarray) -> np.ndarray:
+    """An array in this machine's order of bytes, which JAX needs."""
+    return array.astype(array.dtype.newbyteorder("="), copy=False)
 
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:

@@ -23,6 +23,7 @@ from calque.federated.building_blocks import (
     Selection,
     Struct,
 )
+from calque.federated.compiler.overflow import notice, unnoticed
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
 from calque.federated.types import (
@@ -70,7 +71,10 @@ def evaluate(block: BuildingBlock, environment: Environment) -> Any:
         case Call():
             function = evaluate(block.function, environment)
             held = [] if block.argument is None else [evaluate(block.argument, environment)]
-            return function(*held)
+            result = function(*held)
+            if isinstance(block.function, Intrinsic) and block.function.uri == "sequence_sum":
+                notice(held[0], result, block.origin)
+            return result
     raise type_error(f"{block} of type {block.type} cannot be computed", "Pass a value instead.")
 
 
@@ -85,7 +89,8 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
     """A function of tensors, whose result is held against the type that was found for it."""
 
     def call(*held: Any) -> Any:
-        result = _in_dtypes(block.function(*held), block.type.result)
+        with unnoticed():
+            result = _in_dtypes(block.function(*held), block.type.result)
         if not _conforms(result, block.type.result):
             found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", result)
             raise type_error(
@@ -133,7 +138,8 @@ def _mapped(held: Any) -> Any:
 
 def _select(held: Any) -> Sequence:
     keys, _, value, function = held
-    chosen = jax.vmap(lambda key: function((value, key)))(keys)
+    with unnoticed():
+        chosen = jax.vmap(lambda key: function((value, key)))(keys)
     return Sequence(chosen, jnp.asarray(keys.shape[0], jnp.int32))
 
 
@@ -146,12 +152,14 @@ def _sequence_map(held: Any) -> Sequence:
         return jnp.where(counts, leaf, leaf[:1])
 
     elements = jax.tree.map(filled, sequence.elements) if sequence.capacity else sequence.elements
-    return Sequence(jax.vmap(function)(elements), sequence.length)
+    with unnoticed():
+        return Sequence(jax.vmap(function)(elements), sequence.length)
 
 
 def _sequence_reduce(held: Any) -> Any:
     sequence, zero, function = held
-    return sequence.reduce(zero, lambda carry, element: function((carry, element)))
+    with unnoticed():
+        return sequence.reduce(zero, lambda carry, element: function((carry, element)))
 
 
 IMPLEMENTATIONS: dict[str, Callable[[Any], Any]] = {

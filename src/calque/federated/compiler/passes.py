@@ -18,13 +18,14 @@ from calque.errors import ClientError, Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import Layout, over_parts, padded
+from calque.federated.compiler.overflow import OF_SEQUENCE, noticed
 from calque.federated.compiler.planning import Stage, lives_on_clients
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, Sum, collected
 from calque.federated.ragged import Place, Ragged, is_ragged, over_ragged
 from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
-_NONE = np.iinfo(np.int32).max
+NOBODY = np.iinfo(np.int32).max
 """The number of no client."""
 
 
@@ -156,7 +157,7 @@ class _Pass:
             mask = clients < self.layout.clients
             results = {n: r.add(results[n], given[n], mask, clients) for n, r in reducers.items()}
             failed = [
-                jnp.minimum(first, jnp.where(flag & mask, clients, _NONE).min())
+                jnp.minimum(first, jnp.where(flag & mask, clients, NOBODY).min())
                 for first, flag in zip(failed, flags, strict=True)
             ]
             return (results, failed), kept
@@ -165,7 +166,7 @@ class _Pass:
         given, _, flags = jax.eval_shape(of_one, first)
         start = (
             {name: reducer.start(given[name]) for name, reducer in reducers.items()},
-            [jnp.asarray(_NONE, jnp.int32) for _ in flags],
+            [jnp.asarray(NOBODY, jnp.int32) for _ in flags],
         )
         (results, failed), kept = self._over_chunks(of_chunk, start, values, numbers)
         if self.layout.mesh is not None:
@@ -186,7 +187,7 @@ class _Pass:
             return []
         what = "values on the server have NaN before that"
         self.checks.append(Check(what, None, of_server=True))
-        return [jnp.where(flag, 0, _NONE).astype(jnp.int32)]
+        return [jnp.where(flag, 0, NOBODY).astype(jnp.int32)]
 
     def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
         """For every result that its aggregation may refuse, a check, and 0 where it does."""
@@ -198,7 +199,7 @@ class _Pass:
                 what = f"{refused.what} in {_spoken(calls[name])}"
                 check = Check(what, calls[name].origin, of_all=True, remedy=refused.remedy)
                 self.checks.append(check)
-                failed.append(jnp.where(refused.flag, 0, _NONE).astype(jnp.int32))
+                failed.append(jnp.where(refused.flag, 0, NOBODY).astype(jnp.int32))
         return failed
 
     def _infinite(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
@@ -211,7 +212,7 @@ class _Pass:
                 what = f"infinite values or weights of clients make NaN in {_spoken(calls[name])}"
                 remedy = "Look at what clients hold"
                 self.checks.append(Check(what, calls[name].origin, of_all=True, remedy=remedy))
-                failed.append(jnp.where(flag, 0, _NONE).astype(jnp.int32))
+                failed.append(jnp.where(flag, 0, NOBODY).astype(jnp.int32))
         return failed
 
     def _reducer(self, call: Call, shared: dict[str, Any]) -> Reducer:
@@ -261,40 +262,48 @@ class _Pass:
         environment = dict(shared)
         for name, (held, kind) in self.clients.items():
             environment[name] = _joined(held, kind, iter(value[name]), self.layout)
-        self.checks.clear()
-        flags: list[Any] = []
-        for name, call in self.stage.clients:
-            environment[name] = evaluate(call, environment)
-            if _is(call, "federated_select"):
-                keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
-                flags.append(((keys < 0) | (keys >= limit)).any())
-                self.checks.append(Check("has a key that is not below max_key", call.origin))
-        given = {name: r.of_client(environment) for name, r in reducers.items()}
-        kept = {name: environment[name] for name in self.stage.kept}
-        for name, call in self.stage.aggregations:
-            if self.keeps(call):
-                argument = call.argument
-                if _is(call, "federated_reduce"):
-                    argument = argument.children()[0]  # type: ignore[union-attr]
-                kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
+        failing: list[tuple[Check, Any]] = []
+        with noticed() as overflows:
+            for name, call in self.stage.clients:
+                environment[name] = evaluate(call, environment)
+                if _is(call, "federated_select"):
+                    keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
+                    check = Check("has a key that is not below max_key", call.origin)
+                    failing.append((check, ((keys < 0) | (keys >= limit)).any()))
+            given = {name: r.of_client(environment) for name, r in reducers.items()}
+            kept = {name: environment[name] for name in self.stage.kept}
+            for name, call in self.stage.aggregations:
+                if self.keeps(call):
+                    argument = call.argument
+                    if _is(call, "federated_reduce"):
+                        argument = argument.children()[0]  # type: ignore[union-attr]
+                    kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
+        for one in overflows:
+            what = f"has integers whose sum does not fit {one.dtypes}, for sequence_sum"
+            failing.append((Check(what, one.origin, remedy=OF_SEQUENCE), one.flag))
+        failing += self._failing(given, kept, reducers)
+        self.checks[:] = [check for check, _ in failing]
+        return given, kept, [flag for _, flag in failing]
+
+    def _failing(
+        self, given: dict[str, Any], kept: dict[str, Any], reducers: dict[str, Reducer]
+    ) -> list[tuple[Check, Any]]:
+        """The checks of what a client gives to aggregations, and of what is kept of it."""
+        failing: list[tuple[Check, Any]] = []
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
             reduced = _is(calls[name], "federated_reduce")  # whose function may hide NaN
             shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
-                flags.append(flag)
-                self.checks.append(
-                    Check(f"gives NaN to {_spoken(calls[name])}", calls[name].origin)
-                )
+                what = f"gives NaN to {_spoken(calls[name])}"
+                failing.append((Check(what, calls[name].origin), flag))
         for name, reducer in reducers.items():
             flag = reducer.violated(given[name])
             if flag is not None:
-                flags.append(flag)
-                self.checks.append(
-                    Check(f"gives {_spoken(calls[name])} more than its bits", calls[name].origin)
-                )
-        return given, kept, flags
+                what = f"gives {_spoken(calls[name])} more than its bits"
+                failing.append((Check(what, calls[name].origin), flag))
+        return failing
 
 
 def _kind(call: Call) -> type[Reducer]:

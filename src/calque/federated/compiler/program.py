@@ -21,7 +21,8 @@ from calque.federated.compiler.layout import (
     several_processes,
     spread,
 )
-from calque.federated.compiler.passes import Check, has_nan, run_pass
+from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
+from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
 from calque.federated.compiler.planning import Plan, lives_on_clients, plan
 from calque.federated.errors import type_error
 from calque.federated.local import precision, wide
@@ -187,8 +188,10 @@ class Program:
         nan: list[Any] = []
         for stage in self.plan.stages:
             whole = {**server, **_cut(differing, clients)}
-            for name, call in stage.server:
-                whole[name] = server[name] = evaluate(call, whole)
+            with noticed() as overflows:
+                for name, call in stage.server:
+                    whole[name] = server[name] = evaluate(call, whole)
+            checks += [_of_server(one) for one in overflows]
             if stage.clients or stage.aggregations:
                 types = {n: c.type for n, c in stage.clients}
                 layout = self._layout(clients)
@@ -248,6 +251,13 @@ class Program:
 def _automatic(mesh: Mesh) -> Mesh:
     """A mesh on which the compiler spreads what a pass does to arrays."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def _of_server(one: Overflow) -> tuple[Check, Any]:
+    """The check of a sum on the server, or of one that lives nowhere, and 0 where it fails."""
+    what = f"a sum does not fit {one.dtypes} in sequence_sum"
+    check = Check(what, one.origin, of_all=True, remedy=OF_SEQUENCE)
+    return check, jnp.where(one.flag, 0, NOBODY).astype(jnp.int32)
 
 
 def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:

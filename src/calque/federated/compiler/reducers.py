@@ -1,95 +1,20 @@
-"""Aggregations: how the values of a chunk of clients go into a running result.
-
-A reducer sees the values of `k` clients at a time, stacked; those whose mask is False are padding
-and must not count, whatever they are. `across` joins the running results of several devices.
-"""
+"""The reducers of all aggregations, by the names of their intrinsics."""
 
 import functools
-from typing import Any, NamedTuple
+from typing import Any
 
 import jax
 import jax.numpy as jnp
 import numpy as np
 
-from calque.federated.building_blocks import BuildingBlock, Call, Intrinsic, Literal, Struct
+from calque.federated.building_blocks import Call, Intrinsic, Literal
 from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
+from calque.federated.compiler.extremes import Extreme, Maximum
+from calque.federated.compiler.overflow import estimated, spoken, wrapped
+from calque.federated.compiler.reducer import COUNT, Reducer, Refusal, gathered, masked
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
-
-COUNT = "#clients"
-"""The name that environments have for the number of clients."""
-
-
-class Refusal(NamedTuple):
-    """What may be wrong with the values of all clients together.
-
-    Attributes:
-        what: what is wrong.
-        flag: whether it is.
-        remedy: what to do about it.
-    """
-
-    what: str
-    flag: Any
-    remedy: str = "Look at what clients hold"
-
-
-class Reducer:
-    """An aggregation of one stage.
-
-    Args:
-        call: a call of the intrinsic.
-        environment: the values of the server, and those that live nowhere.
-    """
-
-    shows_nan = True
-    """True if a NaN of a client is NaN in the result, so that only that has to be checked."""
-
-    of_none = True
-    """True if there is a result where there are no clients."""
-
-    def __init__(self, call: Call, environment: Environment) -> None:
-        assert call.argument is not None
-        self.call = call
-        argument = call.argument
-        self.parts: list[BuildingBlock] = (
-            list(argument.children()) if isinstance(argument, Struct) else [argument]
-        )
-        self.environment = environment
-        self.prepare()
-
-    def prepare(self) -> None:
-        """Evaluate what does not live on the clients."""
-
-    def of_client(self, environment: Environment) -> Any:
-        """Returns the contribution of one client."""
-        assert self.call.argument is not None
-        return evaluate(self.call.argument, environment)
-
-    def start(self, one: Any) -> Any:
-        """The running result before any client; `one` has the shapes of a contribution."""
-        raise NotImplementedError
-
-    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
-        """The running result with a chunk of clients in it."""
-        raise NotImplementedError
-
-    def across(self, running: Any, axis: str) -> Any:
-        """The running result of all devices along a mesh axis."""
-        raise NotImplementedError
-
-    def finish(self, running: Any, clients: int) -> Any:
-        """The result."""
-        return running
-
-    def violated(self, contribution: Any) -> Any:
-        """Returns True if a client's contribution cannot be used, for another reason than NaN."""
-        return None
-
-    def refused(self, running: Any) -> Refusal | None:
-        """Returns what may be wrong with the clients together, and whether it is."""
-        return None
 
 
 class Sum(Reducer):
@@ -101,12 +26,12 @@ class Sum(Reducer):
     def start(self, one: Any) -> Any:
         leaves, self._spec = jax.tree.flatten(one)
         self._dtypes = [leaf.dtype for leaf in leaves]
-        estimates = [jax.ShapeDtypeStruct(n.shape, _estimated(n.dtype)) for n in _whole(leaves)]
+        estimates = [jax.ShapeDtypeStruct(n.shape, estimated(n.dtype)) for n in _whole(leaves)]
         return sums.nothing([*leaves, *estimates])
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
         leaves = [masked(leaf, mask, 0) for leaf in jax.tree.leaves(values)]
-        estimates = [leaf.astype(_estimated(leaf.dtype)) for leaf in _whole(leaves)]
+        estimates = [leaf.astype(estimated(leaf.dtype)) for leaf in _whole(leaves)]
         return sums.with_chunk(running, [*leaves, *estimates])
 
     def across(self, running: Any, axis: str) -> Any:
@@ -126,14 +51,9 @@ class Sum(Reducer):
         if not totals:
             return None
         estimates = results[len(self._dtypes) :]
-        wrapped = [
-            jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
-            for total, estimate in zip(totals, estimates, strict=True)
-        ]
-        dtypes = " or ".join(sorted({str(total.dtype) for total in totals}))
         return Refusal(
-            f"a sum does not fit {dtypes}",
-            jnp.stack(wrapped).any(),
+            f"a sum does not fit {spoken(totals)}",
+            wrapped(totals, estimates),
             "Convert the values to a wider dtype on the clients: federated_map",
         )
 
@@ -180,44 +100,6 @@ class WeightedMean(Sum):
         return Refusal("the weights of all clients add up to zero", sums.results(running)[-1] == 0)
 
 
-class Extreme(Reducer):
-    """The least or the greatest over the clients, tensor element by tensor element."""
-
-    of_none = False
-    least = True
-
-    def start(self, one: Any) -> Any:
-        return jax.tree.map(lambda s: jnp.full(s.shape, self._worst(s.dtype), s.dtype), one)
-
-    def _worst(self, dtype: Any) -> Any:
-        if dtype == jnp.bool_:
-            return self.least
-        if jnp.issubdtype(dtype, jnp.integer):
-            return jnp.iinfo(dtype).max if self.least else jnp.iinfo(dtype).min
-        most = np.asarray(np.inf).astype(dtype)
-        if not np.isinf(most):  # a float of 8 bits without infinity
-            most = jnp.finfo(dtype).max
-        return most if self.least else -most
-
-    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
-        def joined(r: Any, v: Any) -> Any:
-            kept = masked(v, mask, self._worst(v.dtype))
-            best = kept.min(0) if self.least else kept.max(0)
-            return (jnp.minimum if self.least else jnp.maximum)(r, best)
-
-        return jax.tree.map(joined, running, values)
-
-    def across(self, running: Any, axis: str) -> Any:
-        gathered = _gathered(running, axis)
-        return jax.tree.map(lambda g: g.min(0) if self.least else g.max(0), gathered)
-
-
-class Maximum(Extreme):
-    """The greatest over the clients."""
-
-    least = False
-
-
 class Reduce(Reducer):
     """`op(op(zero, first), second), …`, in the order of the clients."""
 
@@ -262,8 +144,8 @@ class Aggregate(Reduce):
         self.merge, self.report = (evaluate(part, self.environment) for part in self.parts[3:5])
 
     def across(self, running: Any, axis: str) -> Any:
-        gathered = _gathered(running, axis)
-        parts = [_row(gathered, device) for device in range(jax.lax.axis_size(axis))]
+        found = gathered(running, axis)
+        parts = [_row(found, device) for device in range(jax.lax.axis_size(axis))]
         return functools.reduce(lambda first, second: self.merge((first, second)), parts)
 
     def finish(self, running: Any, clients: int) -> Any:
@@ -358,25 +240,6 @@ def collected(stacked: Any, clients: int) -> Sequence:
     return Sequence(stacked, jnp.asarray(clients, jnp.int32))
 
 
-def masked(values: Any, mask: Any, instead: Any) -> Any:
-    """Values of a chunk, with those that are padding replaced."""
-    shaped = mask.reshape(-1, *[1] * (values.ndim - 1))
-    return jnp.where(shaped, values, jnp.asarray(instead, values.dtype))
-
-
-def _gathered(running: Any, axis: str) -> Any:
-    """The running results of all devices, stacked; the same on each of them."""
-    place, count = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
-
-    def gather(leaf: Any) -> Any:
-        whole = jnp.zeros((count, *leaf.shape), leaf.dtype).at[place].set(leaf)
-        if leaf.dtype == jnp.bool_:
-            return jax.lax.psum(whole.astype(jnp.int32), axis).astype(bool)
-        return sums.over_devices(whole, axis)
-
-    return jax.tree.map(gather, running)
-
-
 def _row(stacked: Any, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], stacked)
 
@@ -384,16 +247,6 @@ def _row(stacked: Any, index: int) -> Any:
 def _whole(leaves: list[Any]) -> list[Any]:
     """Those of integers."""
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer)]
-
-
-def _estimated(dtype: Any) -> Any:
-    """The dtype of floats that integers are added up in, to see whether their sum has wrapped."""
-    return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
-
-
-def _half_range(dtype: Any) -> Any:
-    """Half of how many integers a dtype has."""
-    return 2.0 ** (8 * np.dtype(dtype).itemsize - 1)
 
 
 def _unsigned(dtype: Any) -> Any:

@@ -72,6 +72,9 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
 def sequence_sum(sequence: Any) -> Value:
     """The sum of the elements, in their dtype.
 
+    Integers whose sum does not fit the dtype are an error, which names the client; within another
+    operator's function, and with `configured(check=False)`, the sum wraps around.
+
     Args:
         sequence: `T*` of numbers, or one on the clients or on the server.
 

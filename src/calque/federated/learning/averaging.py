@@ -17,9 +17,11 @@ from calque.federated.learning.models import Model, squared
 from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup
-from calque.federated.learning.state import Sent, State
+from calque.federated.learning.state import Given, Sent, State
 from calque.federated.learning.training import full_gradient, require_no_writes
 from calque.federated.representation import Sequence
+
+_OF_STEPS = ("epochs", "shuffle", "drop_remainder", "client_schedule")
 
 
 @with_user_frames
@@ -49,7 +51,7 @@ def fed_avg(
         aggregator: how changes are combined; see `aggregators`. The mean by default.
         proximal: how strongly clients are held to the server's model.
         **settings: see `Settings`: weighting, batch_size, epochs, shuffle, drop_remainder, failing,
-            and chunk, mesh, axis, check.
+            client_schedule, and chunk, mesh, axis, check.
 
     Returns:
         An `IterativeProcess`.
@@ -68,7 +70,7 @@ def fed_avg(
     by_client = as_optimizer(client_optimizer, setup.model.trained)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
 
-    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
         server = setup.model.free(state.parameters)
 
         def distance(parameters: Any) -> Any:
@@ -77,7 +79,7 @@ def fed_avg(
             return proximal / 2 * sum(jax.tree.leaves(squares))
 
         penalty = distance if proximal else None
-        return setup.sent(*setup.trained(state, data, key, by_client, penalty=penalty))
+        return setup.sent(*setup.trained(state, data, given, by_client, penalty=penalty))
 
     return setup.process(
         client,
@@ -140,17 +142,17 @@ def fed_sgd(
         loss: as for `fed_avg`.
         server_optimizer: a learning rate, or an optimizer as for `fed_avg`.
         aggregator: as for `fed_avg`.
-        **settings: as for `fed_avg`, without epochs, shuffle and drop_remainder. batch_size is how
+        **settings: as for `fed_avg`, without those that are about steps. batch_size is how
             many examples a client computes at once. It does not affect the result, unless the
             examples of a batch depend on each other (BatchNorm): then the gradient is that of
             each batch's own loss.
     """
-    setup = Setup(module, loss, settings, without=("epochs", "shuffle", "drop_remainder"))
+    setup = Setup(module, loss, settings, without=_OF_STEPS)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
 
-    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
         start = (state.parameters, state.buffers)
-        gradients, mean, one = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        gradients, mean, one = full_gradient(setup.model, *start, data, given, setup.batches.size)
         require_no_writes(one, "fed_sgd keeps nothing of a client but its gradient")
         weight = setup.weight(data.length)
         return Sent(gradients, (), state.buffers, weight, mean, data.length, reached=one.reached)

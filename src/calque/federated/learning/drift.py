@@ -13,7 +13,7 @@ from calque.federated.learning.models import tree_add
 from calque.federated.learning.optimizers import as_optimizer, sgd
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup, moved, zeros
-from calque.federated.learning.state import Sent, State
+from calque.federated.learning.state import Given, Sent, State
 from calque.federated.learning.training import full_gradient, is_positive
 from calque.federated.representation import Sequence
 
@@ -49,13 +49,15 @@ def scaffold(
     setup.weighting = "uniform"
     by_client = sgd(client_learning_rate)
 
-    def client(state: State, data: Sequence, key: Any, control: Any) -> Sent:
+    def client(state: State, data: Sequence, given: Given, control: Any) -> Sent:
         drift = tree_add(state.extra, control, -1.0)
-        done, change = setup.trained(state, data, key, by_client, lambda g, _: tree_add(g, drift))
-        scale = 1.0 / (jnp.maximum(done.steps, 1) * client_learning_rate)
+        done, change = setup.trained(state, data, given, by_client, lambda g, _: tree_add(g, drift))
+        rate = client_learning_rate * (1.0 if given.scale is None else given.scale)
+        moved_by = done.steps * rate
+        scale = 1.0 / jnp.where(moved_by > 0, moved_by, 1.0)
 
         def correction(difference: Any, mean: Any) -> Any:
-            return jnp.where(done.steps > 0, difference * scale - mean, 0)
+            return jnp.where(moved_by > 0, difference * scale - mean, 0)
 
         corrected = jax.tree.map(correction, change, state.extra)
         return setup.sent(done, change, corrected, tree_add(control, corrected))
@@ -113,12 +115,12 @@ def mime_lite(
     def mixed(gradients: Any, velocity: Any) -> Any:
         return jax.tree.map(lambda g, m: (1 - momentum) * g + momentum * m, gradients, velocity)
 
-    def client(state: State, data: Sequence, key: Any, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
         done, change = setup.trained(
-            state, data, key, by_client, lambda g, _: mixed(g, state.extra)
+            state, data, given, by_client, lambda g, _: mixed(g, state.extra)
         )
         start = (state.parameters, state.buffers)
-        whole, _, _ = full_gradient(setup.model, *start, data, key, setup.batches.size)
+        whole, _, _ = full_gradient(setup.model, *start, data, given, setup.batches.size)
         return setup.sent(done, (change, whole))
 
     def server(state: State, sent: Any, extra: Any, participants: Any, _: Any) -> State:

@@ -10,7 +10,7 @@ import numpy as np
 from calque.errors import ClientError
 from calque.federated.compiler.layout import is_placed
 from calque.federated.learning.models import Model, count_of
-from calque.federated.learning.staging import Staged, element_of
+from calque.federated.learning.staging import Staged, capacity_of, element_of
 from calque.federated.learning.state import State
 from calque.federated.ragged import Ragged
 from calque.federated.types import Type, to_shapes
@@ -52,13 +52,14 @@ class WholeBatches:
         if isinstance(staged.length, jax.core.Tracer) or self._size is None:
             return
         length = np.asarray(staged.length, np.int64)
-        rest = length % self._size
+        size = max(min(self._size, capacity_of(staged)), 1)
+        rest = length % size
         odd = np.flatnonzero(rest)
         if not odd.size:
             return
         tried = odd[rest[odd].argmin()]
         rows = slice(length[tried] - rest[tried], length[tried])
-        if self._trial.mixes(staged, int(tried), rows, self._size, state):
+        if self._trial.mixes(staged, int(tried), rows, size, state):
             raise ClientError(
                 f"client {numbers[odd[0]]} has {length[odd[0]]} examples, which are no "
                 f"whole batches of {self._size}; the model or the loss (BatchNorm, for instance) "
@@ -83,7 +84,7 @@ class WholeClients:
         """Raise `ClientError` for the first client that is filled up; see `WholeBatches`."""
         if isinstance(staged.length, jax.core.Tracer):
             return
-        length, capacity = np.asarray(staged.length), _capacity(staged)
+        length, capacity = np.asarray(staged.length), capacity_of(staged)
         odd = np.flatnonzero((length > 0) & ((length < capacity) | (capacity > self._size)))
         if not odd.size:
             return
@@ -222,13 +223,6 @@ def _alike(some: list[np.ndarray], others: list[np.ndarray], rtol: float) -> boo
         return np.array_equal(one, other)
 
     return all(same(one, other) for one, other in zip(some, others, strict=True))
-
-
-def _capacity(staged: Staged) -> int:
-    """The number of examples that clients are filled up to."""
-    if isinstance(staged, Ragged):
-        return staged.capacity
-    return jax.tree.leaves(staged.elements)[0].shape[1]
 
 
 def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:

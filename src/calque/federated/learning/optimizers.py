@@ -100,6 +100,7 @@ def step(
     params: Any,
     known: Mapping[str, Any] | None = None,
     reached: Collection[str] | None = None,
+    scale: Any = None,
 ) -> tuple[Any, Any]:
     """The parameters after a step of an optimizer, and its new state.
 
@@ -109,16 +110,23 @@ def step(
         known: what else optimizers may ask for: `value`, `grad` and `value_fn`.
         reached: names of the parameters that have a gradient, where PyTorch's optimizers leave the
             others alone; None for all.
+        scale: what the step is multiplied by; None for 1.
     """
     exact: Callable[..., Any] | None = getattr(optimizer, "step", None)
     if exact is not None:
-        return exact(gradients, state, params, known=known, reached=reached)
+        new, state = exact(gradients, state, params, known=known, reached=reached)
+        return (new if scale is None else _partway(params, new, scale)), state
     parameters = inspect.signature(optimizer.update).parameters.values()
     takes_all = any(one.kind is inspect.Parameter.VAR_KEYWORD for one in parameters)
     updates, state = optimizer.update(
         gradients, state, params, **(known if known and takes_all else {})
     )
-    return tree_add(params, updates), state
+    return tree_add(params, updates, 1.0 if scale is None else scale), state
+
+
+def _partway(before: Any, after: Any, scale: Any) -> Any:
+    """Parameters with so much of a step done."""
+    return tree_add(before, tree_add(after, before, -1.0), scale)
 
 
 def _is_torchs(kind: type) -> bool:

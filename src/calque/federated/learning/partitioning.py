@@ -47,7 +47,7 @@ def dirichlet(
             "Use at least one client, and a positive number."
         )
     rng = np.random.default_rng(seed)
-    for _ in range(1000):
+    for _ in range(1000 if len(labels) >= clients * least else 0):
         parts: list[list[int]] = [[] for _ in range(clients)]
         for label in np.unique(labels):
             rows = rng.permutation(np.flatnonzero(labels == label))

@@ -14,9 +14,9 @@ from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.mixing import WholeBatches
-from calque.federated.learning.refusals import explained, require_no_autocast
+from calque.federated.learning.refusals import NoExamples, explained, require_no_autocast
 from calque.federated.learning.rounds import round_computation
-from calque.federated.learning.staging import Staged, element_of, labelled
+from calque.federated.learning.staging import Staged, capacity_of, element_of, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
 from calque.federated.ragged import take
 from calque.federated.types import Type
@@ -39,7 +39,7 @@ class IterativeProcess:
         self._algorithm = algorithm
         self._options = dict(options)
         self._failing = failing
-        self._rounds: dict[Type, Computation] = {}
+        self._rounds: dict[tuple[Type, int], Computation] = {}
         self._whole_batches = WholeBatches(
             algorithm.model, algorithm.filled, dropping=algorithm.dropping
         )
@@ -106,7 +106,7 @@ class IterativeProcess:
             ValueError: there are no examples, or none that fill a batch.
         """
         staged, numbers, memory = self._participants(state, data, clients)
-        arguments = _arguments(state, staged, numbers, memory)
+        arguments = self._arguments(state, staged, numbers, memory)
         try:
             packed, kept, metrics = self._round(staged, state).for_clients(numbers, **arguments)
         except ClientError as error:
@@ -122,7 +122,7 @@ class IterativeProcess:
     def lower(self, state: State, data: Any, clients: Any = None) -> Any:
         """The program of `next` for these arguments; `.as_text()` is StableHLO."""
         staged, numbers, memory = self._participants(state, data, clients)
-        arguments = _arguments(state, staged, numbers, memory)
+        arguments = self._arguments(state, staged, numbers, memory)
         return self._round(staged, state).lower(**arguments)
 
     def _participants(
@@ -137,8 +137,39 @@ class IterativeProcess:
         self._check(staged, numbers, state)
         if self._failing:
             staged, numbers = _survivors(staged, numbers, state, self._failing)
-            self._require_examples(staged, "all clients with examples have dropped out")
+            self._require_examples(staged, numbers, "of those that have not dropped out, ")
         return staged, numbers, jax.tree.map(lambda leaf: leaf[numbers], state.memory)
+
+    def _arguments(
+        self, state: State, staged: Staged, numbers: np.ndarray, memory: Any
+    ) -> dict[str, Any]:
+        """The arguments of a round's computation."""
+        return {
+            "state": packed(replace(state, memory=())),
+            "data": staged,
+            "number": numbers.astype(np.int32),
+            "memory": packed(memory),
+            "scale": self._scale(state),
+        }
+
+    def _scale(self, state: State) -> Any:
+        """What the clients' steps are multiplied by in the next round."""
+        schedule, number = self._algorithm.schedule, state.round
+        if schedule is None:
+            return np.float32(1.0)
+        if isinstance(number, jax.core.Tracer):
+            return jnp.asarray(schedule(number), jnp.float32)
+        found = schedule(int(number))
+        try:
+            scale = float(found)
+        except (TypeError, ValueError):
+            scale = np.nan
+        if not 0 <= scale < np.inf:
+            raise ValueError(
+                f"client_schedule gives {found!r} for round {int(number)}.\n"
+                "Return what learning rates are multiplied by, a number from 0 on."
+            )
+        return np.float32(scale)
 
     def _require_own(self, state: State) -> None:
         """Raise unless a state is one of this process."""
@@ -178,23 +209,34 @@ class IterativeProcess:
             raise ValueError(
                 "the module has no parameter that requires a gradient: there is nothing to train."
             )
-        self._require_examples(staged, "no client has examples to train on")
+        self._require_examples(staged, numbers)
         self._whole_batches.require(staged, numbers, state)
 
-    def _require_examples(self, staged: Staged, otherwise: str) -> None:
+    def can_train(self, staged: Staged) -> bool:
+        """Returns True if some client has examples that it can train on, or if that is unknown."""
+        length = staged.length
+        if isinstance(length, jax.core.Tracer):
+            return True
+        return bool(np.asarray(length).max(initial=0) >= self._algorithm.least)
+
+    def _require_examples(self, staged: Staged, numbers: np.ndarray, of: str = "") -> None:
         """Raise unless some client has examples that it can train on."""
-        if isinstance(staged.length, jax.core.Tracer):
-            return
-        if np.asarray(staged.length).max(initial=0) < self._algorithm.least:
-            raise ValueError(f"{otherwise}.\nChoose others, or smaller batches.")
+        if not self.can_train(staged):
+            least = self._algorithm.least
+            some = "examples" if least == 1 else f"the {least} examples of a batch"
+            shown = f"{', '.join(map(str, numbers[:8]))}{', …' if len(numbers) > 8 else ''}"
+            raise NoExamples(
+                f"{of}no client of this round has {some} to train on: {shown}.\nChoose others"
+                f"{'' if least == 1 else ', or a smaller batch_size'}."
+            )
 
     def _round(self, staged: Staged, state: State) -> Computation:
         """The computation of a round, for examples of this type."""
-        element = element_of(staged)
-        if element not in self._rounds:
-            made = round_computation(self._algorithm, element, state)
-            self._rounds[element] = made.configured(**self._options)
-        return self._rounds[element]
+        kind = element_of(staged), min(self._algorithm.size, capacity_of(staged))
+        if kind not in self._rounds:
+            made = round_computation(self._algorithm, *kind, state)
+            self._rounds[kind] = made.configured(**self._options)
+        return self._rounds[kind]
 
 
 def _key_of(seed: Any) -> Any:
@@ -221,13 +263,3 @@ def _survivors(
     lost = min(int(failing * count + draw.random()), count - 1)
     kept = np.sort(order[lost:])
     return take(staged, kept), numbers[kept]
-
-
-def _arguments(state: State, staged: Staged, numbers: np.ndarray, memory: Any) -> dict[str, Any]:
-    """The arguments of a round's computation."""
-    return {
-        "state": packed(replace(state, memory=())),
-        "data": staged,
-        "number": numbers.astype(np.int32),
-        "memory": packed(memory),
-    }

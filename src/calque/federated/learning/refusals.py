@@ -12,6 +12,10 @@ from calque.federated.learning.state import State
 from calque.federated.ragged import Ragged, take
 
 
+class NoExamples(ValueError):
+    """No client of a round has examples that it can train on."""
+
+
 def require_no_autocast() -> None:
     """Raise a `TypeError` if autocast is on, of which a compiled round would know nothing."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("jax"):

@@ -22,13 +22,14 @@ from calque.federated.intrinsics.checks import placed
 from calque.federated.learning.aggregators import is_private, is_stateful
 from calque.federated.learning.state import (
     Algorithm,
+    Given,
     State,
     of_client,
     of_round,
     packed,
     unpacked,
 )
-from calque.federated.representation import Sequence, shapes_of, to_python
+from calque.federated.representation import shapes_of, to_python
 from calque.federated.tracing import member_type, type_of
 from calque.federated.types import (
     SERVER,
@@ -45,25 +46,30 @@ _OF_SERVER = np.uint32(2**32 - 1)
 """The number by which the server's randomness is told from the clients'."""
 
 
-def round_computation(algorithm: Algorithm, element: Type, state: State) -> Computation:
+def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:
     """A round, as a computation of leaves: what is in a state may be any pytree.
 
     Args:
         algorithm: what clients and server do.
         element: the type of an example.
+        most: how large batches are, at most.
         state: of the shapes of all states.
     """
     server = replace(state, memory=())
     memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
     state_type, memory_type = type_of_value(packed(server)), type_of_value(packed(memory))
     data_type, whole = SequenceType(element), to_type("int32")
-    example = _one_example(element)
-    shapes = jax.eval_shape(lambda: algorithm.client(server, example, server.key, memory))
+    shapes = jax.eval_shape(
+        lambda data: algorithm.client(
+            server, to_python(data, data_type), Given(server.key, most), memory
+        ),
+        shapes_of(data_type, most),
+    )
     if is_private(algorithm.aggregator):
         _require_no_buffers(shapes.changing)
 
-    types = (state_type, data_type, whole, memory_type)
-    work = local(*types, framework="jax")(_work(algorithm, server, memory))
+    types = (state_type, data_type, whole, memory_type, to_type("float32"))
+    work = local(*types, framework="jax")(_work(algorithm, most, server, memory))
     key_of = local(state_type, framework="jax")(lambda leaves: _key(unpacked(leaves, server)))
     kept_of = local(state_type, framework="jax")(lambda kept: unpacked(kept, server).aggregator)
     finish = local(framework="jax")(_finish(algorithm, server, shapes))
@@ -83,9 +89,11 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
         data=at_clients(data_type),
         number=at_clients(whole),
         memory=at_clients(memory_type),
+        scale=at_server("float32"),
     )
-    def round_(state: Any, data: Any, number: Any, memory: Any) -> Any:
-        sent = federated_map(work, (federated_broadcast(state), data, number, memory))
+    def round_(state: Any, data: Any, number: Any, memory: Any, scale: Any) -> Any:
+        everywhere = federated_broadcast((state, scale))
+        sent = federated_map(work, (everywhere[0], data, number, memory, everywhere[1]))
         weight = sent.weight
         change, kept = joined(sent.change, weight, state)
         parts = {
@@ -105,12 +113,14 @@ def round_computation(algorithm: Algorithm, element: Type, state: State) -> Comp
     return round_
 
 
-def _work(algorithm: Algorithm, server: State, memory: Any) -> Callable[..., Any]:
+def _work(algorithm: Algorithm, most: int, server: State, memory: Any) -> Callable[..., Any]:
     """Returns a client's work as a function of leaves."""
+    scheduled = algorithm.schedule is not None
 
-    def work(leaves: Any, data: Any, number: Any, kept: Any) -> Any:
+    def work(leaves: Any, data: Any, number: Any, kept: Any, scale: Any) -> Any:
         state = unpacked(leaves, server)
-        sent = algorithm.client(state, data, _key(state, number), unpacked(kept, memory))
+        given = Given(_key(state, number), most, scale if scheduled else None)
+        sent = algorithm.client(state, data, given, unpacked(kept, memory))
         differences = jax.tree.map(_difference, sent.buffers, state.buffers)
         return {
             "change": _named(sent.change),
@@ -204,13 +214,6 @@ def _named(change: Any) -> Any:
 def _key(state: State, number: Any = _OF_SERVER) -> Any:
     """The raw bits of a key for a round, and for a client or the server."""
     return of_client(of_round(state), number)
-
-
-def _one_example(element: Type) -> Sequence:
-    """A client with one example of zeros."""
-    held = shapes_of(SequenceType(element), 1)
-    zeros = jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), held)
-    return to_python(zeros, SequenceType(element))
 
 
 @local("int32", framework="jax")

@@ -2,6 +2,7 @@
 
 import importlib
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -13,10 +14,13 @@ from calque.errors import with_user_frames
 from calque.federated.learning.checkpoints import Checkpoints
 from calque.federated.learning.partitioning import sample_clients
 from calque.federated.learning.process import IterativeProcess
+from calque.federated.learning.refusals import NoExamples
 from calque.federated.learning.staging import digest_of, labelled
 from calque.federated.learning.state import State
 from calque.federated.learning.training import is_positive
 from calque.federated.ragged import take
+
+_OF_NOBODY = {"loss": np.nan, "examples": 0, "clients": 0}
 
 History = list[dict[str, float]]
 """For each round, its number and its metrics."""
@@ -37,6 +41,9 @@ def run(
 ) -> tuple[State, History]:
     """Runs rounds, from the beginning or from the last checkpoint, up to a given number.
 
+    A round for which only clients without examples are drawn leaves the state as it is; its metrics
+    are those of no clients, and the loss is NaN.
+
     Args:
         process: an algorithm.
         data: the examples of all clients, as for `IterativeProcess.next`.
@@ -54,8 +61,9 @@ def run(
         The state, and the metrics of each round.
 
     Raises:
-        ValueError: the checkpoints are of another run: of another seed, number of clients or
-            participants, other examples, another module, algorithm or setting.
+        ValueError: no client has examples; or the checkpoints are of another run: of another seed,
+            number of clients or participants, other examples, another module, algorithm or
+            setting.
 
     >>> import numpy as np, torch
     >>> from calque.federated import learning
@@ -87,7 +95,12 @@ def run(
             chosen = sample_clients(clients, count, number, seed)
             chosen = sorted(chosen.tolist())
             some = take(staged, np.array(chosen))
-            state, metrics = process.next(state, some, clients=chosen)
+            try:
+                state, metrics = process.next(state, some, clients=chosen)
+            except NoExamples:
+                if not process.can_train(staged):
+                    raise
+                state, metrics = replace(state, round=state.round + 1), _OF_NOBODY
             if checkpoints is not None:
                 checkpoints.save(state)
             row = {"round": float(number + 1), **_floats(metrics)}

@@ -13,7 +13,7 @@ from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.describing import described, described_module
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
-from calque.federated.learning.state import Algorithm, Sent, State
+from calque.federated.learning.state import Algorithm, Given, Sent, State
 from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.learning.training import Batches, Hook, Penalty, Trained, train
 from calque.federated.representation import Sequence
@@ -43,6 +43,9 @@ class Settings(Options, total=False):
         drop_remainder: whether examples that do not fill a batch are left out.
         failing: the fraction of a round's clients that drop out of it, drawn anew in each round;
             they count as if they had not been asked. 0 by default.
+        client_schedule: a function of the number of the round, 0 for the first, that returns what
+            the clients' steps are multiplied by in it, and so their learning rate:
+            `lambda number: 0.99**number`, or a schedule of optax.
     """
 
     weighting: Weighting
@@ -51,6 +54,7 @@ class Settings(Options, total=False):
     shuffle: bool
     drop_remainder: bool
     failing: float
+    client_schedule: Callable[[int], Any]
 
 
 def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = ()) -> None:
@@ -92,6 +96,12 @@ class Setup:
         self.failing: Any = settings.get("failing", 0.0)
         if not 0 <= self.failing < 1:
             raise ValueError(f"a fraction of clients is at least 0 and below 1, not {self.failing}")
+        self.schedule: Any = settings.get("client_schedule")
+        if self.schedule is not None and not callable(self.schedule):
+            raise TypeError(
+                f"client_schedule is {self.schedule!r}.\n"
+                "Pass a function of the number of a round: lambda number: 0.99**number."
+            )
         self.model: Model = Model(module, loss)
         self.batches: Batches = Batches(
             settings.get("batch_size", 32),
@@ -106,6 +116,8 @@ class Setup:
             "failing": self.failing,
             "batches": self.batches,
         }
+        if self.schedule is not None:
+            self._choices["client_schedule"] = self.schedule
         self.options: dict[str, Any] = {
             n: v for n, v in settings.items() if n in Options.__annotations__
         }
@@ -119,14 +131,14 @@ class Setup:
         self,
         state: State,
         data: Sequence,
-        key: Any,
+        given: Given,
         optimizer: Any,
         hook: Hook | None = None,
         penalty: Penalty | None = None,
     ) -> tuple[Trained, Any]:
         """Returns a client's parameters after its steps, and the change: `before - after`."""
         start = (state.parameters, state.buffers)
-        done = train(self.model, *start, data, key, optimizer, self.batches, hook, penalty)
+        done = train(self.model, *start, data, given, optimizer, self.batches, hook, penalty)
         return done, tree_add(self.model.free(state.parameters), done.parameters, -1.0)
 
     def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
@@ -179,6 +191,8 @@ class Setup:
             least=least,
             filled=filled,
             dropping=not whole_gradient,
+            size=self.batches.size,
+            schedule=self.schedule,
             description=description,
             **rest,
         )

@@ -202,6 +202,13 @@ def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray
         yield client, leaf[client] if starts is None else leaf[int(starts[client]) :]
 
 
+def capacity_of(staged: Staged) -> int:
+    """The number of examples that clients are filled up to."""
+    if isinstance(staged, Ragged):
+        return staged.capacity
+    return jax.tree.leaves(staged.elements)[0].shape[1]
+
+
 def element_of(staged: Staged) -> Type:
     """The type of an example of staged data."""
     return element_type(staged.elements, leading=1 if isinstance(staged, Ragged) else 2)
@@ -222,5 +229,5 @@ def element_type(arrays: Any, leading: int = 2) -> Type:
 
 
 def _narrow(dtype: Any) -> Any:
-    name = str(dtype).removeprefix("torch.")
+    name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return {"float64": "float32", "int64": "int32"}.get(name, name)

@@ -43,8 +43,8 @@ class Algorithm:
 
     Attributes:
         model: what is trained.
-        client: takes the server's state (without `memory`), a client's examples, raw bits of a key,
-            and the client's memory; gives what `Sent` has.
+        client: takes the server's state (without `memory`), a client's examples, `Given`, and the
+            client's memory; gives what `Sent` has.
         server: takes the server's state, the means of the clients' `change` and `extra`, their
             number and `Sent.reached`; gives the new state.
         aggregator: how the clients' `change` is joined.
@@ -57,11 +57,13 @@ class Algorithm:
         filled: how many examples the batches have that are filled up with copies, if any are; an
             example must not depend on others of its batch then.
         dropping: whether examples that fill no batch could be left out.
+        size: how many examples are in a batch, or computed at once.
+        schedule: takes the number of a round; gives what the clients' steps are multiplied by.
         description: what decides the numbers, in words, by which two runs are told apart.
     """
 
     model: Model
-    client: Callable[[State, Sequence, Any, Any], "Sent"]
+    client: Callable[[State, Sequence, "Given", Any], "Sent"]
     server: Callable[[State, Any, Any, Any, frozenset[str] | None], State]
     aggregator: Aggregator | StatefulAggregator
     optimizer: Callable[[Any], Any] = lambda parameters: ()
@@ -71,7 +73,24 @@ class Algorithm:
     least: int = 1
     filled: int | None = None
     dropping: bool = True
+    size: int = 32
+    schedule: Callable[[Any], Any] | None = None
     description: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Given:
+    """What a client is told beside the server's state.
+
+    Attributes:
+        key: raw bits of a key, for dropout and the order of examples.
+        most: how large batches are, at most: no larger than the data of any client.
+        scale: what its steps are multiplied by; None where there is no schedule.
+    """
+
+    key: Any
+    most: int
+    scale: Any = None
 
 
 @jax.tree_util.register_dataclass

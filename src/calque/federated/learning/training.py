@@ -17,6 +17,7 @@ from calque.errors import TraceError
 from calque.federated.learning.models import Losses, Model, Parameters, tree_add
 from calque.federated.learning.optimizers import Optimizer
 from calque.federated.learning.optimizers import step as stepped
+from calque.federated.learning.state import Given
 from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.representation import Sequence
 
@@ -75,7 +76,7 @@ def train(
     parameters: Parameters,
     buffers: Parameters,
     data: Sequence,
-    key: Any,
+    given: Given,
     optimizer: Optimizer,
     batches: Batches,
     hook: Hook | None = None,
@@ -87,7 +88,7 @@ def train(
         model: whose loss is minimized.
         parameters, buffers: where the client begins.
         data: the examples, `x` and `y`.
-        key: raw bits of a key, for dropout and the order of examples.
+        given: the client's key, and how large batches and steps are.
         optimizer: begins anew.
         batches: how to go through the examples.
         hook: changes the gradients of each step.
@@ -101,18 +102,19 @@ def train(
     """
     found: list[frozenset[str] | None] = []
     changing: list[frozenset[str]] = []
-    per_epoch = -(-data.capacity // batches.size)
+    key, size = given.key, min(batches.size, given.most)
+    per_epoch = -(-data.capacity // size)
 
     def step(carry: Any, index: Any) -> tuple[Any, None]:
         epoch, batch = index // per_epoch, index % per_epoch
-        start = batch * batches.size
+        start = batch * size
         last = start + batches.size - 1 if batches.drop_remainder else start
 
         def taken(carry: Any) -> Any:
             free, buffers, state, total, steps = carry
             keys = jax.random.split(_key(key, epoch))
             order = _order(data, keys[0]) if batches.shuffle else None
-            examples, mask = batch_of(data, start, batches.size, order)
+            examples, mask = batch_of(data, start, size, order)
             rng = jax.random.key_data(jax.random.fold_in(keys[1], batch))
             whole = {**parameters, **free}
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
@@ -122,10 +124,12 @@ def train(
                 gradients, known = hook(gradients, free), {}
             if isinstance(optimizer, TorchOptimizer) and optimizer.searches(free):
                 require_no_writes(one, "LBFGS computes the loss more than once in a step")
+                require_no_schedule(given)
             changing.append(one.changing)
             found.append(one.reached if hook is None and penalty is None else None)
             free = {**free, **one.written}
-            free, state = stepped(optimizer, gradients, state, free, known, found[-1])
+            scaled = {"reached": found[-1], "scale": given.scale}
+            free, state = stepped(optimizer, gradients, state, free, known, **scaled)
             return free, one.buffers, state, total + loss, steps + 1
 
         return data.unless_behind(last, taken, carry), None
@@ -152,7 +156,7 @@ def full_gradient(
     parameters: Parameters,
     buffers: Parameters,
     data: Sequence,
-    key: Any,
+    given: Given,
     size: int,
 ) -> tuple[Parameters, Any, Losses]:
     """The gradient of the mean loss over all of a client's examples, that loss, and what a batch
@@ -162,10 +166,11 @@ def full_gradient(
         model: whose loss is meant.
         parameters, buffers: where; neither changes.
         data: the examples.
-        key: raw bits of a key, for dropout.
+        given: the client's key, for dropout, and how large batches are.
         size: how many examples are computed at once.
     """
     batches: list[Losses] = []
+    key, size = given.key, min(size, given.most)
     per_epoch = -(-data.capacity // size)
 
     def step(carry: Any, batch: Any) -> tuple[Any, None]:
@@ -233,6 +238,15 @@ def require_no_writes(one: Losses, where: str) -> None:
         raise TraceError(
             f"forward writes to the parameters {names}, which would be lost: {where}.\n"
             "Take another algorithm or optimizer, or compute with a changed copy of the parameter."
+        )
+
+
+def require_no_schedule(given: Given) -> None:
+    """Raise a `TypeError` where steps are to be multiplied by a schedule."""
+    if given.scale is not None:
+        raise TypeError(
+            "LBFGS goes by the steps that it has made, which client_schedule would change.\n"
+            "Take another optimizer, or leave the schedule out."
         )
 
 

@@ -45,6 +45,7 @@ from calque.federated.types import (
     Type,
     fields_of,
     is_numeric_leaf,
+    python_number,
     type_of_value,
 )
 
@@ -339,8 +340,8 @@ def _apply(op: Operator, *values: Any) -> Value:
 def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
     @with_user_frames
     def method(self: Value, other: Any) -> Value:
-        if type(other) in (bool, int, float, complex):
-            op = Operator(name, BINARY[name], (reflected, repr(other), other))
+        if (number := python_number(other)) is not None:
+            op = Operator(name, BINARY[name], (reflected, repr(number), number))
             return _apply(op, self)
         op = Operator(name, BINARY[name])
         return _apply(op, other, self) if reflected else _apply(op, self, other)

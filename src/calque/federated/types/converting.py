@@ -101,6 +101,17 @@ def is_numeric_leaf(value: Any) -> bool:
     )
 
 
+def python_number(value: Any) -> bool | int | float | complex | None:
+    """The number that a Python number is, or a member of an `IntEnum`; None for anything else.
+
+    >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
+    (True, 2.0, None)
+    """
+    if isinstance(value, np.generic):  # float64 is a float, and has a dtype
+        return None
+    return next((kind(value) for kind in _PYTHON if isinstance(value, kind)), None)
+
+
 def type_of_value(value: Any) -> Type:
     """The type of an array, a Python number, or a container of them.
 
@@ -109,8 +120,8 @@ def type_of_value(value: Any) -> Type:
     """
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
         raise type_error(f"{value} does not fit int32", "Pass a numpy integer of 64 bits.")
-    if type(value) in _PYTHON:
-        return TensorType(DTYPES[_PYTHON[type(value)]])
+    if (number := python_number(value)) is not None:
+        return TensorType(DTYPES[_PYTHON[type(number)]])
     if isinstance(value, Mapping):
         return StructType(tuple((n, type_of_value(v)) for n, v in value.items()), dict)
     if (fields := fields_of(value)) is not None:
@@ -294,7 +305,7 @@ def _has_numbers(value: Any) -> bool:
         return any(map(_has_numbers, value.values()))
     if isinstance(value, list | tuple) and not _is_sized_dtype(value):
         return any(map(_has_numbers, value))
-    return type(value) in _PYTHON
+    return python_number(value) is not None
 
 
 def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:

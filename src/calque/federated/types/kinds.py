@@ -78,7 +78,8 @@ class TensorType(Type):
     shape: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "dtype", np.dtype(self.dtype))
+        # The order of bytes is how a file or the network has them, and no part of the type.
+        object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
         object.__setattr__(self, "shape", tuple(self.shape))
         if DTYPES.get(self.dtype.name) != self.dtype:
             raise type_error(
@@ -190,6 +191,11 @@ class SequenceType(Type):
             raise type_error(
                 f"a sequence cannot hold the sequence {self.element}",
                 "Flatten it, or make the inner one a tensor with a size of its own.",
+            )
+        if not any(isinstance(part, TensorType | AbstractType) for part in walk(self.element)):
+            raise type_error(
+                f"a sequence cannot hold {self.element}, of which there is nothing to count",
+                "Give its elements a tensor, such as an int32.",
             )
 
     def __str__(self) -> str:

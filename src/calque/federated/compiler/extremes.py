@@ -1,0 +1,118 @@
+"""The least and the greatest over the clients, and which of them their derivatives are for."""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.federated.compiler import sums
+from calque.federated.compiler.reducer import Reducer, gathered, masked
+
+
+class Best(NamedTuple):
+    """The best of the clients so far, of one tensor.
+
+    The derivative is shared equally among all clients that hold it, as in `jnp.min`, so that it
+    does not depend on the order, the chunks and the devices in which they come. Where nobody asks
+    for a derivative, the compiler drops the last two.
+
+    Attributes:
+        value: the least or the greatest.
+        holders: the sum of the values of the clients that hold it, for its derivative; None of
+            integers and booleans, which have none.
+        count: how many hold it.
+    """
+
+    value: Any
+    holders: Any = None
+    count: Any = None
+
+
+class Extreme(Reducer):
+    """The least or the greatest over the clients, tensor element by tensor element."""
+
+    of_none = False
+    least = True
+
+    def start(self, one: Any) -> Any:
+        def nothing(s: Any) -> Best:
+            worst = jnp.full(s.shape, self._worst(s.dtype), s.dtype)
+            if not jnp.issubdtype(s.dtype, jnp.inexact):
+                return Best(worst)
+            zeros = jnp.zeros(s.shape, sums.wide(s.dtype))
+            return Best(worst, zeros, jnp.zeros(s.shape, jnp.int32))
+
+        return jax.tree.map(nothing, one)
+
+    def _worst(self, dtype: Any) -> Any:
+        if dtype == jnp.bool_:
+            return self.least
+        if jnp.issubdtype(dtype, jnp.integer):
+            return jnp.iinfo(dtype).max if self.least else jnp.iinfo(dtype).min
+        most = np.asarray(np.inf).astype(dtype)
+        if not np.isinf(most):  # a float of 8 bits without infinity
+            most = jnp.finfo(dtype).max
+        return most if self.least else -most
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        def joined(values: Any, before: Best) -> Best:
+            kept = jax.lax.stop_gradient(masked(values, mask, self._worst(values.dtype)))
+            value = self._better(before.value, self._best(kept))
+            if before.holders is None:
+                return Best(value)
+            holds = masked(values == value, mask, False)
+            own = jnp.where(holds, values, 0).astype(before.holders.dtype)
+            holders, count = _of_holders(before, before.value == value)
+            return Best(value, holders + own.sum(0), count + holds.sum(0, dtype=jnp.int32))
+
+        return jax.tree.map(joined, values, running)
+
+    def across(self, running: Any, axis: str) -> Any:
+        def joined(own: Best) -> Best:
+            value = self._best(gathered(own.value, axis))
+            if own.holders is None:
+                return Best(value)
+            parts = _of_holders(own, own.value == value)
+            return Best(value, *(sums.over_devices(part, axis) for part in parts))
+
+        return jax.tree.map(joined, running, is_leaf=_is_best)
+
+    def finish(self, running: Any, clients: int) -> Any:
+        def result(one: Best) -> Any:
+            return one.value if one.holders is None else _of_equal_shares(*one)
+
+        return jax.tree.map(result, running, is_leaf=_is_best)
+
+    def _best(self, values: Any) -> Any:
+        return values.min(0) if self.least else values.max(0)
+
+    def _better(self, first: Any, second: Any) -> Any:
+        return (jnp.minimum if self.least else jnp.maximum)(first, second)
+
+
+class Maximum(Extreme):
+    """The greatest over the clients."""
+
+    least = False
+
+
+def _is_best(part: Any) -> bool:
+    return isinstance(part, Best)
+
+
+def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
+    """What is known of the holders of a value, where it still is the best one."""
+    return jnp.where(still, best.holders, 0), jnp.where(still, best.count, 0)
+
+
+@jax.custom_jvp
+def _of_equal_shares(value: Any, holders: Any, count: Any) -> Any:
+    """The value, whose derivative is the mean of its holders'."""
+    return value
+
+
+@_of_equal_shares.defjvp
+def _of_equal_shares_jvp(primals: Any, tangents: Any) -> tuple[Any, Any]:
+    value, _, count = primals
+    return value, (tangents[1] / count).astype(value.dtype)

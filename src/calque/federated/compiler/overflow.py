@@ -1,0 +1,95 @@
+"""Sums of integers that do not fit their dtype, in what is evaluated for a client or the server.
+
+An operator in the middle of a program cannot raise: whether its sum has wrapped around is known
+when the program has run. So it says so here, and whoever evaluates the program has it checked.
+"""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+
+from calque.errors import Origin
+from calque.federated.representation import Sequence
+
+
+class Overflow(NamedTuple):
+    """A sum that may not fit.
+
+    Attributes:
+        dtypes: in words, of what the sum is.
+        origin: the user's line.
+        flag: whether it does not fit.
+    """
+
+    dtypes: str
+    origin: Origin | None
+    flag: Any
+
+
+OF_SEQUENCE = "Convert the elements to a wider dtype: sequence_map"
+"""What to do where the sum of a sequence does not fit."""
+
+_found: ContextVar[list[Overflow] | None] = ContextVar("_found", default=None)
+
+
+@contextmanager
+def noticed() -> Iterator[list[Overflow]]:
+    """The sums of integers that are evaluated in the meantime, by this trace of JAX itself."""
+    found: list[Overflow] = []
+    before = _found.set(found)
+    try:
+        yield found
+    finally:
+        _found.reset(before)
+
+
+@contextmanager
+def unnoticed() -> Iterator[None]:
+    """Within, functions are traced on their own, whose values must not get out."""
+    before = _found.set(None)
+    try:
+        yield
+    finally:
+        _found.reset(before)
+
+
+def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
+    """Say whether the sum of a sequence, in its own dtypes, has wrapped around."""
+    found = _found.get()
+    pairs = zip(jax.tree.leaves(sequence.elements), jax.tree.leaves(total), strict=True)
+    whole = [(leaf, one) for leaf, one in pairs if jnp.issubdtype(leaf.dtype, jnp.integer)]
+    if found is None or not whole:
+        return
+    elements = [leaf.astype(estimated(leaf.dtype)) for leaf, _ in whole]
+    totals = [one for _, one in whole]
+    estimates = Sequence(elements, sequence.length).sum()
+    found.append(Overflow(spoken(totals), origin, wrapped(totals, estimates)))
+
+
+def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
+    """Whether sums of integers are far from the same sums of floats."""
+    flags = [
+        jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
+        for total, estimate in zip(totals, estimates, strict=True)
+    ]
+    return jnp.stack(flags).any()
+
+
+def spoken(totals: list[Any]) -> str:
+    """The dtypes of some arrays in words."""
+    return " or ".join(sorted({str(total.dtype) for total in totals}))
+
+
+def estimated(dtype: Any) -> Any:
+    """The dtype of floats that integers are added up in, to see whether their sum has wrapped."""
+    return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
+
+
+def _half_range(dtype: Any) -> Any:
+    """Half of how many integers a dtype has."""
+    return 2.0 ** (8 * np.dtype(dtype).itemsize - 1)

@@ -1,0 +1,107 @@
+"""Aggregations: how the values of a chunk of clients go into a running result.
+
+A reducer sees the values of `k` clients at a time, stacked; those whose mask is False are padding
+and must not count, whatever they are. `across` joins the running results of several devices.
+"""
+
+from typing import Any, NamedTuple
+
+import jax
+import jax.numpy as jnp
+
+from calque.federated.building_blocks import BuildingBlock, Call, Struct
+from calque.federated.compiler import sums
+from calque.federated.compiler.evaluating import Environment, evaluate
+
+COUNT = "#clients"
+"""The name that environments have for the number of clients."""
+
+
+class Refusal(NamedTuple):
+    """What may be wrong with the values of all clients together.
+
+    Attributes:
+        what: what is wrong.
+        flag: whether it is.
+        remedy: what to do about it.
+    """
+
+    what: str
+    flag: Any
+    remedy: str = "Look at what clients hold"
+
+
+class Reducer:
+    """An aggregation of one stage.
+
+    Args:
+        call: a call of the intrinsic.
+        environment: the values of the server, and those that live nowhere.
+    """
+
+    shows_nan = True
+    """True if a NaN of a client is NaN in the result, so that only that has to be checked."""
+
+    of_none = True
+    """True if there is a result where there are no clients."""
+
+    def __init__(self, call: Call, environment: Environment) -> None:
+        assert call.argument is not None
+        self.call = call
+        argument = call.argument
+        self.parts: list[BuildingBlock] = (
+            list(argument.children()) if isinstance(argument, Struct) else [argument]
+        )
+        self.environment = environment
+        self.prepare()
+
+    def prepare(self) -> None:
+        """Evaluate what does not live on the clients."""
+
+    def of_client(self, environment: Environment) -> Any:
+        """Returns the contribution of one client."""
+        assert self.call.argument is not None
+        return evaluate(self.call.argument, environment)
+
+    def start(self, one: Any) -> Any:
+        """The running result before any client; `one` has the shapes of a contribution."""
+        raise NotImplementedError
+
+    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+        """The running result with a chunk of clients in it."""
+        raise NotImplementedError
+
+    def across(self, running: Any, axis: str) -> Any:
+        """The running result of all devices along a mesh axis."""
+        raise NotImplementedError
+
+    def finish(self, running: Any, clients: int) -> Any:
+        """The result."""
+        return running
+
+    def violated(self, contribution: Any) -> Any:
+        """Returns True if a client's contribution cannot be used, for another reason than NaN."""
+        return None
+
+    def refused(self, running: Any) -> Refusal | None:
+        """Returns what may be wrong with the clients together, and whether it is."""
+        return None
+
+
+def masked(values: Any, mask: Any, instead: Any) -> Any:
+    """Values of a chunk, with those that are padding replaced."""
+    shaped = mask.reshape(-1, *[1] * (values.ndim - 1))
+    return jnp.where(shaped, values, jnp.asarray(instead, values.dtype))
+
+
+def gathered(running: Any, axis: str) -> Any:
+    """The running results of all devices, stacked; the same on each of them."""
+    place, count = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
+
+    def gather(leaf: Any) -> Any:
+        whole = jnp.zeros((count, *leaf.shape), leaf.dtype).at[place].set(leaf)
+        if leaf.dtype == jnp.bool_:
+            return jax.lax.psum(whole.astype(jnp.int32), axis).astype(bool)
+        return sums.over_devices(whole, axis)
+
+    return jax.tree.map(gather, running)

@@ -14,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -571,3 +572,21 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
     with pytest.raises(Interrupt):
         run()
     assert interrupts._AT_ONCE < len(seen) < 10 * interrupts._AT_ONCE
+
+
+def test_an_interrupt_is_not_lost_in_what_is_called_at_a_fork():
+    done: list[int] = []
+
+    def callback() -> None:
+        moment()
+        done.append(1)
+
+    process = SimpleNamespace()
+    process.fork = functools.partial(list, map(operator.call, [sender("signal"), callback]))
+    with pytest.raises(Interrupt):
+        moment(process.fork())
+    assert done == [1]
+    process.copy = functools.partial(list, map(operator.call, [sender("signal"), callback]))
+    with pytest.raises(Interrupt):
+        moment(process.copy())
+    assert done == [1]

@@ -40,7 +40,7 @@ from weakref import finalize, ref
 import jax
 import torch
 
-from calque.upstream.python_internals import entered_unseen
+from calque.upstream.python_internals import entered_unseen, is_calling
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _STRAY_AFTER = 1.0  # seconds
@@ -188,6 +188,8 @@ def _drops_exceptions(frame: FrameType) -> bool:
     code = frame.f_code
     if code is _FINALIZE:
         return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
+    if frame.f_back is not None and is_calling(frame.f_back, "fork"):
+        return True  # what somebody has had called at each fork
     # Keys of JAX's caches are compared in C++.
     return code.co_name in _COMPARING and frame.f_globals.get("__name__", "").startswith("jax.")
 

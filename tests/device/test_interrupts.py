@@ -14,6 +14,7 @@ import traceback
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from types import SimpleNamespace
 from typing import Any
 
 import jax
@@ -23,6 +24,7 @@ import torch
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._stats import count
 
 import calque
 from calque.device.backend import backward_errors, torch_jax
@@ -340,9 +342,10 @@ class Context:
 
 @pytest.mark.parametrize("kind", ["generator", "class"])
 @pytest.mark.parametrize("entering", [True, False])
-def test_an_interrupt_leaves_no_context_of_calques_behind(entering, kind):
+@pytest.mark.parametrize("library", [calque, torch, jax], ids=lambda library: library.__name__)
+def test_an_interrupt_leaves_no_context_of_a_library_behind(library, entering, kind):
     names = {}
-    exec(compile(CONTEXT, calque.__file__, "exec"), names)
+    exec(compile(CONTEXT, library.__file__, "exec"), names)
     seen = names["Context"].seen
 
     @contextmanager
@@ -485,3 +488,105 @@ def test_an_interrupt_does_not_lose_a_mode_that_is_popped_for_a_while():
         with pytest.raises(Interrupt):
             moment([*map(operator.call, [sender("signal"), leave])])
         assert get_current_function_mode_stack() == [mode]
+
+
+DROPPED = """
+class Finalized:
+    def __init__(self, seen):
+        self.seen = seen
+
+    def __del__(self):
+        self.seen.append("finalized")
+
+
+def watched(value, seen, ref):
+    return ref(value, lambda gone: seen.append("gone"))
+"""
+
+
+@pytest.mark.parametrize("library", [calque, torch], ids=lambda library: library.__name__)
+def test_an_interrupt_is_not_lost_in_what_a_library_does_when_an_object_goes(library):
+    names: dict[str, Any] = {}
+    exec(compile(DROPPED, library.__file__, "exec"), names)
+    seen: list[str] = []
+    held = [names["Finalized"](seen), nn.Identity()]
+    watched = names["watched"](held[1], seen, weakref.ref)
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, [sender("signal"), held.clear])])
+    assert sorted(seen) == ["finalized", "gone"], watched
+
+
+class Answering(TorchDispatchMode):
+    """Takes note of the questions that it has answered."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.answered: list[Any] = []
+
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        moment()
+        self.answered.append(func)
+
+
+@pytest.mark.parametrize("around", [lambda f: f, torch._disable_dynamo, count])
+@pytest.mark.parametrize("question", [torch.ops.prim.device.default, torch.ops.prim.layout.default])
+def test_what_cpp_asks_about_a_tensor_is_answered_before_an_interrupt(question, around):
+    """Where it asks for a tensor's device it takes no exception, and the process would end."""
+    mode, answer = Answering(), around(Answering.__torch_dispatch__)
+    answer(mode, None, ())  # PyTorch imports what it needs for the first call
+    mode.answered.clear()
+    ask = functools.partial(answer, mode, question, ())
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, [sender("signal"), ask])])
+    assert mode.answered == [question]
+    ask = functools.partial(answer, mode, torch.ops.aten.add.Tensor, ())
+    with pytest.raises(Interrupt):
+        moment([*map(operator.call, [sender("signal"), ask])])
+    assert mode.answered == [question]
+
+
+def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
+    """It is asked again and again at first, and then from time to time."""
+    seen: list[int] = []
+
+    class Waiting(interrupts.Handler):
+        __slots__ = ()
+
+        @property
+        def __call__(self) -> Callable[..., Any]:
+            seen.append(1)
+            return super().__call__
+
+    @interrupts.settles
+    def step() -> None:
+        [*map(operator.call, [sender("signal")])]
+        for _ in range(20 * interrupts._AT_ONCE):
+            moment()
+
+    signal.signal(SIGNAL, Waiting(SIGNAL, interrupt))
+
+    def run() -> None:
+        step()
+        time.sleep(60)  # a signal that comes soon ends it
+
+    with pytest.raises(Interrupt):
+        run()
+    assert interrupts._AT_ONCE < len(seen) < 10 * interrupts._AT_ONCE
+
+
+def test_an_interrupt_is_not_lost_in_what_is_called_at_a_fork():
+    done: list[int] = []
+
+    def callback() -> None:
+        moment()
+        done.append(1)
+
+    process = SimpleNamespace()
+    process.fork = functools.partial(list, map(operator.call, [sender("signal"), callback]))
+    with pytest.raises(Interrupt):
+        moment(process.fork())
+    assert done == [1]
+    process.copy = functools.partial(list, map(operator.call, [sender("signal"), callback]))
+    with pytest.raises(Interrupt):
+        moment(process.copy())
+    assert done == [1]

@@ -63,6 +63,9 @@ class Training:
     def trace(self) -> None:
         calque.trace(self.host, torch.ones(4, 8))
 
+    def lower(self) -> None:
+        calque.lower(calque.trace(self.host, torch.ones(4, 8)))
+
     def write(self) -> None:
         for one in self.written:
             one.add_(1)
@@ -93,16 +96,17 @@ def interrupt_all(sender: str, times: int, seed: int = 0) -> None:
         "backward": (training.backward_here, learns, 0.004),
         "write": (training.write, is_whole, 0.002),
         "trace": (training.trace, learns, 0.01),
+        "lower": (training.lower, learns, 0.1),
         "jit": (training.jit, learns, 0.04),
     }
     if sender == "thread":
         # Not while tracing. JAX's callback of the garbage collector swallows what arrives in it,
         # and PyTorch's C++ asks Python for the device of an abstract value where it is noexcept:
         # only handlers can be made to wait there.
-        del programs["trace"], programs["jit"]
+        del programs["trace"], programs["lower"], programs["jit"]
     for name, (program, check, longest) in programs.items():
         program()
-        trials = times * (2 if name in ("trace", "jit") else 1)
+        trials = times * (2 if name in ("trace", "lower", "jit") else 1)
         count = interrupt(program, check, trials, SENDERS[sender](), longest, seed)
         print(name, count, flush=True)
         # Few may be dropped: where CPython drops exceptions, or a library turns them into others.

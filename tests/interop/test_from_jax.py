@@ -1,6 +1,9 @@
 """calque.from_jax: JAX functions as differentiable PyTorch functions."""
 
+import gc
+
 import jax
+import jax.extend.backend
 import jax.numpy as jnp
 import numpy as np
 import pytest
@@ -199,3 +202,16 @@ def test_what_is_kept_for_the_backward_is_pytorchs_to_drop():
 def test_a_graph_of_another_process_is_refused():
     with pytest.raises(calque.TraceError, match="this process does not have"):
         torch.ops.calque.from_jax([numbers(3)], 5)
+
+
+def test_what_is_compiled_for_a_function_goes_with_it():
+    def use() -> int:
+        x = torch.ones(3, device="jax", requires_grad=True)
+        calque.from_jax(lambda a: jnp.sin(a) * 2)(x).sum().backward()
+        del x
+        gc.collect()
+        return len(jax.extend.backend.get_backend().live_executables())
+
+    use()
+    before = use()
+    assert [use() for _ in range(3)] == [before] * 3

@@ -3,6 +3,7 @@
 import collections
 import dataclasses
 import functools
+import threading
 
 import numpy as np
 import pytest
@@ -318,3 +319,34 @@ def test_iterators_as_arguments_are_read_by_the_function():
         xs = [torch.full((2,), float(j + i), device="jax") for j in range(3)]
         assert total((x for x in xs), 2.0).tolist() == [6.0 * (i + 1)] * 2
         assert total(scale=2.0, xs=iter(xs)).tolist() == [6.0 * (i + 1)] * 2
+
+
+def test_a_step_while_another_thread_exports():
+    """PyTorch says in all threads that code is compiled, and the step is compiled already."""
+    begun, end = threading.Event(), threading.Event()
+
+    class Slow(nn.Module):
+        def forward(self, x):
+            begun.set()
+            end.wait(60)
+            return x * 2
+
+    one = torch.ones(2, device="jax")
+    add = calque.jit(lambda: one.add_(1))
+
+    def calls():
+        return sum(program.calls for known in add.programs.values() for program in known)
+
+    add()
+    other = threading.Thread(
+        target=lambda: torch.export.export(Slow(), (torch.ones(2),), strict=False)
+    )
+    other.start()
+    try:
+        begun.wait(60)
+        assert torch.compiler.is_compiling()
+        add()
+        assert calls() == 2
+    finally:
+        end.set()
+        other.join()

@@ -13,6 +13,7 @@ from torch import nn
 import calque
 from calque import TraceError
 from calque.jitting import known_tensors
+from calque.jitting.verification import Repeating
 
 
 def ones(*shape):
@@ -459,3 +460,16 @@ def test_an_interrupt_arrives_while_a_trace_takes_note_of_a_tensor(monkeypatch):
         assert [w.grad for w in weights] == [None, None]
     calque.jit(step)(ones(2))
     assert [w.grad.tolist() for w in weights] == [[1, 1], [1, 1]]
+
+
+def test_an_interrupt_after_a_trace_leaves_a_function_that_can_be_called(monkeypatch):
+    def interrupted(*args):
+        raise KeyboardInterrupt
+
+    doubled = calque.jit(lambda x: x * 2)
+    with monkeypatch.context() as patched:
+        patched.setattr(Repeating, "made", interrupted)
+        with pytest.raises(KeyboardInterrupt):
+            doubled(ones(2))
+    assert doubled(ones(2)).tolist() == [2, 2]
+    assert doubled.history == ["first call"]

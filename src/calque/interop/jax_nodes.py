@@ -18,7 +18,7 @@ from calque.device.kernels.composites import is_plain
 from calque.device.kernels.pullbacks import Pullback
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_numpy, to_torch
-from calque.interop.jax_programs import JaxProgram, is_inexact, named, program_of, pull_back
+from calque.interop.jax_programs import JaxProgram, WithResiduals, is_inexact, named, program_of
 from calque.program.gradients.batched import batched, is_batched
 
 Tensor = torch.Tensor
@@ -84,16 +84,21 @@ class _Node(torch.autograd.Function):
         if torch.is_grad_enabled():
             found = call(ctx.program.gradient(ctx.wanted, ctx.count), [*tensors, *carried])
         else:
-            pull = partial(_pulled, ctx.aux, tensors, values)
+            residual = ctx.program.residual(ctx.wanted)
+            pull = partial(_pulled, residual, ctx.aux, tensors, values)
             found = batched(pull, carried) if any(map(is_batched, carried)) else pull(carried)
         return None, *_at(ctx.wanted, found, ctx.count)
 
 
 def _pulled(
-    aux: Any, tensors: Sequence[Tensor], values: Sequence[Tensor], incoming: Any
+    residual: WithResiduals,
+    aux: Any,
+    tensors: Sequence[Tensor],
+    values: Sequence[Tensor],
+    incoming: Any,
 ) -> list[Any]:
     pullback = Pullback.tree_unflatten(aux, _arrays(values))
-    return list(map(wrap, pull_back(pullback, _arrays(tensors), _arrays(incoming))))
+    return list(map(wrap, residual.pull_back(pullback, _arrays(tensors), _arrays(incoming))))
 
 
 class _Transformed(torch.autograd.Function):

@@ -111,10 +111,29 @@ class WithResiduals:
         self.wanted: Places = wanted
         self._run = jax.jit(self._forward)
 
+        # Its own: JAX keeps what it compiles as long as the function that it was made of.
+        def pull(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
+            return pulled(pullback, incoming)
+
+        self._pull = jax.jit(pull)
+
     def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], Pullback]:
         """The results, and what the backward needs."""
         with precision(arrays):
             return settled(self._run(*arrays))
+
+    def pull_back(
+        self, pullback: Pullback, arguments: Sequence[Array], incoming: Sequence[Array]
+    ) -> list[Array]:
+        """The gradients for incoming ones, those of the results that are not integers.
+
+        Args:
+            pullback: what a forward has left.
+            arguments: those of the forward.
+            incoming: the gradients.
+        """
+        with precision([*arguments, *incoming]):
+            return settled(self._pull(pullback.over(arguments), list(incoming)))
 
     def _forward(self, *arrays: Array) -> Any:
         of = self._program._of(self.wanted, arrays)
@@ -122,26 +141,11 @@ class WithResiduals:
         return results, Pullback.of(pullback, arrays)
 
 
-def pull_back(
-    pullback: Pullback, arguments: Sequence[Array], incoming: Sequence[Array]
-) -> list[Array]:
-    """The gradients for incoming ones, those of the results that are not integers.
-
-    Args:
-        pullback: what a forward has left.
-        arguments: those of the forward.
-        incoming: the gradients.
-    """
-    with precision([*arguments, *incoming]):
-        return settled(_pulled(pullback.over(arguments), list(incoming)))
-
-
 def pulled(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
     """PyTorch's gradients. Those of complex numbers are the conjugates of JAX's."""
     return [jnp.conj(gradient) for gradient in pullback([jnp.conj(one) for one in incoming])]
 
 
-_pulled = jax.jit(pulled)
 _programs: WeakValueDictionary[int, JaxProgram] = WeakValueDictionary()
 _named: dict[int, JaxProgram] = {}
 

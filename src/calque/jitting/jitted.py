@@ -17,6 +17,7 @@ from calque.device.backend.printing import described_otherwise, refuse_read
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
 from calque.device.runtime import threads
+from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
 from calque.jitting.assumed_values import Assumptions
 from calque.jitting.exchanged import Exchanged, Place
@@ -205,20 +206,25 @@ class Jitted(Generic[P, R]):
         self._fast = None
         program, lowered = self._trace(leaves, spec, assumptions, self._exchanged.places)
         program.compile_with(self._executables.of, lowered)
-        self.history.append(reason)
-        if program.single_use:
-            found = program.recording.unrepeatable
-            self._left_behind = found[0] if found else _TENSORS
-        known = self.programs.setdefault(key, [])
+        self._keep(key, program, reason)
         self._repeating.made(key, program, lowered, leaves, reason)
-        if not program.single_use and key not in self._repeating.differing:
-            known.insert(0, program)
-            del known[_MANY_PROGRAMS:]
         if len(self.programs) > self._settings.max_programs:
             self._forget(key)
         if not self._repeating.tells:
             self._retraces.traced(self.history, program.guarded)
         return program
+
+    @settles
+    def _keep(self, key: Any, program: JittedProgram, reason: str) -> None:
+        """Take note of a trace, and keep its program if it may serve other calls."""
+        self.history.append(reason)
+        known = self.programs.setdefault(key, [])
+        if program.single_use:
+            found = program.recording.unrepeatable
+            self._left_behind = found[0] if found else _TENSORS
+        elif key not in self._repeating.differing:
+            known.insert(0, program)
+            del known[_MANY_PROGRAMS:]
 
     def _trace(
         self,

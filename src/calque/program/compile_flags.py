@@ -8,14 +8,28 @@ compiles, and puts back what it found: one must not begin while the other is at 
 thread, or the setting would stay.
 """
 
+import os
 import sys
 import threading
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
+import torch
+
 from calque.upstream import torch_internals
 
+_TORCH = os.path.dirname(os.path.abspath(torch.__file__))
+_COMPILING = tuple(
+    os.path.join(_TORCH, *names)
+    for names in (
+        ("export", ""),
+        ("_export", ""),
+        ("_functorch", "_aot_autograd", ""),
+        ("_dynamo", "convert_frame.py"),
+        ("_dynamo", "functional_export.py"),
+    )
+)
 _lock = threading.Lock()
 _running = 0
 _before = (False, True)
@@ -50,11 +64,19 @@ def announced_as_compiling() -> Iterator[None]:
 
 
 def others_compile() -> bool:
-    """Returns True if the flag is set by somebody else: dynamo, or `torch.export`."""
+    """Returns True if somebody else compiles in this thread: dynamo, or `torch.export`.
+
+    They set the flag for all threads, and so it does not say which one.
+    """
     if not torch_internals.compiler._is_compiling_flag:
         return False
     with _lock:  # another thread may be about to set it, or to take it back
-        return torch_internals.compiler._is_compiling_flag and not _running
+        if _running or not torch_internals.compiler._is_compiling_flag:
+            return False
+    frame = sys._getframe()
+    while frame is not None and not frame.f_code.co_filename.startswith(_COMPILING):
+        frame = frame.f_back
+    return frame is not None
 
 
 def _while_dynamo_rests() -> AbstractContextManager[Any]:

@@ -2,7 +2,7 @@
 
 import dis
 import functools
-from types import CodeType, FunctionType
+from types import CodeType, FrameType, FunctionType
 from typing import TypeVar
 
 _Function = TypeVar("_Function", bound=FunctionType)
@@ -36,3 +36,16 @@ def _unseen(code: CodeType) -> CodeType:
             written[instruction.offset + 1] = _AFTER_AWAIT
             return code.replace(co_code=bytes(written))
     return code
+
+
+def is_calling(frame: FrameType, name: str) -> bool:
+    """Returns True if a frame is at a call without arguments of what has this name."""
+    if name not in frame.f_code.co_names:
+        return False
+    loaded = None
+    for instruction in dis.get_instructions(frame.f_code):
+        if instruction.offset >= frame.f_lasti:
+            break
+        if instruction.opname not in ("CACHE", "PRECALL", "PUSH_NULL"):
+            loaded = instruction.argval
+    return bool(loaded == name)

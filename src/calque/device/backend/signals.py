@@ -19,6 +19,7 @@ from typing import Any
 from weakref import WeakKeyDictionary, WeakSet, WeakValueDictionary
 
 import jax
+import torch
 from torch import overrides
 from torch.autograd import grad_mode
 from torch.utils.weak import WeakIdKeyDictionary
@@ -172,6 +173,7 @@ def install() -> None:
     Outside the main thread, what is set already is wrapped when the main thread runs next.
     """
     interrupts.be_ready()
+    interrupts.asks(torch.ops.prim.device.default, torch.ops.prim.layout.default)
     for step in STEPS:
         settles(step)
     _signal.signal = _set_wrapped

@@ -1,14 +1,16 @@
 """Where an interrupt would break something, and so has to wait.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
-calls `PyErr_CheckSignals`; the handler may raise. In four kinds of places that must not be:
+calls `PyErr_CheckSignals`; the handler may raise. In five kinds of places that must not be:
 
 - In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
   the process. While C++ holds the method there is one more reference to it: that is the test.
+- In what answers PyTorch's C++ about a tensor, where that is `noexcept`, too: the `device` of one
+  that a mode or a class of tensors knows (`asks`).
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
-- While code of calque's enters or leaves a context: what has been set would be set back late, when
-  the traceback is freed, or never.
+- While code of calque's, PyTorch's or JAX's enters or leaves a context: what has been set would be
+  set back late, when the traceback is freed, or never.
 - In what the garbage collector, a weak reference or a dict in C calls: they drop exceptions, so the
   interrupt would be lost.
 
@@ -17,9 +19,15 @@ A handler that comes at such a moment makes its signal pending again, as if it c
 
 import functools
 import gc
+import inspect
 import os
 import sys
+import threading
 import time
+from _signal import (  # pyright: ignore[reportMissingImports]
+    getsignal,
+    pthread_kill,
+)
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
@@ -29,14 +37,24 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
 from weakref import finalize, ref
 
-from calque.upstream.python_internals import entered_unseen
+import jax
+import torch
+
+from calque.upstream.python_internals import entered_unseen, is_calling
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
+_AT_ONCE = 2000
+"""How often in a row a signal is made pending again at once, and not only soon."""
+
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
+_LIBRARIES = (
+    _CALQUE,
+    *(os.path.dirname(os.path.abspath(path)) + os.sep for path in (torch.__file__, jax.__file__)),
+)
 _CONTEXTS: frozenset[int] = frozenset(
     id(method.__code__)
     for method in (
@@ -49,7 +67,10 @@ _CONTEXTS: frozenset[int] = frozenset(
 _FINALIZE = finalize.__call__.__code__
 _COMPARING = frozenset(("__eq__", "__hash__"))
 
+_FIRST = 3  # of what a function is given: itself, what it is asked, and of what
+
 _waiting_contexts: set[int] = set()
+_questions: set[int] = set()
 _settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
 _generated: dict[int, ref[CodeType]] = {}
 
@@ -85,6 +106,14 @@ def settles_in(code: CodeType) -> None:
     """Like `settles`, for generated code that may be discarded again."""
     key = id(code)
     _generated[key] = ref(code, lambda _: _generated.pop(key, None))
+
+
+def asks(*operators: object) -> None:
+    """Mark operators with which C++ asks for a tensor's properties where it is `noexcept`.
+
+    A handler waits in what Python calls for them: a mode of PyTorch's, or a method of a class.
+    """
+    _questions.update(map(id, operators))
 
 
 class Held:
@@ -146,7 +175,7 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     waiting = _settling.keys() | _generated.keys() | callbacks
     within: int | None = None  # what the frame has called
     while frame is not None:
-        if id(frame.f_code) in waiting or _drops_exceptions(frame):
+        if id(frame.f_code) in waiting or _drops_exceptions(frame) or _is_called_by_c(frame):
             return True
         if within not in _waiting_contexts and _is_of_a_context(frame, waiting):
             return True
@@ -159,31 +188,62 @@ def _drops_exceptions(frame: FrameType) -> bool:
     code = frame.f_code
     if code is _FINALIZE:
         return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
+    if frame.f_back is not None and is_calling(frame.f_back, "fork"):
+        return True  # what somebody has had called at each fork
     # Keys of JAX's caches are compared in C++.
     return code.co_name in _COMPARING and frame.f_globals.get("__name__", "").startswith("jax.")
 
 
+def _is_called_by_c(frame: FrameType) -> bool:
+    """Returns True for what C++ calls where it cannot take an exception, or drops it."""
+    code = frame.f_code
+    is_library = code.co_filename.startswith(_LIBRARIES)
+    if is_library and code.co_name == "__del__":
+        return True
+    if not is_library and code.co_name != "__torch_dispatch__":
+        return False
+    found = frame.f_locals
+    given = tuple(found.get(name) for name in code.co_varnames[:_FIRST])
+    # What is called for a weak reference is given it once its object is gone.
+    if code.co_argcount < _FIRST and any(
+        isinstance(each, ref) and each() is None for each in given
+    ):
+        return True
+    if code.co_flags & inspect.CO_VARARGS:  # around another function
+        given = next((each for each in given if isinstance(each, tuple)), ())[:_FIRST]
+    return any(id(each) in _questions for each in given)
+
+
 def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:
-    """Returns True if this frame enters or leaves a context of calque's, or one that is a step.
+    """Returns True if this frame enters or leaves a library's context, or one that is a step.
 
     Args:
         frame: it.
         waiting: the code for which handlers wait, by identity.
     """
-    code = frame.f_code
+    code, by = frame.f_code, frame.f_back
     if id(code) in _CONTEXTS:
         generator = getattr(frame.f_locals.get("self"), "gen", None)
         if id(getattr(generator, "gi_code", None)) in waiting:
             return True
-        return frame.f_back is not None and frame.f_back.f_code.co_filename.startswith(_CALQUE)
+        while by is not None and id(by.f_code) in _CONTEXTS:
+            by = by.f_back
+        return _is_of(by, _LIBRARIES)
     if code.co_name not in ("__enter__", "__exit__") or id(code) in _waiting_contexts:
         return False
-    return code.co_filename.startswith(_CALQUE)
+    # Not one of PyTorch's that the user enters: a profiler's calls what the user has it call.
+    return _is_of(frame, _CALQUE) or (_is_of(frame, _LIBRARIES) and _is_of(by, _LIBRARIES))
+
+
+def _is_of(frame: FrameType | None, folders: str | tuple[str, ...]) -> bool:
+    return frame is not None and frame.f_code.co_filename.startswith(folders)
 
 
 def _make_pending_soon(signum: int) -> None:
+    """Send the signal again, to the main thread: it may have begun to sleep in the meantime."""
     time.sleep(_SOON)
-    interrupt_main(signum)
+    if isinstance(getsignal(signum), Handler):  # and not the system's, which might end the process
+        [*map(pthread_kill, (threading.main_thread().ident,), (signum,))]
 
 
 class Handler:
@@ -196,20 +256,24 @@ class Handler:
         handler: the user's.
     """
 
-    __slots__ = ("_signum", "handler")
+    __slots__ = ("_signum", "_times", "handler")
 
     def __init__(self, signum: int, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._signum = signum
+        self._times = 0  # that it has waited in a row
         self.handler: Callable[[int, FrameType | None], Any] = handler
 
     @property
     def __call__(self) -> Callable[..., Any]:
         """Calls the user's handler, or does nothing."""
         if not _has_to_wait(sys._getframe().f_back):
+            self._times = 0
             return self.handler
-        if sys.gettrace() is not None or sys.getprofile() is not None:
-            # Python 3.11 looks for signals again before it goes on with the first instruction of a
-            # function that is traced, so that one which is pending at once would stop all else.
+        self._times += 1
+        # Python 3.11 looks for signals again before it goes on with the first instruction of a
+        # function that is traced, so that one which is pending at once would stop all else. And
+        # what takes long (a first call imports modules) would take a hundred times as long.
+        if self._times > _AT_ONCE or sys.gettrace() is not None or sys.getprofile() is not None:
             start_new_thread(_make_pending_soon, (self._signum,))
             return is_
         # The signal is made pending in the very last act, and not by a call of this function:

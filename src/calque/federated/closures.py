@@ -21,7 +21,7 @@ from calque.federated.errors import type_error
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 """Classes whose values are compared; of all others it must be the same object."""
 
-_GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
+GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _OF_ALL = (random.Random(), np.random.default_rng())
 """What stands for the generators that all code shares."""
 
@@ -68,7 +68,7 @@ class Closure:
         now = self.now()
         for path, before in since.items():
             after = now.get(path, before)
-            if of_random and not isinstance(before.value, _GENERATORS):
+            if of_random and not isinstance(before.value, GENERATORS):
                 continue
             same = after.value is before.value or _equal(after.value, before.value)
             if not same or after.state != before.state:
@@ -131,21 +131,27 @@ def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
     """All that is reached, with what code itself assigns, and what generators draw next."""
     found = _found(roots, assigned=True)
     for path, part in found.items():
-        if isinstance(part.value, _GENERATORS):
-            found[path] = _Part(part.value, pickle.dumps(_state_of(part.value)))
-    found["random"] = _Part(_OF_ALL[0], pickle.dumps(random.getstate()))
-    found["numpy.random"] = _Part(_OF_ALL[1], pickle.dumps(np.random.get_state(legacy=False)))
-    return found
+        if isinstance(part.value, GENERATORS):
+            found[path] = _Part(part.value, state_of(part.value))
+    states = states_of_all().items()
+    return found | {name: _Part(one, state) for (name, state), one in zip(states, _OF_ALL)}
 
 
-def _state_of(generator: Any) -> Any:
+def states_of_all() -> dict[str, bytes]:
+    """What the generators that all code shares draw next, by their names."""
+    numpys = np.random.get_state(legacy=False)
+    return {"random": pickle.dumps(random.getstate()), "numpy.random": pickle.dumps(numpys)}
+
+
+def state_of(generator: Any) -> bytes:
+    """What a generator draws next."""
     if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
-        return None
+        return b""
     if isinstance(generator, random.Random):
-        return generator.getstate()
+        return pickle.dumps(generator.getstate())
     if isinstance(generator, np.random.RandomState):
-        return generator.get_state(legacy=False)
-    return generator.bit_generator.state
+        return pickle.dumps(generator.get_state(legacy=False))
+    return pickle.dumps(generator.bit_generator.state)
 
 
 def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _Part]:

@@ -13,6 +13,7 @@ import torch
 
 from calque.errors import Origin, TraceError
 from calque.errors.frames import is_library
+from calque.federated.closures import GENERATORS, state_of, states_of_all
 from calque.interop.functional import Repeats
 from calque.state import MISSING, Row, Snapshot
 
@@ -33,6 +34,47 @@ def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
         TraceError: it would not: what the function leaves is read by its next call.
     """
     _settle(snapshot, repeats, lambda row: False)
+
+
+class Draws:
+    """Refuses Python's and NumPy's random numbers that a module computes with.
+
+    They would be drawn once, while the module is traced, and be the same in each of its calls.
+
+    Args:
+        module: may hold generators of its own.
+    """
+
+    def __init__(self, module: torch.nn.Module) -> None:
+        self._module = module
+        self._before: dict[str, bytes] = {}
+
+    def note(self) -> None:
+        """Take what generators draw next now as what there was before a trace."""
+        self._before = self._states()
+
+    def settle(self, snapshot: Snapshot, repeats: Repeats) -> None:
+        """As `put_back`, after a trace that `note` was called before."""
+        drawn = [name for name, state in self._states().items() if state != self._before.get(name)]
+        if drawn:
+            same = repeats(None)
+            snapshot.restore()
+            if not same:
+                raise TraceError(
+                    f"the module or its loss draws from {drawn[0]!r} while it is traced, so the "
+                    "numbers would be the same in every step.\nDraw with PyTorch (torch.rand), "
+                    "whose numbers are different in each step and for each client."
+                )
+        put_back(snapshot, repeats)
+
+    def _states(self) -> dict[str, bytes]:
+        own = {
+            f"{name}.{key}".lstrip("."): value
+            for name, part in self._module.named_modules()
+            for key, value in vars(part).items()
+            if isinstance(value, GENERATORS)
+        }
+        return {name: state_of(one) for name, one in own.items()} | states_of_all()
 
 
 def refuse(snapshot: Snapshot, repeats: Repeats) -> None:

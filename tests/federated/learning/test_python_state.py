@@ -1,5 +1,6 @@
 """What `forward` leaves in Python's state: refused where its next call would compute with it."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -176,3 +177,41 @@ def test_a_local_function_must_not_count_what_it_computes_with() -> None:
     assert calls == [(2,)]
     with pytest.raises(TraceError, match=r"count\[0\] is changed by the function"):
         fed.local("float32[2]")(counting)
+
+
+def drawn_by_python(own: Any, x: torch.Tensor) -> Any:
+    return random.random()
+
+
+def drawn_by_numpy(own: Any, x: torch.Tensor) -> Any:
+    return float(np.random.rand())
+
+
+def drawn_by_its_own(own: Any, x: torch.Tensor) -> Any:
+    return own.generator.random()
+
+
+@pytest.mark.parametrize(
+    ("change", "name"),
+    [(drawn_by_python, "'random'"), (drawn_by_numpy, r"'numpy\.random'")],
+)
+def test_random_numbers_of_python_are_refused(change: Any, name: str) -> None:
+    process = learning.fed_avg(Keeping(change), batch_size=3)
+    with pytest.raises(TraceError, match=f"draws from {name}(.|\n)*torch.rand"):
+        process.next(process.initialize(), DATA)
+
+
+def test_a_generator_of_the_module_is_refused_too() -> None:
+    module = Keeping(drawn_by_its_own)
+    module.generator = random.Random(0)
+    process = learning.fed_avg(module, batch_size=3)
+    with pytest.raises(TraceError, match=r"draws from 'module\.generator'"):
+        process.next(process.initialize(), DATA)
+
+
+def test_random_numbers_that_nothing_depends_on_are_not() -> None:
+    def logged(own: Any, x: torch.Tensor) -> Any:
+        return 1.0 if random.random() < 2 else 2.0
+
+    process = learning.fed_avg(Keeping(logged), batch_size=3)
+    process.next(process.initialize(), DATA)

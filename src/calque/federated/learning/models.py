@@ -14,7 +14,7 @@ from torch.nn import functional as F
 from calque.device.backend.interop import to_jax, to_torch
 from calque.errors import CalqueError, TraceError
 from calque.federated.devices import on_jax
-from calque.federated.effects import put_back
+from calque.federated.effects import Draws
 from calque.federated.errors import type_error
 from calque.federated.learning.module_with_loss import PREFIX, ModuleWithLoss, inside
 from calque.federated.types import to_type
@@ -88,8 +88,9 @@ class Model:
         trained = ModuleWithLoss(module, of_integers)
         self._train, _ = functional(trained)
         self._eval, _ = functional(ModuleWithLoss(module, of_integers, training=False))
+        self._draws = Draws(trained)
         for apply in (self._train, self._eval):
-            apply.settle = put_back
+            apply.settle = self._draws.settle
         self.buffers: dict[str, Any] = {
             name: _narrow(to_jax(buffer)) for name, buffer in module.named_buffers()
         }
@@ -119,6 +120,7 @@ class Model:
         """
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         named = {"buffers": inside(buffers), "rng": key}
+        self._draws.note()
         with on_jax(self._trained()), _examples_shown(examples):
             (losses, written, changed), new = self._train(*given, **named)
             reached = self._train.reached(*given, **named)
@@ -142,6 +144,7 @@ class Model:
     ) -> tuple[Any, Any]:
         """The output and the loss of each example in evaluation; see `losses`."""
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
+        self._draws.note()
         with on_jax(self._trained()), _examples_shown(examples):
             (losses, output), _ = self._eval(*given, buffers=inside(buffers), rng=key)
         _require_one_each(losses, examples["y"])

@@ -13,6 +13,7 @@ import torch._dynamo
 from torch import nn
 
 import calque
+from calque.device.memory.cell import cell_of, is_whole
 
 X = jnp.arange(12.0).reshape(4, 3)
 
@@ -203,3 +204,17 @@ def test_a_function_is_pickled_with_its_module():
     again, params = pickle.loads(pickle.dumps((apply, params)))
     assert np.array_equal(again(params, x), expected)
     assert copy.deepcopy(again).buffers.keys() == apply.buffers.keys()
+
+
+def test_a_dtype_may_be_another_object_of_numpys():
+    wholes = []
+
+    def look(array):
+        tensor = calque.to_torch(array)
+        wholes.append(is_whole(cell_of(tensor), tensor))
+        return array
+
+    other = np.dtype("float32").newbyteorder("=")
+    assert other is not np.dtype("float32")
+    jax.eval_shape(look, jax.ShapeDtypeStruct((2, 7, 9), other))
+    assert wholes == [True]

@@ -76,7 +76,7 @@ def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
     for PyTorch's lazy conjugates and negatives.
     """
     array = cell.array
-    if TO_NUMPY[tensor.dtype] is not array.dtype or tensor.is_neg() or tensor.is_conj():
+    if TO_NUMPY[tensor.dtype] != array.dtype or tensor.is_neg() or tensor.is_conj():
         return None
     view = View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
     if 0 in view.size:

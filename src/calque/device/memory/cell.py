@@ -227,7 +227,9 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     them to the device as they are.
     """
     array = cell.array
-    if tensor.shape != array.shape or TO_NUMPY[tensor.dtype] is not array.dtype:
+    dtype = TO_NUMPY[tensor.dtype]
+    # Two equal dtypes of NumPy may be two objects.
+    if tensor.shape != array.shape or (dtype is not array.dtype and dtype != array.dtype):
         return False
     if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
         return False

@@ -32,6 +32,7 @@ from calque.federated.types import (
     type_of_value,
     walk,
 )
+from calque.federated.types.kinds import native
 
 _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "complex128": "complex64"}
 
@@ -308,7 +309,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
 
 def _native(array: np.ndarray) -> np.ndarray:
     """An array in this machine's order of bytes, which JAX needs."""
-    return array.astype(array.dtype.newbyteorder("="), copy=False)
+    return array.astype(native(array.dtype), copy=False)
 
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:

@@ -33,6 +33,12 @@ DTYPES: dict[str, np.dtype] = {
 }
 """The dtypes of tensors, by the name that the notation has for them."""
 
+
+def native(dtype: np.dtype) -> np.dtype:
+    """A dtype in this machine's order of bytes, which JAX needs."""
+    return dtype if dtype.isnative else np.dtype(dtype.newbyteorder("=").name)
+
+
 _BARE = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 _LABEL = re.compile(r"[A-Z][A-Za-z0-9_]*\Z")
 
@@ -79,7 +85,7 @@ class TensorType(Type):
 
     def __post_init__(self) -> None:
         # The order of bytes is how a file or the network has them, and no part of the type.
-        object.__setattr__(self, "dtype", np.dtype(self.dtype).newbyteorder("="))
+        object.__setattr__(self, "dtype", native(np.dtype(self.dtype)))
         object.__setattr__(self, "shape", tuple(self.shape))
         if DTYPES.get(self.dtype.name) != self.dtype:
             raise type_error(

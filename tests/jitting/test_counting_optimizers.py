@@ -223,12 +223,61 @@ def _whole(self: Any, group: Any, p: Any, state: Any) -> None:
     state["whole"] = torch.arange(3, device=p.device) * group["count"]
 
 
-@pytest.mark.parametrize("function", [_kept, _told, _key, _closed_over, _rounded, _whole])
+def _a_place(self: Any, group: Any, p: Any, state: Any) -> None:
+    state.setdefault("norms", torch.zeros(3, device=p.device))[group["count"] % 3] = p.grad.norm()
+
+
+def _asked_for_its_type(self: Any, group: Any, p: Any, state: Any) -> None:
+    p.sub_(p.grad, alpha=group["lr"] if type(group["count"]) is int else 1.0)
+
+
+def _asserted(self: Any, group: Any, p: Any, state: Any) -> None:
+    kinds = {float: "rate"}
+    assert type(group["lr"]) in kinds
+    p.sub_(p.grad, alpha=group["lr"])
+
+
+def _by_hash(self: Any, group: Any, p: Any, state: Any) -> None:
+    p.sub_(p.grad, alpha=(group["count"] * 6364136223846793005 + 1) % 2**64 % 97 / 97)
+
+
+def _larger_than_floats(self: Any, group: Any, p: Any, state: Any) -> None:
+    state["square"] = state.get("square", 12345) ** 2
+    p.sub_(p.grad, alpha=state["square"] % 7)
+
+
+def _beyond_floats(self: Any, group: Any, p: Any, state: Any) -> None:
+    try:
+        state["rate"] = math.exp(236 * group["count"]) + 9.0 ** (150 * group["count"])
+    except OverflowError:
+        state["rate"] = 0.5
+    p.sub_(p.grad, alpha=1 / (1 + state["rate"]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(_kept, _told, _key, _closed_over, _rounded, _whole, _a_place, _asked_for_its_type),
+        *(_asserted, _by_hash, _larger_than_floats, _beyond_floats),
+    ],
+)
 def test_numbers_that_have_to_be_themselves(function: Step) -> None:
     def schedule(i: int, model: nn.Module, optimizer: Optimizer) -> None:
         optimizer.param_groups[0]["lr"] = 0.1 * (i % 2 + 1)
 
     check(lambda params: Stepping(params, function), None, between=schedule, steps=4)
+
+
+@pytest.mark.parametrize("first", [2**53 - 2, 2**70])
+def test_counts_that_floats_do_not_have(first: int) -> None:
+    def count_from(i: int, model: nn.Module, optimizer: Optimizer) -> None:
+        if i == 0:
+            optimizer.param_groups[0]["count"] = first
+
+    def function(self: Any, group: Any, p: Any, state: Any) -> None:
+        p.sub_(p.grad, alpha=group["lr"] * (group["count"] % 7))
+
+    check(lambda params: Stepping(params, function), None, between=count_from, steps=4)
 
 
 class _WithStateOfItsOwn(Stepping):

@@ -4,6 +4,7 @@ A learning rate is read from its group at each call. Where the traced function a
 reads it outside of the optimizer's step, it is state as any other.
 """
 
+import dis
 import functools
 import inspect
 from collections.abc import Callable, Collection, Iterable
@@ -17,7 +18,7 @@ from calque.jitting.group_reads import reads_all
 from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
-from calque.state.whose import Owner, owner_of_name
+from calque.state.whose import Owner, owner_of_code, owner_of_name
 
 Group = dict[str, Any]
 
@@ -180,6 +181,25 @@ def is_number(value: Any) -> bool:
 def is_pytorchs(optimizer: Optimizer) -> bool:
     """Returns True if an optimizer steps as one of PyTorch's own does."""
     return type(optimizer).step.__module__.startswith("torch.")
+
+
+@functools.lru_cache(maxsize=16384)
+def asks_for_types(code: CodeType) -> bool:
+    """Returns True if code may ask whether a type is that of Python's numbers.
+
+    A number that is lent has another, which nobody sees who asks `type(step) is int`.
+
+    >>> def scaled(step):
+    ...     return step * 0.1 if type(step) is int else step
+    >>> def on_cpu(step):
+    ...     return step.device.type == "cpu" and isinstance(step, float)
+    >>> asks_for_types(scaled.__code__), asks_for_types(on_cpu.__code__)
+    (True, False)
+    """
+    if "type" not in code.co_names or owner_of_code(code) < Owner.PACKAGE:
+        return False
+    read = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
+    return "type" in read and not read.isdisjoint(("int", "float"))
 
 
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()

@@ -163,7 +163,10 @@ def input_number(
         place: where it is from.
         integral: whether it is a whole number.
     """
-    return TracedFloat(NumberNode(traced, compute, watch, frozenset((place,)), integral))
+    node = NumberNode(traced, compute, watch, frozenset((place,)), integral)
+    if integral:
+        watch.require_exact(node)
+    return TracedFloat(node)
 
 
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")

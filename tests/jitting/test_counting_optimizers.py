@@ -231,6 +231,10 @@ def _asked_for_its_type(self: Any, group: Any, p: Any, state: Any) -> None:
     p.sub_(p.grad, alpha=group["lr"] if type(group["count"]) is int else 1.0)
 
 
+def _named_by_its_type(self: Any, group: Any, p: Any, state: Any) -> None:
+    state["kind"] = type(group["lr"]).__name__ + type(self).__name__
+
+
 def _asserted(self: Any, group: Any, p: Any, state: Any) -> None:
     kinds = {float: "rate"}
     assert type(group["lr"]) in kinds
@@ -258,6 +262,7 @@ def _beyond_floats(self: Any, group: Any, p: Any, state: Any) -> None:
     "function",
     [
         *(_kept, _told, _key, _closed_over, _rounded, _whole, _a_place, _asked_for_its_type),
+        _named_by_its_type,
         *(_asserted, _by_hash, _larger_than_floats, _beyond_floats),
     ],
 )

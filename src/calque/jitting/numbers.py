@@ -7,6 +7,7 @@ reads it outside of the optimizer's step, it is state as any other.
 import dis
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -185,21 +186,24 @@ def is_pytorchs(optimizer: Optimizer) -> bool:
 
 @functools.lru_cache(maxsize=16384)
 def asks_for_types(code: CodeType) -> bool:
-    """Returns True if code may ask whether a type is that of Python's numbers.
+    """Returns True if code may ask for the type of a number.
 
     A number that is lent has another, which nobody sees who asks `type(step) is int`.
 
     >>> def scaled(step):
     ...     return step * 0.1 if type(step) is int else step
-    >>> def on_cpu(step):
-    ...     return step.device.type == "cpu" and isinstance(step, float)
-    >>> asks_for_types(scaled.__code__), asks_for_types(on_cpu.__code__)
+    >>> def named(self, step):
+    ...     return type(self).__name__, step.device.type, isinstance(step, int)
+    >>> asks_for_types(scaled.__code__), asks_for_types(named.__code__)
     (True, False)
     """
     if "type" not in code.co_names or owner_of_code(code) < Owner.PACKAGE:
         return False
-    read = {one.argval for one in dis.get_instructions(code) if one.opname == "LOAD_GLOBAL"}
-    return "type" in read and not read.isdisjoint(("int", "float"))
+    steps = list(dis.get_instructions(code))
+    return any(
+        one.opname == "LOAD_GLOBAL" and one.argval == "type" and after.argval != "self"
+        for one, after in itertools.pairwise(steps)
+    )
 
 
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()

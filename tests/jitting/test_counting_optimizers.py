@@ -325,3 +325,14 @@ class _Decaying(TextbookAdam):
 def test_a_step_that_calls_that_of_its_base() -> None:
     trained(TextbookAdam, "cpu", steps=1)  # now that, too, has hooks
     check(_Decaying, 3, steps=7)
+
+
+@pytest.mark.parametrize("what", ["truth", "complex"])
+def test_values_of_tensors_that_are_no_real_numbers_are_refused(what: str) -> None:
+    def function(self: Any, group: Any, p: Any, state: Any) -> None:
+        read = (p.grad.norm() > 0.5) if what == "truth" else p.grad.sum() * (1 + 2j)
+        value = read.item()
+        p.sub_(p.grad, alpha=group["lr"] * (2.0 if value else 1.0))
+
+    with pytest.raises(calque.TraceError, match="in function: a tensor .* is read as a Python num"):
+        trained(lambda params: Stepping(params, function), "jax", steps=1)

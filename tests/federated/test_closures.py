@@ -1,7 +1,9 @@
 """A computation is what it was where it was defined, whatever becomes of the names in it."""
 
 import functools
+import itertools
 import random
+from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import jax
@@ -234,6 +236,44 @@ def test_numbers_that_python_or_numpy_draw_in_a_function_of_pytorch_are_refused(
     for draw, name in ((random.random, "random"), (drawn.normal, "drawn")):
         with pytest.raises(TraceError, match=f"changes '{name}'|changes 'draw.*'"):
             fed.local("float32")(lambda x: x + float(draw()))  # noqa: B023
+
+
+def _ones() -> Iterator[float]:
+    total = 0.0
+    while True:
+        total += 1.0
+        yield total
+
+
+@FRAMEWORKS
+@pytest.mark.parametrize(
+    "make",
+    [
+        *(lambda: iter([1.0, 2.0, 3.0]), lambda: iter(range(9)), itertools.count, _ones),
+        *(lambda: itertools.cycle((1.0, 2.0)), lambda: (x for x in range(9))),
+        *(lambda: zip([1.0, 2.0], range(9)), lambda: map(float, range(9))),
+    ],
+)
+def test_what_is_taken_from_an_iterator_outside_is_refused(make: Any, framework: Any) -> None:
+    source = make()
+
+    def taking(x: Any) -> Any:
+        value = next(source)
+        return x + (value[0] if isinstance(value, tuple) else value)
+
+    with pytest.raises(TraceError, match="changes 'source', and its next call reads that"):
+        fed.local("float32", framework=framework)(taking)
+
+
+def test_an_iterator_that_makes_no_difference_may_be_taken_from() -> None:
+    numbers = itertools.count()
+
+    @fed.local("float32")
+    def named(x: torch.Tensor) -> dict[str, Any]:
+        assert f"call {next(numbers)}"
+        return {"twice": 2 * x}
+
+    assert float(named(1.0)["twice"]) == 2.0
 
 
 def test_a_generator_without_a_state_may_be_around() -> None:

@@ -223,12 +223,66 @@ def _whole(self: Any, group: Any, p: Any, state: Any) -> None:
     state["whole"] = torch.arange(3, device=p.device) * group["count"]
 
 
-@pytest.mark.parametrize("function", [_kept, _told, _key, _closed_over, _rounded, _whole])
+def _a_place(self: Any, group: Any, p: Any, state: Any) -> None:
+    state.setdefault("norms", torch.zeros(3, device=p.device))[group["count"] % 3] = p.grad.norm()
+
+
+def _asked_for_its_type(self: Any, group: Any, p: Any, state: Any) -> None:
+    p.sub_(p.grad, alpha=group["lr"] if type(group["count"]) is int else 1.0)
+
+
+def _named_by_its_type(self: Any, group: Any, p: Any, state: Any) -> None:
+    state["kind"] = type(group["lr"]).__name__ + type(self).__name__
+
+
+def _asserted(self: Any, group: Any, p: Any, state: Any) -> None:
+    kinds = {float: "rate"}
+    assert type(group["lr"]) in kinds
+    p.sub_(p.grad, alpha=group["lr"])
+
+
+def _by_hash(self: Any, group: Any, p: Any, state: Any) -> None:
+    p.sub_(p.grad, alpha=(group["count"] * 6364136223846793005 + 1) % 2**64 % 97 / 97)
+
+
+def _larger_than_floats(self: Any, group: Any, p: Any, state: Any) -> None:
+    state["square"] = state.get("square", 12345) ** 2
+    p.sub_(p.grad, alpha=state["square"] % 7)
+
+
+def _beyond_floats(self: Any, group: Any, p: Any, state: Any) -> None:
+    try:
+        state["rate"] = math.exp(236 * group["count"]) + 9.0 ** (150 * group["count"])
+    except OverflowError:
+        state["rate"] = 0.5
+    p.sub_(p.grad, alpha=1 / (1 + state["rate"]))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        *(_kept, _told, _key, _closed_over, _rounded, _whole, _a_place, _asked_for_its_type),
+        _named_by_its_type,
+        *(_asserted, _by_hash, _larger_than_floats, _beyond_floats),
+    ],
+)
 def test_numbers_that_have_to_be_themselves(function: Step) -> None:
     def schedule(i: int, model: nn.Module, optimizer: Optimizer) -> None:
         optimizer.param_groups[0]["lr"] = 0.1 * (i % 2 + 1)
 
     check(lambda params: Stepping(params, function), None, between=schedule, steps=4)
+
+
+@pytest.mark.parametrize("first", [2**53 - 2, 2**70])
+def test_counts_that_floats_do_not_have(first: int) -> None:
+    def count_from(i: int, model: nn.Module, optimizer: Optimizer) -> None:
+        if i == 0:
+            optimizer.param_groups[0]["count"] = first
+
+    def function(self: Any, group: Any, p: Any, state: Any) -> None:
+        p.sub_(p.grad, alpha=group["lr"] * (group["count"] % 7))
+
+    check(lambda params: Stepping(params, function), None, between=count_from, steps=4)
 
 
 class _WithStateOfItsOwn(Stepping):
@@ -271,3 +325,14 @@ class _Decaying(TextbookAdam):
 def test_a_step_that_calls_that_of_its_base() -> None:
     trained(TextbookAdam, "cpu", steps=1)  # now that, too, has hooks
     check(_Decaying, 3, steps=7)
+
+
+@pytest.mark.parametrize("what", ["truth", "complex"])
+def test_values_of_tensors_that_are_no_real_numbers_are_refused(what: str) -> None:
+    def function(self: Any, group: Any, p: Any, state: Any) -> None:
+        read = (p.grad.norm() > 0.5) if what == "truth" else p.grad.sum() * (1 + 2j)
+        value = read.item()
+        p.sub_(p.grad, alpha=group["lr"] * (2.0 if value else 1.0))
+
+    with pytest.raises(calque.TraceError, match="in function: a tensor .* is read as a Python num"):
+        trained(lambda params: Stepping(params, function), "jax", steps=1)

@@ -17,6 +17,7 @@ import torch
 
 from calque.errors.frames import is_library
 from calque.federated.errors import type_error
+from calque.federated.positions import is_iterator, position_of
 
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
 """Classes whose values are compared; of all others it must be the same object."""
@@ -58,17 +59,17 @@ class Closure:
         """All that is reached, with what the function itself assigns or draws; for `changed`."""
         return _all_found(self._roots)
 
-    def changed(self, since: dict[str, "_Part"], of_random: bool = False) -> str | None:
+    def changed(self, since: dict[str, "_Part"], of_c: bool = False) -> str | None:
         """What is not as it was, be it changed by the function itself; None if all is.
 
         Args:
             since: what it was.
-            of_random: whether only generators of random numbers are meant.
+            of_c: whether only generators of random numbers and iterators are meant.
         """
         now = self.now()
         for path, before in since.items():
             after = now.get(path, before)
-            if of_random and not isinstance(before.value, GENERATORS):
+            if of_c and not (isinstance(before.value, GENERATORS) or is_iterator(before.value)):
                 continue
             same = after.value is before.value or _equal(after.value, before.value)
             if not same or after.state != before.state:
@@ -128,11 +129,13 @@ def _roots(function: Any) -> list[tuple[str, Any]]:
 
 
 def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
-    """All that is reached, with what code itself assigns, and what generators draw next."""
+    """All that is reached, with what code assigns, and what generators and iterators give next."""
     found = _found(roots, assigned=True)
     for path, part in found.items():
         if isinstance(part.value, GENERATORS):
             found[path] = _Part(part.value, state_of(part.value))
+        elif is_iterator(part.value):
+            found[path] = _Part(part.value, position_of(part.value))
     states = states_of_all().items()
     return found | {name: _Part(one, state) for (name, state), one in zip(states, _OF_ALL)}
 

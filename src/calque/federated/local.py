@@ -178,9 +178,10 @@ class LocalFunction:
     def _require_repeatable(self, before: Any, jaxpr: Any, shapes: tuple[Any, ...]) -> None:
         """Raise a `TraceError` if a call changes what the next one reads.
 
-        Of a function of PyTorch, `effects` has seen to everything but random numbers.
+        Of a function of PyTorch, `effects` has seen to everything but random numbers and
+        iterators.
         """
-        path = self._closure.changed(before, of_random=self._framework == "torch")
+        path = self._closure.changed(before, of_c=self._framework == "torch")
         if path is None:
             return
         other = LocalFunction(self._function, self.packing, self._framework)  # remembers no trace

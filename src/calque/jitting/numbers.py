@@ -4,8 +4,10 @@ A learning rate is read from its group at each call. Where the traced function a
 reads it outside of the optimizer's step, it is state as any other.
 """
 
+import dis
 import functools
 import inspect
+import itertools
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -17,7 +19,7 @@ from calque.jitting.group_reads import reads_all
 from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
-from calque.state.whose import Owner, owner_of_name
+from calque.state.whose import Owner, owner_of_code, owner_of_name
 
 Group = dict[str, Any]
 
@@ -180,6 +182,28 @@ def is_number(value: Any) -> bool:
 def is_pytorchs(optimizer: Optimizer) -> bool:
     """Returns True if an optimizer steps as one of PyTorch's own does."""
     return type(optimizer).step.__module__.startswith("torch.")
+
+
+@functools.lru_cache(maxsize=16384)
+def asks_for_types(code: CodeType) -> bool:
+    """Returns True if code may ask for the type of a number.
+
+    A number that is lent has another, which nobody sees who asks `type(step) is int`.
+
+    >>> def scaled(step):
+    ...     return step * 0.1 if type(step) is int else step
+    >>> def named(self, step):
+    ...     return type(self).__name__, step.device.type, isinstance(step, int)
+    >>> asks_for_types(scaled.__code__), asks_for_types(named.__code__)
+    (True, False)
+    """
+    if "type" not in code.co_names or owner_of_code(code) < Owner.PACKAGE:
+        return False
+    steps = list(dis.get_instructions(code))
+    return any(
+        one.opname == "LOAD_GLOBAL" and one.argval == "type" and after.argval != "self"
+        for one, after in itertools.pairwise(steps)
+    )
 
 
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()

@@ -32,7 +32,7 @@ from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.lent_numbers import Group, LentNumbers
-from calque.jitting.numbers import is_number, is_pytorchs, learn, step_functions
+from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_states import counts_of, states_of
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
@@ -156,6 +156,8 @@ class OptimizerLending:
             self.in_steps.update(islice(self.codes, self._ran, None))
             if not self.watch.is_pytorchs:
                 learn(optimizer, self.numbers.assigned(optimizer))
+                if any(map(asks_for_types, self.in_steps)):
+                    self.not_lent |= self.numbers.lent_now()
             place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]

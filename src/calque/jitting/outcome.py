@@ -35,8 +35,6 @@ from calque.state.names import names_of
 if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
 
-_BY_NUMBERS = (TypeError, AttributeError, KeyError, ValueError, NotImplementedError)
-"""What code raises that is given a traced number, and can do nothing with it."""
 _HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_hook"))
 
 
@@ -100,7 +98,7 @@ class Outcome:
                 ):
                     try:
                         result = fn(*args, **kwargs)
-                    except _BY_NUMBERS:
+                    except Exception:  # perhaps code can do nothing with a traced number
                         trace.lending.give_up_in_step()
                         raise
                 if touched:

@@ -174,8 +174,13 @@ class Lifting:
             return jax.numpy.asarray(array)
 
     def number(self, tensor: torch.Tensor) -> Any:
-        """A traced tensor as a traced Python number; None where numbers must be known."""
-        return self.lend_number(read(tensor)) if self.lend_number is not None else None
+        """A traced tensor as a traced Python number; None where numbers must be known.
+
+        A traced number is real, and no truth value.
+        """
+        if self.lend_number is None or tensor.dtype == torch.bool or tensor.is_complex():
+            return None
+        return self.lend_number(read(tensor))
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """A value that the host asks for, if it may be assumed."""

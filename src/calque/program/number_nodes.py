@@ -18,6 +18,8 @@ from calque.errors import TraceError, unrepeatable
 from calque.upstream.python_internals import entered_unseen
 
 _serial = itertools.count()
+_MOST = 2**53
+"""Whole numbers up to this one are what they are in a program, too, which has float64."""
 
 Place = tuple[int, str]
 """Where a number is from: the id of a dict, and the key."""
@@ -79,6 +81,25 @@ class Watch:
             raise turned_into_float(self.stepping)
         self.given_up |= node.places
         raise NotLent(node.places)
+
+    def require_exact(self, node: "NumberNode") -> None:
+        """Watch that a number can be computed, and that the program has it as Python has.
+
+        Raises:
+            NotLent: it is a whole number that float64 may not have, or computing it raises.
+        """
+        compute = node.compute
+
+        def is_exact() -> bool:
+            try:
+                value = compute()
+            except (OverflowError, ValueError):
+                return False
+            return type(value) is not int or -_MOST <= value <= _MOST
+
+        if not is_exact():
+            self.give_up(node)
+        self.answers.append((is_exact, True))
 
     def ask(self, name: str, a: "NumberNode", b: "NumberNode") -> bool:
         """Answer a comparison, and watch it."""
@@ -246,7 +267,10 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
         compute = x.compute
         whole = x.integral if integral is None else integral
         made = traced(x.traced)
-        return NumberNode(made, lambda: python(compute()), x.watch, x.places, whole, x.known)
+        node = NumberNode(made, lambda: python(compute()), x.watch, x.places, whole, x.known)
+        if node.known and integral is not None:
+            x.watch.require_exact(node)
+        return node
 
     return x.watch.node((python, x.key), make)
 
@@ -285,14 +309,28 @@ def computed(
         def compute() -> Any:
             return python(compute_a(), compute_b())
 
+        node = NumberNode(None, compute, watch, places, _is_whole(name, a, b, watch), known)
+        if known and (node.integral or name == "pow"):
+            for number in (a, b) if node.integral else ():
+                if number.is_number and abs(number.traced) > _MOST:
+                    watch.give_up(node)
+            watch.require_exact(node)
         if known and type(compute()) not in (int, float):  # raises what Python raises
-            watch.give_up(NumberNode(None, compute, watch, places))
-        traced = jax.numpy.asarray(python(a.traced, b.traced))
-        both = a.integral and b.integral and name != "truediv"
-        whole = both if integral is None else integral
-        return NumberNode(traced, compute, watch, places, whole, known)
+            watch.give_up(node)
+        node.traced = jax.numpy.asarray(python(a.traced, b.traced))
+        node.integral = node.integral if integral is None else integral
+        return node
 
     return watch.node((name, a.key, b.key, integral), make)
+
+
+def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
+    """Returns True if an operation gives a whole number, as it does then at each call."""
+    if not (a.integral and b.integral) or name == "truediv":
+        return False
+    if name != "pow" or not b.known:
+        return True
+    return b.traced >= 0 if b.is_number else watch.ask("ge", b, constant_node(0, watch))
 
 
 def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:

@@ -148,7 +148,8 @@ def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.S
     """
     wide = convert_element_type(array, np.dtype("float64"), weak_type=True)
     places = frozenset() if place is None else frozenset((place,))
-    return TracedFloat(NumberNode(wide, unknown_value, watch, places, known=False))
+    integral = np.dtype(array.dtype).kind in "iu"
+    return TracedFloat(NumberNode(wide, unknown_value, watch, places, integral, known=False))
 
 
 def input_number(
@@ -163,7 +164,10 @@ def input_number(
         place: where it is from.
         integral: whether it is a whole number.
     """
-    return TracedFloat(NumberNode(traced, compute, watch, frozenset((place,)), integral))
+    node = NumberNode(traced, compute, watch, frozenset((place,)), integral)
+    if integral:
+        watch.require_exact(node)
+    return TracedFloat(node)
 
 
 _ARITHMETIC = ("add", "sub", "mul", "truediv", "pow", "floordiv", "mod")

@@ -1,0 +1,63 @@
+"""How far iterators have come: those of Python's own, and generators.
+
+A function that takes from one that lives outside of it changes what its next call is given.
+"""
+
+import warnings
+from collections.abc import Iterator
+from types import GeneratorType
+from typing import Any
+
+_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_MODULES = ("builtins", "itertools")
+_DEEPEST = 8
+
+
+def is_iterator(value: Any) -> bool:
+    """Returns True for a generator, and an iterator of Python's own."""
+    return isinstance(value, Iterator) and type(value).__module__ in _MODULES
+
+
+def position_of(iterator: Any, depth: int = 0) -> Any:
+    """What differs once something has been taken from an iterator.
+
+    >>> numbers = iter([1, 2, 3])
+    >>> before = position_of(numbers)
+    >>> next(numbers)
+    1
+    >>> before == position_of(numbers)
+    False
+    """
+    if isinstance(iterator, GeneratorType):
+        return _of_generator(iterator)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # itertools are not to be pickled any more
+        try:
+            parts = iterator.__reduce__()
+        except TypeError:
+            parts = ()
+    return repr(iterator), _plain(parts, depth)
+
+
+def _of_generator(generator: Any) -> Any:
+    frame = generator.gi_frame
+    if frame is None:
+        return None
+    held = {name: value for name, value in frame.f_locals.items() if type(value) in _PLAIN}
+    inner = [position_of(value) for value in frame.f_locals.values() if _is_plain_iterator(value)]
+    return frame.f_lasti, repr(held), inner
+
+
+def _is_plain_iterator(value: Any) -> bool:
+    return is_iterator(value) and not isinstance(value, GeneratorType)
+
+
+def _plain(value: Any, depth: int) -> Any:
+    """A part of what makes an iterator anew, as something to compare."""
+    if type(value) in _PLAIN:
+        return repr(value)  # nan is nan
+    if type(value) is tuple and depth < _DEEPEST:
+        return tuple(_plain(part, depth + 1) for part in value)
+    if is_iterator(value) and depth < _DEEPEST:
+        return position_of(value, depth + 1)
+    return type(value)

@@ -8,6 +8,7 @@ import torch
 from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
+import calque
 from calque.graph import JaxInterpreter
 
 
@@ -79,3 +80,15 @@ def test_control_flow_of_torch_becomes_control_flow_of_jax():
     assert "cond" in str(jax.make_jaxpr(run)(jnp.ones(2)))
     assert jax.jit(run)(jnp.ones(2)).tolist() == [2, 2]
     assert jax.jit(run)(-jnp.ones(2)).tolist() == [-2, -2]
+
+
+class Scaled(nn.Module):
+    def forward(self, x, *others, **named):
+        return sum(others, x) * named.get("scale", 1)
+
+
+def test_inputs_that_are_left_over():
+    x = torch.arange(3.0)
+    graph = calque.lower(calque.trace(Scaled(), x, x))
+    found = JaxInterpreter(graph)(jnp.arange(3.0), jnp.ones(3))
+    assert found.tolist() == [1, 2, 3]

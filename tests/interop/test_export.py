@@ -300,8 +300,19 @@ ANY_SIZE = {
     "places of maxima": lambda x: F.max_pool2d(x, 2, return_indices=True)[1],
     "up again": lambda x: F.interpolate(F.max_pool2d(x, 2), size=x.shape[2:], mode="bilinear"),
     "padded average": lambda x: F.avg_pool2d(x, 3, 2, 1),
+    "added to another": lambda x: _pyramid(F.max_pool2d(x, 2)),
+    "beside another": lambda x: _beside(x, F.avg_pool2d(x, 3)),
     "computed": lambda x: (x * (x.shape[2] / 2 + 1), torch.ones(math.ceil(x.shape[3] / 2))),
 }
+
+
+def _pyramid(x):
+    return x + F.interpolate(F.max_pool2d(x, 2), size=x.shape[2:], mode="bilinear")
+
+
+def _beside(x, small):
+    height, width = x.shape[2] // 3, x.shape[3] // 3
+    return torch.cat([small, F.interpolate(x, size=(height, width))], 1)
 
 
 @pytest.mark.parametrize("name", ANY_SIZE)

@@ -4,6 +4,7 @@ import collections
 import dataclasses
 import functools
 import threading
+import warnings
 
 import numpy as np
 import pytest
@@ -350,3 +351,20 @@ def test_a_step_while_another_thread_exports():
     finally:
         end.set()
         other.join()
+
+
+def test_a_step_while_another_thread_captures_a_backward():
+    """PyTorch's compilers then detect anomalies, in all threads, but do not look for nan."""
+    add = calque.jit(lambda x: x + 1)
+    one = torch.ones(2, device="jax")
+    add(one)
+    (program,) = [program for known in add.programs.values() for program in known]
+    before = program.calls
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        with torch.autograd.detect_anomaly(check_nan=False):
+            assert add(one).tolist() == [2, 2]
+        assert program.calls == before + 1
+        with torch.autograd.detect_anomaly():
+            assert add(one).tolist() == [2, 2]
+        assert program.calls == before + 1

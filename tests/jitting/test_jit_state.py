@@ -9,6 +9,7 @@ import jax.monitoring
 import pytest
 import torch
 from torch import nn
+from torch._functorch._aot_autograd.utils import register_buffer_assignment_hook
 from torch.optim.optimizer import _global_optimizer_pre_hooks as global_step_hooks
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
@@ -433,6 +434,16 @@ def test_hooks_of_calque_are_no_state_of_a_trace():
         snapshot.restore()
         assert dict(global_step_hooks) == {**before, handle.id: own}
     assert dict(global_step_hooks) == before
+
+
+def test_hooks_of_exports_are_no_state_of_a_trace():
+    """`torch.export` in another thread has some for a while."""
+    snapshot = Snapshot()
+    handle = register_buffer_assignment_hook(nn.Linear(2, 2), {})
+    try:
+        assert list(snapshot.changed()) == []
+    finally:
+        handle.remove()
 
 
 def test_what_a_function_of_a_library_makes_is_no_state():

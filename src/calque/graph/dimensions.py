@@ -5,7 +5,7 @@ Expressions are asked what they are by sympy's own flags: to import sympy takes 
 
 from collections.abc import Iterable, Mapping
 from functools import reduce
-from operator import add, floordiv, mul
+from operator import add, floordiv, mod, mul
 from typing import Any
 
 import jax
@@ -13,6 +13,9 @@ import torch
 from torch import fx
 
 from calque.errors import TraceError
+
+_FUNCTIONS = {"FloorDiv": floordiv, "Mod": mod, "PythonMod": mod}
+"""Functions of sizes, by their names in PyTorch."""
 
 
 class Dimensions:
@@ -63,10 +66,11 @@ class Dimensions:
             return reduce(add if expression.is_Add else mul, map(self._of, expression.args))
         if expression.is_Pow and expression.exp.is_Integer:
             return self._of(expression.base) ** int(expression.exp)
-        if expression.func.__name__ == "FloorDiv":
-            return floordiv(*map(self._of, expression.args))
+        if function := _FUNCTIONS.get(expression.func.__name__):
+            return function(*map(self._of, expression.args))
         raise TraceError(
-            f"a dynamic size of {expression} is not a sum, product or quotient of dimensions"
+            f"a dynamic size of {expression} is not a sum, product, quotient or remainder of "
+            "dimensions"
         )
 
 

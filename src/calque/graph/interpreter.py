@@ -153,6 +153,13 @@ class Nodes(fx.Interpreter):
             return _as_foretold(found, n.meta.get("val"))
         return found
 
+    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+        """An input; those that no other takes are a tuple or a dict, as in a function."""
+        if target.startswith("**"):
+            return {}
+        found = super().placeholder(target, args, kwargs)
+        return tuple(found) if target.startswith("*") else found
+
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
         """A constant of the graph, on the device."""
         value = self.fetch_attr(target)

@@ -14,10 +14,10 @@ from torch.export.graph_signature import ConstantArgument, InputKind, OutputKind
 from calque.device.backend.interop import to_jax
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
-from calque.graph.array_graph import ArrayNodes
 from calque.graph.dimensions import Dimensions
 from calque.graph.interpreter import constant
 from calque.graph.node_location import line_of
+from calque.graph.sized_nodes import SizedNodes
 from calque.program.lifting import Lifting
 from calque.program.plain_containers import plain
 from calque.upstream.torch_internals import OpOverload, pytree
@@ -59,9 +59,9 @@ class Stateless:
         self._out_spec = program.call_spec.out_spec
         _check_outputs(self._outputs, graph)
         _drop_assertions(graph)
-        self._nodes = ArrayNodes(program.graph_module)
         placeholders = [node for node in graph.nodes if node.op == "placeholder"]
         dimensions = Dimensions(placeholders, program.range_constraints)
+        self._nodes = SizedNodes(program.graph_module, dimensions)
         written = {spec.target for spec in self._outputs if spec.kind in _WRITES}
         self.state: dict[str, Array] = {}
         self._held: dict[int, Array | str] = {}

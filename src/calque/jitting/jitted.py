@@ -329,15 +329,15 @@ def _is_inlined() -> bool:
 
     That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
     whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
-    anomaly detection, which is to name the one that fails, or a tracer: ours, dynamo or
-    `torch.export`.
+    anomaly detection, which is to name the one that gives nan, or a tracer: ours, dynamo or
+    `torch.export`. (Exports turn on anomaly detection for all threads, without nan.)
     """
     return (
         active.inlining
         or _functorch_level() is not None
         or torch_internals.forward_ad._current_level >= 0
         or _dispatch_modes() > 0
-        or _is_anomaly()
+        or (_is_anomaly() and torch.is_anomaly_check_nan_enabled())
         or is_tracing()
         or (torch_internals.compiler._is_compiling_flag and others_compile())
         or compiler.is_dynamo_compiling()

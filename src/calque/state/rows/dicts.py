@@ -53,22 +53,34 @@ class InstanceRow(DictRow):
         super().__init__(vars(owner), path, attribute)
 
 
+_COMPILERS = ("torch._functorch.", "torch._dynamo.", "torch.export.", "torch._export.")
+
+
 class HooksRow(DictRow):
-    """A dict of hooks that holds for the process: calque's own, of any thread, are not seen."""
+    """A dict of hooks that holds for the process.
+
+    Those of calque and of PyTorch's compilers, which any thread may run, are not seen.
+    """
 
     __slots__ = ()
 
     def items(self) -> dict[Any, Any]:
-        return {key: hook for key, hook in super().items().items() if not is_own_hook(hook)}
+        return {key: hook for key, hook in super().items().items() if not _is_passing(hook)}
 
     def assign(self, items: dict[Any, Any]) -> None:
-        own = {key: hook for key, hook in super().items().items() if is_own_hook(hook)}
+        own = {key: hook for key, hook in super().items().items() if _is_passing(hook)}
         super().assign({**items, **own})
 
 
 def is_own_hook(hook: Any) -> bool:
     """True if a hook was registered by calque itself, for as long as a function is traced."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
+
+
+def _is_passing(hook: Any) -> bool:
+    """True if a hook is there for as long as a function is traced, captured or exported."""
+    module = getattr(hook, "__module__", None) or ""
+    return is_own_hook(hook) or module.startswith(_COMPILERS)
 
 
 class NamedRow(Row):

@@ -1,0 +1,47 @@
+"""Run a graph of `torch.export` on arrays whose sizes have one form each.
+
+`(n - 2) // 2 + 1` and `n // 2` are the same size, but JAX does not know that. A pooling layer gives
+the first, and PyTorch, which knows it, has the second wherever the program asks for that size.
+"""
+
+from typing import Any
+
+import torch
+from jax import Array, lax
+from torch import fx
+
+from calque.errors import TraceError
+from calque.graph.array_graph import ArrayNodes
+from calque.graph.dimensions import Dimensions
+from calque.upstream.jax_internals import is_symbolic_dim
+
+
+class SizedNodes(ArrayNodes):
+    """Gives each result the sizes that the graph has for it, as the graph writes them.
+
+    Args:
+        module: the graph.
+        dimensions: its symbols.
+    """
+
+    def __init__(self, module: fx.GraphModule, dimensions: Dimensions) -> None:
+        super().__init__(module)
+        self._dimensions = dimensions
+
+    def run_node(self, n: fx.Node) -> Any:
+        """Like the base class's; results whose sizes have other forms are resized by nothing."""
+        result = super().run_node(n)
+        value = n.meta.get("val")
+        if not isinstance(value, torch.Tensor) or not isinstance(result, Array):
+            return result
+        if not any(map(is_symbolic_dim, result.shape)):
+            return result
+        try:
+            shape = self._dimensions.of(value.shape)
+        except TraceError:  # no sum, product or quotient of symbols
+            return result
+        if shape == result.shape:
+            return result
+        # The added sizes are 0, which XLA sees once it knows the sizes.
+        added = [(0, to - size, 0) for to, size in zip(shape, result.shape, strict=True)]
+        return lax.pad(result, lax.full((), 0, result.dtype), added)

@@ -10,6 +10,7 @@ from torch.fx.graph import CodeGen
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.errors.handlers import is_of_handler
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
 from calque.upstream import torch_c
@@ -60,7 +61,8 @@ class Run(torch.fx.Interpreter):
         try:
             value = super().run_node(n)
         except Exception as error:
-            self.failed = n, error
+            if not is_of_handler(error):
+                self.failed = n, error
             raise
         self._see(n, value)
         return value

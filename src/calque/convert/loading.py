@@ -29,6 +29,7 @@ from calque.convert.saving import FORMAT, PROGRAM, READ, VERSION, WEIGHTS, dtype
 from calque.device.memory.cell import read
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
+from calque.errors.handlers import is_of_handler
 from calque.graph.interpreter import JaxInterpreter
 from calque.tracing.graph.answers import same_answer, spoken
 from calque.upstream.torch_internals import OpOverload
@@ -394,6 +395,8 @@ def _try(loaded: Loaded) -> None:
     except ConversionError:
         raise
     except Exception as error:
+        if is_of_handler(error):
+            raise
         first = str(error).strip().splitlines() or [type(error).__name__]
         raise ConversionError(f"the program cannot be run: {first[0]}") from error
     finally:

@@ -16,6 +16,7 @@ from calque.convert.opened_modules import Opened, call_of
 from calque.convert.opening import opened
 from calque.convert.structure import is_label, needless
 from calque.convert.tensor_infos import TensorInfo
+from calque.errors.handlers import is_of_handler
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
 
@@ -195,6 +196,8 @@ class Converters:
             try:
                 claims = predicate(call)
             except Exception as error:
+                if is_of_handler(error):
+                    raise
                 name = getattr(predicate, "__qualname__", repr(predicate))
                 return None, f"the predicate {name} raised {type(error).__name__}: {error}"
             if claims:
@@ -308,6 +311,8 @@ class Converters:
         try:
             return converter(call)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             return Placeholder(call, f"{type(error).__name__}: {error}")
 
 

@@ -12,6 +12,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.errors.handlers import is_of_handler
 from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.modes import BEGINNINGS, ENDS
@@ -51,7 +52,9 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
         first = member(str(node.args[0].target))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     try:
         return target(*((first, *rest) if node.args else ()), **named)
-    except Exception:  # whatever the class asks of tensors
+    except Exception as error:  # whatever the class asks of tensors
+        if is_of_handler(error):
+            raise
         if target is with_attributes:
             return rest[0]
         return named or tuple(rest if target in _MAKERS else (first, *rest))

@@ -7,6 +7,7 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from calque.errors.handlers import is_of_handler
 from calque.explaining import doors
 from calque.explaining.inspecting import Inspection
 from calque.explaining.report import Report
@@ -102,6 +103,8 @@ def _reads(report: Report, fn: Any, args: Any, kwargs: Any) -> Any:
     try:
         reads = doors.reads_of(fn, args, kwargs)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         report.notes.append(f"values read by Python: the module raises {error!r}")
         return None
     report.host_reads = list(dict.fromkeys(map(str, reads)))
@@ -122,5 +125,7 @@ def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -
     try:
         report.differences = compare(fn, args, kwargs)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         what = "" if isinstance(fn, Module) else "a function is compared by graphs of traces; "
         report.notes.append(f"CPU against device: {what}{error}")

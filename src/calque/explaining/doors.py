@@ -12,6 +12,7 @@ from torch.nn import Module
 from calque.comparing import diff
 from calque.device.memory.host_reads import Asked
 from calque.errors.frames import is_library
+from calque.errors.handlers import is_of_handler
 from calque.explaining.report import Door
 from calque.jitting.assumed_values import Observer
 from calque.tracing import trace
@@ -40,6 +41,8 @@ def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     try:
         found = trace(fn, *args, **kwargs)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         return Door("calque.trace", False, _spoken(error))
     return Door("calque.trace", True, f"{len(found.graph.nodes)} nodes")
 
@@ -55,6 +58,8 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     try:
         found = torch_compile.dynamo.explain(module)(*args, **kwargs)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         return Door("torch.compile", False, _spoken(error))
     finally:
         torch_compile.dynamo.reset()

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 
+from calque.errors.handlers import is_of_handler
 from calque.explaining.report import Operator
 from calque.jitting.jitted import Jitted
 from calque.jitting.settings import Settings
@@ -59,6 +60,8 @@ class Inspection:
                 program, self.lowered = jitted._trace(leaves, spec)
                 self.described = program.describe()
             except Exception as error:
+                if is_of_handler(error):
+                    raise
                 self.error = error
         self.operators: list[Operator] = seen.operators()
         self.is_random: bool = any(

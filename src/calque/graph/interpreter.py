@@ -18,6 +18,7 @@ from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.errors import TraceError, UnsupportedOpError
+from calque.errors.handlers import is_of_handler
 from calque.graph.higher_order import HIGHER_ORDER
 from calque.graph.node_location import located, origin_of
 from calque.graph.node_scopes import scopes_of
@@ -143,6 +144,8 @@ class Nodes(fx.Interpreter):
             with scopes_of(n):
                 found = super().run_node(n)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             if isinstance(error, TraceError) and n.meta.get("unbacked_bindings"):
                 error = TraceError(_CAPTURED.format(n.target))
             raise located(error, n)  # noqa: B904 (the same error)

@@ -10,6 +10,7 @@ import torch
 from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
+from calque.errors.handlers import is_of_handler
 from calque.interop.functional_call import Call, Pure
 from calque.program.lifted import lift
 
@@ -53,7 +54,7 @@ def repeats(
     try:
         lifted = lift(lifting, body, torch.enable_grad())
     except Exception as error:
-        if between is None and not isinstance(error, RuntimeError):
+        if is_of_handler(error) or (between is None and not isinstance(error, RuntimeError)):
             raise
         return between is not None  # without, such as a graph that the first call has used up
     own = {id(one) for one in lifting.inputs[: given_to[0]]}

@@ -9,6 +9,7 @@ from jax import Array
 
 from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
+from calque.errors.handlers import is_of_handler
 from calque.jitting.descriptions import Describer
 from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
@@ -98,8 +99,9 @@ class Outcome:
                 ):
                     try:
                         result = fn(*args, **kwargs)
-                    except Exception:  # perhaps code can do nothing with a traced number
-                        trace.lending.give_up_in_step()
+                    except Exception as error:
+                        if not is_of_handler(error):  # perhaps code can do nothing with a number
+                            trace.lending.give_up_in_step()
                         raise
                 if touched:
                     raise Restructure(touched=touched)

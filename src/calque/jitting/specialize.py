@@ -14,6 +14,7 @@ from typing import Any
 from calque.device.memory.host_reads import NeedsValue, NeverServed, Unforeseen
 from calque.errors import CalqueError, EagerWarning, user_origin
 from calque.errors.frames import is_library, raising_file
+from calque.errors.handlers import is_of_handler
 from calque.jitting.assumed_values import Assumptions, Missed, Observation, Observer, merged
 from calque.jitting.program import JittedProgram
 from calque.jitting.reachable import Reach
@@ -141,6 +142,8 @@ class Specializing:
         try:
             program = self._make(key, leaves, spec, assumptions, reason)
         except Exception as error:
+            if is_of_handler(error):
+                raise
             if made and made[-1].unmet is not None:
                 raise made[-1].unmet from None
             if not made or not made[-1].has_answered:

@@ -7,6 +7,7 @@ import types
 from collections.abc import Iterable
 from typing import TYPE_CHECKING, Any
 
+from calque.errors.handlers import is_of_handler
 from calque.state.lookups import finds_modules
 from calque.state.matters import matters_in_library, registries_in
 from calque.state.paths import Path
@@ -172,6 +173,8 @@ def _setting_in(value: Any) -> Any:
 def _read_attribute(owner: Any, name: str) -> Any:
     try:
         value = getattr(owner, name, None)
-    except Exception:  # a setting of something that is not there
+    except Exception as error:  # a setting of something that is not there
+        if is_of_handler(error):
+            raise
         return None
     return value if type(value) in ATOMIC else None

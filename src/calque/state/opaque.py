@@ -15,6 +15,7 @@ from typing import Any, NamedTuple
 
 import numpy as np
 
+from calque.errors.handlers import is_of_handler
 from calque.state.values import ATOMIC
 
 _DEEPEST = 8
@@ -127,7 +128,9 @@ def _reduce(value: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return value.__reduce_ex__(4)
-    except Exception:  # whatever somebody's protocol raises: then nothing is known of it
+    except Exception as error:  # of somebody's protocol: then nothing is known of it
+        if is_of_handler(error):
+            raise
         return None
 
 

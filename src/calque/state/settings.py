@@ -3,6 +3,7 @@
 import types
 from typing import Any
 
+from calque.errors.handlers import is_of_handler
 from calque.state.opaque import comparable
 from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import home_of_class
@@ -47,7 +48,9 @@ def setting_of(getter: Any) -> Any:
     """Returns the function's answer, as plain values; MISSING if it has none."""
     try:
         value = comparable(getter())
-    except Exception:  # it takes arguments, or has nothing to tell: then it is no setting
+    except Exception as error:  # it takes arguments, or has nothing to tell: it is no setting
+        if is_of_handler(error):
+            raise
         return MISSING
     return value if _is_plain(value) else _of_attributes(value)
 
@@ -56,7 +59,9 @@ def _of_attributes(value: Any) -> Any:
     """A setting that is an object with plain attributes, the context of `decimal` for one."""
     try:
         found = comparable(value.__reduce_ex__(4)[1])
-    except Exception:
+    except Exception as error:
+        if is_of_handler(error):
+            raise
         return MISSING
     return tuple(item for item in found if _is_plain(item)) or MISSING
 

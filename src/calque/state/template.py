@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from calque.errors.handlers import is_of_handler
 from calque.state.plain import bare, content_of, fill, is_plain
 from calque.state.values import ATOMIC
 
@@ -62,11 +63,15 @@ class Template:
     def _written(self, values: list[Any]) -> bytes:
         try:
             return self._dumped(values)
-        except Exception:  # somebody's class refuses: find out which value it is
+        except Exception as error:  # somebody's class refuses: find out which value it is
+            if is_of_handler(error):
+                raise
             for value in values:
                 try:
                     self._dumped(value)
-                except Exception:
+                except Exception as refused:
+                    if is_of_handler(refused):
+                        raise
                     self.unmade.append(value)
                     self._places[id(value)] = self._keep(value)
             return self._dumped(values)

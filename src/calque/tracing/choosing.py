@@ -9,6 +9,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 
 from calque.errors import TraceError, tidy
+from calque.errors.handlers import is_of_handler
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.record.api import run_once
 from calque.tracing.record.keeping import Keeper
@@ -61,6 +62,8 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
         try:
             graph = tracer()
         except Exception as error:
+            if is_of_handler(error):
+                raise
             refused[name] = f"{type(error).__name__}: {error}"
             errors.append(tidy(error))
             continue

@@ -11,6 +11,7 @@ from torch.fx.graph_module import GraphModule
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.dtypes import to_numpy
+from calque.errors.handlers import is_of_handler
 from calque.errors.printable import shortened
 from calque.graph.interpreter import JaxInterpreter
 from calque.tracing.lower.singly import Lowered
@@ -49,6 +50,8 @@ def _levels(one: Lowered) -> Levels:
     try:
         levels["stablehlo"] = tuple(stablehlo(one.graph)[:_MOST])
     except Exception as error:  # an operator has no form there, or a size is not known
+        if is_of_handler(error):
+            raise
         levels["not known"] = (str(error).split("\n")[0] or type(error).__name__,)
     return MappingProxyType({name: lines for name, lines in levels.items() if lines})
 

@@ -10,6 +10,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
 
+from calque.errors.handlers import is_of_handler
 from calque.ops.table.registry import find
 from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import DispatchMode
@@ -86,7 +87,9 @@ class Probe:
             return ""  # sets a mode, such as the beginning of a block of autocast
         try:
             ops = list(_operators(node, called, self._mode))
-        except Exception:  # it needs values, or arguments whose shapes are not known
+        except Exception as error:  # it needs values, or arguments whose shapes are not known
+            if is_of_handler(error):
+                raise
             return ""
         found = {served_by(op) for op in ops if op.namespace not in _FREE}
         return next((served for served in _WORST if served in found), "rule" if ops else "")

@@ -13,6 +13,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.dynamo.buckets.options import Buckets, symbol_of
 from calque.dynamo.buckets.padding import Unpaddable
 from calque.dynamo.buckets.padding.padded import Layout, divided, joined
+from calque.errors.handlers import is_of_handler
 from calque.graph.array_graph import ArrayNodes
 from calque.graph.dimensions import Dimensions
 from calque.graph.node_location import line_of
@@ -178,6 +179,8 @@ class SymbolicProgram:
             self.dimensions: Dimensions = Dimensions(graph.placeholders, graph.ranges, fixed, same)
             lifted = lift(lifting, lambda: self._body(lifting, inputs))
         except Exception as error:  # where it is the program's own, it comes unpadded too
+            if is_of_handler(error):
+                raise
             raise Unpaddable(str(error)) from error
         self.closed: jax.extend.core.ClosedJaxpr
         self.closed, kept = prune(lifted.closed)

@@ -11,6 +11,7 @@ import numpy as np
 
 from calque.device.runtime.interrupts import waits
 from calque.errors import with_user_frames
+from calque.errors.handlers import is_of_handler
 from calque.federated.learning.state import State, packed, unpacked
 from calque.federated.learning.training import is_positive
 
@@ -142,7 +143,7 @@ class Checkpoints:
             found = self._manager.restore(number, args=self._orbax.args.StandardRestore())
             return [found[name] for name in sorted(found)]
         except Exception as error:
-            if isinstance(error, MemoryError | PermissionError):
+            if is_of_handler(error) or isinstance(error, MemoryError | PermissionError):
                 raise
             raise ValueError(
                 f"the state of round {number} cannot be read: files in "

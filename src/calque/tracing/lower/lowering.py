@@ -19,6 +19,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.errors import tidy
+from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
@@ -123,6 +124,8 @@ def _lowered(graph: GraphModule, inputs: Inputs, state: State, functional: bool)
             if functional:
                 found, place = without_writes(found, place, [*state.values, *inputs.tensors], table)
     except Exception as error:
+        if is_of_handler(error):
+            raise
         raise tidy(replay.located(error)) from None
     return Assembly(graph, found, state.names, inputs, place, replay, functional).module()
 

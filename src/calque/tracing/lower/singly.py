@@ -9,6 +9,7 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
 
+from calque.errors.handlers import is_of_handler
 from calque.tracing.graph.modes import blocks_around
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.lowering import lower
@@ -54,6 +55,8 @@ def lower_singly(node: Node, module: GraphModule, functional: bool = True) -> Lo
         with torch.no_grad():
             return Lowered(lower(_alone(node, module), functional=functional))
     except Exception as error:  # whatever the call needs besides shapes
+        if is_of_handler(error):
+            raise
         text = str(error) or type(error).__name__
         return Lowered(None, text.split("\n")[0])
 

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx.graph_module import GraphModule
 
+from calque.errors.handlers import is_of_handler
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.lowering import lower
@@ -220,6 +221,8 @@ def lowered(graph: GraphModule) -> GraphModule:
     except SymbolicTraceError:
         raise
     except Exception as error:  # what ran for real does not fail because of the program
+        if is_of_handler(error):
+            raise
         notes = "\n".join(getattr(error, "__notes__", ()))
         raise SymbolicTraceError(
             f"{type(error).__name__}: {error}\n{notes}\n"

@@ -8,6 +8,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
+from calque.errors.handlers import is_of_handler
 from calque.state import unwatched
 from calque.tracing.abstract.interning import are_without_data_alike
 from calque.tracing.abstract.memory import forget
@@ -116,6 +117,10 @@ class Capture:
                 unwatched(tracer.trace)(self._root, self._concrete)
         except Exception as raised:
             error = _failed_assertion(raised, path) or raised
+            if is_of_handler(raised):
+                tracer.assignments.undo()
+                watch.restore()
+                raise
             if error is raised and not is_deliberate(raised):
                 tracer.assignments.undo()
                 watch.restore()
@@ -159,6 +164,8 @@ class Capture:
                 again = self._run(tuple(d.answer for d in run.path.decisions))
                 self._check_again(run, again)
             except Exception as error:
+                if is_of_handler(error):
+                    raise
                 raise refusal(left[0]) from error
             finally:
                 install(change._replace(after=change.before) for change in reversed(left))

@@ -21,6 +21,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node
 
+from calque.errors.handlers import is_of_handler
 from calque.state import unwatched
 from calque.tracing.abstract.abstract_values import UNKNOWN
 from calque.tracing.abstract.fakes import hold_log
@@ -121,7 +122,7 @@ class SymbolicTracer(AbstractTracer):
             try:
                 graph = super().trace(root, concrete_args)
             except Exception as error:
-                if self.refusal is None:
+                if self.refusal is None or is_of_handler(error):
                     raise
                 raise self.refusal.with_traceback(error.__traceback__) from None
             finally:

@@ -10,6 +10,7 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.errors.handlers import is_of_handler
 from calque.errors.printable import shortened
 from calque.tracing.core.origins import is_engine
 from calque.view.families import family_of
@@ -124,7 +125,9 @@ class _Read:
         called = member(self.module, node) if node.op == "call_module" else None
         try:
             told = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
-        except Exception:  # of the user's own class, which may not be set up for it
+        except Exception as error:  # of the user's own class, which may not be set up for it
+            if is_of_handler(error):
+                raise
             return
         if told:
             yield "settings", shortened(str(told))

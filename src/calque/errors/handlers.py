@@ -1,0 +1,36 @@
+"""Exceptions that come from signals' handlers: a timeout, say, and no answer of a program.
+
+Code that asks a program whether it can do something takes an exception for a no. One that a handler
+has raised has nothing to do with the question.
+"""
+
+import functools
+import inspect
+import signal
+from types import CodeType
+from typing import Any
+
+
+def is_of_handler(error: BaseException) -> bool:
+    """Returns True if an exception was raised in a handler of a signal, as it is set now."""
+    codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
+    codes.discard(None)
+    trace = error.__traceback__
+    while codes and trace is not None:
+        if trace.tb_frame.f_code in codes:
+            return True
+        trace = trace.tb_next
+    return False
+
+
+def _code_of(handler: Any) -> CodeType | None:
+    """The code of a function, a method, or an object that is called."""
+    handler = getattr(handler, "handler", handler)  # of the one that waits where it has to
+    while isinstance(handler, functools.partial):
+        handler = handler.func
+    function = getattr(handler, "__func__", handler)
+    code = getattr(function, "__code__", None)
+    if code is None:
+        call = inspect.getattr_static(type(handler), "__call__", None)
+        code = getattr(call, "__code__", None)
+    return code

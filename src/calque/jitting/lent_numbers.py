@@ -72,12 +72,12 @@ class Lent:
     __slots__ = ("compute", "current", "holder", "key", "lent", "original", "row")
 
     def __init__(self, holder: Group, key: str, row: Row | None, lent: Any) -> None:
-        self.holder = holder
-        self.key = key
-        self.row = row
+        self.holder: Group = holder
+        self.key: str = key
+        self.row: Row | None = row
         self.original: Any = holder[key]
         self.current: Any = holder[key]
-        self.lent = lent
+        self.lent: Any = lent
         self.compute: Callable[[], Any] | None = None
 
     @property

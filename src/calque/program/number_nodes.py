@@ -60,7 +60,7 @@ class Watch:
         """Returns True if every comparison would be answered as it was."""
         return all(ask() == answer for ask, answer in self.answers)
 
-    def made(self, number: "torch.SymFloat | NumberNode") -> None:
+    def made(self, number: Any) -> None:
         """A number was made."""
         self._made.append(weakref.ref(number))
 
@@ -195,9 +195,11 @@ class NumberNode:
         self.watch.answers.append((lambda: compute() == value, True))
         return value
 
+    has_hint: Any
     has_hint = is_int = is_bool = is_constant = is_nested_int = _constant(False)
+    is_float: Any
     is_float = is_symbolic = _constant(True)
-    maybe_as_float = _constant(None)
+    maybe_as_float: Any = _constant(None)
 
     def guard_float(self, file: str, line: int) -> float:
         self.watch.give_up(self)
@@ -221,7 +223,9 @@ class Checked:
     step counts; the code of others is not trusted with bases that may be negative.
     """
 
+    is_int: Any
     is_int = is_float = is_constant = has_hint = _constant(False)
+    is_bool: Any
     is_bool = is_symbolic = _constant(True)
 
     def expect_true(self, file: str, line: int) -> bool:

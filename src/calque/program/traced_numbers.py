@@ -74,9 +74,14 @@ class TracedFloat(torch.SymFloat):
     def _give_up(self, *args: Any) -> Any:
         self.node.watch.give_up(self.node)
 
-    __float__ = __int__ = __index__ = __complex__ = __trunc__ = __round__ = _give_up
-    __floor__ = __ceil__ = __divmod__ = __rdivmod__ = _give_up
-    __hash__ = __repr__ = __str__ = __format__ = __reduce_ex__ = _give_up
+
+_OF_VALUES = (
+    *("__float__", "__int__", "__index__", "__complex__", "__trunc__", "__round__", "__floor__"),
+    *("__ceil__", "__divmod__", "__rdivmod__", "__hash__", "__repr__", "__str__", "__format__"),
+    "__reduce_ex__",
+)
+for _name in _OF_VALUES:
+    setattr(TracedFloat, _name, TracedFloat._give_up)
 
 
 def _binary(name: str, left: Any, right: Any, watch: Watch) -> Any:

@@ -23,7 +23,7 @@ class _Present:
     count = 0
 
 
-present = _Present()
+present: _Present = _Present()
 
 
 class StandIn:

@@ -125,3 +125,16 @@ def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
         else:
             with pytest.raises(ClientError, match=said):
                 process.next(process.initialize(), data)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([b"a", b"b"]), np.array([{}, {}])])
+def test_examples_without_numbers_are_told_with_their_client(odd: np.ndarray, first: bool) -> None:
+    bad = {**GOOD, "y": odd}
+    with pytest.raises(ClientError, match=f"client {0 if first else 1}.* of dtype"):
+        learning.stage([bad, GOOD] if first else [GOOD, bad])
+
+
+def test_examples_that_are_none_are_told() -> None:
+    with pytest.raises(ClientError, match="client 0 are no arrays"):
+        learning.stage([{**GOOD, "x": None}])

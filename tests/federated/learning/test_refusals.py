@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from torch import nn
@@ -138,3 +139,18 @@ def test_examples_without_numbers_are_told_with_their_client(odd: np.ndarray, fi
 def test_examples_that_are_none_are_told() -> None:
     with pytest.raises(ClientError, match="client 0 are no arrays"):
         learning.stage([{**GOOD, "x": None}])
+
+
+def test_clients_that_jax_traces_are_refused() -> None:
+    staged = learning.stage([GOOD, GOOD])
+    process = learning.fed_avg(model())
+    jitted = jax.jit(process.next)
+    with pytest.raises(TypeError, match="JAX traces the numbers of the clients"):
+        jitted(process.initialize(), staged, np.array([3, 4]))
+
+
+def test_a_traced_round_whose_clients_drop_out_is_refused() -> None:
+    staged = learning.stage([GOOD, GOOD])
+    process = learning.fed_avg(model(), failing=0.5)
+    with pytest.raises(TypeError, match="leave failing out"):
+        jax.jit(lambda state: process.next(state, staged))(process.initialize())

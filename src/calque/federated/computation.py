@@ -148,6 +148,7 @@ class Computation:
     def __deepcopy__(self, memo: Any) -> "Computation":
         return self  # as of a function
 
+    @with_user_frames
     def __reduce__(self) -> str:
         return _reference(self)
 
@@ -195,6 +196,7 @@ class PolymorphicComputation:
     def __deepcopy__(self, memo: Any) -> "PolymorphicComputation":
         return self
 
+    @with_user_frames
     def __reduce__(self) -> str:
         return _reference(self)
 

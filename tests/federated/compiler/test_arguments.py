@@ -135,3 +135,17 @@ def test_members_of_an_enumeration_of_integers_compute_as_numbers() -> None:
     assert str(levels.type_signature.result) == "<int8@SERVER,int32@SERVER>"
     assert list(map(int, levels([Level.LOW, Level.HIGH], Level.HIGH))) == [25, 6]
     assert int(fed.computation(lambda x: x + 1)(Level.HIGH)) == 6
+
+
+@pytest.mark.parametrize("odd", [np.array(["a"]), np.array([b"a"]), np.array([None])])
+def test_an_array_without_numbers_is_refused_by_the_name_of_its_client(odd: np.ndarray) -> None:
+    with pytest.raises(fed.ClientError, match="client 1 is of dtype .* asked to be float32"):
+        total([np.ones(1, np.float32), odd])
+
+
+def test_a_key_of_jax_is_asked_for_its_bits() -> None:
+    keys = jax.random.split(jax.random.key(0), 2)
+    same = fed.computation("{uint32[2]}@CLIENTS")(lambda x: x)
+    with pytest.raises(FederatedTypeError, match="its bits: jax.random.key_data"):
+        same(keys)
+    assert same(jax.random.key_data(keys)).shape == (2, 2)

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import jax
 import numpy as np
 import pytest
 from torch import nn
@@ -125,3 +126,31 @@ def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
         else:
             with pytest.raises(ClientError, match=said):
                 process.next(process.initialize(), data)
+
+
+@pytest.mark.parametrize("first", [True, False])
+@pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([b"a", b"b"]), np.array([{}, {}])])
+def test_examples_without_numbers_are_told_with_their_client(odd: np.ndarray, first: bool) -> None:
+    bad = {**GOOD, "y": odd}
+    with pytest.raises(ClientError, match=f"client {0 if first else 1}.* of dtype"):
+        learning.stage([bad, GOOD] if first else [GOOD, bad])
+
+
+def test_examples_that_are_none_are_told() -> None:
+    with pytest.raises(ClientError, match="client 0 are no arrays"):
+        learning.stage([{**GOOD, "x": None}])
+
+
+def test_clients_that_jax_traces_are_refused() -> None:
+    staged = learning.stage([GOOD, GOOD])
+    process = learning.fed_avg(model())
+    jitted = jax.jit(process.next)
+    with pytest.raises(TypeError, match="JAX traces the numbers of the clients"):
+        jitted(process.initialize(), staged, np.array([3, 4]))
+
+
+def test_a_traced_round_whose_clients_drop_out_is_refused() -> None:
+    staged = learning.stage([GOOD, GOOD])
+    process = learning.fed_avg(model(), failing=0.5)
+    with pytest.raises(TypeError, match="leave failing out"):
+        jax.jit(lambda state: process.next(state, staged))(process.initialize())

@@ -21,6 +21,7 @@ from calque.federated.ragged import Ragged, over_ragged
 from calque.federated.representation import Sequence, shapes_of
 from calque.federated.types import (
     CLIENTS,
+    DTYPES,
     FederatedType,
     SequenceType,
     StructType,
@@ -296,6 +297,12 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
         array = _number(value, kind, path)
     else:
         array = value if isinstance(value, jax.Array) else _native(np.asarray(value))
+        if DTYPES.get(array.dtype.name) != array.dtype:
+            key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
+            raise type_error(
+                f"{path} is of dtype {array.dtype}, and is asked to be {kind}",
+                f"Pass {'its bits: jax.random.key_data' if key else 'an array of that type'}.",
+            )
         array = _narrowed(array, kind, path)
         if getattr(array, "weak_type", False):  # a Python number that JAX traces
             array = jax.lax.convert_element_type(array, array.dtype)

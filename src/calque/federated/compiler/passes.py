@@ -268,7 +268,7 @@ class _Pass:
                 environment[name] = evaluate(call, environment)
                 if _is(call, "federated_select"):
                     keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
-                    check = Check("has a key that is not below max_key", call.origin)
+                    check = Check("has a key that is below 0, or not below max_key", call.origin)
                     failing.append((check, ((keys < 0) | (keys >= limit)).any()))
             given = {name: r.of_client(environment) for name, r in reducers.items()}
             kept = {name: environment[name] for name in self.stage.kept}

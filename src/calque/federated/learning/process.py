@@ -14,7 +14,12 @@ from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.mixing import WholeBatches
-from calque.federated.learning.refusals import NoExamples, explained, require_no_autocast
+from calque.federated.learning.refusals import (
+    NoExamples,
+    explained,
+    require_known_clients,
+    require_no_autocast,
+)
 from calque.federated.learning.rounds import round_computation
 from calque.federated.learning.staging import Staged, capacity_of, element_of, labelled
 from calque.federated.learning.state import Algorithm, State, packed, unpacked
@@ -104,6 +109,7 @@ class IterativeProcess:
         Raises:
             ClientError: a client's data have the wrong type, or its result is NaN.
             ValueError: there are no examples, or none that fill a batch.
+            TypeError: JAX traces `clients`, or the round of a process with `failing`.
         """
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = self._arguments(state, staged, numbers, memory)
@@ -131,6 +137,7 @@ class IterativeProcess:
         """The data, the numbers and the memories of the clients that take part."""
         require_no_autocast()
         self._require_own(state)
+        require_known_clients(clients, (state.key, state.round) if self._failing else ())
         staged = labelled(data)
         count = staged.length.shape[0]
         numbers = np.arange(count) if clients is None else np.asarray(clients)

@@ -1,4 +1,6 @@
-"""What a round is refused for: autocast around it, and examples that PyTorch itself refuses."""
+"""What a round is refused for: autocast around it, clients that JAX traces, and bad examples."""
+
+from typing import Any
 
 import jax
 import numpy as np
@@ -23,6 +25,29 @@ def require_no_autocast() -> None:
             "autocast is on around a federated computation, which is compiled once.\n"
             "Use it in the module's forward: with torch.autocast('cpu', dtype=torch.bfloat16)."
         )
+
+
+def require_known_clients(clients: Any, drawn_from: Any) -> None:
+    """Raise a `TypeError` if JAX traces what decides which clients take part, and how many.
+
+    Args:
+        clients: the numbers that the user passes.
+        drawn_from: what those that drop out are drawn from.
+    """
+    if _is_traced(clients):
+        raise TypeError(
+            "JAX traces the numbers of the clients of a round, which have to be known.\n"
+            "Close over them, or call next outside of jax.jit and jax.lax.scan."
+        )
+    if _is_traced(drawn_from):
+        raise TypeError(
+            "JAX traces a round of which clients drop out (failing), and which ones has to be "
+            "known.\nCall next outside of jax.jit and jax.lax.scan, or leave failing out."
+        )
+
+
+def _is_traced(values: Any) -> bool:
+    return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 
 def explained(error: ClientError, model: Model, state: State, *data: Staged) -> ClientError:

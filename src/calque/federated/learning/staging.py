@@ -17,7 +17,7 @@ from calque.federated.compiler.arguments import hold
 from calque.federated.compiler.layout import is_placed
 from calque.federated.ragged import Ragged
 from calque.federated.representation import Sequence, to_python
-from calque.federated.types import SequenceType, Type, at_clients, to_type
+from calque.federated.types import DTYPES, SequenceType, Type, at_clients, to_type
 
 Staged = Sequence | Ragged
 """The examples of all clients: with the clients as leading axis, or one after the other."""
@@ -219,11 +219,19 @@ def _is_pair(row: Any) -> bool:
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:
-    """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it."""
-    if not all(hasattr(leaf, "shape") for leaf in jax.tree.leaves(arrays)):
-        raise ClientError(
-            "the examples of client 0 are no arrays.\nPass a dict of arrays, x and y."
-        )
+    """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it.
+
+    Raises:
+        ClientError: a part of it is no array, or of a dtype that no tensor has.
+    """
+    for leaf in jax.tree.leaves(arrays, is_leaf=lambda leaf: leaf is None):
+        if not hasattr(leaf, "shape"):
+            what = "no arrays"
+        elif _narrow(leaf.dtype) not in DTYPES:
+            what = f"of dtype {leaf.dtype}, which no tensor has"
+        else:
+            continue
+        raise ClientError(f"the examples of client 0 are {what}.\nPass a dict of arrays, x and y.")
     one = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[leading:], _narrow(a.dtype)), arrays)
     return to_type(one)
 

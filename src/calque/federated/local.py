@@ -252,17 +252,19 @@ def _with_own_arrays(traced: Any) -> Any:
         return traced.copy()
     if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):
         return Constant(traced.val.copy(), traced.aval)
-    if isinstance(traced, ClosedJaxpr):
-        return ClosedJaxpr(_with_own_arrays(traced.jaxpr), _with_own_arrays(traced.consts))
-    if isinstance(traced, Jaxpr):
+    if isinstance(traced, ClosedJaxpr | Jaxpr):  # one class in later releases of JAX
+        inner = traced.jaxpr if isinstance(traced, ClosedJaxpr) else traced
         steps = [
             step.replace(
                 invars=_with_own_arrays(step.invars),
                 params={name: _with_own_arrays(value) for name, value in step.params.items()},
             )
-            for step in traced.eqns
+            for step in inner.eqns
         ]
-        return traced.replace(eqns=steps)
+        inner = inner.replace(eqns=steps)
+        if not isinstance(traced, ClosedJaxpr):
+            return inner
+        return ClosedJaxpr(inner, _with_own_arrays(traced.consts))
     if type(traced) is list:
         return list(map(_with_own_arrays, traced))
     return tuple(map(_with_own_arrays, traced)) if type(traced) is tuple else traced

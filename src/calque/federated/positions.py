@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from types import GeneratorType
 from typing import Any
 
-_PLAIN = (bool, int, float, complex, str, bytes, type(None))
+_PLAIN = (bool, int, float, complex, str, bytes, range, type(None))
 _MODULES = ("builtins", "itertools")
 _DEEPEST = 8
 

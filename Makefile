@@ -98,7 +98,7 @@ bench: $(VENV)/.installed-bench
 # What .ci/run tries with the newest versions.
 test-newest: $(VENV)/.installed-test
 	$(BIN)/python -m pytest tests/errors tests/test_hint.py tests/device/test_views.py \
-		tests/dynamo/test_compile_layouts.py tests/graph/test_interpreter.py
+		tests/dynamo/test_compile_layouts.py tests/graph/test_interpreter.py tests/federated/test_closures.py
 
 release: $(VENV)/.installed-release
 	rm -rf dist build/release

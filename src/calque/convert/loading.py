@@ -38,10 +38,7 @@ _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
 _DTYPES = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 _LAYOUTS = {"strided": torch.strided}
-_FORMATS = {
-    name: getattr(torch, name)
-    for name in ("contiguous_format", "preserve_format", "channels_last", "channels_last_3d")
-}
+_FORMATS = {str(f)[6:]: f for f in vars(torch).values() if isinstance(f, torch.memory_format)}
 _LONGEST = 2**40
 
 
@@ -392,12 +389,10 @@ def _try(loaded: Loaded) -> None:
     try:
         with jax.enable_x64(True):
             jax.eval_shape(lambda *arrays: _arrays(loaded(*arrays, rng=jax.random.key(0))), *specs)
-    except ConversionError:
-        raise
     except Exception as error:
-        if is_of_handler(error):
+        if isinstance(error, ConversionError) or is_of_handler(error):
             raise
-        first = str(error).strip().splitlines() or [type(error).__name__]
-        raise ConversionError(f"the program cannot be run: {first[0]}") from error
+        first = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise ConversionError(f"the program cannot be run: {first}") from error
     finally:
         _trial.runs = False

@@ -25,6 +25,7 @@ from calque.jitting.recording import Recording
 from calque.program import turns
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
+from calque.program.gathered_once import untransposed
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
@@ -144,7 +145,8 @@ class JittedProgram(Program[Call]):
     def lower(self) -> Any:
         """The program as `jax.stages.Lowered`."""
         with x64():
-            forward = shortened(self._forward, self._scan_layers, calls=self.whole is None)
+            forward = self._forward if self.whole is None else untransposed(self._forward)
+            forward = shortened(forward, self._scan_layers, calls=self.whole is None)
             return self.lowered(forward, self.turned)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:

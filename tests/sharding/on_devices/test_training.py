@@ -1,6 +1,7 @@
 """The plain training step with AdamW, spread in the usual ways: its losses are the CPU's."""
 
 import copy
+import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -296,3 +297,18 @@ def test_a_model_of_which_a_part_is_spread_is_traced_once() -> None:
         assert jitted(x.to("jax")).item() == pytest.approx(steps[1](x).item(), rel=0, abs=5e-7)
     assert jitted.history == ["first call"]
     assert sh.placement(model[0].weight).spec == P()
+
+
+def test_a_weight_is_gathered_once_for_forward_and_backward() -> None:
+    mesh = sh.mesh(dp=4, tp=2)
+    model = nn.Sequential(nn.Linear(16, 24), nn.Tanh(), nn.Linear(24, 40)).to("jax")
+    sh.shard_module(model, {"*.weight": P("tp", "dp")}, mesh)
+
+    @calque.jit
+    def step(x: Tensor) -> None:
+        model(x).pow(2).mean().backward()
+
+    x = sh.shard(torch.randn(512, 16, device="jax"), P("dp"), mesh)
+    text = step.lower(x).compile().as_text()
+    gathered = re.findall(r"= f32\[(\d+,\d+)\]\S* all-gather\(", text)
+    assert gathered.count("20,24") + gathered.count("24,20") == 1, gathered

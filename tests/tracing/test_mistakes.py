@@ -262,3 +262,17 @@ def test_changes_of_the_arguments_are_in_the_graph_on_each_way() -> None:
         ours, theirs = ({"x": x, "y": x}, [x]), ({"x": x, "y": x}, [x])
         torch.testing.assert_close(graph(*ours), f(*theirs))
         torch.testing.assert_close(ours, theirs)
+
+
+def test_an_error_that_holds_a_value_of_the_trace_can_be_shown_and_says_what_helps() -> None:
+    recipes = {2: "rows", 3: "images"}
+
+    def looks_up(x: torch.Tensor) -> torch.Tensor:
+        return x if recipes[x.ndim] == "rows" else x + 1
+
+    with pytest.raises(KeyError) as caught:
+        calque.trace(looks_up)
+    assert "ndim" in str(caught.value) or "getattr" in str(caught.value)
+    assert f"{caught.value.args[0]}" == repr(caught.value.args[0])
+    assert "calque.trace(f, x)" in caught.value.__notes__[0]
+    assert torch.equal(calque.trace(looks_up, X)(X), X)

@@ -21,6 +21,7 @@ from calque.tracing.graph.templates import Outside, Template
 from calque.tracing.paths.decisions import Budget, Path
 from calque.tracing.paths.ir_to_graph import Emitter, pruned
 from calque.tracing.paths.merge import Fork, Joiner, Steps, Way
+from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
@@ -188,7 +189,8 @@ class Capture:
             raise Mismatch
 
     def _explain(self, error: Exception, path: Path) -> None:
-        if isinstance(error, TypeError) and self.tracer.examples is None:
+        asked = isinstance(error, TypeError) or has_proxy(error.args)
+        if asked and self.tracer.examples is None and not isinstance(error, SymbolicTraceError):
             error.add_note(
                 "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
             )

@@ -78,6 +78,8 @@ class Strict:
         refuse(self, "in")
 
     def __repr__(self) -> str:
+        if self.tracer.ended:  # as an error's message shows it
+            return super().__repr__()
         asking = sys._getframe(1)
         if not is_library(asking.f_code.co_filename) and is_read(asking):
             refuse(self, "repr()")
@@ -117,6 +119,8 @@ class Strict:
 
 def _text(proxy: Any) -> str:
     """Returns the value's text in the message of a `raise` statement; elsewhere it is refused."""
+    if proxy.tracer.ended:
+        return repr(proxy)
     if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
         return f"<{describe(proxy).rstrip(',')}>"
     refuse(proxy, "str()")

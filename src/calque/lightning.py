@@ -162,9 +162,9 @@ class _Strategy(_Base):
         count = _count((len(self._devices) or 1) * self.num_nodes)
         if self.world_size > 1 and self._mesh is None and count < len(jax.devices()):
             raise ValueError(
-                f"Trainer(devices={len(self._devices) or 1}, num_nodes={self.num_nodes}) in a "
-                f"program of {self.world_size} processes, which have {len(jax.devices())} devices "
-                f"together: all of them take part. Write devices={len(jax.devices())}"
+                f"Trainer(devices={len(self._devices) or 1}, num_nodes={self.num_nodes}) runs in "
+                f"{self.world_size} processes, which have {len(jax.devices())} devices together, "
+                f"and all of them take part. Pass devices={len(jax.devices())}"
             )
         return count
 
@@ -294,7 +294,9 @@ def _count(devices: Any) -> int:
     known = len(jax.devices())
     count: Any = {"auto": 1, "-1": known, "[0]": 1}.get(str(devices), devices)
     if not str(count).isdecimal() or not 1 <= int(count) <= known:
-        raise ValueError(f"devices={devices!r}: JAX has {known}. Say how many, or -1 for all")
+        raise ValueError(
+            f"devices={devices!r}: JAX has {known}. Pass how many to use, or -1 for all"
+        )
     return int(count)
 
 

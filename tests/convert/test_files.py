@@ -160,7 +160,7 @@ def copied(saved: Path, to: Path, program: str | bytes, weights: bytes | None = 
 
 
 DAMAGES: dict[str, tuple[Any, str]] = {
-    "another format": (lambda p: p.update(format="x"), "no program of calque's"),
+    "another format": (lambda p: p.update(format="x"), "not a program that calque saved"),
     "another version": (lambda p: p.update(version=2), "version 2"),
     "no operators": (lambda p: p.pop("operators"), "operators is missing"),
     "no outputs": (lambda p: p.pop("outputs"), "outputs is missing"),
@@ -180,16 +180,16 @@ DAMAGES: dict[str, tuple[Any, str]] = {
     ),
     "a name twice": (
         lambda p: p["operators"][1].update(name=p["operators"][0]["name"]),
-        "as another one has",
+        "which is taken already",
     ),
     "a name that is code": (lambda p: p["inputs"][0].update(name="x): import os #"), "has no name"),
-    "no shape": (lambda p: p["inputs"][0].update(shape=[-1]), "no shape and dtype"),
-    "another dtype": (lambda p: p["inputs"][0].update(dtype="float33"), "no shape and dtype"),
+    "no shape": (lambda p: p["inputs"][0].update(shape=[-1]), "no valid shape and dtype"),
+    "another dtype": (lambda p: p["inputs"][0].update(dtype="float33"), "no valid shape and dtype"),
     "too few arguments": (lambda p: p["operators"][0].update(args=[]), "cannot be run"),
     "another weight": (lambda p: p["weights"].update(more={"shape": [1], "dtype": "bool"}), "more"),
     "arguments of another input": (
         lambda p: p.update(arguments=[["x", {"value": "z"}]]),
-        "not made of the inputs",
+        "must contain the inputs",
     ),
     "arguments that are none": (lambda p: p.update(arguments=[["x", {"a": 1}]]), "no value"),
     "another digest": (lambda p: p.update(weights_sha256="0"), "not the file"),
@@ -273,7 +273,9 @@ def test_a_digit_that_was_changed_is_noticed(tmp_path: Path) -> None:
     text = (tmp_path / PROGRAM).read_text()
     assert text.count("2.5") == 1
     (tmp_path / PROGRAM).write_text(text.replace("2.5", "3.5"))
-    with pytest.raises(ConversionError, match="not as it was saved.*remove program_sha256"):
+    with pytest.raises(
+        ConversionError, match="has changed since it was saved.*remove program_sha256"
+    ):
         load(tmp_path)
     by_hand = json.loads(text.replace("2.5", "3.5"))
     del by_hand["program_sha256"]
@@ -310,7 +312,7 @@ def test_values_that_were_read_are_compared_by_what_is_loaded(tmp_path: Path) ->
         calque.TraceError, match=r"test_files.py:\d+.*was False, and now it is True"
     ):
         loaded(np.float32([1.5, 20.0]))
-    with pytest.raises(calque.TraceError, match=r"(?s)test_files.py:\d+.*outside of jax.jit"):
+    with pytest.raises(calque.TraceError, match=r"(?s)test_files.py:\d+.*outside jax.jit"):
         jax.jit(loaded)(x.numpy())
 
 
@@ -326,7 +328,7 @@ def test_a_read_without_its_value_is_refused(tmp_path: Path) -> None:
     for operator in told["operators"]:
         operator.pop("gave", None)
     (tmp_path / PROGRAM).write_text(json.dumps(told))
-    with pytest.raises(ConversionError, match="checks no value of a tensor"):
+    with pytest.raises(ConversionError, match="must check the value of one tensor"):
         load(tmp_path)
 
 

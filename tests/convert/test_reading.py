@@ -80,5 +80,5 @@ def test_a_format_of_a_file_is_that_of_a_number(spec: Any, tmp_path: Path) -> No
         with pytest.raises(calque.TraceError, match="now it is 6.0"):
             load(tmp_path)(START.numpy())
     else:
-        with pytest.raises(ConversionError, match="a format that is none of a number"):
+        with pytest.raises(ConversionError, match="a format that does not apply to numbers"):
             load(tmp_path)

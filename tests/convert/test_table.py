@@ -88,7 +88,7 @@ def test_names_in_a_table_are_no_formulas_and_no_commands_of_terminals() -> None
     ("program", "why"),
     [
         (lambda x: torch.tensor([x[0, 0], x[1, 1]]) * 2, "depends on values of tensors"),
-        (lambda x: x.t_() * 2, r"changes the shape of what it is given.*x.t\(\)"),
+        (lambda x: x.t_() * 2, r"changes the shape of an argument.*x.t\(\)"),
     ],
 )
 def test_what_has_no_operators_is_refused_in_words(program: Any, why: str) -> None:

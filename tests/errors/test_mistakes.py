@@ -164,7 +164,7 @@ x + torch.ones(4, device="jax")  # here
         """
 torch.ones(3, device="jax:1")  # here
 """,
-        "index 0 only",
+        "only index 0",
     ),
     "a number for a tensor": (
         """
@@ -188,7 +188,7 @@ def f(x):
     return scripted(x)
 f(x)  # here
 """,
-        "Jit the module that it was made from",
+        "Jit the original module",
     ),
     "a wrong option": (
         """

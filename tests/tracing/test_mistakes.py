@@ -122,7 +122,7 @@ def test_captured_keywords() -> None:
 
 # function, text of the line, what is named, remedy
 EXPLAINED = [
-    (iterates, "for row", "the argument x is iterated", "Give example inputs"),
+    (iterates, "for row", "the argument x is iterated", "Pass example inputs"),
     (asks_for_length, "len(x)", "the argument x is asked for its length", "x.shape[0]"),
     (makes_an_int, "* int(", "the result of sum (float32[]), made at line", "Keep it a tensor"),
     (prints, "print(", "the result of sum (float32[]), made at line", "Print its shape"),

@@ -56,7 +56,9 @@ class OnnxCall:
                 continue
             default = parameter.default_value if parameter.has_default_value() else None
             if _listed(self._given[name]) != _listed(default):
-                self.refuse(f"the argument {name}={self._given[name]!r} has no form in ONNX here")
+                self.refuse(
+                    f"the argument {name}={self._given[name]!r} cannot be expressed in ONNX"
+                )
 
     def named(self, value: Any, dtype: str | None = None) -> str:
         """The ONNX value of a tensor or a number."""

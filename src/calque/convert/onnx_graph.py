@@ -46,11 +46,11 @@ def to_onnx(recording: Recording) -> Any:
     found = list(leaves(calls.results))
     outputs = [leaf for leaf in found if isinstance(leaf, TensorInfo)]
     if not outputs:
-        raise ConversionError("the program gives no tensor that it has computed")
+        raise ConversionError("the program returns no tensor that it computes")
     for leaf in found:
         if isinstance(leaf, WeightInfo):
             raise ConversionError(
-                f"the program gives back {leaf.name}, which it has not computed; leave it out of "
+                f"the program returns {leaf.name}, which it does not compute; leave it out of "
                 "the result, or return a copy (clone)"
             )
     results = [graph.output(info) for info in outputs]
@@ -71,7 +71,7 @@ def to_onnx(recording: Recording) -> Any:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ConversionError(
-            f"an operator has no form in ONNX here, for the dtypes or shapes it has: {error}"
+            f"an operator cannot be expressed in ONNX with these dtypes or shapes: {error}"
         ) from None
     return model
 
@@ -91,7 +91,7 @@ def dtype_of(name: str | None) -> np.dtype:
     try:
         return np.dtype(str(name))
     except TypeError:
-        raise ConversionError(f"{name} has no form in ONNX here") from None
+        raise ConversionError(f"{name} cannot be expressed in ONNX") from None
 
 
 class OnnxGraph:
@@ -166,7 +166,7 @@ class OnnxGraph:
         given = {"", *inputs, *self.constants, *(n for node in kept for n in node.output)}
         for name in sorted(needed - given):
             raise ConversionError(
-                f"{name}, a further result of an operator, has no form in ONNX here"
+                f"{name}, a secondary result of an operator, cannot be expressed in ONNX"
             )
         self.constants = {name: a for name, a in self.constants.items() if name in needed}
 

@@ -61,7 +61,8 @@ def read_of(graph: GraphModule, node: Node) -> Read:
     tensors = node.all_input_nodes
     if not is_told or len(tensors) != 1 or first is not tensors[0]:
         raise ConversionError(
-            f"{origin_of(node)}: {name} reads a value, which this format cannot check.\n"
+            f"{origin_of(node)}: {name} reads a value into Python, which this format cannot "
+            "check.\n"
             "Keep it a tensor, or save the part of the program that does not read it."
         )
     return Read(tensors[0], answers, spec)

@@ -75,7 +75,7 @@ class LayerTable:
         """
         numbers = [f.name for f in fields(Layer) if f.type in (int, "int")]
         if column not in numbers:
-            raise ValueError(f"the columns of numbers are {', '.join(numbers)}, not {column!r}")
+            raise ValueError(f"the numeric columns are {', '.join(numbers)}, not {column!r}")
         return sum(getattr(row, column) for row in self.rows)
 
     def to_csv(self) -> str:

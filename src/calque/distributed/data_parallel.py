@@ -65,7 +65,10 @@ class JaxDistributedDataParallel(DistributedDataParallel):
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("the gradient of a global loss is not communicated by hooks")
+        raise NotImplementedError(
+            "communication hooks are not supported: the gradient of a global loss needs no "
+            "communication"
+        )
 
 
 def _check_is_global(value: torch.Tensor) -> None:
@@ -73,9 +76,9 @@ def _check_is_global(value: torch.Tensor) -> None:
         return
     if placement_of(read(value.detach())) is None:
         raise RuntimeError(
-            "DistributedDataParallel got a batch that each process has its own of. A batch is "
-            "global here: take batches from calque.sharding.loader(data_loader, "
-            "P('data')), which joins those of the processes, labels too"
+            "DistributedDataParallel got a batch that is local to this process, but batches are "
+            "global here: take them, with their labels, from calque.sharding.loader(data_loader, "
+            "P('data')), which joins those of all processes"
         )
 
 
@@ -97,8 +100,8 @@ def install() -> None:
     def refused(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         if any(p.device.type == "jax" for p in module.parameters()):
             raise NotImplementedError(
-                "FullyShardedDataParallel flattens parameters for collectives of its own: of a "
-                "module of the device 'jax' use torch.distributed.fsdp.fully_shard"
+                "FullyShardedDataParallel flattens parameters for its own collectives: for a "
+                "module on the device 'jax', use torch.distributed.fsdp.fully_shard"
             )
         older(self, module, *args, **kwargs)
 

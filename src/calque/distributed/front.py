@@ -67,9 +67,9 @@ def install() -> None:
     def from_local(local: Any, device_mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
         if meshes.is_ours(device_mesh):
             raise NotImplementedError(
-                "DTensor.from_local on a mesh of type 'jax': there are no local tensors to make a "
-                "global one from. A tensor is global already; calque.sharding.constrain says how "
-                "it lies, and calque.sharding.loader joins the processes' own batches"
+                "DTensor.from_local on a mesh of type 'jax': tensors are global already, so "
+                "there are no local ones to build one from. Use calque.sharding.constrain to "
+                "place a tensor, and calque.sharding.loader to join the processes' own batches"
             )
         return theirs(local, device_mesh, *args, **kwargs)
 

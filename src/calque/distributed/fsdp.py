@@ -73,8 +73,8 @@ def _refused(name: str) -> Any:
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            f"{name}() changes how gradients are summed between processes. Here a loss is that of "
-            "the global batch, and its gradient needs no such sum: scale the loss instead"
+            f"{name}() changes how gradients are summed over processes, but here the loss is "
+            "that of the global batch and its gradient needs no such sum: scale the loss instead"
         )
 
     method.__name__ = name
@@ -149,21 +149,23 @@ def fully_shard(
     if mp_policy != MixedPrecisionPolicy():
         raise NotImplementedError(
             "mp_policy on a mesh of type 'jax': run the step under torch.autocast('jax', ...), "
-            "which casts where the values are used and keeps the weights"
+            "which casts values where they are used and keeps the weights"
         )
     if type(offload_policy) is not OffloadPolicy or any(v is not None for v in others.values()):
-        raise NotImplementedError(f"offload_policy and {sorted(others)} on a mesh of type 'jax'")
+        raise NotImplementedError(
+            f"offload_policy and {sorted(others)} are not supported on a mesh of type 'jax'"
+        )
     if on.ndim > 2:
-        raise ValueError(f"fully_shard takes a mesh of one or two dimensions, not of {on.ndim}")
+        raise ValueError(f"fully_shard expects a mesh of one or two dimensions, not {on.ndim}")
     if reshard_after_forward and not _warned:
         _warned.append(True)
         warn(
-            "fully_shard on a mesh of type 'jax': reshard_after_forward is left to XLA, which may "
-            "keep gathered weights from the forward for the backward"
+            "fully_shard on a mesh of type 'jax': XLA decides about reshard_after_forward, and "
+            "may keep gathered weights from the forward pass for the backward pass"
         )
     modules = list(module) if isinstance(module, list | tuple) else [module]
     if any(isinstance(one, JaxFSDPModule) for one in modules):
-        raise ValueError("fully_shard has been applied to the module already")
+        raise ValueError("fully_shard was already applied to this module")
     for one in modules:
         _shard(one, on, shard_placement_fn, ignored_params or set())
     return module
@@ -188,9 +190,10 @@ def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...])
         named = ", ".join(f"{name} {tuple(p.shape)}" for name, p in list(whole.items())[:4])
         more = f" and {len(whole) - 4} more" if len(whole) > 4 else ""
         warn(
-            f"fully_shard leaves parameters whole on each device, since the mesh divides none of "
-            f"their dimensions evenly (PyTorch would pad them): {named}{more}. Make a dimension a "
-            f"multiple of the number of devices along {'_'.join(split)}, as of a padded vocabulary"
+            "fully_shard replicates parameters, because the mesh divides none of their "
+            f"dimensions evenly (PyTorch would pad them): {named}{more}. Make a dimension a "
+            f"multiple of the number of devices along {'_'.join(split)}, for example by padding "
+            "the vocabulary"
         )
 
 

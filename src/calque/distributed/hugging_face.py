@@ -102,8 +102,9 @@ def _meshes(theirs: Callable[[Any], Any], of_axes: Callable[[Any, Any], Any], co
         return theirs(config)
     if config.pp_size > 1 or config.ep_size > 1:
         raise NotImplementedError(
-            "pp_size and ep_size on the device 'jax': pipelines, and experts on devices of "
-            "their own, need other programs for each. tp_size and fsdp_size split all layers"
+            "pp_size and ep_size are not supported on the device 'jax': pipeline stages, and "
+            "experts on separate devices, need a program each. Use tp_size and fsdp_size, which "
+            "split all layers"
         )
     _join()
     mesh = init_device_mesh("jax", shape, mesh_dim_names=axes)
@@ -131,8 +132,8 @@ def tensor_parallel(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module
         if whole:
             more = f" and {len(whole) - 4} more" if len(whole) > 4 else ""
             warn(
-                f"the plan leaves parameters whole on each device, since {tp_mesh.size()} does not "
-                f"divide the dimension to be split: {', '.join(whole[:4])}{more}"
+                f"the plan replicates parameters, because {tp_mesh.size()} does not divide the "
+                f"dimension to be split: {', '.join(whole[:4])}{more}"
             )
         _count_no_ranks(model)
         return model

@@ -26,18 +26,23 @@ def spec_of(
     """
     given = list(placements) if placements is not None else [Replicate()] * mesh.ndim
     if len(given) != mesh.ndim:
-        raise ValueError(f"{len(given)} placements for a mesh of {mesh.ndim} dimensions")
+        raise ValueError(
+            f"expected one placement for each of the {mesh.ndim} dimensions of the mesh, got "
+            f"{len(given)}"
+        )
     entries: list[tuple[str, ...]] = [()] * ndim
     for placement, axes in zip(given, mesh._axes, strict=True):
         if isinstance(placement, Replicate):
             continue
         if type(placement) is not Shard:
             raise NotImplementedError(
-                f"{placement!r} is a state of tensors between processes, which a global tensor is "
-                "never in: XLA holds partial sums by itself. Use Shard or Replicate"
+                f"{placement!r} does not apply to global tensors, because XLA handles partial "
+                "sums itself. Use Shard or Replicate"
             )
         if not -ndim <= placement.dim < ndim:
-            raise ValueError(f"{placement} of a tensor of {ndim} dimensions")
+            raise ValueError(
+                f"{placement} names a dimension that a tensor of {ndim} dimensions does not have"
+            )
         entries[placement.dim] += axes
     return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
 

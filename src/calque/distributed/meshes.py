@@ -22,10 +22,10 @@ _torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
 
 def _no_group() -> RuntimeError:
     return RuntimeError(
-        "a mesh of type 'jax' counts devices, and a process group counts processes: there is "
-        "no group along a dimension of the mesh. Tensors are global here, so that a mean or a "
-        "sum over them is over all devices, and XLA puts in the collectives; for what the "
-        "processes have to tell each other use torch.distributed.init_process_group('calque')"
+        "a mesh of type 'jax' counts devices, and a process group counts processes: a dimension "
+        "of the mesh has no group. Tensors are global here: their sum or mean covers all "
+        "devices, and XLA inserts the collectives. For other communication between processes, "
+        "use torch.distributed.init_process_group('calque')"
     )
 
 
@@ -78,16 +78,18 @@ class JaxDeviceMesh(DeviceMesh):
         Warns if the process has devices at other places, too: a batch is a global one then.
         """
         if self.ndim > 1 and mesh_dim is None:
-            raise RuntimeError("a mesh of several dimensions needs the name of one: mesh_dim=")
+            raise RuntimeError(
+                "a mesh of several dimensions needs the name of one of them: mesh_dim="
+            )
         if isinstance(mesh_dim, str):
             mesh_dim = self._get_mesh_dim_by_name(mesh_dim)
         names = self._axes[mesh_dim or 0]
         places = _places(self._jax_mesh, names)
         if len(set(places)) > 1:
             warn(
-                f"this process has devices at {len(set(places))} places along {'_'.join(names)}, "
-                f"and is given the first of them as its local rank, {places[0]}: a tensor is "
-                "global here, so that a batch is the whole batch and not a part for each rank"
+                f"this process has devices at {len(set(places))} places along {'_'.join(names)}; "
+                f"the first of them, {places[0]}, is returned as its local rank. Tensors are "
+                "global here: a batch is the whole batch, not a part for each rank"
             )
         return places[0]
 
@@ -122,7 +124,9 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
     made._dim_group_names = _NoGroups()
     if root is None:
         if tuple(made._rank_map.tolist()) != tuple(range(made.size())):
-            raise ValueError("a mesh of type 'jax' has the devices in JAX's order: 0, 1, 2, ...")
+            raise ValueError(
+                "a mesh of type 'jax' must list the devices in JAX's order: 0, 1, 2, ..."
+            )
         names = names or tuple(f"dim_{i}" for i in range(made.ndim))
         made._jax_mesh = make_mesh(**dict(zip(names, made.shape, strict=True)))
         made._axes = tuple((name,) for name in names)

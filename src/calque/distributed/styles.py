@@ -137,7 +137,7 @@ def _in_front(theirs: Any, ours: Any) -> Any:
         if not isinstance(device_mesh, JaxDeviceMesh):
             return theirs(self, module, device_mesh)
         if device_mesh.ndim != 1:
-            raise ValueError("a parallel style takes a mesh of one dimension: mesh['tp']")
+            raise ValueError("a parallel style needs a mesh of one dimension: mesh['tp']")
         return ours(self, module, device_mesh)
 
     return apply

@@ -160,7 +160,7 @@ def redistribute(
     if forward_dtype is not None or backward_dtype is not None:
         raise NotImplementedError(
             "redistribute(forward_dtype=, backward_dtype=) is not supported: convert the tensor "
-            "with .to(dtype) before it"
+            "first, with .to(dtype)"
         )
     on = _mesh_of(tensor) if device_mesh is None else real_object(device_mesh)
     return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
@@ -177,10 +177,10 @@ def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
         return tensor
     held = "XLA chooses the placement" if found is None else f"a device holds {found.local_shape}"
     raise RuntimeError(
-        f"to_local() of a tensor of shape {tuple(tensor.shape)}, of which {held}: tensors are "
-        "global here, and a process has several devices, so that there is no one local tensor to "
-        "compute with. Compute with the tensor itself; calque.sharding.local(tensor) gives the "
-        "parts to look at"
+        f"to_local() is called on a tensor of shape {tuple(tensor.shape)}, of which {held}: "
+        "tensors are global here and a process has several devices, so there is no single local "
+        "tensor. Compute with the tensor itself; calque.sharding.local(tensor) returns the "
+        "local parts for inspection"
     )
 
 

@@ -29,11 +29,11 @@ def install() -> None:
         if self.config:
             raise RuntimeError(
                 f"torch.compile(..., backend='inductor') with {', '.join(sorted(self.config))}: "
-                "inductor makes no code for the jax device, and XLA has no such options.\n"
-                'Write torch.compile(model, backend="calque"), without the mode and the options of '
-                "inductor, or move the model to another device."
+                "inductor generates no code for the jax device, and XLA has no such options.\n"
+                'Write torch.compile(model, backend="calque"), without inductor\'s mode and '
+                "options, or move the model to another device."
             )
-        logger.info('a graph on the jax device: compiled with backend="calque", not inductor')
+        logger.info('a graph on the jax device is compiled with backend="calque", not inductor')
         return importlib.import_module("calque.dynamo.backend").backend(model_, list(inputs_))
 
     wrapper.__call__ = call

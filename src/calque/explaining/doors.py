@@ -32,7 +32,7 @@ def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
         return Door("calque.jit", True)
     if reads and all(is_library(read.file) for read in reads):
         which = f"{len(reads)} value{'s' if len(reads) > 1 else ''}"
-        return Door("calque.jit", True, f"assuming {which} that code of packages reads")
+        return Door("calque.jit", True, f"assuming {which} that library code reads")
     return Door("calque.jit", False, _spoken(error))
 
 
@@ -50,7 +50,9 @@ def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     """`torch.compile`: how many graphs dynamo makes of a copy of a module."""
     if not isinstance(fn, Module):
-        return Door("torch.compile", None, "dynamo runs what it compiles: tried for modules only")
+        return Door(
+            "torch.compile", None, "tried for modules only, because dynamo runs what it compiles"
+        )
     from calque.upstream import torch_compile  # loads dynamo
 
     module, args, kwargs = copied(fn, args, kwargs)
@@ -74,7 +76,7 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 
 def _reason(told: Any) -> str:
     first = str(told).strip().splitlines()[0]
-    return "a branch by a tensor's value" if first.startswith("generic_jump") else first
+    return "a branch on a tensor's value" if first.startswith("generic_jump") else first
 
 
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:

@@ -22,7 +22,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
         found.append(("values read by Python", _limited(report.host_reads) or ["none"]))
     lifted = [f"{len(names)} x {kind}{_named(names)}" for kind, names in report.lifted.items()]
     if lifted:
-        lifted.append(f"{report.written} tensors written, the memory of {report.donated} reused")
+        lifted.append(f"{report.written} tensors written; {report.donated} buffers reused")
         found.append(("inputs", lifted))
     if report.guards:
         found.append(("compared before each call", report.guards))

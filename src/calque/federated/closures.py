@@ -89,10 +89,10 @@ class Closure:
                 raise type_error(
                     f"the local function {self._name!r} reads {path!r}, which was "
                     f"{before.value!r} when it was defined, and is {after.value!r} now",
-                    "Pass it as an argument, or as a default that is fixed where the function is "
-                    f"defined: {path}={path}."
+                    "Pass it as an argument, or as a default value that is fixed when the "
+                    f"function is defined: {path}={path}."
                     if path.isidentifier()
-                    else "Pass it as an argument, or define the function anew.",
+                    else "Pass it as an argument, or define the function again.",
                 )
             if after.state != before.state:
                 written = "tensors have been written to"
@@ -100,7 +100,7 @@ class Closure:
                 raise type_error(
                     f"the local function {self._name!r} reads {path!r}, whose {what} since it was "
                     "defined",
-                    "Pass them as arguments, or define the function anew.",
+                    "Pass them as arguments, or define the function again.",
                 )
 
 

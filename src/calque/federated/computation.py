@@ -113,17 +113,17 @@ class Computation:
             TypeError: `mesh` is not a mesh.
         """
         if chunk is not None and not (_is_whole(chunk) and chunk >= 1):
-            raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
+            raise ValueError(f"chunk must be an integer of at least 1, not {chunk}")
         if clients is not None and not (_is_whole(clients) and clients >= 0):
-            raise ValueError(f"there is a whole number of clients, not {clients}")
+            raise ValueError(f"clients must be a non-negative integer, not {clients}")
         if mesh is not None and not isinstance(mesh, Mesh):
             raise TypeError(
-                "a mesh is a jax.sharding.Mesh (calque.sharding.mesh(clients=-1) makes one of all "
-                f"devices), not {type(mesh).__name__}"
+                "mesh must be a jax.sharding.Mesh (calque.sharding.mesh(clients=-1) makes one "
+                f"of all devices), not {type(mesh).__name__}"
             )
         spread = mesh or self._options.mesh
         if axis is not None and (spread is None or axis not in spread.axis_names):
-            raise ValueError(f"there is no mesh with an axis {axis!r}")
+            raise ValueError(f"the computation has no mesh with an axis {axis!r}")
         given = {"chunk": chunk, "mesh": mesh, "axis": axis, "clients": clients, "check": check}
         changes = {name: value for name, value in given.items() if value is not None}
         if data is not None:
@@ -226,8 +226,8 @@ def _reference(made: Computation | PolymorphicComputation) -> str:
         found = getattr(found, part, None)
     if found is not made:
         raise TypeError(
-            f"the computation {made.__name__!r} is pickled by its name, and is not "
-            f"{made.__module__}.{name}.\nDefine it at the top of a module, and configure it where "
-            "it is used."
+            f"the computation {made.__name__!r} is pickled by name, but {made.__module__}.{name} "
+            "is a different object.\nDefine it at the top level of a module, and configure it "
+            "where it is used."
         )
     return name

@@ -105,7 +105,7 @@ def _of_function(
     make: Callable[..., Computation], function: Any, types: tuple[Any, ...], named: Any
 ) -> Any:
     if not callable(function):
-        raise type_error(f"{function!r} cannot be called", "Make a computation of a function.")
+        raise type_error(f"{function!r} cannot be called", "Pass a function.")
     if types or named:
         return make(function, packing_of(function, types, named))
     packing = annotated_packing(getattr(function, "forward", function))
@@ -140,7 +140,7 @@ def _trace(function: Any, packing: Packing) -> Computation:
             place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
             raise type_error(
                 f"the computation {_name(function)!r}{place} returns None",
-                "Return what it has computed.",
+                "Return its result.",
             )
         block = Lambda(name, packing.type, inner.closed(to_block(result)))
     made = Computation(_name(function), block, packing)
@@ -156,8 +156,8 @@ def _values_explained() -> Iterator[None]:
     except TypeError as error:
         if Value.__name__ in str(error) and not isinstance(error, CalqueError):
             error.add_note(
-                "A Value of a federated computation stands for arrays that are not there yet.\n"
-                "Use operators of Python, federated.* or a local function: federated.local."
+                "A Value of a federated computation stands for arrays that do not exist yet.\n"
+                "Use Python operators, federated.* or a local function (federated.local)."
             )
         raise
 
@@ -168,7 +168,8 @@ def _compile(framework: Framework, function: Any, packing: Packing) -> Computati
         if isinstance(kind, FederatedType | FunctionType):
             raise type_error(
                 f"a local function cannot take {kind}",
-                "It runs in one place: declare what lives there, and use federated_map.",
+                "It runs in one place: declare the type of the values there, and use "
+                "federated_map.",
             )
     with outside():
         block: CompiledComputation = compiled(function, packing, framework)

@@ -21,11 +21,14 @@ _WORDING = (
     ("the buffer 'module.", "the buffer '"),
     ("in a functional module", "in a local function"),
     (
-        "pass buffers=apply.buffers and use the new ones that come back, or call module.eval()",
+        "pass buffers=apply.buffers and use the new buffers that it returns, or call module.eval()",
         "call module.eval(), or train it by federated.learning",
     ),
     (
-        ", return it, or let calque.jit(fn, specialize=True) compile a program for each value",
+        (
+            ", return it, or use calque.jit(fn, specialize=True), which compiles a program for "
+            "each value"
+        ),
         " or return it",
     ),
     ("; or calque.jit(fn, specialize=True), a program for each number of elements", ""),
@@ -99,9 +102,9 @@ class _MovedConstants(TorchFunctionMode):
             raise _gradient_of_constant()
         if func in _TO_NUMPY and _on(args[0], "jax") and active.trace is not None:
             raise TraceError(
-                f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} goes to NumPy "
-                "in a local function, where it has no value yet.\n"
-                "Compute with PyTorch's functions there, or return it."
+                f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} is "
+                "converted to NumPy in a local function, where it has no value yet.\nCompute "
+                "with PyTorch's functions there, or return it."
             )
         leaves = jax.tree.leaves(given)
         if not (any(_on(x, "cpu") for x in leaves) and any(_on(x, "jax") for x in leaves)):
@@ -153,9 +156,9 @@ def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
 
 def _gradient_of_constant() -> TraceError:
     return TraceError(
-        "the gradient of a tensor on the CPU, which is a constant of a local function, is asked "
-        "for.\nTrain a copy: copy.deepcopy(module), tensor.detach().clone().requires_grad_(), or "
-        "an argument."
+        "a local function computes the gradient of a CPU tensor, which is a constant for it.\n"
+        "Train a copy: copy.deepcopy(module), tensor.detach().clone().requires_grad_(), or an "
+        "argument."
     )
 
 

@@ -63,7 +63,7 @@ class Draws:
                 raise TraceError(
                     f"the module or its loss draws from {drawn[0]!r} while it is traced, so the "
                     "numbers would be the same in every step.\nDraw with PyTorch (torch.rand), "
-                    "whose numbers are different in each step and for each client."
+                    "which gives different numbers in each step and for each client."
                 )
         put_back(snapshot, repeats)
 
@@ -101,11 +101,13 @@ def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bo
     snapshot.restore()
     lost = [(row, key) for row, _, keys in changed for key in keys if is_outside(row)]
     if lost:
-        raise _lost(snapshot, *lost[0], "is given a tensor by the function, but lives outside it")
+        raise _lost(
+            snapshot, *lost[0], "is assigned a tensor by the function, but lives outside it"
+        )
     if not _same_whenever_called(snapshot, [(row, now) for row, now, _ in changed], repeats):
         row, now, keys = max(changed, key=lambda one: bool(one[2]))
         key = keys[0] if keys else _changed_key(row, now)
-        raise _lost(snapshot, row, key, "is changed by the function, and its next call reads that")
+        raise _lost(snapshot, row, key, "is changed by the function and read by its next call")
     for row, now, keys in changed:
         if not keys:
             row.assign(now)

@@ -59,8 +59,8 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
 
 
 _SPOKEN = {
-    "torch": "PyTorch: its arguments are tensors. For one of JAX, say framework='jax'.",
-    "jax": "JAX: its arguments are arrays. For one of PyTorch, leave framework='jax' out.",
+    "torch": "PyTorch: its arguments are tensors. For a JAX function, pass framework='jax'.",
+    "jax": "JAX: its arguments are arrays. For a PyTorch function, leave framework='jax' out.",
 }
 
 
@@ -136,9 +136,9 @@ class LocalFunction:
         kind = type_of_held(result)
         if self._kind is not None and not _same_names(self._kind, kind):
             raise type_error(
-                f"the function {self.name!r} gives {self._kind} when it is traced, and {kind} for "
-                "these arguments",
-                "Return the same fields in the same order, whatever the sizes are.",
+                f"the function {self.name!r} returned {self._kind} when it was traced, but "
+                f"{kind} for these arguments",
+                "Return the same fields in the same order for all sizes.",
             )
 
     def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
@@ -148,9 +148,7 @@ class LocalFunction:
         def traced(*held: Any) -> Any:
             result = self._result(*held)
             if result is None:
-                raise type_error(
-                    f"the function {self.name!r} returns None", "Return what it has computed."
-                )
+                raise type_error(f"the function {self.name!r} returns None", "Return its result.")
             found.append(type_of_held(result))
             return to_held(result)
 
@@ -168,9 +166,9 @@ class LocalFunction:
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
             raise type_error(
-                f"a random operator of PyTorch runs in the local function {self.name!r}, which "
+                f"a random PyTorch operator runs in the local function {self.name!r}, so it "
                 "would give the same numbers at every call",
-                "Draw them in a local function of JAX from the bits of a key, and pass them in.",
+                "Draw them in a JAX local function from the bits of a key, and pass them in.",
             ) from None
         self._closure.note()
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
@@ -188,10 +186,10 @@ class LocalFunction:
         again = jax.make_jaxpr(lambda *held: to_held(other._result(*held)))(*shapes)
         if not _same_program(jaxpr, again):
             raise TraceError(
-                f"the local function {self.name!r} changes {path!r}, and its next call reads that. "
-                "It would be lost, because the function runs only while it is traced, not at each "
-                "call.\nTake such state as an argument, and return it; for random numbers, the "
-                "bits of a key."
+                f"the local function {self.name!r} changes {path!r}, and its next call reads "
+                "that. The change would be lost, because the function runs only while it is "
+                "traced, not at each call.\nTake such state as an argument, and return it; for "
+                "random numbers, take the bits of a key."
             )
 
     def _result(self, *held: Any) -> Any:

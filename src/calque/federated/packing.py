@@ -53,8 +53,8 @@ class Packing:
         names = self.type.names
         if len(values) != len(names) or not set(bound.kwargs) <= set(names[self.positional :]):
             raise type_error(
-                f"a function of {self.type} is called with other arguments",
-                "Pass as many as there are types, and keywords of their names.",
+                f"a function with parameter type {self.type} is called with other arguments",
+                "Pass one argument for each type, and keywords with their names.",
             )
         ordered = [*bound.args, *(bound.kwargs[str(name)] for name in names[self.positional :])]
         return Struct(zip(names, ordered, strict=True))

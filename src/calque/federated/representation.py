@@ -88,8 +88,8 @@ class Sequence:
         """`op(op(op(zero, first), second), …)` over the elements that count; not in PyTorch."""
         if isinstance(self.length, torch.Tensor):
             raise type_error(
-                "Sequence.reduce is called in a local function of PyTorch",
-                "Use federated.sequence_reduce, a local function of JAX, or elements and mask.",
+                "Sequence.reduce is called in a PyTorch local function",
+                "Use federated.sequence_reduce, a JAX local function, or elements and mask.",
             )
 
         def step(carry: Any, x: Any) -> tuple[Any, None]:

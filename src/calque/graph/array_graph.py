@@ -121,9 +121,9 @@ class ArrayNodes(Nodes):
             first = str(error).strip().partition("\n")[0]
             name = target.name() if is_operator else getattr(target, "__name__", str(target))
             raise TraceError(
-                f"{name} needs sizes that are known when the program is made, and one of "
-                f"its sizes is dynamic: {first}\nLeave that dimension out of dynamic_shapes, or "
-                "give it bounds with torch.export.Dim(name, min=..., max=...)."
+                f"{name} needs static sizes, but one of its sizes is dynamic: {first}\nLeave that "
+                "dimension out of dynamic_shapes, or give it bounds with torch.export.Dim(name, "
+                "min=..., max=...)."
             ) from None
 
 
@@ -197,7 +197,7 @@ def _on_device(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     """An operator without a plain rule, on tensors of the device."""
     if any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
         raise UnsupportedOpError(
-            f"{op.name()} has no rule for dynamic sizes: leave the dimension out of dynamic_shapes"
+            f"{op.name()} has no rule for dynamic sizes: leave that dimension out of dynamic_shapes"
         )
     if any(is_written(argument) for argument in op._schema.arguments):
         raise UnsupportedOpError(f"{op.name()} writes to an argument: the graph is not functional")
@@ -219,6 +219,6 @@ def _verify(node: fx.Node, result: Any) -> None:
     sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, result.shape)]
     if result.dtype != to_numpy(value.dtype) or result.shape != tuple(sizes):
         raise TraceError(
-            f"{node.target} gave {result.dtype}{list(result.shape)} where PyTorch gives "
+            f"{node.target} returned {result.dtype}{list(result.shape)}, but PyTorch returns "
             f"{value.dtype}{list(value.shape)}"
         )

@@ -75,7 +75,7 @@ def _map(
     mutated_arg_indices: str = "",
 ) -> Any:
     if mutated_arg_indices:  # PyTorch 2.13 has no such argument
-        raise NotImplementedError("map: a function that writes to its arguments")
+        raise NotImplementedError("map: the function writes to its arguments")
     step = _capturing(of(body), captured)
     return tuple(lax.map(lambda items: step(*items), tuple(xs)))
 

@@ -30,9 +30,10 @@ from calque.upstream.jax_internals import eval_context
 from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, pytree, tree_leaves
 
 _CAPTURED = (
-    "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
-    "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
-    "torch.compile then runs this line in Python, between two programs."
+    "a Python number or a size depends on a tensor's values here ({}), which one program cannot "
+    "handle.\nLeave torch._dynamo.config.capture_scalar_outputs and "
+    "capture_dynamic_output_shape_ops off: torch.compile then runs this line in Python, between "
+    "two programs."
 )
 
 

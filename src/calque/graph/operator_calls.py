@@ -47,7 +47,7 @@ def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
     It gives the operator's results and the copies.
     """
     if "_all_bases" not in kwargs or not isinstance(op, OpOverload):
-        raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
+        raise UnsupportedOpError(f"{op} writes to its arguments in a way that has no rule")
     bases = kwargs.pop("_all_bases")
     copies: list[Any] = [None if base is None else _copied(base) for base in bases]
     views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)

@@ -53,13 +53,13 @@ def _words(said: str) -> str:
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (
-            "a result is differentiated whose backward raises.\n"
-            f"It says: {said}.\nReturn result.detach() if its derivative is to be zero."
+            f"the backward pass of a result that is differentiated raises an error: {said}.\n"
+            "Return result.detach() if its derivative should be zero."
         )
     return (
-        "a result is differentiated whose graph the function has used up itself, by backward() or "
-        f"grad().\nPyTorch says: {said}.\nReturn result.detach() if its derivative is to be zero, "
-        "or keep the graph: create_graph=True."
+        "the graph of a result that is differentiated was already freed by backward() or grad() "
+        f"in the function.\nPyTorch's error: {said}.\nReturn result.detach() if its derivative "
+        "should be zero, or keep the graph: create_graph=True."
     )
 
 

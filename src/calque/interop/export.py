@@ -241,9 +241,9 @@ class Exported:
             return None
         known = f" as {self._values[key]!r}" if key in self._values else ""
         raise ValueError(
-            f"a Python value is part of the program{known}, and {value!r} is given for "
-            f"{exported_inputs.named(path, self._names)}: export again for another one, or pass "
-            "None for the one it has"
+            f"the program was exported with a Python value{known}, but got {value!r} for "
+            f"{exported_inputs.named(path, self._names)}: export again with the new value, or "
+            "pass None to use the exported one"
         )
 
 
@@ -254,12 +254,12 @@ def _check_examples(model: Any, args: Any) -> None:
     """Raise TypeError where `export` is given something else than a module and a tuple."""
     if not isinstance(model, Module):
         raise TypeError(
-            f"calque.export takes a module, not {type(model).__name__}: of a function, write it as "
-            "the forward of an nn.Module"
+            f"calque.export expects a module, not {type(model).__name__}: wrap a function as the "
+            "forward of an nn.Module"
         )
     if not isinstance(args, tuple | list):
         raise TypeError(
-            f"calque.export takes the example inputs in a tuple, not {type(args).__name__}: "
+            f"calque.export expects the example inputs in a tuple, not {type(args).__name__}: "
             "`calque.export(model, (x,))`"
         )
 
@@ -269,7 +269,9 @@ def _check_platforms(platforms: Any) -> None:
     if platforms is not None and (
         isinstance(platforms, str) or not all(one in known for one in platforms)
     ):
-        raise ValueError(f"platforms is a list of some of {', '.join(known)}, not {platforms!r}")
+        raise ValueError(
+            f"platforms must be a list of names from {', '.join(known)}, not {platforms!r}"
+        )
 
 
 def _is_none(value: Any) -> bool:
@@ -285,11 +287,11 @@ def _chosen(program: jax.export.Exported, state: Mapping[str, Any]) -> dict[str,
     (taken, *_), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
     missing = [name for name in taken if name not in state]
     if missing:
-        raise KeyError(f"the program takes {', '.join(missing)}, which the state does not have")
+        raise KeyError(f"the program takes {', '.join(missing)}, which the state does not contain")
     with x64():
         found = {name: _array(state[name]) for name in taken}
     wrong = [
-        f"{name} is {_spoken(found[name])}, and the program takes {_spoken(aval)}"
+        f"{name} is {_spoken(found[name])}, but the program takes {_spoken(aval)}"
         for name, aval in taken.items()
         if (found[name].shape, found[name].dtype) != (aval.shape, aval.dtype)
     ]

@@ -51,7 +51,7 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     [0.5, 0.5]
     """
     if not callable(fn):
-        raise TypeError(f"calque.from_jax takes a function of JAX, not {type(fn).__name__}")
+        raise TypeError(f"calque.from_jax expects a JAX function, not {type(fn).__name__}")
     functions: dict[Any, _Function] = {}
 
     @functools.wraps(fn)
@@ -184,6 +184,6 @@ def _check(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.device.type != "jax":
             raise RuntimeError(
-                f"a JAX function takes tensors on device 'jax', not on {tensor.device}: move it "
-                "with .to('jax')"
+                f"a JAX function takes tensors on device 'jax', not on {tensor.device}: move the "
+                "tensor with .to('jax')"
             )

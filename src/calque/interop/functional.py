@@ -68,10 +68,10 @@ def functional(
     """
     if not callable(module_or_fn):
         raise TypeError(
-            f"calque.functional takes a module or a function, not {type(module_or_fn).__name__}"
+            f"calque.functional expects a module or a function, not {type(module_or_fn).__name__}"
         )
     if gradient not in ("torch", "jax"):
-        raise ValueError(f'gradient is "torch" or "jax", not {gradient!r}')
+        raise ValueError(f'gradient must be "torch" or "jax", not {gradient!r}')
     apply = Functional(module_or_fn, gradient)
     return apply, apply.parameters()
 
@@ -126,7 +126,7 @@ class Functional:
         inputs = [*arrays, key_data(rng)] if rng is not None else arrays
         if trace.random and rng is None:
             raise TraceError(
-                "a random operator ran in a functional module: pass rng=jax.random.key(...)"
+                "a functional module draws random numbers: pass rng=jax.random.key(...)"
             )
         given = inputs if trace.random else arrays
         axes = axes_of(given)
@@ -214,8 +214,9 @@ class Functional:
         for name, tensor in given.items():
             if read(tensor) is not before[name]:
                 raise TraceError(
-                    f"the buffer {name!r} is written in a functional module: pass buffers="
-                    "apply.buffers and use the new ones that come back, or call module.eval()"
+                    f"a functional module writes to the buffer {name!r}: pass "
+                    "buffers=apply.buffers and use the new buffers that it returns, or call "
+                    "module.eval()"
                 )
         return result, None, state
 

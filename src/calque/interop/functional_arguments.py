@@ -52,7 +52,7 @@ def key_data(rng: Any) -> Any:
     return words[-2:]
 
 
-_NO_KEY = "rng takes one key of JAX, jax.random.key(0), not {}; for several, jax.vmap"
+_NO_KEY = "rng must be one JAX key, such as jax.random.key(0), not {}; use jax.vmap for several"
 
 
 def packed(words: Array) -> Array:

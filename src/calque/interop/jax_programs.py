@@ -165,9 +165,9 @@ def program_of(number: int) -> JaxProgram:
     program = _programs.get(number)
     if program is None:
         raise TraceError(
-            "a graph calls a function of calque.from_jax that this process does not have: such a "
-            "function is no part of a saved graph. Make the graph again, in this process, or save "
-            "it as calque.export gives it"
+            "a graph calls a calque.from_jax function that this process does not have, because "
+            "saved graphs do not include such functions. Build the graph again in this process, "
+            "or save the program with calque.export"
         )
     return program
 

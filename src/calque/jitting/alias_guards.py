@@ -21,7 +21,7 @@ class PinnedGuard:
         hosts: the same of CPU tensors: the tensors, with their indexes.
     """
 
-    guarded = "which arguments are part of the state"
+    guarded = "which arguments belong to the state"
 
     def __init__(
         self,
@@ -47,7 +47,7 @@ class PinnedGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return f"argument {self._failed} was part of the function's own state"
+        return f"argument {self._failed} belonged to the function's own state before"
 
 
 class StorageGuard:
@@ -57,7 +57,7 @@ class StorageGuard:
         forms: what `form` gives for them, by index.
     """
 
-    guarded = "where arguments lie in their storage"
+    guarded = "positions of arguments in their storages"
 
     def __init__(self, forms: Mapping[int, Any]) -> None:
         self._forms = forms
@@ -74,8 +74,8 @@ class StorageGuard:
     def why(self) -> str:
         """Returns what differs."""
         return (
-            f"argument {self._failed} lies at another place of its storage, or in a storage of "
-            "another shape, and the function asks where"
+            f"argument {self._failed} has another position in its storage, or a storage of "
+            "another shape, and the function reads that"
         )
 
 
@@ -90,7 +90,7 @@ class SharingGuard:
         writes: whether the program writes to anything.
     """
 
-    guarded = "tensors at places that the function rebinds, and memory that is shared"
+    guarded = "tensors that the function rebinds, and shared memory"
 
     def __init__(
         self,

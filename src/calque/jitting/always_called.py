@@ -28,10 +28,10 @@ def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | Non
     code = getattr(hook, "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
     return TraceError(
-        f"{place}a forward hook with always_call=True has to run for an error "
-        f"({type(error).__name__}: {error}), and a call of a jitted function that raises changes "
-        "nothing.\nRaise the error outside of the jitted function, or run this call without "
-        "calque.jit."
+        f"{place}a forward hook with always_call=True has to run after an error "
+        f"({type(error).__name__}: {error}), but a call of a jitted function that raises must "
+        "not change anything.\nRaise the error outside the jitted function, or run this call "
+        "without calque.jit."
     )
 
 

@@ -198,7 +198,9 @@ class Missed(Unforeseen):
     """
 
     def __init__(self, observed: Observation, certain: int) -> None:
-        super().__init__(f"not as the program assumes: {observed[certain - 1].asked}")
+        super().__init__(
+            f"a value differs from what the program assumes: {observed[certain - 1].asked}"
+        )
         self.observed = observed
         self.certain = certain
 

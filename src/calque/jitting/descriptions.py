@@ -106,17 +106,17 @@ class Describer:
                 if isinstance(value, Coroutine):
                     value.close()  # which nobody will await now
                 raise unrepeatable(
-                    f"a {type(value).__name__}{made} leaves the function",
-                    "and would run in one call only",
-                    "Compile the function that it awaits, which returns tensors.",
+                    f"the function returns or stores a {type(value).__name__}{made}",
+                    "which would run in only one call",
+                    "Jit the function that it awaits, which returns tensors.",
                 )
             if isinstance(value, Iterator):
                 code = getattr(value, "gi_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
                 raise unrepeatable(
-                    f"a {type(value).__name__}{made} leaves the function",
-                    "and would give its items in one call only",
-                    "Return a list of them.",
+                    f"the function returns or stores a {type(value).__name__}{made}",
+                    "which would yield its items in only one call",
+                    "Return a list of the items.",
                 )
             if isinstance(value, str):
                 refuse_kept(value)

@@ -119,7 +119,7 @@ class CellGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "a tensor was given other data or another geometry (`.data = `, `set_`, `resize_`)"
+        return "a tensor has other data or another geometry (`.data = `, `set_`, `resize_`)"
 
 
 class GradientGuard:
@@ -183,7 +183,7 @@ class GradientGuard:
             return "requires_grad of a tensor changed"
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
             return "a gradient that is also a variable now refers to a different tensor"
-        return "a gradient that was None is there now, or the other way round"
+        return "a gradient that was None is a tensor now, or vice versa"
 
 
 class WeakGradientGuard:
@@ -273,8 +273,8 @@ class OptimizerGuard:
             if settings_of(optimizer, self._lent) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
         if not self._are_groups():
-            return "an optimizer was given other param groups"
-        return "a comparison with a hyper-parameter has another answer"
+            return "an optimizer has other param groups"
+        return "a comparison with a hyper-parameter has another result"
 
 
 class HostGuard:
@@ -297,4 +297,4 @@ class HostGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "a CPU tensor that the function computes with changed; move it to 'jax'"
+        return "a CPU tensor that the function computes with has changed; move it to 'jax'"

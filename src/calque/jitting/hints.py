@@ -4,7 +4,7 @@ _HINTS = (
     (
         TypeError,
         "can't convert jax:0 device type tensor to numpy",
-        "inside calque.jit it has no value: return it, and call .cpu().numpy() on what you get",
+        "inside calque.jit it has no value: return it, and call .cpu().numpy() on the result",
     ),
 )
 

@@ -101,8 +101,8 @@ class Histories:
             for tensor in written(func, args, kwargs):
                 if isinstance(tensor, Tensor) and not self._is_free(tensor):
                     raise unrepeatable(
-                        f"a tensor of shape {tuple(tensor.shape)} from outside calque.jit, "
-                        "which is a view or has a graph of its own, is written with gradients",
+                        f"a tensor of shape {tuple(tensor.shape)} from outside calque.jit, which "
+                        "is a view or has an autograd graph, is written to with gradients",
                         "which the compiled program could not repeat",
                         "Pass it as an argument, or write it under torch.no_grad().",
                     )
@@ -158,7 +158,7 @@ class Histories:
             ):
                 raise TraceError(
                     f"backward() inside calque.jit reaches argument {index}, which was computed "
-                    "outside from tensors that the function uses, too: detach it, or compute it "
+                    "outside from tensors that the function also uses: detach it, or compute it "
                     "inside"
                 )
             with torch.no_grad():

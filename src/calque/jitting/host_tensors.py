@@ -91,7 +91,7 @@ class Witness(DispatchMode):
         result = foreign.run(func, args, kwargs)
         if func in _SETS and args[0].device.type == "cpu":
             if _memory(args[0]) not in self.lifting.host_memory:
-                self._look_at(args[0], "The function takes the memory of a CPU tensor")
+                self._look_at(args[0], "The function accesses the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
         return result
 
@@ -166,9 +166,9 @@ class Witness(DispatchMode):
             if not has_same_bits(tensor, value):
                 place = f"{self._origins[key]}: " if self._origins[key] else ""
                 raise TraceError(
-                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read "
-                    "here and written to by no operator, through NumPy perhaps, which the compiled "
-                    "program could not repeat.\n"
+                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read here "
+                    "and written to without an operator (through NumPy, for instance), which "
+                    "the compiled program could not repeat.\n"
                     "Move the tensor to device 'jax', or return the value and write it outside."
                 )
         return list(self.looked_at.values())
@@ -224,10 +224,10 @@ def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         after = tuple(tensor.shape)
         set_geometry(tensor, before)
         raise unrepeatable(
-            f"{func} gives a tensor {_spoken(tensor)} from outside another geometry, of shape "
+            f"{func} changes the geometry of a tensor {_spoken(tensor)} from outside to shape "
             f"{after},",
             "which the compiled program could not repeat",
-            "Use a view of it instead (`x.t()` for `x.t_()`), or change it before the call.",
+            "Use a view instead (`x.t()` for `x.t_()`), or change the tensor before the call.",
         )
     return tensor
 
@@ -256,9 +256,9 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             if number.places:
                 number.watch.give_up(number)
         raise unrepeatable(
-            f"{func} computes on the CPU with a number of a param group",
+            f"{func} computes on the CPU with a number from a param group",
             "inside calque.jit, where the number is an input of the program and has no value",
-            "Make the tensor on the device, with device='jax'.",
+            "Create the tensor with device='jax'.",
         )
 
     def move(x: Any) -> Any:

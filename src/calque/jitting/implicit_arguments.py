@@ -45,7 +45,7 @@ class HeldIn:
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
 
     def why(self) -> str:
-        return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
+        return f"{self.holder.name(self.key)} has other shapes, dtypes or values than before"
 
 
 class GradientOf:
@@ -68,7 +68,7 @@ class GradientOf:
         return [gradient]
 
     def why(self) -> str:
-        return "a gradient has another shape, dtype or stride than it had"
+        return "a gradient has another shape, dtype or stride than before"
 
 
 def is_hooked(leaf: Any) -> bool:

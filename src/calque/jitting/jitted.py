@@ -55,7 +55,7 @@ _turn, _present = threads.turn, threads.present
 _functorch_level = torch_c.functorch.maybe_current_level
 _dispatch_modes = torch_c.len_torch_dispatch_stack
 _is_anomaly = torch.is_anomaly_enabled
-_TENSORS = "the function left tensors behind in its last call"
+_TENSORS = "the function kept tensors in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
 
@@ -190,7 +190,7 @@ class Jitted(Generic[P, R]):
             return program
         again.compile_with(self._executables.of, lowered)
         self.programs[key].clear()
-        self.history.append("the function differs from call to call")
+        self.history.append("the function does something else in each call")
         return again
 
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> JittedProgram:
@@ -276,7 +276,7 @@ class Jitted(Generic[P, R]):
             self._exchanged.learn(guard)
             return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
-            return "the function differs from call to call"
+            return "the function does something else in each call"
         if key in self.programs:
             return self._left_behind
         return signature.difference(self._last, key)

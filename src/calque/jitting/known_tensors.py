@@ -99,8 +99,8 @@ class KnownTensors:
             tensor, alias = self.tensors[key], self.before[key].alias
             if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
                 raise TraceError(
-                    f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
-                    f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
+                    f"inside calque.jit, the data of a tensor of shape {tuple(alias.shape)} from "
+                    f"outside is replaced by data of shape {tuple(tensor.shape)}"
                 )
             tensor.data = alias
             write(tensor, value)

@@ -77,8 +77,8 @@ class Modes:
         """Raise TraceError where the default device, or another such mode, was changed."""
         if _function_modes() != self._functions:
             raise TraceError(
-                "the default device, or another mode of functions, is changed inside calque.jit "
-                "and left so.\nChange it outside, or in a `with` statement."
+                "the default device, or another function mode, is changed inside calque.jit and "
+                "not restored.\nChange it outside, or in a `with` statement."
             )
 
     def restore(self) -> None:

@@ -291,7 +291,7 @@ def _check_device(optimizer: Optimizer) -> None:
                     "CPU",
                     "inside calque.jit, whose program runs on the jax device",
                     f'Move the model before the call, `model.to("jax")`, and its inputs; {name} '
-                    "then has the moved parameters.",
+                    "then steps the moved parameters.",
                 )
 
 
@@ -301,8 +301,8 @@ def _changed(name: str, key: str, running: Running) -> TraceError:
     how = "by scheduler.step()" if place else "after the optimizer's step"
     return TraceError(
         f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit {how}, "
-        "which one program cannot repeat.\nDo that outside of the jitted function, after the "
-        "call: the program reads the numbers of the param groups at each call."
+        "which one program cannot repeat.\nChange it outside the jitted function, after the "
+        "call: the program reads the param groups at each call."
     )
 
 

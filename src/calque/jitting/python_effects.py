@@ -179,8 +179,8 @@ class PythonState:
         if left:
             row = left[0]
             raise TraceError(
-                f"{row.path} has moved on while the function was traced, in a trace that was given "
-                "up.\nTake from it outside of the jitted function, and pass what it gives."
+                f"{row.path} was advanced while the function was traced, in a trace that "
+                "failed.\nAdvance it outside the jitted function, and pass the items."
             )
 
     def look(self) -> set[int]:
@@ -240,9 +240,9 @@ class PythonState:
                 code = next((c for c in files if not c.co_filename.startswith("<")), None)
                 place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
                 raise TraceError(
-                    f"{place}{row.name(changed[0])} is changed by the backward of a result, which "
-                    "runs outside of the compiled program.\nCall backward() in the jitted "
-                    "function, too."
+                    f"{place}{row.name(changed[0])} is changed by the backward pass of a result, "
+                    "which runs outside the compiled program.\nCall backward() in the jitted "
+                    "function as well."
                 )
 
     def _collect(
@@ -348,7 +348,9 @@ class PythonState:
         template = Template(values, self.snapshot.known, describe, given)
         refuse_kept(template.texts)
         for value in template.unmade:
-            self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
+            self.unrepeatable.append(
+                f"a {type(value).__name__} is stored, which cannot be created again in each call"
+            )
         return template
 
     def made(self, container: Any, key: Any) -> None:

@@ -53,7 +53,7 @@ class Eager:
 
     def why(self) -> str:
         """Why a call is not served."""
-        return "modules went from training to evaluation, or back"
+        return "modules switched between training and evaluation"
 
     def __call__(self, leaves: list[Any], given: Any = None) -> Any:
         """Run the function."""
@@ -205,7 +205,7 @@ class Specializing:
         return None
 
     def _watched(self, key: Any, given: Any, known: Signature, signal: Unforeseen) -> Any:
-        logger.info("a call runs eagerly, to see values: %s", signal)
+        logger.info("a call runs eagerly, to observe values: %s", signal)
         observer = Observer()
         args, kwargs = given
         with observer.watching():
@@ -219,7 +219,7 @@ class Specializing:
         """Take note of what an eager call has shown; see whether programs are worth their while."""
         asked = signal.asked if isinstance(signal, Missed) else signal
         if seen is None:
-            self._give_up(key, f"it asks for too many values: {asked}")
+            self._give_up(key, f"it reads too many values: {asked}")
             return
         if isinstance(signal, Missed):
             known.missed(self._programs[key])
@@ -230,7 +230,7 @@ class Specializing:
         if known.debt >= _PATIENCE:
             self._give_up(key, f"most calls have another value: {asked}")
         elif known.unmet >= _MOST_UNMET:
-            self._give_up(key, f"it asks for other values where it is traced: {asked}")
+            self._give_up(key, f"it reads other values while it is traced: {asked}")
 
     def _give_up(self, key: Any, why: str) -> Eager:
         self._signatures.pop(key, None)
@@ -241,9 +241,9 @@ class Specializing:
         name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
         line = user_origin()
         warnings.warn_explicit(
-            f"{name} runs eagerly from now on where its arguments are like these: {why}\n"
-            "Do that step outside of the jitted function, or let the values repeat (pad to one "
-            "size). calque.jit(..., specialize=False) raises an error there instead.",
+            f"{name} runs eagerly from now on for arguments like these: {why}\nDo that step "
+            "outside the jitted function, or make the values repeat (pad to one size). "
+            "calque.jit(..., specialize=False) raises an error there instead.",
             EagerWarning,
             line.file if line else "<unknown>",
             line.line if line else 0,

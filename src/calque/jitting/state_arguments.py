@@ -94,7 +94,7 @@ class Apart:
         distinct: tells objects among the arguments from those of the state; None for nothing.
     """
 
-    guarded = "arguments that are part of the state"
+    guarded = "arguments that belong to the state"
 
     def __init__(
         self,
@@ -128,7 +128,7 @@ class Apart:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "an argument is an object of the function's own state, or is none any more"
+        return "an argument now is, or no longer is, an object of the function's own state"
 
 
 def apart_of(

@@ -83,8 +83,8 @@ def record(
         except Overlap as error:
             if error.places <= own:
                 raise TraceError(
-                    "an argument is a container that the function also reaches by itself and "
-                    "changes, so its tensors cannot be distinguished from the function's own: "
+                    "an argument is a container that the function also reaches and changes in "
+                    "another way, so its tensors cannot be told apart from the function's own: "
                     "pass a copy"
                 ) from None
             own |= error.places
@@ -244,7 +244,7 @@ class Trace:
             args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
             if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):
                 raise Overlap(self.own_containers)
-            self.state.unrepeatable.append("an argument is part of the function's state")
+            self.state.unrepeatable.append("an argument belongs to the function's state")
         self.state.expect_arguments(args, kwargs, self.own_containers)
         lifted = lift(self.lifting, lambda: Outcome(self).body(fn, args, kwargs), self._watching())
         self.late: int = lifted.late

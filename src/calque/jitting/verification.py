@@ -25,12 +25,12 @@ _STREAK = 6
 _PATIENCE = 8
 """At how many calls a second trace may be put off."""
 _REMEDY = (
-    "Such a call takes as long as a trace. Do that step outside of the jitted function and pass "
-    "what it gives, or keep the number in a tensor."
+    "Each call takes as long as a trace. Do that step outside the jitted function and pass its "
+    "result, or keep the number in a tensor."
 )
 _OBJECTS = (
-    "Such a call takes as long as a trace, as a program is made for each object. Pass a dict of "
-    "what it holds, or register its class with `torch.utils._pytree.register_pytree_node` or "
+    "Each call takes as long as a trace, because a program is made for each object. Pass a dict "
+    "of its contents, or register its class with `torch.utils._pytree.register_pytree_node` or "
     "`jax.tree_util.register_dataclass`."
 )
 
@@ -65,12 +65,14 @@ class Fingerprint:
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first difference; None if there is none."""
         if not same_value(tuple(self._constants), tuple(other._constants)):
-            return f"it returns {tuple(self._constants)}, and then {tuple(other._constants)}"
+            return (
+                f"it returns {tuple(self._constants)} at first, and then {tuple(other._constants)}"
+            )
         found = program_text.difference(self._text, other._text)
         if found is None:
             return None
         before, now = map(_short, found)
-        return f"`{before}` in the first trace is `{now}` in the second"
+        return f"`{before}` in the first trace becomes `{now}` in the second"
 
 
 def _short(line: str) -> str:

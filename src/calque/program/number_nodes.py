@@ -254,7 +254,7 @@ def turned_into_float(stepping: str | None) -> TraceError:
     return unrepeatable(
         "a number that was read from a tensor is turned into a Python float",
         "inside calque.jit, where it has no value",
-        "Compute with the tensor, or read it outside of the jitted function.",
+        "Compute with the tensor, or read it outside the jitted function.",
     )
 
 

@@ -152,7 +152,7 @@ class FoundPlacementGuard:
         count: how many leaves a call has.
     """
 
-    guarded = "placements of tensors at places that the function rebinds"
+    guarded = "placements of tensors that the function rebinds"
 
     def __init__(
         self,

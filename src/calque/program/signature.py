@@ -138,8 +138,8 @@ def value_key(leaf: Any) -> Any:
         hash(leaf)
     except TypeError:
         raise TypeError(
-            f"an argument is {kind.__name__}, which cannot be hashed: a program is compiled for "
-            "each such value. Pass an array, a tuple, a number or another value that cannot change"
+            f"an argument of type {kind.__name__} cannot be hashed, but a program is compiled "
+            "for each value of it. Pass an array, a tuple, a number or another immutable value"
         ) from None
     return (kind, leaf)
 
@@ -148,7 +148,7 @@ def difference(old: Any, new: Any) -> str:
     """Returns what differs in two signatures: containers, modes, sharing, then each leaf."""
     if isinstance(new[0], Structure) and not isinstance(old[0], Structure):
         names = ", ".join(sorted(kind.__name__ for kind in new[0].opened))
-        return f"objects are compared by what they hold from now on ({names})"
+        return f"objects are compared by their contents from now on ({names})"
     if type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return "the call has a different argument structure or count"
     if old[1] != new[1]:
@@ -156,7 +156,7 @@ def difference(old: Any, new: Any) -> str:
     # Where objects are taken apart, the places are not those of arguments any more.
     opened = isinstance(new[0], Structure)
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
-        place = "a value that the arguments hold" if opened else f"argument {index}"
+        place = "a value in the arguments" if opened else f"argument {index}"
         if _is_another(before, now):
             return f"{place} now refers to a different {type(now.value).__name__} object"
         if isinstance(before, Called) and isinstance(now, Called) and before != now:
@@ -233,7 +233,7 @@ def _spoken(key: Any) -> str:
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:
-        return f"a numpy value of shape {key[1]}"
+        return f"a NumPy value of shape {key[1]}"
     _, shape, stride, dtype, device, gradient, *attributes = key
     requires = ", requires_grad" if gradient else ""
     said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"

@@ -42,7 +42,7 @@ class Source:
         Raises:
             LookupError: the input is none of the forward's; who runs the program has the array.
         """
-        raise LookupError(f"the arguments of a call do not tell {self}")
+        raise LookupError(f"{self} is not among the arguments of a call")
 
     @property
     def memory(self) -> Cell | int | None:
@@ -115,7 +115,7 @@ class UnrepeatedSource(_OnDevice):
 class StorageSource(_OnDevice):
     """The whole storage behind an argument, or behind what is handed in like one."""
 
-    heading = "state, found anew at each call"
+    heading = "state, looked up at each call"
 
     def array(self, leaves: Leaves) -> Any:
         """The array of the storage."""

@@ -72,8 +72,9 @@ def _own(array: jax.Array) -> dict[Offsets, Any]:
 def _write_items(tensor: torch.Tensor, fqn: str, _: object) -> list[WriteItem]:
     if jax.process_count() > 1 and not torch.distributed.is_initialized():
         raise RuntimeError(
-            "torch.distributed.checkpoint in several processes: they have to agree on who writes "
-            "what. Call torch.distributed.init_process_group('calque') first"
+            "torch.distributed.checkpoint in several processes needs a process group, to agree "
+            "on which process writes what: call torch.distributed.init_process_group('calque') "
+            "first"
         )
     array: Any = cell_of(tensor).array
     owners, own = _owners(array), jax.process_index()

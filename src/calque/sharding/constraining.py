@@ -65,7 +65,7 @@ def _expanded(entries: tuple[Any, ...], ndim: int) -> list[Any]:
     """The entries, with what `...` stands for."""
     count = sum(entry is ... for entry in entries)
     if count > 1:
-        raise ValueError("`...` stands for all dimensions that are left: write it once")
+        raise ValueError("`...` stands for all remaining dimensions: write it only once")
     free = ndim - len(entries) + 1
     spec: list[Any] = []
     for entry in entries:

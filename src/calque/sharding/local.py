@@ -57,7 +57,7 @@ def local(tensor: torch.Tensor) -> list[Part]:
     """
     check_tensor("local", tensor, on_device=True)
     if active.trace is not None:
-        raise no_value(tensor, "asked for its parts (calque.sharding.local)")
+        raise no_value(tensor, "passed to calque.sharding.local")
     array = read(tensor.detach())
     shards = sorted(array.addressable_shards, key=lambda one: one.device.id)
     return [Part(one.device, one.index, host_tensor(one.data)) for one in shards]
@@ -130,9 +130,7 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
         sharding = sharding_of(spec, shape, mesh)
     except ValueError as error:
         if not or_whole:
-            raise ValueError(
-                f"{error}; a last, smaller batch is left out by drop_last=True"
-            ) from None
+            raise ValueError(f"{error}; drop_last=True leaves out a smaller last batch") from None
         sharding = NamedSharding(mesh, P())
     spread.exists = True
     with x64():

@@ -59,7 +59,7 @@ def materialize(
     """
     check_module("materialize", module)
     if init is not None and not callable(init):
-        raise TypeError(f"init= is a function of a module, not {init!r}")
+        raise TypeError(f"init= must be a function of a module, not {init!r}")
     places = places_of(module, plan, mesh_or_latest(mesh))
     on_meta = {id(one.tensor) for one in places if one.tensor.is_meta}
     if init is None:
@@ -104,8 +104,8 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
     ]
     if lacking:
         raise ValueError(
-            f"no reset_parameters says what values these get: {', '.join(lacking)}. Give "
-            "materialize a function init(module) that sets them, or give their class the method"
+            f"no reset_parameters method initializes these tensors: {', '.join(lacking)}. Pass a "
+            "function init(module) that sets them, or add the method to their class"
         )
 
 

@@ -51,7 +51,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
     """
     found = devices_of(devices)
     if not axes:
-        raise ValueError("a mesh has at least one axis: mesh(dp=8)")
+        raise ValueError("a mesh needs at least one axis: mesh(dp=8)")
     sizes = sizes_of(axes)
     free = [name for name, size in sizes.items() if size == -1]
     known = math.prod(size for size in sizes.values() if size != -1)
@@ -60,8 +60,8 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
     if min(sizes.values()) < 1 or math.prod(sizes.values()) != len(found):
         said = ", ".join(f"{name}={size}" for name, size in axes.items())
         raise ValueError(
-            f"mesh({said}) does not fit the {len(found)} devices that there are: the sizes "
-            "multiply to their number (one of them may be -1). On a CPU more devices are had by "
+            f"mesh({said}) does not fit the {len(found)} available devices: the product of the "
+            "sizes must be their number (one size may be -1). To get more devices on a CPU, set "
             "XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX starts"
         )
     types = (AxisType.Auto,) * len(sizes)
@@ -80,7 +80,7 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
     check_mesh(given)
     found = given if given is not None else _latest.mesh
     if found is None:
-        raise ValueError("no mesh was made yet: call calque.sharding.mesh(dp=8) first")
+        raise ValueError("there is no mesh yet: call calque.sharding.mesh(dp=8) first")
     return found
 
 
@@ -147,13 +147,13 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
     partition = spec(shape, mesh) if callable(spec) else spec
     if not isinstance(partition, PartitionSpec):
         check_spec(spec)
-        raise ValueError(f"{spec!r} gives {partition!r}, which is no spec of the kind P('dp')")
+        raise ValueError(f"{spec!r} returned {partition!r}, which is not a spec such as P('dp')")
     check_entries(partition)
     named = [axis for entry in partition for axis in axes_of(entry)]
     for axis in named:
         size_of(mesh, axis)
     if len(set(named)) < len(named):
-        raise ValueError(f"{_said(partition)} splits two dimensions over one axis of the mesh")
+        raise ValueError(f"{_said(partition)} splits two dimensions over the same mesh axis")
     _check(mesh, partition, shape)
     return NamedSharding(mesh, _shortest(partition))
 
@@ -181,8 +181,8 @@ def _check(mesh: Any, spec: PartitionSpec, shape: tuple[int, ...]) -> None:
         if shape[dimension] % count:
             raise ValueError(
                 f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "
-                f"devices evenly, as {_said(spec)} asks: pad it, split another dimension, or use "
-                "sharding.along, which leaves such tensors whole"
+                f"devices evenly, as {_said(spec)} requires: pad it, split another dimension, or "
+                "use sharding.along, which leaves such tensors whole"
             )
 
 

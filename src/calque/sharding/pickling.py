@@ -25,9 +25,9 @@ def device_of(platform: str, number: int) -> Any:
     found = [device for device in jax.devices(platform) if device.id == number]
     if not found:
         raise RuntimeError(
-            f"what was pickled names the {platform} device {number}, and JAX has "
-            f"{len(jax.devices(platform))} here. Give the process as many devices, or load it with "
-            "a mesh made here: keep sizes and specs in the object, not the mesh"
+            f"the pickled mesh uses {platform} device {number}, but JAX has "
+            f"{len(jax.devices(platform))} here. Run with as many devices, or pickle sizes and "
+            "specs instead of the mesh and create the mesh here"
         )
     return found[0]
 

@@ -48,8 +48,8 @@ def _joined(plan: SavePlan, distributed: bool) -> SavePlan:
         made[name] = one = own[0] if len(own) == 1 else _box(name, own)
         if not distributed and tuple(one.tensor_data.chunk.sizes) != tuple(whole):  # type: ignore[union-attr]
             raise NotImplementedError(
-                f"{name} is spread over {jax.process_count()} processes, each of which would write "
-                "a file of its own under the same name: HuggingFaceStorageWriter(..., "
+                f"{name} is spread over {jax.process_count()} processes, each of which would "
+                "write its own file under the same name: use HuggingFaceStorageWriter(..., "
                 "save_distributed=True, enable_consolidation=True)"
             )
     rest = [item for item in plan.items if item.index.fqn not in made]
@@ -65,9 +65,9 @@ def _box(name: str, parts: list[WriteItem]) -> WriteItem:
     sizes = torch.Size(e - b for b, e in zip(begin, end, strict=True))
     if sizes.numel() != sum(c.sizes.numel() for c in chunks):
         raise NotImplementedError(
-            f"the devices of this process hold parts of {name} that are not one block, as a file "
-            "of safetensors has: save it by torch.distributed.checkpoint's own writer, or spread "
-            "it otherwise"
+            f"the devices of this process hold parts of {name} that do not form one block, as a "
+            "safetensors file requires: use torch.distributed.checkpoint's own writer, or place "
+            "the tensor differently"
         )
     index = BoxIndex(name, torch.Size(begin), sizes=tuple(sizes))
     data: Any = parts[0].tensor_data

@@ -47,7 +47,7 @@ class StateGuard:
             which equal ones may have taken the place of the old.
     """
 
-    guarded = "what variables, attributes and containers hold"
+    guarded = "contents of variables, attributes and containers"
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class StateGuard:
         """Returns what the first row that differs held and holds."""
         found = self.first_difference()
         if found is None:
-            return "a variable changed"
+            return "a variable has changed"
         row, key = found
         before, now = row.before.get(key, MISSING), row.get(key)
         if all(v is MISSING or type(v) in SCALARS for v in (before, now)):

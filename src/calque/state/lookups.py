@@ -40,7 +40,7 @@ class Everything(Collection[str]):
         return sys.maxsize  # never fewer than the namespace has
 
     def __iter__(self) -> Iterator[str]:
-        raise TypeError("they are not counted up")
+        raise TypeError("these names cannot be enumerated")
 
 
 _LOOK_UP = (

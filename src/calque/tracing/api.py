@@ -114,13 +114,13 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
     elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
         if not callable(root):
             raise SymbolicTraceError(
-                f"{root!r} is neither a module nor a function.\n"
-                "Trace a function, a module, or another object that can be called."
+                f"{root!r} is not callable.\nTrace a function, a module, or another callable "
+                "object."
             )
         root = function_of(root)
     if isinstance(root, LazyModuleMixin) and root.has_uninitialized_params():
         raise SymbolicTraceError(
-            f"{name} has parameters without a shape, which its first call gives them.\n"
+            f"{name} has uninitialized parameters, which get their shapes in its first call.\n"
             "Call it once before tracing it."
         )
 

@@ -41,9 +41,9 @@ def by_tracer(
         "export": lambda: _exported(root, args, kwargs),
     }
     if name not in (*tracers, "auto"):
-        raise ValueError(f"tracer is {name!r}, and not one of {', '.join((*tracers, 'auto'))}")
+        raise ValueError(f"tracer must be one of {', '.join((*tracers, 'auto'))}, not {name!r}")
     if name not in ("symbolic", "auto") and not (args or kwargs):
-        raise TypeError(f"tracer={name!r} needs the arguments of a call")
+        raise TypeError(f"tracer={name!r} needs example inputs")
     if name != "auto":
         graph, refused = tracers[name](), {}
     else:
@@ -74,7 +74,7 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
     if len(errors) == 1 or not isinstance(last, TraceError):
         raise last  # what the program itself raises when it runs
     listed = "\n".join(f"{name}: {why}" for name, why in refused.items())
-    raise SymbolicTraceError(f"no tracer is faithful to this program.\n{listed}") from None
+    raise SymbolicTraceError(f"no tracer can capture this program faithfully.\n{listed}") from None
 
 
 def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:

@@ -136,7 +136,7 @@ class ViewGraph:
         ends = {end for edge in self.edges for end in (edge.source, edge.target)}
         unknown += sorted(ends - self.node.keys())
         if unknown:
-            raise ValueError(f"there is no {', '.join(map(repr, unknown))} in the graph")
+            raise ValueError(f"the graph has no {', '.join(map(repr, unknown))}")
 
     @cached_property
     def node(self) -> dict[str, ViewNode]:

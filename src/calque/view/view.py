@@ -125,14 +125,14 @@ class View:
             return graphviz.picture(self.dot(), ending[1:])
         if ending not in _FORMATS:
             known = ", ".join((*_FORMATS, *_PICTURES))
-            given = repr(ending) if ending else "a file without an ending"
-            raise ValueError(f"a view is saved as one of {known}, not as {given}")
+            given = repr(ending) if ending else "a file without an extension"
+            raise ValueError(f"a view can be saved as {known}, not as {given}")
         return getattr(self, _FORMATS[ending])()
 
     def _depth(self, depth: int | None) -> int | None:
         depth = self.depth if depth is None else depth
         if depth is not None and not (isinstance(depth, int) and depth >= 1):
-            raise ValueError(f"depth is a number of levels, at least 1, and not {depth!r}")
+            raise ValueError(f"depth must be an integer of at least 1, not {depth!r}")
         return depth
 
 

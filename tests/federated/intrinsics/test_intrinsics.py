@@ -393,14 +393,14 @@ WRONG = {
         "takes a value at CLIENTS",
     ),
     "sum of nothing placed": ("int32", lambda v: fed.federated_sum(v), "and is given int32"),
-    "sum of booleans": ("{bool}@CLIENTS", lambda v: fed.federated_sum(v), "takes numbers"),
+    "sum of booleans": ("{bool}@CLIENTS", lambda v: fed.federated_sum(v), "expects numbers"),
     "mean of integers": ("{int32}@CLIENTS", lambda v: fed.federated_mean(v), "takes floats"),
     "max of complex": ("{complex64}@CLIENTS", lambda v: fed.federated_max(v), "real numbers"),
-    "sum of sequences": ("{int32*}@CLIENTS", lambda v: fed.federated_sum(v), "takes numbers"),
+    "sum of sequences": ("{int32*}@CLIENTS", lambda v: fed.federated_sum(v), "expects numbers"),
     "vector weights": (
         "{float32[2]}@CLIENTS",
         lambda v: fed.federated_mean(v, v),
-        "A weight is one real number",
+        "Pass one real number",
     ),
     "broadcast of clients": (
         "{int32}@CLIENTS",
@@ -410,9 +410,9 @@ WRONG = {
     "value of what is placed": (
         "int32@SERVER",
         lambda v: fed.federated_value(v, CLIENTS),
-        "places what lives nowhere",
+        "expects a value that is not placed",
     ),
-    "no placement": ("int32", lambda v: fed.federated_value(v, "CLIENTS"), "is no placement"),
+    "no placement": ("int32", lambda v: fed.federated_value(v, "CLIENTS"), "is not a placement"),
     "zip of two places": (
         "<{int32}@CLIENTS,int32@SERVER>",
         lambda v: fed.federated_zip(v),
@@ -424,7 +424,7 @@ WRONG = {
         "begins with int32, and a step gives float32",
     ),
     "no function": ("{int32}@CLIENTS", lambda v: fed.federated_map(3, v), "takes a function"),
-    "sum of a tensor": ("int32", lambda v: fed.sequence_sum(v), "takes a sequence"),
+    "sum of a tensor": ("int32", lambda v: fed.sequence_sum(v), "expects a sequence"),
 }
 
 
@@ -478,7 +478,7 @@ def test_nan_that_no_client_holds_is_found(chunk: int) -> None:
         (fed.federated_sum, one, ([1.0, np.inf, -np.inf],)),
         (fed.federated_mean, two, ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0])),
     ]:
-        with pytest.raises(ClientError, match="infinite values or weights of clients make NaN in"):
+        with pytest.raises(ClientError, match="infinite values or weights of clients give NaN in"):
             run(function, types, *args, chunk=chunk)
         assert np.isnan(run(function, types, *args, chunk=chunk, check=False))
     assert run(fed.federated_sum, one, [1.0, np.inf], chunk=chunk) == np.inf

@@ -353,7 +353,7 @@ def test_numbers_of_clients_are_integers() -> None:
 
 def test_numbers_of_clients_are_not_negative() -> None:
     process = learning.fed_avg(make_model(), **COMMON)
-    with pytest.raises(ValueError, match="numbers of clients are from 0"):
+    with pytest.raises(ValueError, match="client numbers must be between 0"):
         process.next(process.initialize(), make_data(), clients=[0, 1, 2, -1])
 
 

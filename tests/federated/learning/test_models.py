@@ -183,7 +183,7 @@ def test_a_state_of_another_process_is_refused() -> None:
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"a model is a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module"):
         learning.fed_avg(nn.Linear)  # type: ignore[arg-type]
 
 
@@ -275,7 +275,7 @@ def test_batches_that_cannot_be_are_refused(options: dict[str, int]) -> None:
 
 def test_examples_without_labels_are_refused() -> None:
     process = learning.fed_avg(nn.Linear(4, 3))
-    with pytest.raises(ClientError, match="no x or no y"):
+    with pytest.raises(ClientError, match="must have x and y"):
         process.next(process.initialize(), [{"x": np.ones((2, 4), np.float32)}])
 
 
@@ -328,7 +328,7 @@ def test_data_that_are_no_list_of_labelled_examples_are_refused() -> None:
     for wrong in (client, (one for one in [client])):
         with pytest.raises(ClientError, match="Pass a list with the examples of each"):
             process.next(process.initialize(), wrong)
-    with pytest.raises(ClientError, match="no x or no y"):
+    with pytest.raises(ClientError, match="must have x and y"):
         learning.Evaluation(module)(process.initialize(), [{"x": client["x"]}])
 
 

@@ -46,18 +46,24 @@ def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: learning.fed_avg(model(), client_optimizer=-0.1), "learning rate is at least 0"),
-        (lambda: learning.mime_lite(model(), learning_rate=-0.1), "learning rate is at least 0"),
-        (lambda: learning.mime_lite(model(), momentum=1.0), "momentum is at least 0"),
-        (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal term is at least 0"),
+        (
+            lambda: learning.fed_avg(model(), client_optimizer=-0.1),
+            "learning rate must be at least 0",
+        ),
+        (
+            lambda: learning.mime_lite(model(), learning_rate=-0.1),
+            "learning rate must be at least 0",
+        ),
+        (lambda: learning.mime_lite(model(), momentum=1.0), "momentum must be at least 0"),
+        (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal must be at least 0"),
         (lambda: learning.scaffold(model(), clients=0), "at least one client"),
         (
             lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
-            "learning rate is positive",
+            "learning_rate must be positive",
         ),
         (lambda: run(model().requires_grad_(False)), "there is nothing to train"),
-        (lambda: learning.fed_avg(model()).initialize(-1), "a seed is a whole number"),
-        (lambda: learning.fed_avg(model()).initialize(0.5), "a seed is a whole number"),
+        (lambda: learning.fed_avg(model()).initialize(-1), "seed must be a non-negative integer"),
+        (lambda: learning.fed_avg(model()).initialize(0.5), "seed must be a non-negative integer"),
     ],
 )
 def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) -> None:
@@ -66,7 +72,7 @@ def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) ->
 
 
 def test_a_class_of_losses_is_no_loss() -> None:
-    with pytest.raises(TypeError, match="pass what it makes"):
+    with pytest.raises(TypeError, match="an instance of a loss class"):
         learning.fed_avg(model(), nn.CrossEntropyLoss)  # type: ignore[arg-type]
 
 
@@ -91,12 +97,12 @@ def test_seeds_of_more_than_32_bits_are_not_alike() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: run(rounds=-1), "no numbers of rounds"),
-        (lambda: run(every=0), "no numbers of rounds"),
+        (lambda: run(rounds=-1), "rounds must be a non-negative integer"),
+        (lambda: run(every=0), "every an integer of at least 1"),
         (lambda: run(participants=0.5), "cannot take part"),
         (lambda: run(evaluate=lambda state: {"a": np.ones(2)}), "dict of numbers"),
         (lambda: learning.load(model(), model().state_dict()), "a state of a process, not Ord"),  # type: ignore[arg-type]
-        (lambda: learning.stage([DataLoader([GOOD])]), "Pass its dataset"),  # type: ignore[arg-type]
+        (lambda: learning.stage([DataLoader([GOOD])]), "Pass the dataset"),  # type: ignore[arg-type]
     ],
 )
 def test_mistakes_are_told_at_the_users_line(wrong: Any, said: str) -> None:
@@ -145,7 +151,7 @@ def test_clients_that_jax_traces_are_refused() -> None:
     staged = learning.stage([GOOD, GOOD])
     process = learning.fed_avg(model())
     jitted = jax.jit(process.next)
-    with pytest.raises(TypeError, match="JAX traces the numbers of the clients"):
+    with pytest.raises(TypeError, match="client numbers of a round are traced"):
         jitted(process.initialize(), staged, np.array([3, 4]))
 
 

@@ -94,15 +94,15 @@ def test_spaces_do_not_matter(loose: str, compact: str) -> None:
     [
         ("", "a type is missing", 0),
         ("flot32", "float32 is one", 0),
-        ("int32 int32", "the type ends before this", 6),
+        ("int32 int32", "does not belong to the type", 6),
         ("<a=int32", "',' is missing", 8),
         ("{float32}", "'@' is missing", 9),
         ("{float32}@WORKERS", "CLIENTS or SERVER", 10),
-        ("float32[2,-1]", "no part of a type", 10),
+        ("float32[2,-1]", "not part of a type", 10),
         ("(int32)", "'->' is missing", 6),
         ("float32[a]", "a size", 8),
         ("<a=>", "a type is missing", 3),
-        ("int32 $", "no part of a type", 6),
+        ("int32 $", "not part of a type", 6),
         ("CLIENTS", "no dtype", 0),
     ],
 )

@@ -44,9 +44,9 @@ def refuse(*_: object) -> NoReturn:
 def _remedy() -> str:
     """Returns what to do in a forked process, by what has forked it."""
     if torch.utils.data.get_worker_info() is None:
-        return "start the process with the 'spawn' method, or keep to CPU tensors in it"
+        return "start the process with the 'spawn' method, or use only CPU tensors in it"
     return (
-        "in a DataLoader's workers, let the data set and collate_fn make CPU tensors, and move the "
+        "in a DataLoader's workers, let the dataset and collate_fn make CPU tensors, and move the "
         'batch in the training loop: `batch.to("jax")`'
     )
 

@@ -46,8 +46,8 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: jax.numpy.asarray makes "
-            "an array of a number or list, jax.tree.map(calque.to_jax, tree) of a tree of tensors"
+            f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: use jax.numpy.asarray "
+            "for a number or list, jax.tree.map(calque.to_jax, tree) for a tree of tensors"
         )
     if tensor.device.type == "jax":
         return read(tensor)
@@ -55,11 +55,11 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     if copy or plain.device.type != "cpu":
         return host_array(plain.cpu())
     if not plain.is_contiguous():
-        raise RuntimeError("copy=False: the memory of a tensor with gaps cannot be shared with JAX")
+        raise RuntimeError("copy=False: a tensor with gaps in its memory cannot share it with JAX")
     with x64():
         array = jax.dlpack.from_dlpack(plain)
     if array.size and array.unsafe_buffer_pointer() != plain.data_ptr():
-        raise RuntimeError("copy=False: the memory of the tensor is not aligned as JAX needs it")
+        raise RuntimeError("copy=False: the tensor's memory is not aligned as JAX requires")
     return array
 
 
@@ -86,8 +86,8 @@ def to_torch(
     """
     if not isinstance(array, Array):
         raise TypeError(
-            f"to_torch takes a jax.Array, not {type(array).__name__}: torch.as_tensor makes a "
-            "tensor of a number, a list or a NumPy array"
+            f"to_torch takes a jax.Array, not {type(array).__name__}: use torch.as_tensor for a "
+            "number, a list or a NumPy array"
         )
     torch_dtype(array.dtype)
     device = torch.device(device)

@@ -93,8 +93,8 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def _moved(gradients: Any) -> None:
     raise RuntimeError(
-        "a parameter moved to or from the jax device between the forward pass and the backward "
-        "pass: its gradient would be lost. Move the module before the forward pass, or after "
+        "a parameter was moved to or from the jax device between the forward and the backward "
+        "pass, so its gradient would be lost. Move the module before the forward pass, or after "
         "the backward pass"
     )
 

@@ -23,7 +23,7 @@ from calque.upstream import torch_internals
 
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
-_FORKED = ", device='jax', not to be read in a forked process"
+_FORKED = ", device='jax', not readable in a forked process"
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
@@ -57,9 +57,9 @@ def refuse_read(texts: dict[str, Any]) -> None:
     """Refuse a program that is another one when its texts have other words."""
     places = " or ".join(dict.fromkeys(str(origin) for origin in texts.values() if origin))
     raise TraceError(
-        f"{places}{': ' if places else ''}the text of a tensor is read and has no values while "
-        "the function is traced: with another text the function computes something else.\n"
-        "Compare the tensor itself, or read the text outside of the function."
+        f"{places}{': ' if places else ''}the text of a tensor is read, but it has no values "
+        "while the function is traced, and what the function computes depends on that text.\n"
+        "Compare the tensor itself, or read the text outside the function."
     )
 
 
@@ -99,8 +99,8 @@ def _described(tensor: Tensor) -> str:
 def _read() -> Exception:
     return unrepeatable(
         "the text of a tensor is read",
-        "and has no values while the function is traced",
-        "Compare the tensor itself, or read the text outside of the function.",
+        "but it has no values while the function is traced",
+        "Compare the tensor itself, or read the text outside the function.",
     )
 
 
@@ -112,8 +112,9 @@ def refuse_kept(text: str) -> None:
         if shown in text:
             place = f"{origin}: " if origin else ""
             raise TraceError(
-                f"{place}text with a tensor in it outlives the traced function, and would not "
-                f"have its values: {shown}.\nKeep or return the tensor, and make the text outside."
+                f"{place}a string made from a tensor outlives the traced function, but does not "
+                f"contain the tensor's values: {shown}.\nKeep or return the tensor, and make the "
+                "string outside the function."
             )
 
 

@@ -52,5 +52,5 @@ def _contents(tensor: torch.Tensor) -> str | None:
             f"{index}: {torch_internals.tensor_str._tensor_str(host_tensor(part), _INDENT)}"
         )
     if len(shards) > _MOST:
-        lines.append(f"and {len(shards) - _MOST} parts more")
+        lines.append(f"and {len(shards) - _MOST} more parts")
     return ("\n" + " " * _INDENT).join(lines)

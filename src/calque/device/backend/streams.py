@@ -22,7 +22,7 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
         where = torch.device("jax" if device is None else device)
         if where.type != "jax" or where.index not in (None, 0):
-            raise RuntimeError(f"a stream of the jax device cannot be one of {where}")
+            raise RuntimeError(f"a stream of the jax device cannot belong to {where}")
         return super().__new__(cls, torch.device("jax", 0))
 
 
@@ -66,7 +66,7 @@ class Event(torch.Event):
         if not (self._is_timed and getattr(end_event, "_is_timed", False)):
             raise RuntimeError("both must be events of torch.jax with enable_timing=True")
         if self._recorded is None or end_event._recorded is None:
-            raise RuntimeError("both events must be recorded before elapsed_time is asked")
+            raise RuntimeError("both events must be recorded before elapsed_time is called")
         return (end_event._recorded - self._recorded) * 1e3
 
 

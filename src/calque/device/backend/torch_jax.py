@@ -54,7 +54,7 @@ def set_device(device: Any) -> None:
     index = _index(device)
     own = int(os.environ.get("LOCAL_RANK", "0")) if jax.distributed.is_initialized() else 0
     if index not in (0, own):
-        raise RuntimeError(f"the jax device has index 0 only, not {index}")
+        raise RuntimeError(f"the jax device has only index 0, not {index}")
 
 
 def _index(device: Any) -> int:

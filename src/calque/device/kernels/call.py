@@ -312,7 +312,7 @@ def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
     given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
     return unrepeatable(
         f"{rule.name} of {given}",
-        "gives a shape that depends on the values, which one XLA program cannot",
+        "returns a shape that depends on values, which one XLA program cannot do",
         MASK,
     )
 

@@ -133,7 +133,9 @@ class _Call:
             with torch_c.AutoDispatchBelowAutograd():
                 results = _called(self.op, args)
             if _request.answer is None:
-                raise CalqueError(f"a dispatch mode kept {self.op} from the jax device")
+                raise CalqueError(
+                    f"a dispatch mode intercepted {self.op} before it reached the jax device"
+                )
             return results, *_request.answer
         finally:
             _request.wanted = _request.answer = None

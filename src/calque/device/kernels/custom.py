@@ -100,7 +100,7 @@ def _schema(name: str) -> Schema:
         return binding.schema_of(name)
     except RuntimeError:
         raise LookupError(
-            f"PyTorch has no operator {name}: define it first, with torch.library.custom_op or "
+            f"PyTorch has no operator {name}: define it first with torch.library.custom_op or "
             "torch.library.define"
         ) from None
 
@@ -128,7 +128,8 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
-                f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
+                f"the rule of {schema.name} returns {_spoken(given)}, but the operator returns "
+                f"{named}"
             )
         return results if n_written or len(wanted) > 1 else next(iter(results))
 

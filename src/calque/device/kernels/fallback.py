@@ -73,7 +73,7 @@ def _check_callable(op: OpOverload, callbacks: bool) -> None:
     """Raise UnsupportedOpError where a program cannot call back to the host for an operator."""
     if not callbacks:
         raise UnsupportedOpError(
-            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
+            f"{op.name()} has no rule, and an exported program cannot call its CPU kernel"
         )
     if not torch_c.dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
         raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
@@ -109,7 +109,8 @@ def _warn_once(op: OpOverload) -> None:
     origin = user_origin()
     place = f" (first at {origin})" if origin else ""
     warn(
-        f"{name} has no rule on the jax device: it runs on the CPU, with copies both ways{place}",
+        f"{name} has no rule on the jax device: it runs on the CPU, with copies in both "
+        f"directions{place}",
         FallbackWarning,
     )
 
@@ -256,8 +257,8 @@ def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
     shared = Counter(map(cell_of, filter(_is_device, given)))
     if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
         raise UnsupportedOpError(
-            f"{op.name()} has no rule on the jax device, and writes to an argument that shares its "
-            "memory with another: it cannot be part of a compiled function; clone one of them"
+            f"{op.name()} has no rule on the jax device and writes to an argument that shares "
+            "memory with another, so it cannot be part of a compiled function: clone one of them"
         )
 
 

@@ -71,7 +71,7 @@ def _warn(file: str, line: int, name: str, lengths: list[int]) -> None:
     met = ", ".join(map(str, lengths))
     message = (
         f"{name} was compiled for {_LENGTHS} lengths at this line ({met}): each new length "
-        "compiles all operators that meet it.\nPad to one length, or to a few (the next power "
+        "compiles every operator that uses it.\nPad to one length, or to a few (the next power "
         "of two); to generate text, use a cache of fixed length (transformers: "
         'cache_implementation="static"); torch.compile takes options={"buckets": "pow2"}.'
     )

@@ -33,7 +33,7 @@ from calque.ops.table.registry import RULES
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
-_POSITIONS = "used as a mask whose positions are asked for"
+_POSITIONS = "used as a mask whose positions are needed"
 
 
 def _on_device(index: Tensor | None) -> Tensor | None:

@@ -107,9 +107,9 @@ class Outline:
                 raise
             origin = user_origin()
             raise InternalError(
-                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "
-                f"that PyTorch allows ({type(error).__name__}: {error}).\nThis is a mistake in "
-                "calque: please report it, with what CALQUE_TRACEBACK=full shows of it."
+                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed for a "
+                f"call that PyTorch allows ({type(error).__name__}: {error}).\nThis is a bug in "
+                "calque: please report it, with the traceback that CALQUE_TRACEBACK=full shows."
             ) from error
 
     def _ask_cpu(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

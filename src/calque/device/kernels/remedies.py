@@ -22,8 +22,8 @@ _RETURN = (
 _SHOWN = "Return it from the function, and print or log it outside (`print(x)` shows its shape)."
 _LOOP = "Write the loop as torch.while_loop, with tensors for all that changes:\n{}"
 _COMPUTES = (
-    "Leave it a tensor and compute with that, return it, or let calque.jit(fn, specialize=True) "
-    "compile a program for each value."
+    "Keep it a tensor and compute with that, return it, or use calque.jit(fn, specialize=True), "
+    "which compiles a program for each value."
 )
 MASK = (
     "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask in place of a "

@@ -18,8 +18,8 @@ def refuse(op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
     origin = user_origin()
     place = f"{origin}: " if origin else ""
     raise UnsupportedOpError(
-        f"{place}{op.name()} makes or takes a sparse tensor, and the jax device has none.\n"
-        "Use a dense one (to_dense()), or keep this part on the CPU."
+        f"{place}{op.name()} makes or takes a sparse tensor, which the jax device does not "
+        "support.\nUse a dense tensor (to_dense()), or keep this part on the CPU."
     )
 
 

@@ -59,7 +59,7 @@ def cell_of_storage(storage: Storage) -> Cell:
     """
     cell = getattr(storage, "cell", None)
     if cell is None:
-        raise RuntimeError(f"a storage of device {storage.device} has no array behind it")
+        raise RuntimeError(f"a storage on device {storage.device} has no array behind it")
     return cell
 
 
@@ -156,7 +156,7 @@ def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor],
 def _getitem(self: Storage, index: Any) -> int:
     if isinstance(index, slice):
         raise RuntimeError(
-            "a slice of a jax storage would have to share its memory; use storage.cpu()[...]"
+            "a slice of a jax storage cannot share its memory; use storage.cpu()[...]"
         )
     return int(host_bytes(self)[index].item())
 
@@ -263,7 +263,7 @@ def _repr(self: Storage) -> str:
 def _no_pointer(name: str) -> Callable[..., Any]:
     def method(self: Storage, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"{name}: a storage of the jax device has no memory of its own that could be shared or "
+            f"{name}: a storage of the jax device has no host memory that could be shared or "
             "mapped; use storage.cpu()"
         )
 

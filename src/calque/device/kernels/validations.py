@@ -60,7 +60,7 @@ def _told(value: Tensor, frame: FrameType) -> bool | None:
     users = not is_library(frame.f_code.co_filename)
     if told is None or (users and not trace_checks.reported()):
         return None
-    error = RuntimeError(f"what this line asks for does not hold: {line_of(frame)}")
+    error = RuntimeError(f"the condition of this line does not hold: {line_of(frame)}")
     _refuse(~value if told else value, error, users)
     return told
 

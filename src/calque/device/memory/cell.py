@@ -165,8 +165,8 @@ def other_device(tensor: torch.Tensor) -> str:
     """The remedy for a tensor of another device among those of this one."""
     where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
     return (
-        f'The tensor of shape {tuple(tensor.shape)} on {where} has to move: `x.to("jax")`, or of '
-        'a model that was left there `model.to("jax")`.'
+        f"The tensor of shape {tuple(tensor.shape)} on {where} has to be moved to the jax "
+        'device: `x.to("jax")`, or `model.to("jax")` if the model was left there.'
     )
 
 

@@ -119,6 +119,6 @@ def check_device(device: torch.device | None) -> None:
     """Raise RuntimeError where a device of an index other than 0 is asked for."""
     if device is not None and device.index:
         raise RuntimeError(
-            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
-            "several of JAX's devices by a mesh)"
+            f"there is no device {device}: the jax device has only index 0 (use a mesh to spread "
+            "arrays over several of JAX's devices)"
         )

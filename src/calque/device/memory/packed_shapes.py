@@ -25,7 +25,7 @@ def shapes_of(results: Any) -> np.ndarray:
         if isinstance(tensor, torch.Tensor):
             words += [1 + _DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape]
     if len(words) > _SIZE:
-        raise ValueError(f"the shapes of {len(words)} tensors and axes are too many to describe")
+        raise ValueError(f"there are too many tensors and axes to describe: {len(words)}")
     return np.array(words + [0] * (_SIZE - len(words)), np.int64)
 
 

@@ -30,10 +30,11 @@ def check_here(array: Any, use: str) -> None:
         return
     raise ElsewhereError(
         f"a tensor of shape {tuple(array.shape)} and dtype {array.dtype}{where(array)} is {use}, "
-        f"but process {jax.process_index()} of {jax.process_count()} holds a part of it only. In "
-        "every process, take calque.sharding.gather(tensor), which is whole in each; or reduce it "
-        "first (its sum() is everywhere). calque.sharding.local(tensor) is the part that is here, "
-        "and torch.distributed.checkpoint saves each process's own part"
+        f"but process {jax.process_index()} of {jax.process_count()} holds only a part of it. In "
+        "every process, call calque.sharding.gather(tensor), which gives the whole tensor to "
+        "each; or reduce it first (its sum() is available everywhere). "
+        "calque.sharding.local(tensor) gives the part in this process, and "
+        "torch.distributed.checkpoint saves each process's own part"
     )
 
 

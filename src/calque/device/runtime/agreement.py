@@ -77,8 +77,8 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
     everyone = process_allgather(np.frombuffer(np.int64(len(hosts)).tobytes(), np.uint32))
     if _others(everyone):
         raise DisagreementError(
-            "the processes do not run the same program: they called it with "
-            "different numbers of values of their own"
+            "the processes do not run the same program: they called it with different numbers of "
+            "process-local values"
         )
     for host, each in zip(hosts, np.swapaxes(process_allgather(digests), 0, 1)):
         others = _others(each)
@@ -102,8 +102,8 @@ def check_program(name: str, digest: bytes, placement: Sharding) -> None:
         raise DisagreementError(
             f"the processes do not run the same program: {name!r} of process "
             f"{', '.join(map(str, others))} differs from that of process 0. A Python number, a "
-            "shape or a branch (a learning rate, the length of a process's own data, the rank) is "
-            "a part of a compiled program: use one that is the same in every process"
+            "shape or a branch (a learning rate, the length of a process's own data, the rank) "
+            "is part of a compiled program: use the same one in every process"
         )
 
 
@@ -130,9 +130,9 @@ def check_shapes(host: np.ndarray) -> None:
         said = [bytes(one).decode().strip() for one in everyone]
         each = "; ".join(f"process {rank}: {one}" for rank, one in enumerate(said))
         raise DisagreementError(
-            f"the processes bring batches of different shapes or dtypes ({each}). Each brings as "
-            "many rows: a DistributedSampler sees to it, and drop_last=True leaves out a last, "
-            "smaller batch"
+            f"the processes have batches of different shapes or dtypes ({each}). Each needs as "
+            "many rows: use a DistributedSampler, and drop_last=True to leave out a smaller "
+            "last batch"
         )
 
 
@@ -150,12 +150,12 @@ def _others(everyone: Any) -> list[int]:
 def _disagreement(host: np.ndarray, others: list[int]) -> DisagreementError:
     name = "a tensor" if _names.current is None else f"{_names.current!r}"
     if host.dtype == np.uint64 and host.shape == (2,):
-        name = "the random state, which is"
+        name = "the random state"
     ranks = ", ".join(map(str, others))
     return DisagreementError(
         f"{name} of shape {host.shape} and dtype {host.dtype} is not the same in all processes: "
-        f"that of process {ranks} differs from that of process 0. What is spread over a mesh or "
-        "replicated is one value of the whole program: give torch.manual_seed the same seed in "
-        "every process, and load the same file. A process's own part of a batch goes through "
-        "calque.sharding.loader"
+        f"that of process {ranks} differs from that of process 0. A tensor that is spread over a "
+        "mesh or replicated is one value of the whole program: pass the same seed to "
+        "torch.manual_seed in every process, and load the same file. For a process's own part "
+        "of a batch, use calque.sharding.loader"
     )

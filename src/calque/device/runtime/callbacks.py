@@ -24,7 +24,7 @@ _WORD = np.dtype(np.uint32)
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64)))
 _COMPLEX = np.dtype(np.complex128)
 
-_KEPT = "calque keeps exception {}."
+_KEPT = "calque stored exception {}."
 _MOST_KEPT = 64
 _exceptions: OrderedDict[int, BaseException] = OrderedDict()
 _numbers = itertools.count()

@@ -79,8 +79,9 @@ class _Kept:
                 self._again += 1
                 if self._again == self.most:
                     logger.warning(
-                        "eager calls use more than %d programs in turn, and XLA compiles them "
-                        "again and again: raise torch.jax.set_max_programs, or jit the function",
+                        "eager calls need more than %d programs in turn, so XLA compiles them "
+                        "again and again: raise the limit with torch.jax.set_max_programs, or "
+                        "jit the function",
                         self.most,
                     )
             return Entry(value, table, key, self._serial)
@@ -146,7 +147,7 @@ def set_max_programs(count: int) -> None:
             f"{count!r}"
         )
     if count < 1:
-        raise ValueError(f"at least one program has to be kept, not {count}")
+        raise ValueError(f"set_max_programs expects at least 1 program, not {count}")
     _kept.bound(count)
 
 

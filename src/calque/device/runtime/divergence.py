@@ -78,7 +78,7 @@ def difference(own: int, mine: State, other: int, others: State, waits: float) -
             )
     if others.ended and others.count < mine.count and waits > _PATIENCE:
         return (
-            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, and "
+            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, but "
             f"process {other} has ended after {others.count}"
         )
     return None
@@ -151,8 +151,8 @@ class Watch:
                 self._hinted = mine.count
                 _say(
                     f"process {own} has waited {waits:.0f} s in its program {mine.count}, "
-                    f"{_said(mine.last[-1])}, which process {other} has not begun: it has begun "
-                    f"{others.count}"
+                    f"{_said(mine.last[-1])}, which process {other} has not started: it has "
+                    f"started {others.count}"
                 )
 
     def _tell(self, ended: bool) -> State:
@@ -170,9 +170,9 @@ class Watch:
 
 def _leave(found: str) -> None:
     _say(
-        f"the processes do not run the same program: {found}. Every process runs every operation "
-        "on spread tensors, in the same order, also what only one of them shows or saves. This "
-        "process ends"
+        f"the processes do not run the same program: {found}. Every process must run every "
+        "operation on spread tensors, in the same order, even if only one of them prints or "
+        "saves the result. This process exits"
     )
     os._exit(1)
 

@@ -38,7 +38,7 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
     try:
         return TO_NUMPY[dtype]
     except KeyError:
-        raise TypeError(f"the jax device has no dtype {dtype}") from None
+        raise TypeError(f"the jax device does not support dtype {dtype}") from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:

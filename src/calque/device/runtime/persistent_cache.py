@@ -78,7 +78,7 @@ def compilation_cache(
     True
     """
     if max_bytes < 0:
-        raise ValueError(f"max_bytes is a number of bytes, not {max_bytes}")
+        raise ValueError(f"max_bytes must be a number of bytes, not {max_bytes}")
     if directory is not _UNCHANGED:
         _use(None if directory is None else Path(directory).expanduser(), max_bytes)
     current = getattr(jax.config, _DIRECTORY)
@@ -103,7 +103,7 @@ def install() -> None:
         return
     warn(
         f"compiled programs are not kept for the next process: {folder} {reason}. Choose another "
-        f'folder by {VARIABLE}, or {VARIABLE}="off"',
+        f'folder with {VARIABLE}, or set {VARIABLE}="off"',
         CacheWarning,
     )
 
@@ -143,11 +143,11 @@ def _unusable(folder: Path) -> str | None:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
     except OSError as error:
-        return f"cannot be made ({error.strerror})"
+        return f"cannot be created ({error.strerror})"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written to"
+        return "is not writable"
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        return "belongs to another user, whose programs would be run"
+        return "belongs to another user, whose programs would run"
     return None
 
 

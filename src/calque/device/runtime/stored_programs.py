@@ -62,8 +62,8 @@ class Store:
                 self._writes = False
                 warn(
                     f"compiled programs cannot be kept in {self.folder} ({error}): the next "
-                    "process compiles them again. Choose another folder by CALQUE_CACHE_DIR or "
-                    'calque.compilation_cache, or CALQUE_CACHE_DIR="off"',
+                    "process compiles them again. Choose another folder with CALQUE_CACHE_DIR "
+                    'or calque.compilation_cache, or set CALQUE_CACHE_DIR="off"',
                     CacheWarning,
                 )
 

@@ -68,7 +68,7 @@ class BucketedGraph:
         self._merging = False
         try:
             if aliases:
-                raise Unpaddable("a result is a view at a place that varies")
+                raise Unpaddable("a result is a view whose offset varies")
             self._graph = FunctionalGraph(graph, buckets, returned)
         except Unpaddable as reason:
             self._refuse(reason)
@@ -129,7 +129,7 @@ class BucketedGraph:
         self._graph = None
         said = str(reason).strip().partition("\n")[0]
         unpadded.append(said)
-        logger.info("a graph is compiled for each size by itself, and not for buckets: %s", said)
+        logger.info("a graph is compiled for each size instead of for buckets: %s", said)
 
 
 def _partition(sizes: Any) -> tuple[int, ...]:

@@ -29,7 +29,7 @@ class Buckets:
     def __init__(self, option: Any, graph: fx.GraphModule) -> None:
         by_dimension = option if isinstance(option, Mapping) else None
         if by_dimension is not None and not all(isinstance(d, int) for d in by_dimension):
-            raise ValueError("the keys of buckets are dimensions of inputs, which are integers")
+            raise ValueError("the keys of buckets must be integers: dimensions of inputs")
         chosen = {d: _rule(o) for d, o in (by_dimension or {}).items()}
         everywhere = _rule(option) if by_dimension is None else None
         self.rules: dict[str, Rule] = {}
@@ -79,6 +79,6 @@ def _rule(option: Any) -> Rule:
         sizes = sorted(option)
         return lambda size: next((n for n in sizes if n >= size), size)
     raise ValueError(
-        f"buckets={option!r} is not understood: 'pow2', a list of sizes, or a dict of such by "
-        "dimension"
+        "buckets must be 'pow2', a list of sizes, or a dict from dimensions to either, not "
+        f"{option!r}"
     )

@@ -32,10 +32,9 @@ from calque.program.shared_memory import restrided, tensor_over
 
 Tensor = torch.Tensor
 _UNKNOWN = (
-    "a view is returned at a place that varies from call to call, and where it lies in the memory "
-    "that it views is not known: the argument that it views is written here and has gaps in its "
-    "memory or another order of axes. Return a clone() of the view, or pass a clone() of the "
-    "argument."
+    "the function returns a view whose offset varies from call to call, and its position in "
+    "memory is not known: the argument it views is written here and is not contiguous. Return a "
+    "clone() of the view, or pass a clone() of the argument."
 )
 Maker = Callable[[Array], Tensor]
 """What makes an output a tensor with memory of its own."""

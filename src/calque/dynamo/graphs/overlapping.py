@@ -20,8 +20,8 @@ from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 _OTHERWISE = (
-    "a compiled function writes to an argument, and its arguments overlap in memory otherwise than "
-    "when it was compiled: this call runs uncompiled. Pass a clone() of one of them."
+    "a compiled function writes to an argument, and its arguments overlap in memory differently "
+    "than when it was compiled, so this call runs uncompiled. Pass a clone() of one of them."
 )
 
 

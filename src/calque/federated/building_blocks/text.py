@@ -91,7 +91,7 @@ def _leaf(block: bb.BuildingBlock) -> str:
             return f"comp#{block.name}"
         case bb.Literal():
             return _array(block.value)
-    raise TypeError(f"{block!r} is no leaf")
+    raise TypeError(f"{block!r} is not a leaf")
 
 
 def _array(value: np.ndarray) -> str:

@@ -94,9 +94,9 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
         if not _conforms(result, block.type.result):
             found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", result)
             raise type_error(
-                f"the function {block.name!r} gives {block.type.result} when it is traced, and "
-                f"{jax.tree.leaves(found)} for these arguments",
-                "Declare the sizes of its parameters, so that its result is known.",
+                f"the function {block.name!r} returned {block.type.result} when it was traced, "
+                f"but {jax.tree.leaves(found)} for these arguments",
+                "Declare the sizes of its parameters, so that its result type is known.",
             )
         return result
 

@@ -44,7 +44,7 @@ class Check:
     what: str
     origin: Origin | None
     of_all: bool = False
-    remedy: str = "Look at what this client holds"
+    remedy: str = "Check this client's data"
     of_server: bool = False
 
 
@@ -185,7 +185,7 @@ class _Pass:
         flag = has_nan((server, same))
         if flag is None:
             return []
-        what = "values on the server have NaN before that"
+        what = "values on the server contained NaN before that"
         self.checks.append(Check(what, None, of_server=True))
         return [jnp.where(flag, 0, NOBODY).astype(jnp.int32)]
 
@@ -209,8 +209,8 @@ class _Pass:
         for name, reducer in reducers.items():
             flag = has_nan(results[name]) if isinstance(reducer, Sum) else None
             if flag is not None:
-                what = f"infinite values or weights of clients make NaN in {_spoken(calls[name])}"
-                remedy = "Look at what clients hold"
+                what = f"infinite values or weights of clients give NaN in {_spoken(calls[name])}"
+                remedy = "Check the clients' data"
                 self.checks.append(Check(what, calls[name].origin, of_all=True, remedy=remedy))
                 failed.append(jnp.where(flag, 0, NOBODY).astype(jnp.int32))
         return failed
@@ -220,7 +220,7 @@ class _Pass:
         if not self.layout.clients and not reducer.of_none:
             place = f"{call.origin}: " if call.origin else ""
             raise ClientError(
-                f"{place}there are no clients for {_spoken(call)}, which has no result then.\n"
+                f"{place}there are no clients for {_spoken(call)}, so it has no result.\n"
                 "Pass the values of at least one client."
             )
         return reducer
@@ -268,7 +268,7 @@ class _Pass:
                 environment[name] = evaluate(call, environment)
                 if _is(call, "federated_select"):
                     keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
-                    check = Check("has a key that is below 0, or not below max_key", call.origin)
+                    check = Check("has a key that is negative or not below max_key", call.origin)
                     failing.append((check, ((keys < 0) | (keys >= limit)).any()))
             given = {name: r.of_client(environment) for name, r in reducers.items()}
             kept = {name: environment[name] for name in self.stage.kept}
@@ -279,7 +279,7 @@ class _Pass:
                         argument = argument.children()[0]  # type: ignore[union-attr]
                     kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
         for one in overflows:
-            what = f"has integers whose sum does not fit {one.dtypes}, for sequence_sum"
+            what = f"has integers whose sum does not fit {one.dtypes} in sequence_sum"
             failing.append((Check(what, one.origin, remedy=OF_SEQUENCE), one.flag))
         failing += self._failing(given, kept, reducers)
         self.checks[:] = [check for check, _ in failing]
@@ -296,12 +296,12 @@ class _Pass:
             shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
-                what = f"gives NaN to {_spoken(calls[name])}"
+                what = f"passes NaN to {_spoken(calls[name])}"
                 failing.append((Check(what, calls[name].origin), flag))
         for name, reducer in reducers.items():
             flag = reducer.violated(given[name])
             if flag is not None:
-                what = f"gives {_spoken(calls[name])} more than its bits"
+                what = f"passes {_spoken(calls[name])} a value that does not fit its bits"
                 failing.append((Check(what, calls[name].origin), flag))
         return failing
 

@@ -76,7 +76,8 @@ class Program:
         for kind in (program.parameter_type, program.result.type):
             if kind is not None and any(isinstance(t, FunctionType) for t in walk(kind)):
                 raise type_error(
-                    f"a computation of type {program.type} cannot run: it takes or gives functions",
+                    f"a computation of type {program.type} cannot run, because it takes or "
+                    "returns functions",
                     "Call it inside another computation.",
                 )
         normal = transform(program)
@@ -145,8 +146,8 @@ class Program:
             given = self.options.data or {}
             if one.uri not in given:
                 raise type_error(
-                    f"the data {one.uri!r} of type {one.type} is not given",
-                    f"Call .configured(data={{{one.uri!r}: ...}}) before.",
+                    f"the data {one.uri!r} of type {one.type} is missing",
+                    "Call .configured(data={{one.uri!r}: ...}) first.",
                 )
             data[one.uri] = hold(given[one.uri], one.type, f"the data {one.uri!r}")
             counts |= count_clients(data[one.uri], one.type)
@@ -155,7 +156,7 @@ class Program:
         if len(counts) > 1:
             raise type_error(
                 f"the arguments are of {' and '.join(map(str, sorted(counts)))} clients",
-                "All that is placed at CLIENTS is for the same number of them.",
+                "All arguments placed at CLIENTS must have the same number of clients.",
             )
         clients = next(iter(counts), -1)
         if self.options.mesh is None or clients < 0:
@@ -214,8 +215,8 @@ class Program:
     def _layout(self, clients: int) -> Layout:
         if clients < 0:
             raise type_error(
-                "nothing says how many clients there are: no argument is placed at CLIENTS",
-                "Say it: computation.configured(clients=10).",
+                "the number of clients is not known: no argument is placed at CLIENTS",
+                "Set it: computation.configured(clients=10).",
             )
         mesh, axis = self.options.mesh, self.options.axis
         if mesh is not None and axis is None:
@@ -242,7 +243,7 @@ class Program:
             )
             error = ClientError(
                 f"{place}{who}{check.what}{earlier}.\n{check.remedy}; "
-                "computation.configured(check=False) does not look for such clients."
+                "computation.configured(check=False) turns this check off."
             )
             error.position = None if check.of_all else client
             raise error

@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
     what: str
     flag: Any
-    remedy: str = "Look at what clients hold"
+    remedy: str = "Check the clients' data"
 
 
 class Reducer:

@@ -97,7 +97,7 @@ class WeightedMean(Sum):
         )
 
     def refused(self, running: Any) -> Refusal | None:
-        return Refusal("the weights of all clients add up to zero", sums.results(running)[-1] == 0)
+        return Refusal("the weights of all clients sum to zero", sums.results(running)[-1] == 0)
 
 
 class Reduce(Reducer):
@@ -198,8 +198,8 @@ class SecureSum(Reducer):
             if clients * ((1 << self.bits) - 1) > room:
                 raise type_error(
                     f"the sum of {clients} clients' values of {self.bits} bits may not fit {dtype}",
-                    f"At most {room // clients if clients else room} per client fit: use fewer "
-                    "bits, or a wider dtype.",
+                    f"Values of at most {room // clients if clients else room} per client fit: "
+                    "use fewer bits, or a wider dtype.",
                 )
             return total.astype(dtype)
 

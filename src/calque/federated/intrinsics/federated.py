@@ -53,8 +53,8 @@ def federated_value(value: Any, placement: PlacementLiteral) -> Value:
     block = to_block(value)
     if isinstance(block.type, FederatedType):
         raise type_error(
-            f"federated_value places what lives nowhere, and is given {block.type}",
-            "Use federated_broadcast to bring it from the server to the clients.",
+            f"federated_value expects a value that is not placed, not {block.type}",
+            "Use federated_broadcast to send it from the server to the clients.",
         )
     uri = f"federated_value_at_{placement_of(placement).value.lower()}"
     result = FederatedType(block.type, placement, True)
@@ -153,8 +153,8 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
     member = weights.type.member if isinstance(weights.type, FederatedType) else None
     if not isinstance(member, TensorType) or member.shape or member.dtype.kind not in "iufV":
         raise type_error(
-            f"federated_mean weighs {argument.type} with {weights.type}",
-            "A weight is one real number on each client.",
+            f"federated_mean cannot weight {argument.type} by {weights.type}",
+            "Pass one real number for each client as the weight.",
         )
     both = unnamed(argument, weights)
     return bind(intrinsic_call("federated_weighted_mean", both, _at_server(argument)))
@@ -199,8 +199,8 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
     merged = function_of(merge, pair(start.type, start.type), "federated_aggregate")
     if not is_assignable(start.type, result_of(merged)):
         raise type_error(
-            f"merge takes and gives {start.type}, and gives {result_of(merged)}",
-            "It gives what zero is.",
+            f"merge must return {start.type}, but returns {result_of(merged)}",
+            "Return a value of the type of zero.",
         )
     reported = function_of(report, start.type, "federated_aggregate")
     parts = unnamed(argument, start, step, merged, reported)
@@ -265,7 +265,8 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
     assert isinstance(keys.type, FederatedType) and isinstance(whole.type, FederatedType)
     if not is_assignable(to_type("int32[?]"), keys.type.member):
         raise type_error(
-            f"the keys of federated_select are {keys.type}", "They are {int32[n]}@CLIENTS."
+            f"the keys of federated_select have type {keys.type}",
+            "Pass keys of type {int32[n]}@CLIENTS.",
         )
     chosen = function_of(select, pair(whole.type.member, INT32), "federated_select")
     limit = whole_number(max_key, "max_key of federated_select")

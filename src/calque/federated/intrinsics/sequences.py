@@ -60,8 +60,8 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
         step = function_of(op, pair(start.type, element), "sequence_reduce")
         if not is_assignable(start.type, result_of(step)):
             raise type_error(
-                f"sequence_reduce begins with {start.type}, and a step gives {result_of(step)}",
-                "A step gives what zero is.",
+                f"sequence_reduce starts with {start.type}, but a step returns {result_of(step)}",
+                "Return a value of the type of zero.",
             )
         return bind(intrinsic_call("sequence_reduce", unnamed(block, start, step), start.type))
 
@@ -87,8 +87,8 @@ def sequence_sum(sequence: Any) -> Value:
         element = _element(block, "sequence_sum")
         if any(isinstance(t, TensorType) and t.dtype.kind == "b" for t in walk(element)):
             raise type_error(
-                f"sequence_sum takes numbers, and is given {block.type}",
-                "Convert the elements: sequence_map.",
+                f"sequence_sum expects a sequence of numbers, not {block.type}",
+                "Convert the elements with sequence_map.",
             )
         return bind(intrinsic_call("sequence_sum", block, element))
 
@@ -106,5 +106,5 @@ def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any
 
 def _element(block: BuildingBlock, what: str) -> Any:
     if not isinstance(block.type, SequenceType):
-        raise type_error(f"{what} takes a sequence, and is given {block.type}", "Pass T*.")
+        raise type_error(f"{what} expects a sequence, not {block.type}", "Pass T*.")
     return block.type.element

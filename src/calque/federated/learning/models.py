@@ -70,11 +70,11 @@ class Model:
         self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor] | None = None
     ) -> None:
         if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"a model is a torch.nn.Module, not {module!r}")
+            raise TypeError(f"expected a torch.nn.Module, not {module!r}")
         if loss is not None and (isinstance(loss, type) or not callable(loss)):
             raise TypeError(
-                f"a loss is a function of the output and y, not {loss!r}.\nOf a class of losses, "
-                "pass what it makes: torch.nn.CrossEntropyLoss(reduction='none')."
+                f"loss must be a function of the output and y, not {loss!r}.\nPass an instance "
+                "of a loss class: torch.nn.CrossEntropyLoss(reduction='none')."
             )
         module = opened(module)
         loss = loss or _cross_entropy
@@ -129,7 +129,7 @@ class Model:
             if name in self.frozen:
                 raise TraceError(
                     f"forward writes to the parameter {name!r}, which requires no gradient, so "
-                    "that no client sends it.\nMake it a buffer: register_buffer."
+                    "clients do not send it.\nMake it a buffer: register_buffer."
                 )
         return Losses(
             losses,
@@ -199,8 +199,8 @@ def _examples_shown(examples: Mapping[str, Any]) -> Iterator[None]:
             shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), examples)
             parts = (f"{name} is {to_type(shapes[name])}" for name in ("x", "y"))
             error.add_note(
-                f"Of each client's example, {' and '.join(parts)}; the module gets batches of "
-                f"{count_of(examples)} of them."
+                f"For an example of each client, {' and '.join(parts)}; the module gets batches "
+                f"of {count_of(examples)} examples."
             )
         raise
 
@@ -216,7 +216,8 @@ def _require_one_each(losses: Any, target: Any) -> None:
     if losses.shape != (count,):
         raise type_error(
             f"the loss of {count} examples is of shape {list(losses.shape)}",
-            "Give one number for each example: reduction='none', and a mean over other axes.",
+            "Return one number for each example: use reduction='none', and take the mean over "
+            "other axes.",
         )
 
 

@@ -82,7 +82,8 @@ def _hooks(name: str, parameter: torch.nn.Parameter) -> list[Callable[..., Any]]
     """The hooks of a parameter, which copies of it have not."""
     if parameter._post_accumulate_grad_hooks:
         raise TypeError(
-            f"the parameter {name!r} has a hook that runs when its gradient has been accumulated, "
-            "which clients do not do.\nUse register_hook, or an optimizer that does the same."
+            f"the parameter {name!r} has a hook that runs after its gradient is accumulated, but "
+            "clients do not accumulate gradients.\nUse register_hook, or an optimizer that does "
+            "the same."
         )
     return list((parameter._backward_hooks or {}).values())

@@ -177,9 +177,9 @@ def _require_no_buffers(changing: frozenset[str]) -> None:
     if changing:
         names = ", ".join(map(repr, sorted(changing)))
         raise TypeError(
-            f"clients change the buffers {names}, and the server takes the mean of buffers without "
-            "noise, so that the aggregator could not keep its promise of privacy.\n"
-            "Use a module without them: GroupNorm, or BatchNorm with track_running_stats=False."
+            f"clients change the buffers {names}, but the server averages buffers without noise, "
+            "so the aggregator could not guarantee privacy.\nUse a module without such buffers: "
+            "GroupNorm, or BatchNorm with track_running_stats=False."
         )
 
 
@@ -196,8 +196,8 @@ def _require_like(joined: Any, change: Type) -> None:
 
     if found != change and (None in fields(change) or fields(found) != fields(change)):
         raise type_error(
-            f"the aggregator gives {found} for values of type {change}",
-            "It gives a value like that which each client sends.",
+            f"the aggregator returned {found} for values of type {change}",
+            "Return a value of the type that each client sends.",
         )
 
 

@@ -34,15 +34,15 @@ def labelled(data: Any) -> Staged:
         fields = staged.elements
         names = sorted(map(str, fields)) if isinstance(fields, dict) else type(fields).__name__
         raise ClientError(
-            f"the examples of clients have no x or no y: they are {names}.\n"
-            "Pass dicts with both, under these names."
+            f"the examples of clients must have x and y, but have {names}.\nPass dicts with "
+            "these two keys."
         )
     odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
     if odd:
         raise ClientError(
-            f"the examples of clients have fields that nothing uses: {', '.join(map(str, odd))}.\n"
-            "Pass dicts with x and y. Several inputs of the module are a dict as x; what the loss "
-            "takes beside the labels, such as weights, belongs in a dict as y."
+            f"the examples of clients have unused fields: {', '.join(map(str, odd))}.\nPass "
+            "dicts with x and y. For several inputs of the module, make x a dict; for inputs of "
+            "the loss beside the labels, such as weights, make y a dict."
         )
     return staged
 
@@ -72,11 +72,10 @@ def stage(data: Any, padded: bool = True) -> Any:
         return data
     if not isinstance(data, list | tuple):
         raise ClientError(
-            f"the data of all clients are a {type(data).__name__}.\n"
-            "Pass a list with the examples of each."
+            f"the data must be a list with the examples of each client, not {type(data).__name__}."
         )
     if not data:
-        raise ClientError("there are no clients.\nPass a list with the examples of each.")
+        raise ClientError("there are no clients.\nPass a list with the examples of each client.")
     clients = _without_gaps([_examples(one, number) for number, one in enumerate(data)])
     element = element_type(clients[0], leading=1)
     kind = SequenceType(element)
@@ -117,8 +116,8 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
     counts, capacities, devices = found.T
     if len(set(counts.tolist())) > 1 or counts[0] % max(devices[0], 1):
         raise ClientError(
-            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\n"
-            "Give each process as many clients, a multiple of its devices."
+            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\nGive "
+            "each process the same number of clients, a multiple of its number of devices."
         )
     sharding = NamedSharding(mesh, PartitionSpec(axis))
 
@@ -140,8 +139,8 @@ def _examples(data: Any, client: int) -> Any:
     """
     if isinstance(data, DataLoader):
         raise ClientError(
-            f"the data of client {client} are a DataLoader, and batches are made by the process.\n"
-            "Pass its dataset: loader.dataset."
+            f"the data of client {client} are a DataLoader, but the process makes the batches.\n"
+            "Pass the dataset: loader.dataset."
         )
     if not isinstance(data, Dataset):
         return data
@@ -157,7 +156,9 @@ def _examples(data: Any, client: int) -> Any:
     try:
         return jax.tree.map(lambda *leaves: np.stack([_on_host(one) for one in leaves]), *rows)
     except ValueError as error:
-        raise ClientError(f"the examples of client {client} differ: {error}") from None
+        raise ClientError(
+            f"the examples of client {client} differ in structure, shape or dtype: {error}"
+        ) from None
 
 
 def _on_host(leaf: Any) -> np.ndarray:
@@ -173,7 +174,7 @@ def _without_gaps(clients: list[Any]) -> list[Any]:
     """
     known = next((one for one in clients if one is not None), None)
     if known is None:
-        raise ClientError("no client has examples.\nPass a list with the examples of each.")
+        raise ClientError("no client has examples.\nPass a list with the examples of each client.")
     if all(one is not None for one in clients):
         return clients
     none = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], known)

@@ -86,8 +86,8 @@ class TorchOptimizer:
         if searching is not None:
             if not known:
                 raise TypeError(
-                    "LBFGS computes the loss anew as often as it likes, but here are gradients "
-                    "only.\nUse it on the clients of fed_avg or fed_opt."
+                    "LBFGS recomputes the loss within a step, but only gradients are available "
+                    "here.\nUse it on the clients of fed_avg or fed_opt."
                 )
             loss = known["value_fn"]
             new, state = searching.step(
@@ -140,7 +140,9 @@ class TorchOptimizer:
         if not isinstance(made, torch.optim.LBFGS):
             return None
         if any(jnp.iscomplexobj(leaf) for leaf in leaves):
-            raise TypeError("LBFGS takes no complex parameters here.\nUse another optimizer.")
+            raise TypeError(
+                "LBFGS does not support complex parameters here.\nUse another optimizer."
+            )
         return Lbfgs(made)
 
     def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
@@ -184,7 +186,7 @@ def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 found[f"{name!r} of param group {index}"] = value
     for name, value in optimizer.state.items():
         if not isinstance(name, torch.Tensor):
-            found[f"{name!r} of the state of no parameter"] = value
+            found[f"{name!r} of a state that belongs to no parameter"] = value
     for name, value in vars(optimizer).items():
         if isinstance(value, int | float) and name != "_opt_called":  # which schedulers set
             found[f"the attribute {name!r}"] = value
@@ -198,10 +200,9 @@ def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> N
         tensors = isinstance(value, torch.Tensor) or isinstance(old, torch.Tensor)
         if value is not old and (tensors or value != old):
             raise TypeError(
-                f"a step of {type(optimizer).__name__} changes {name}, which the next step of a "
-                "client or the server would not see.\n"
-                "Keep what counts in the state of a parameter, as tensors; a rate that changes, "
-                "too."
+                f"a step of {type(optimizer).__name__} changes {name}, but the next step of a "
+                "client or the server would not see that.\nKeep it as a tensor in the state of "
+                "a parameter, also a learning rate that changes."
             )
 
 
@@ -210,7 +211,7 @@ def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     odd = [name for name, part in state.items() if not isinstance(part, torch.Tensor | None)]
     if odd:
         raise TypeError(
-            f"an optimizer keeps {odd[0]!r}, which is no tensor, so that clients cannot use it.\n"
-            "Use another one, or one of optax."
+            f"an optimizer keeps {odd[0]!r}, which is not a tensor, so clients cannot use it.\n"
+            "Use another optimizer, or one from optax."
         )
     return {name: part.detach() for name, part in state.items() if part is not None}

@@ -41,8 +41,8 @@ class Batches:
     def __post_init__(self) -> None:
         if not (is_positive(self.size) and is_positive(self.epochs)):
             raise ValueError(
-                f"batches of {self.size!r} examples in {self.epochs!r} epochs cannot be.\n"
-                "Use whole numbers, of at least one example and one epoch."
+                f"batch_size and epochs must be integers of at least 1, not {self.size!r} and "
+                f"{self.epochs!r}."
             )
 
 
@@ -237,7 +237,8 @@ def require_no_writes(one: Losses, where: str) -> None:
         names = ", ".join(map(repr, sorted(one.written)))
         raise TraceError(
             f"forward writes to the parameters {names}, which would be lost: {where}.\n"
-            "Take another algorithm or optimizer, or compute with a changed copy of the parameter."
+            "Use another algorithm or optimizer, or compute with a changed copy of the "
+            "parameter."
         )
 
 
@@ -245,8 +246,8 @@ def require_no_schedule(given: Given) -> None:
     """Raise a `TypeError` where steps are to be multiplied by a schedule."""
     if given.scale is not None:
         raise TypeError(
-            "LBFGS goes by the steps that it has made, which client_schedule would change.\n"
-            "Take another optimizer, or leave the schedule out."
+            "LBFGS depends on its previous steps, which client_schedule would scale.\nUse "
+            "another optimizer, or leave the schedule out."
         )
 
 

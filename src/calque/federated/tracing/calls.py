@@ -99,8 +99,9 @@ def zip_call(argument: BuildingBlock) -> Call:
     result = zip_result(argument.type)
     if result is None:
         raise type_error(
-            f"values cannot be zipped that do not live in one place: {argument.type}",
-            "Bring them there first: federated_broadcast, federated_value, or an aggregation.",
+            f"values with different placements cannot be zipped: {argument.type}",
+            "Move them to one placement first: federated_broadcast, federated_value, or an "
+            "aggregation.",
         )
     return intrinsic_call("federated_zip", argument, result)
 
@@ -169,7 +170,7 @@ class Operator:
             shown.insert(0 if self.known[0] else 1, repr(self.known[2]))
         return type_error(
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
-            "Operands are tensors of shapes that fit, or structs of them with the same fields.",
+            "Use tensors whose shapes broadcast, or structs of them with the same fields.",
             origin=self.origin,
         )
 
@@ -222,9 +223,9 @@ def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
         return Call(_compiled(op, kinds, argument.type), argument)
     if len({block.type.placement for block in placed if isinstance(block.type, FederatedType)}) > 1:
         raise type_error(
-            f"the operator {op.name!r} is applied to values that live in different places: "
+            f"the operator {op.name!r} is applied to values with different placements: "
             + " and ".join(str(block.type) for block in operands),
-            "Bring both to one place: federated_broadcast, federated_sum or federated_mean.",
+            "Move both to one placement: federated_broadcast, federated_sum or federated_mean.",
         )
     source = placed[0] if len(placed) == 1 else zip_call(unnamed(*placed))
     whole = source.type

@@ -72,7 +72,7 @@ def required(name: str) -> Scope:
     found = current()
     if found is None:
         raise type_error(
-            f"{name} is called outside of a federated computation",
+            f"{name} is called outside a federated computation",
             "Call it in a function under @federated.computation, and call that.",
         )
     return found

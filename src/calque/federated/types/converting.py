@@ -73,7 +73,7 @@ def to_type(spec: Any) -> Type:
     if isinstance(spec, list | tuple):
         return _struct(((None, part) for part in spec), type(spec))
     raise type_error(
-        f"{spec!r} describes no type",
+        f"{spec!r} does not describe a type",
         "Use the notation ('float32[2]'), a dtype, or a dict, list or tuple of them.",
     )
 
@@ -119,7 +119,7 @@ def type_of_value(value: Any) -> Type:
         FederatedTypeError: it is no such value, or an integer too large for int32.
     """
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
-        raise type_error(f"{value} does not fit int32", "Pass a numpy integer of 64 bits.")
+        raise type_error(f"{value} does not fit int32", "Pass a 64-bit NumPy integer.")
     if (number := python_number(value)) is not None:
         return TensorType(DTYPES[_PYTHON[type(number)]])
     if isinstance(value, Mapping):
@@ -132,8 +132,8 @@ def type_of_value(value: Any) -> Type:
         return StructType(pairs, type(value))
     if not is_numeric_leaf(value):
         raise type_error(
-            f"{value!r} is no value of a federated computation",
-            "Values are arrays, tensors, numbers, and dicts, lists, tuples or dataclasses of them.",
+            f"{value!r} cannot be a value of a federated computation",
+            "Use arrays, tensors, numbers, and dicts, lists, tuples or dataclasses of them.",
         )
     return to_type(value)
 
@@ -153,7 +153,10 @@ def to_shapes(kind: Type) -> Any:
         return jax.ShapeDtypeStruct(typing.cast(tuple[int, ...], kind.shape), kind.dtype)
     if isinstance(kind, StructType):
         return rebuild(kind, [to_shapes(part) for part in kind])
-    raise type_error(f"{kind} has no shapes of arrays", "Use tensors of known sizes, and structs.")
+    raise type_error(
+        f"{kind} cannot be described by shapes of arrays",
+        "Use tensors of known sizes, and structs.",
+    )
 
 
 def rebuild(kind: StructType, values: list[Any]) -> Any:

@@ -85,7 +85,7 @@ def join(first: Type, second: Type) -> Type:
     if is_assignable(second, first):
         return second
     raise type_error(
-        f"no type takes both {first} and {second}", "Give both the same type and placement."
+        f"{first} and {second} have no common type", "Give both the same type and placement."
     )
 
 

@@ -109,7 +109,7 @@ def _by_rule(
     if len(set(cells)) < len(cells) or not all(map(is_whole, cells, closed_over)):
         raise TraceError(
             "the body of a scan or map closes over a view that requires a gradient, or over one "
-            "tensor in two ways.\nClone it before, or pass it as an argument."
+            "tensor in two ways.\nClone it first, or pass it as an argument."
         )
     found = from_jax(run)(given, list(captured), closed_over)
     return pytree.tree_unflatten(list(found), body.results)

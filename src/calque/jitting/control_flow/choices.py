@@ -69,7 +69,7 @@ class Nested(Lifting):
             return self._host_constant(tensor)
         raise unrepeatable(
             f"a CPU tensor of shape {tuple(tensor.shape)} from outside",
-            "is used in a branch that depends on a tensor of device 'jax'",
+            "is used in a branch that depends on a tensor on device 'jax'",
             "Move it to device 'jax' first.",
         )
 
@@ -88,7 +88,7 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
             result = run()
     if witness.looked_at:
         raise TraceError(
-            "a branch that depends on a tensor of device 'jax' computes with a CPU tensor from "
+            "a branch that depends on a tensor on device 'jax' computes with a CPU tensor from "
             "outside.\nMove it to device 'jax' first."
         )
     return result
@@ -290,8 +290,8 @@ def _agreeing(results: list[list[Any]]) -> list[Any]:
     specs = [[_Spec(*r) if isinstance(r, tuple) else r for r in side] for side in results]
     if specs[0] != specs[1]:
         raise TraceError(
-            f"the branches of a choice return different things: {specs[0]} and {specs[1]}.\n"
-            "Return tensors of the same shapes and dtypes both ways."
+            f"the branches return different types: {specs[0]} and {specs[1]}.\nReturn tensors of "
+            "the same shapes and dtypes from both."
         )
     return specs[0]
 
@@ -299,7 +299,7 @@ def _agreeing(results: list[list[Any]]) -> list[Any]:
 def _written_with_gradient() -> TraceError:
     return unrepeatable(
         "a tensor that takes part in autograd",
-        "is written to in a branch that depends on a tensor of device 'jax'",
+        "is written to in a branch that depends on a tensor on device 'jax'",
         "Return the new value from the `if` instead of writing it.",
     )
 

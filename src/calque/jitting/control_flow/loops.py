@@ -104,8 +104,9 @@ def _refuse_effects(nested: Nested) -> None:
     if nested.written or nested.draws:
         what = "writes to a tensor from outside" if nested.written else "draws random numbers"
         raise TraceError(
-            f"the body of a loop on device 'jax' {what} in each turn, which calque.jit cannot "
-            "repeat.\nCarry what changes; draw the random numbers before the loop."
+            f"the body of a loop on device 'jax' {what} in each iteration, which calque.jit "
+            "cannot repeat.\nMake what changes a loop variable, and draw random numbers before "
+            "the loop."
         )
 
 
@@ -118,7 +119,7 @@ def _refuse_gradients(test: Branch, body: Branch, values: tuple[Any, ...]) -> No
 
 def _no_gradient() -> TraceError:
     return TraceError(
-        "a torch.while_loop on device 'jax' has no gradient inside calque.jit: how often it "
-        "runs is not known beforehand.\nCall it under torch.no_grad(), or use a `for` loop "
-        "with a fixed number of turns."
+        "a torch.while_loop on device 'jax' has no gradient inside calque.jit, because the "
+        "number of iterations is not known in advance.\nCall it under torch.no_grad(), or use a "
+        "`for` loop with a fixed number of iterations."
     )

@@ -153,7 +153,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
-        raise TypeError(f"no fact of operators is called {', '.join(sorted(strange))}")
+        raise TypeError(f"operators have no fact called {', '.join(sorted(strange))}")
     if known:
         for name in " ".join(names).split():
             FACTS.setdefault(canonical(name), {}).update(known)

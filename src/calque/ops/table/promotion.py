@@ -203,7 +203,7 @@ class MissingDtype(TypeError):
     """The result has a dtype that PyTorch has and JAX has not."""
 
     def __init__(self, dtype: str) -> None:
-        super().__init__(f"the jax device has no dtype torch.{dtype}")
+        super().__init__(f"the jax device does not support dtype torch.{dtype}")
 
 
 def refuse(name: str, dtype: Any, *categories: int) -> None:

@@ -82,7 +82,8 @@ def truncated(value: Any) -> Any:
     """
     if isinstance(value, Array):
         raise TypeError(
-            "a size is computed from it by a factor that is no short fraction, as 1.5 and 0.25 are"
+            "a size is computed from it with a factor that is not a simple fraction such as 1.5 "
+            "or 0.25"
         )
     return math.trunc(value)
 

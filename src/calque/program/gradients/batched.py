@@ -59,7 +59,7 @@ def _legacy_level(gradient: Tensor) -> int:
     for level in range(1, _MOST_LEVELS):
         if not is_batched(remove_batch_dim(gradient, level, 1, 0)):
             return level
-    raise RuntimeError("calque.jit takes one batch of gradients, not batches of batches")
+    raise RuntimeError("calque.jit supports one batch of gradients, not batches of batches")
 
 
 def _stack(gradient: Tensor, level: int) -> Tensor:

@@ -87,7 +87,7 @@ class Higher:
         """The program that gives the gradients of a path.
 
         Raises:
-            RuntimeError: the function is not what it was at the call.
+            RuntimeError: the function has changed since the call.
         """
         known = self._known.get(path)
         if known is None:
@@ -98,7 +98,9 @@ class Higher:
         recording = self._recording
         _, inference, autocast, *_ = recording.ambient
         if recording.rewritten:
-            raise RuntimeError(_SPOKEN.format("writes tensors from outside in place, and they get"))
+            raise RuntimeError(
+                _SPOKEN.format("writes to tensors from outside in place, which then have")
+            )
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(inference))
             stack.enter_context(torch.enable_grad())
@@ -114,10 +116,10 @@ class Higher:
 
 
 _CHANGED = (
-    "calque.jit cannot take the derivative of these gradients: the function is not what it was at "
+    "calque.jit cannot take the derivative of these gradients: the function has changed since "
     "the call"
 )
-_REMEDY = "Take the gradients and their derivatives inside of the jitted function."
+_REMEDY = "Take the gradients and their derivatives inside the jitted function."
 _SPOKEN = "calque.jit cannot take the derivative of these gradients: the function {} a history"
 
 

@@ -42,8 +42,8 @@ def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
         own.setdefault((tensor.grad_fn, tensor.output_nr), index)
     if len(tensors) > MOST:
         logger.warning(
-            "a jitted function leaves %d tensors with gradients: hooks on them do not see the "
-            "gradients that reach them through each other",
+            "a jitted function returns or keeps %d tensors with gradients: hooks on one do not "
+            "see gradients that reach it through another",
             len(tensors),
         )
         starts = enumerate(tensors)

@@ -96,8 +96,8 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     if not same:
         other = "another, " if spoken(found) == repr(expected) else ""
         raise SymbolicTraceError(
-            f"{origin}: when this was recorded, {what} gave {expected}, and now it gives "
-            f"{other}{spoken(found)}; a recording follows the values that it has seen.\n"
+            f"{origin}: {what} gave {expected} when this was recorded, but gives "
+            f"{other}{spoken(found)} now; a recording is valid only for the values it has seen.\n"
             "Record again with these inputs, or keep the value a tensor."
         )
 

@@ -137,9 +137,9 @@ def _leave_compiler() -> None:
         torch._dynamo.graph_break()  # noqa: TID251  (dynamo knows it by this name)
         return
     raise SymbolicTraceError(
-        "a branch draws random numbers, and torch.cond would draw others for its gradient.\n"
-        "Call this under torch.no_grad(), put the model into evaluation mode, or draw the numbers "
-        "before the `if`."
+        "a branch draws random numbers, but torch.cond would draw different ones for its "
+        "gradient.\nCall this under torch.no_grad(), put the model in evaluation mode, or draw "
+        "the numbers before the `if`."
     )
 
 

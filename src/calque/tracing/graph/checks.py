@@ -74,7 +74,7 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
             )
         raise SymbolicTraceError(
             f"traced with {name}={expected!r}, called with {name}={found}.\n"
-            "Trace again with the new value; a graph follows one value of what is no tensor."
+            "Trace again with the new value: values that are not tensors are fixed in a graph."
         )
 
 
@@ -106,8 +106,8 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
         found = LOOKS[what](value)
         if found != (tuple(expected) if isinstance(expected, list) else expected):
             raise SymbolicTraceError(
-                f"traced with {name}.{what} = {expected}, called with {found}; the program has "
-                f"read it.\nTrace again with an example of that {what}."
+                f"traced with {name}.{what} = {expected}, called with {found}, and the program "
+                f"reads it.\nTrace again with an example that has this {what}."
             )
 
 
@@ -115,7 +115,7 @@ def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
     if not isinstance(value, torch.Tensor):
         raise SymbolicTraceError(
             f"{where}traced with a tensor for {name}, called with {value!r}.\n"
-            f"Trace again without {name}; a graph follows what the program did with a tensor."
+            f"Trace again without {name}: the graph is valid only for a tensor."
         )
 
 
@@ -133,8 +133,8 @@ def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
     _expect_a_tensor(value, name, f"{where}: ")
     if kind is not None and class_name(value) != kind:
         raise SymbolicTraceError(
-            f"{where}: traced with a {kind} for {name}, called with a {class_name(value)}; the "
-            "program asks for the class.\nTrace again with an example of that class."
+            f"{where}: traced with a {kind} for {name}, called with a {class_name(value)}, and "
+            "the program reads the class.\nTrace again with an example of that class."
         )
 
 
@@ -162,8 +162,8 @@ def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
     found = getattr(torch, name)(*args)
     if found != answer:
         raise SymbolicTraceError(
-            f"traced where torch.{name}() was {answer}, called where it is {found}; the program "
-            "has read it.\nTrace again where it is that, or keep one graph for each."
+            f"torch.{name}() was {answer} when the program was traced and read it, and is "
+            f"{found} now.\nTrace again with this setting, or keep one graph for each."
         )
 
 
@@ -187,7 +187,7 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
     if isinstance(parts, (list, tuple)) and [*value] != [*parts]:
         raise SymbolicTraceError(
             f"traced with the keys {[*parts]} in {name}, in this order, called with {[*value]}.\n"
-            "Trace again with an example of that order, or sort the keys in the program."
+            "Trace again with an example in that order, or sort the keys in the program."
         )
     if isinstance(parts, int) and len(value) != parts:
         raise SymbolicTraceError(
@@ -213,9 +213,9 @@ def expect_distinct(names: str, *values: Any) -> None:
     """
     if len({*map(id, values)}) != len(values):
         raise SymbolicTraceError(
-            f"traced with different tensors for {names}, called with one for two of them; the "
-            "program asks with `is` whether two are one.\nRecord again with that, "
-            "calque.record(program, x, x), or give copies."
+            f"traced with different tensors for {names}, called with the same tensor for two of "
+            "them, and the program compares them with `is`.\nRecord again with the same tensor, "
+            "calque.record(program, x, x), or pass copies."
         )
 
 
@@ -228,9 +228,9 @@ def expect_apart(given: torch.Tensor, *others: torch.Tensor) -> None:
     """
     if any(other is given or torch_c.is_alias_of(other, given) for other in others):
         raise SymbolicTraceError(
-            "lowered with inputs apart in memory from each other, parameters and buffers, called "
-            "with two that share it; the graph writes to one of them.\n"
-            "Give copies, or use the graph that was lowered."
+            "lowered with inputs that share no memory with each other, parameters or buffers, "
+            "called with inputs that do, and the graph writes to one of them.\nPass copies, or "
+            "use the graph before lowering."
         )
 
 

@@ -68,13 +68,13 @@ class _Writer:
         for name in sorted(names):
             if not _is_name(name):
                 raise SymbolicTraceError(
-                    f"a parameter is called {name!r}, which is no name in Python.\n"
-                    "Call the parameter something else."
+                    f"a parameter is named {name!r}, which is not a Python identifier.\nRename "
+                    "the parameter."
                 )
         if "torch" in names:
             raise SymbolicTraceError(
-                "a parameter is called torch, so that no code can name a function of PyTorch.\n"
-                "Call the parameter something else."
+                "a parameter is named torch, which hides the module torch from the generated "
+                "code.\nRename the parameter."
             )
         self._namespace._used_names |= names - set(map(repr, parameters))
 

@@ -302,7 +302,7 @@ class Assembly:
 def _lost(source: Node | None) -> SymbolicTraceError:
     origin = source.meta.get("origin") if source is not None else None
     return SymbolicTraceError(
-        f"{origin or 'somewhere'}: a tensor is made by no operator that can be seen.\n"
+        f"{origin or 'somewhere'}: a tensor is created without a visible operator.\n"
         "Use the graph as it is, without lowering."
     )
 

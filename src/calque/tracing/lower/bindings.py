@@ -54,9 +54,9 @@ class Inputs:
             for leaf in _leaves(value):
                 if not isinstance(leaf, _PLAIN):
                     raise SymbolicTraceError(
-                        f"{node.target} is given a {type(leaf).__name__}, which cannot be lowered."
-                        "\nPass tensors and numbers, in tuples, lists, dictionaries and objects of "
-                        "data classes."
+                        f"{node.target} gets a {type(leaf).__name__}, which cannot be lowered.\n"
+                        "Pass tensors and numbers, in tuples, lists, dictionaries and "
+                        "dataclasses."
                     )
 
     def ungraded(self) -> None:
@@ -118,7 +118,7 @@ def _remembered(node: Node) -> Any:
     if node.args:
         return node.args[0]
     raise SymbolicTraceError(
-        f"nothing is known of the input {node.target}.\nGive example inputs: lower(graph, x)."
+        f"the shape of the input {node.target} is not known.\nPass example inputs: lower(graph, x)."
     )
 
 

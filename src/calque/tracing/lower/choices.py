@@ -110,7 +110,7 @@ def _member(node: Any) -> Any:
 def _refuse(write: Node, choice: Node) -> None:
     write_at, choice_at = (node.meta.get("origin", "a line") for node in (write, choice))
     raise SymbolicTraceError(
-        f"{write_at}: {name_of(write)} writes to a tensor that one branch of the choice at "
-        f"{choice_at} returns as it is, but the operator for a choice returns a copy.\n"
+        f"{write_at}: {name_of(write)} writes to a tensor that one branch at {choice_at} returns "
+        "unchanged, but torch.cond returns a copy.\n"
         "Return the new tensor instead, or use the graph as it is, without lowering."
     )

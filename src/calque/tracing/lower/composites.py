@@ -88,8 +88,9 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
     if wrap and len(others) == 1 and height > step:
         if not input.is_contiguous():  # the operator writes elsewhere then
             raise SymbolicTraceError(
-                "fill_diagonal_ with wrap=True of a tensor that is not contiguous has no operators."
-                "\nCall it of x.contiguous(), or use the graph as it is, without lowering."
+                "fill_diagonal_ with wrap=True cannot be lowered for a tensor that is not "
+                "contiguous.\nCall it on x.contiguous(), or use the graph as it is, without "
+                "lowering."
             )
         for first in range(0, height, step):
             input[first : first + step].diagonal().fill_(fill_value)
@@ -159,9 +160,9 @@ def in_turn(
         return None
     if is_graded:
         raise SymbolicTraceError(
-            f"{name} reads for one tensor what it writes to another, and PyTorch's gradient of "
-            "that is the one of what was there before.\nWrite a loop over the tensors, or use the "
-            "graph as it is, without lowering."
+            f"{name} reads one tensor and writes to another that share memory, and PyTorch takes "
+            "its gradient from the values before the write.\nWrite a loop over the tensors, or "
+            "use the graph as it is, without lowering."
         )
     for i in range(len(written)):
         one = [[part[i]] if _is_list(part) else part for part in args]

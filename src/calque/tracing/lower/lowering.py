@@ -339,9 +339,8 @@ class _Replay(torch.fx.Interpreter):
             return None  # which `Assembly` keeps
         if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
             raise SymbolicTraceError(
-                "the program changes a container or an object among its arguments, which operators "
-                "cannot.\n"
-                "Return the new tensor, or write into the old one."
+                "the program changes a container or an object among its arguments, which cannot "
+                "be lowered.\nReturn the new tensor, or write into the old one."
             )
         if target is checks.expect_tensor:  # functional tensors say nothing of autograd
             looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}

@@ -48,8 +48,8 @@ def _makes_nested(encoder: nn.TransformerEncoder) -> bool:
 def nested() -> SymbolicTraceError:
     """The error for a nested tensor."""
     return SymbolicTraceError(
-        "a nested tensor has the shapes of its values, which are not known while operators are "
-        "found. Where gradients are off, nn.TransformerEncoder makes one of a padding mask.\n"
-        "Make it with enable_nested_tensor=False, or call "
-        "torch.backends.mha.set_fastpath_enabled(False); the results at the padding differ."
+        "the shapes of a nested tensor depend on values, which are not known while lowering. "
+        "With gradients off, nn.TransformerEncoder makes a nested tensor from a padding mask.\n"
+        "Create it with enable_nested_tensor=False, or call "
+        "torch.backends.mha.set_fastpath_enabled(False); results at the padding then differ."
     )

@@ -42,8 +42,8 @@ class Overlaps:
 def overlapping(what: str) -> SymbolicTraceError:
     """The error for a write through such a view."""
     return SymbolicTraceError(
-        f"{what} writes through a view of which several elements are one place in memory, and "
-        "operators without writes cannot.\nWrite to the tensor itself, or use the graph as it is, "
+        f"{what} writes through a view whose elements overlap in memory, which cannot be "
+        "lowered.\nWrite to the tensor itself, or use the graph as it is, "
         "without lowering."
     )
 

@@ -106,7 +106,7 @@ def value_of(node: Node, module: GraphModule) -> Any:
             return node.meta[key]
     if node.op == "get_attr":
         return resolve(module, str(node.target))
-    raise ValueError(f"nothing is known of the shape of {node.name}")
+    raise ValueError(f"the shape of {node.name} is not known")
 
 
 def likeness(node: Node, module: GraphModule) -> Any:

@@ -54,9 +54,9 @@ class Ungraded(TorchFunctionMode):
             return
         if id(args[1]) not in self.frozen:
             raise SymbolicTraceError(
-                f"{name} with max_norm writes to its weights where autograd does not see it, and "
-                "operators have no gradient that leaves a write out.\nLower within "
-                "torch.no_grad() for a graph that is not differentiated, or use the graph as it is."
+                f"{name} with max_norm writes to its weights where autograd does not see it, but "
+                "the gradient of the operators would include that write.\nLower within "
+                "torch.no_grad() if the graph is not differentiated, or use the graph as it is."
             )
 
 
@@ -66,8 +66,8 @@ def forward_of(
     """Runs the forward of an `autograd.Function` as operators, where no gradient is asked for."""
     if torch_c.is_grad_enabled():
         raise SymbolicTraceError(
-            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
-            "Lower within torch.no_grad() for a graph that is not differentiated."
+            f"{kind.__name__} defines its own gradient, which its operators do not have.\nLower "
+            "within torch.no_grad() if the graph is not differentiated."
         )
     if kind.setup_context is not torch.autograd.Function.setup_context:
         result = kind.forward(*args, **kwargs)

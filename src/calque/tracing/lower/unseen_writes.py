@@ -121,7 +121,7 @@ def _refuse(write: Node, use: Node) -> None:
     place = write.meta.get("origin")
     raise SymbolicTraceError(
         f"{f'{place}: ' if place is not None else ''}{name_of(write)} writes to a tensor where "
-        "autograd does not see it, and the tensor is used afterwards; operators have no gradient "
-        "that leaves a write out.\nWrite x = x + (new - x).detach(), or lower within "
-        "torch.no_grad() for a graph that is not differentiated."
+        "autograd does not see it, and the tensor is used afterwards; the gradient of the "
+        "operators would include that write.\nWrite x = x + (new - x).detach(), or lower within "
+        "torch.no_grad() if the graph is not differentiated."
     )

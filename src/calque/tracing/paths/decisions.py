@@ -120,8 +120,8 @@ def too_many(decisions: list[Decision]) -> SymbolicTraceError:
                                              *places[-2:]]  # fmt: skip
     lines = "".join(f"\n    {place}" for place in shown)
     return SymbolicTraceError(
-        f"the program decides by tensors in more than {_limit.get()} ways, at{lines}\n"
-        "Use torch.where(condition, a, b) in some of these places; or raise the limit, "
-        "`calque.trace(..., max_paths=256)`. A loop that ends when a tensor says so is a "
-        "torch.while_loop."
+        f"conditions on tensors give the program more than {_limit.get()} paths, at{lines}\nUse "
+        "torch.where(condition, a, b) in some of these places, or raise the limit: "
+        "`calque.trace(..., max_paths=256)`. Write a loop that ends by a condition on a tensor "
+        "as torch.while_loop."
     )

@@ -150,10 +150,10 @@ def _disagreement(
     sides = pair if pair is not None else _first_difference(true.args[0], false.args[0])
     lines = [f"    {word:5} {_spoken(side)}" for word, side in zip(("true:", "false:"), sides)]
     return SymbolicTraceError(
-        f"{origin}: what is returned depends on a tensor, and the two ways do not agree in "
-        "structure, shape or dtype.\n" + "\n".join(lines) + "\n"
-        "Return the same kind of value both ways: pad or cast one of them, or use a tensor "
-        "(torch.zeros_like, torch.full) in the place of a number or None."
+        f"{origin}: the returned value depends on a condition on a tensor, but the two branches "
+        "differ in structure, shape or dtype.\n" + "\n".join(lines) + "\n"
+        "Return the same kind of value from both branches: pad or cast one of them, or use a "
+        "tensor (torch.zeros_like, torch.full) instead of a number or None."
     )
 
 

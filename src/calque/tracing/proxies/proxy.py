@@ -80,7 +80,7 @@ class Proxy(torch.fx.Proxy):
             try:
                 copied.__dict__[key] = copy.deepcopy(value, memo)
             except (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError):
-                _log.warning("%s of the proxy of %s cannot be copied deeply", key, self.node.name)
+                _log.warning("deepcopy does not copy %s of the proxy of %s", key, self.node.name)
                 copied.__dict__[key] = copy.copy(value)
         return copied
 

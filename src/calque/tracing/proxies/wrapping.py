@@ -42,7 +42,7 @@ def wrap(fn_or_name: F) -> F:
         name = fn_or_name.__name__
     else:
         raise RuntimeError(
-            f"wrap takes a function or the name of one, not {type(fn_or_name).__name__}"
+            f"wrap expects a function or the name of one, not {type(fn_or_name).__name__}"
         )
     frame = inspect.currentframe()
     caller = frame.f_back if frame else None

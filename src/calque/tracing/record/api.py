@@ -172,19 +172,19 @@ def _give(
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_nested:
             kind = "nested tensor" if tensor.is_nested else f"tensor of layout {tensor.layout}"
-            recorder.problems.append(f"an argument is a {kind}, and a graph is of dense tensors")
+            recorder.problems.append(
+                f"an argument is a {kind}, but a graph supports only dense tensors"
+            )
     tape.classes = {recorder.values.of(tensor): checks.class_name(tensor) for tensor in tensors}
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(
-            f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
-            "pass it as an argument of its own"
+            f"a tensor in the argument {name} has the attribute {attribute}, which a graph does "
+            "not read; pass it as a separate argument"
         )
     if first:
         for name, tensor in _members(tape.root):
             if recorder.values.of(tensor) is not None:
-                recorder.problems.append(
-                    f"{name}, a tensor of the module's, is an argument as well"
-                )
+                recorder.problems.append(f"{name}, a tensor of the module, is also an argument")
     return bound
 
 
@@ -223,18 +223,19 @@ def _end(
             continue
         if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
-                f"{change.place}{change.name} {change.what}; a graph computes tensors, and would "
-                "not repeat that"
+                f"{change.place}{change.name} {change.what}, which a graph would not repeat"
             )
         else:
             tape.assignments.append((place, key[1], value))
-    recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
+    recorder.problems += [f"{what}, which a graph would not repeat" for what in unrepeatable]
     recorder.problems += watch.sets_generators()
     recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
-        recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
+        recorder.refuse_at(
+            place, "Python writes to the memory of a tensor (through NumPy, for instance)"
+        )
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
-        recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+        recorder.refuse_at(place, "a tensor is used that no recorded call has created")
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:

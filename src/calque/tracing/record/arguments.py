@@ -85,7 +85,9 @@ class Arguments:
         for given in objects:
             if self._hides(given, _DEPTH):
                 kind = type(given).__name__
-                self._recorder.refuse(f"a {kind} with tensors of the run inside goes to PyTorch")
+                self._recorder.refuse(
+                    f"a {kind} that contains tensors of the run is passed to PyTorch"
+                )
 
     def _hides(self, thing: Any, depth: int) -> bool:
         """Returns True if an object holds a tensor that is a value of the run."""

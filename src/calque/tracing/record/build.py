@@ -365,9 +365,9 @@ class Builder(NamingTracer):
         values = values_in(call.result) if edits else []
         if not set(values).isdisjoint([*self._env][:known]):
             raise SymbolicTraceError(
-                f"{call.origin()}: {name} gives back a tensor that it was given, so that a graph "
-                "cannot tell who uses which.\nEdit the call that made it, or record the edited "
-                "program: calque.record(..., edits=...)."
+                f"{call.origin()}: {name} returns a tensor that it was passed, so a graph cannot "
+                "tell which of the two is used.\nEdit the call that created it, or record the "
+                "edited program: calque.record(..., edits=...)."
             )
         for edit in edits:
             constant = self.get_fresh_qualname("_edit")

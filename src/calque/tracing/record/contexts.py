@@ -56,12 +56,14 @@ class RecordedContexts(Contexts):
     def change_default_dtype(self) -> None:
         """Like `Contexts.change_default_dtype`."""
         self._tracer.refuse(
-            "the default dtype is changed in the program; say dtype= where tensors are made"
+            "the program changes the default dtype; pass dtype= where tensors are created"
         )
 
     def enter_dispatch_mode(self, mode: Any) -> None:
         """Like `Contexts.enter_dispatch_mode`."""
-        self._tracer.refuse(f"{type(mode).__name__} is a dispatch mode, which no graph enters")
+        self._tracer.refuse(
+            f"{type(mode).__name__} is a dispatch mode, which cannot be part of a graph"
+        )
 
     def enter_lost_block(self, what: str, remedy: str) -> None:
         """Like `Contexts.enter_lost_block`."""

@@ -145,7 +145,7 @@ def result_of(recorder: Any, result: Any) -> Any:
     if any(is_lazy(result) for is_lazy in _LAZY):
         kind = type(result).__name__
         recorder.problems.append(
-            f"the program returns a {kind}, which computes when it is asked; return its values"
+            f"the program returns a {kind}, which computes later; return its values"
         )
         return None
     try:

@@ -55,7 +55,7 @@ def _refused(generator: MadeGenerator, method: str, *args: Any) -> Any:
     recorder: Any = tracer_of_program(3)
     if recorder is not None:
         recorder.refuse(
-            f"{method} of a torch.Generator that the program has made; use manual_seed, get_state "
-            "and set_state"
+            f"{method} is called on a torch.Generator that the program has created; use "
+            "manual_seed, get_state and set_state"
         )
     return _own(generator, method, *args)

@@ -40,7 +40,7 @@ class Edited:
             return value
         if _looks(made) != _looks(value):
             raise ValueError(
-                f"the edit of {self._name} gives {_spoken(made)} in the place of {_spoken(value)}"
+                f"the edit of {self._name} returned {_spoken(made)} instead of {_spoken(value)}"
             )
         return made
 
@@ -102,12 +102,12 @@ class Keeper:
         self._keep, self._edits = tuple(keep), dict(edits)
         for pattern in (*self._keep, *self._edits):
             if not isinstance(pattern, str):
-                raise TypeError(
-                    f"a pattern is the text of a path, such as 'layers.*', and not {pattern!r}"
-                )
+                raise TypeError(f"a pattern must be a path such as 'layers.*', not {pattern!r}")
         for pattern, edit in self._edits.items():
             if not callable(edit):
-                raise TypeError(f"the edit of {pattern} is a {type(edit).__name__}, no function")
+                raise TypeError(
+                    f"the edit of {pattern} must be a function, not {type(edit).__name__}"
+                )
         self.patterns: tuple[str, ...] = (*self._keep, *self._edits)
         self.sees_functions: bool = any(":" in pattern for pattern in self.patterns)
         self.kept: dict[str, list[Any]] = {}
@@ -171,8 +171,6 @@ def matches(name: str, pattern: str) -> bool:
 def _unmatched(pattern: str, names: Sequence[str], what: str) -> str:
     near = difflib.get_close_matches(pattern, [n for n in names if n], 5, 0.4)
     if not any(names):
-        return (
-            f"{pattern!r}: paths are those of the module that is recorded, and this is a function"
-        )
+        return f"{pattern!r}: paths name parts of a recorded module, but this is a function"
     listed = ", ".join(near or [name for name in names if name][:5])
-    return f"{pattern!r}: no {what} has such a name.\nThe nearest are {listed}."
+    return f"{pattern!r}: no {what} matches this.\nThe closest are {listed}."

@@ -95,9 +95,9 @@ def why_opened(
     return found
 
 
-_HELD = "it is given, or gives, an object that may hold tensors, or a value in it is edited"
-_CHANGED = "the program changes it, or a module in it, for the call"
-_USED = "it computes with what it is not given, or what is computed in it is used outside of it"
+_HELD = "it takes or returns an object that may hold tensors, or a value in it is edited"
+_CHANGED = "the program changes it, or a module in it, before the call"
+_USED = "it uses values that are not its arguments, or values computed in it are used outside"
 
 
 def _changed(tape: Any) -> set[ModuleCall]:
@@ -133,9 +133,9 @@ def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
         if isinstance(event, Begin) and event.call not in leaves.within:
             if has_backward_hooks(event.call.module):
                 raise SymbolicTraceError(
-                    f"{event.call.origin()}: {event.call!r} has hooks of the backward pass, and "
-                    "cannot be one node here, so that the graph would not call them.\nRecord a "
-                    "module around it, or register the hooks after the recording."
+                    f"{event.call.origin()}: {event.call!r} has backward hooks, which the graph "
+                    "would not run, because the module cannot be a single node here.\nRecord a "
+                    "module that contains it, or register the hooks after recording."
                 )
 
 

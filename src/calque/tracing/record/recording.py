@@ -168,7 +168,7 @@ class Recording:
             ValueError: no call matches a pattern.
         """
         if level not in ("module", "function", "aten"):
-            raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
+            raise ValueError(f"level must be 'module', 'function' or 'aten', not {level!r}")
         if level == "aten":
             return lowered(self.graph("function", leaf=leaf, edits=edits, follow=False))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
@@ -196,10 +196,10 @@ class Recording:
     ) -> Builder:
         if self.problems:
             listed = "\n".join(self.problems[:5])
-            hint = "What only a first call does: call the program once, then record."
+            hint = "If only the first call does this, call the program once before recording."
             if RAISED in self.problems[-1]:
-                hint = "calque.show shows what was recorded until then."
-            raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
+                hint = "calque.show shows what was recorded up to that point."
+            raise SymbolicTraceError(f"a graph cannot repeat this recording:\n{listed}\n{hint}")
         return Builder(tape, is_leaf, keeper, whole)
 
     def __str__(self) -> str:
@@ -207,7 +207,7 @@ class Recording:
 
     def __repr__(self) -> str:
         calls, modules = len(self.calls), sum(isinstance(e, Begin) for e in self._tape.events)
-        return f"<recording of {calls} calls of PyTorch and {modules} of modules>"
+        return f"<recording of {calls} calls of PyTorch functions and {modules} of modules>"
 
 
 def lowered(graph: GraphModule) -> GraphModule:
@@ -226,7 +226,7 @@ def lowered(graph: GraphModule) -> GraphModule:
         notes = "\n".join(getattr(error, "__notes__", ()))
         raise SymbolicTraceError(
             f"{type(error).__name__}: {error}\n{notes}\n"
-            "Tensors without data cannot do what the program does; use the graph of functions."
+            "The program cannot run on tensors without data; use the graph of functions."
         ) from error
 
 

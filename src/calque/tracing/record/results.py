@@ -96,7 +96,7 @@ class Results:
         if question in escapes.FREE:
             return
         if question in escapes.ADDRESSES:
-            self._recorder.refuse(f"{question} gives an address, another one in each run", call)
+            self._recorder.refuse(f"{question} returns an address, which differs in each run", call)
             return
         if call.reads_values or question in HOST:
             self._escaped(call, question, args, answer)
@@ -134,7 +134,8 @@ class Results:
         if self._strict:
             self._recorder.refusal = SymbolicTraceError(
                 f"{call.origin()}: {question} reads the value {spoken(answer)} into Python.\n"
-                "Keep it a tensor, or record without strict=True, which makes a guard of it."
+                "Keep it a tensor, or record without strict=True, so that the value becomes a "
+                "guard."
             )
             raise self._recorder.refusal
         return escape
@@ -145,7 +146,7 @@ class Results:
             call.reads = (answer_of(name, answer),)
         except NotImplementedError:
             self._recorder.refuse(
-                f"{name} gives a {type(answer).__name__}, which cannot be compared", call
+                f"{name} returns a {type(answer).__name__}, which cannot be compared", call
             )
             return
         call.what = name

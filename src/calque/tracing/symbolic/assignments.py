@@ -52,9 +52,9 @@ class Assignments:
             if name in module._buffers or name in module._parameters:
                 refuse_because(
                     self._tracer,
-                    f"self.{name} = a value of the traced program, in the place of a tensor of "
-                    "the module's state",
-                    f"Write into it, self.{name}.copy_(value), or return the value.",
+                    f"self.{name}, a parameter or buffer, is replaced by a value of the traced "
+                    "program",
+                    f"Write into it with self.{name}.copy_(value), or return the value.",
                 )
         self.note(module, name)
         return True

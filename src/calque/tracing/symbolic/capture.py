@@ -190,12 +190,13 @@ class Capture:
     def _explain(self, error: Exception, path: Path) -> None:
         if isinstance(error, TypeError) and self.tracer.examples is None:
             error.add_note(
-                "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
+                "Traced without example inputs, so sizes are not known; pass some: "
+                "calque.trace(f, x)."
             )
         if path.decisions:
             decision = path.decisions[-1]
             word = "true" if decision.answer else "false"
-            error.add_note(f"on the way where the condition at {decision.origin} is {word}")
+            error.add_note(f"on the path where the condition at {decision.origin} is {word}")
 
     def _way(self, run: Run, depth: int) -> Way:
         """Returns what a run does from a decision on, and what other runs do in its place."""
@@ -323,8 +324,7 @@ def _identical(a: Value, b: Value) -> Value:
 
 def _not_repeated(origin: Any) -> SymbolicTraceError:
     return SymbolicTraceError(
-        f"{origin}: the program decides by tensors, and did something else here when it was run "
-        "again for the other way.\n"
-        "Let what it does depend on its arguments only, not on what a run before has left behind "
-        "(a counter, a cache, random numbers of Python or numpy)."
+        f"{origin}: the program branches on tensors, but did something else here when it was run "
+        "again for the other branch.\nMake it depend only on its arguments, not on state of an "
+        "earlier run (a counter, a cache, random numbers of Python or NumPy)."
     )

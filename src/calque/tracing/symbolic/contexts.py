@@ -90,8 +90,8 @@ class Contexts:
         """Refuse a block in which code of the program's stands beneath PyTorch's operators."""
         refuse_because(
             self._tracer,
-            f"{type(mode).__name__} is a dispatch mode, which no graph enters",
-            "Enter it around the call of the graph.",
+            f"{type(mode).__name__} is a dispatch mode, which cannot be part of a graph",
+            "Enter it around calls of the graph.",
         )
 
     def enter_lost_block(self, what: str, remedy: str) -> None:
@@ -102,8 +102,8 @@ class Contexts:
         """Refuse another default dtype, which no node of a graph would set."""
         refuse_because(
             self._tracer,
-            "the default dtype is changed in the program",
-            "Say dtype= where tensors are made, or change it around the call.",
+            "the program changes the default dtype",
+            "Pass dtype= where tensors are created, or change it around the call.",
         )
 
 
@@ -188,8 +188,8 @@ def _refused_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
         tracer = tracer_of_program()
         changes_nothing = type(self) is not saved_tensors_hooks and _is_torchs(self)
         if tracer is not None and not changes_nothing:
-            what = "a block of torch.autograd.graph.saved_tensors_hooks"
-            tracer.contexts.enter_lost_block(what, "Enter it around the call of the graph.")
+            what = "torch.autograd.graph.saved_tensors_hooks"
+            tracer.contexts.enter_lost_block(what, "Enter it around calls of the graph.")
         return original(self)
 
     return enter
@@ -199,10 +199,10 @@ def _refused_level(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(*self: Any) -> Any:
         tracer = tracer_of_program()
         if tracer is not None:
-            what = "a level of torch.autograd.forward_ad"
+            what = "torch.autograd.forward_ad"
             tracer.contexts.enter_lost_block(
                 what,
-                "Make what is inside a leaf function, or enter it around the call of the graph.",
+                "Make the code inside a leaf function, or enter it around calls of the graph.",
             )
         return original(*self)
 

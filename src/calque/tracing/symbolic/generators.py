@@ -72,6 +72,6 @@ def set_within(name: str) -> str:
     """What is said of a generator whose state the program sets."""
     return (
         f"the program sets the state of the torch.Generator {name}, which a graph would not "
-        "repeat; set it outside of the program, make the generator within it, or "
-        "use torch.manual_seed"
+        "repeat; set it outside the program, create the generator within it, or use "
+        "torch.manual_seed"
     )

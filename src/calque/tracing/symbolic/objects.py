@@ -17,7 +17,7 @@ def function_of(program: Any) -> Callable[..., Any]:
     ('abc', 'abc')
     """
     if not callable(program):
-        raise TypeError(f"{program!r} is neither a module nor a function")
+        raise TypeError(f"{program!r} is not a module or a function")
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return program(*args, **kwargs)

@@ -73,9 +73,9 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracer is not None and has_proxy((*args, *kwargs.values())):
             refuse_because(
                 tracer,
-                "an operator of PyTorch that takes functions is called on traced tensors",
-                "Call torch.cond or torch.while_loop by these names; others cannot be traced. "
-                "Make the function around it a leaf: calque.tracing.wrap.",
+                "a PyTorch operator that takes functions is called on traced tensors",
+                "Only torch.cond and torch.while_loop can be traced, under these names. For "
+                "others, make the function around it a leaf: calque.tracing.wrap.",
             )
         return original(*args, **kwargs)
 
@@ -114,8 +114,8 @@ def record_loop(
     if len(results) != len(kept) or not all(map(_alike, kept, results)):
         refuse_because(
             tracer,
-            f"the body of torch.while_loop takes {_spoken(kept)} and returns {_spoken(results)}",
-            "Return what the body takes: as many tensors, of the same shapes and dtypes.",
+            f"the body of torch.while_loop takes {_spoken(kept)} but returns {_spoken(results)}",
+            "Return as many tensors as the body takes, of the same shapes and dtypes.",
         )
     captured: dict[Node, None] = {}
     branches = []

@@ -109,7 +109,7 @@ def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
             refuse_because(
                 tracer,
                 f"the argument {name} is a tensor of layout {value.layout}",
-                "A graph is of dense tensors: pass it as such, or its parts.",
+                "A graph supports only dense tensors: pass a dense one, or its parts.",
             )
         node.meta["val"] = tracer.abstract.of(value)
         tracer.assumed.add_input(node, name, checks.class_name(value))
@@ -133,8 +133,8 @@ def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     if not isinstance(value, torch.nn.Module) and _holds_tensors(value):
         refuse_because(
             tracer,
-            f"the argument {name} is a {type(value).__name__}, an object with tensors inside",
-            "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
+            f"the argument {name} is a {type(value).__name__}, an object that contains tensors",
+            "Pass the tensors themselves, or in a tuple, a list, a dictionary or a dataclass.",
         )
     return _constant(tracer, node, name, value)
 
@@ -247,7 +247,8 @@ def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> Symbo
     return SymbolicTraceError(
         f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
         f"{type(value).__name__}, which a graph cannot hold.\n"
-        "Let the function find the object by itself, or pass tensors, numbers and strings."
+        "Use the object as a global or a default of the function, or pass tensors, numbers and "
+        "strings."
     )
 
 

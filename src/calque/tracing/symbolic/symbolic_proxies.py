@@ -121,6 +121,6 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
         refuse_because(
             proxy.tracer,
-            f"{describe(proxy)} reached {func}, beneath what a symbolic trace sees",
+            f"{describe(proxy)} was passed to {func}, which a symbolic trace cannot see",
             "Make the function that calls it a leaf: calque.tracing.wrap.",
         )

@@ -224,8 +224,8 @@ class SymbolicTracer(AbstractTracer):
         """Like `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
         if self.ended:
             raise SymbolicTraceError(
-                "a value of a trace is used after the trace has ended; the traced program has put "
-                "it where the trace does not look.\nLet it return the value instead."
+                "a value of a trace is used after the trace has ended, because the traced "
+                "program stored it where the trace does not look.\nReturn the value instead."
             )
         node = super().create_node(*args, **kwargs)
         if node.op == "get_attr" and "val" not in node.meta:
@@ -254,10 +254,10 @@ class SymbolicTracer(AbstractTracer):
                 raise
             refuse_because(
                 self,
-                f"{getattr(target, '__name__', target)} is given a value of {strange}, which a "
-                "graph cannot hold",
-                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or data "
-                "classes; or let the function find the object by itself.",
+                f"{getattr(target, '__name__', target)} gets a value of {strange}, which a graph "
+                "cannot hold",
+                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or "
+                "dataclasses, or use the object as a global or a default of the function.",
             )
 
     def torch_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -71,8 +71,8 @@ def type_of(proxy: Any) -> Any:
     if not isinstance(proxy, torch.Tensor):
         refuse_because(
             proxy.tracer,
-            f"{describe(proxy)} is asked for its type, which is not known",
-            "Use isinstance(x, torch.Tensor), or give example inputs: calque.trace(f, x).",
+            f"the type of {describe(proxy)} is read, but it is not known",
+            "Use isinstance(x, torch.Tensor), or pass example inputs: calque.trace(f, x).",
         )
     return proxy.type_of_value
 

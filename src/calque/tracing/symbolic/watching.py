@@ -145,8 +145,8 @@ class Watch:
             raise SymbolicTraceError(what)
         for what in unrepeatable:
             raise SymbolicTraceError(
-                f"{what} while tracing, and never again when the graph runs.\n"
-                "Do it outside of the program, and pass what it gives as an argument."
+                f"{what} while tracing, but the graph would not repeat it.\nDo it outside the "
+                "program, and pass its result as an argument."
             )
         return changes
 
@@ -189,7 +189,10 @@ class Watch:
             if named & _NODES and "register_hook" in named:
                 found |= {"register_hook"}
             for word in sorted(found):
-                yield f"{self._place(word)}{word} of a node of autograd's, which no graph repeats"
+                yield (
+                    f"{self._place(word)}{word} is called on an autograd node, which a graph "
+                    "would not repeat"
+                )
 
     def forget(self) -> None:
         """Hold nothing of the program's any more."""
@@ -231,7 +234,7 @@ class Watch:
         for name, (read, write) in AMBIENT.items():
             before, now = self._ambient[name], read()
             if now != before:
-                what = f"is left at {now}, which was {before} before"
+                what = f"is left at {now}, but was {before} before"
                 place = self._place(f"set_{name.rpartition('.')[2]}")
                 yield Change(name, name, what, place, before, now, write), False
         for row, now in changed:
@@ -249,9 +252,9 @@ class Watch:
         values, name = list(now.values()), str(row.path)
         what = f"changes in length from {len(row.before)} to {len(now)}"
         if has_proxy(values):
-            what = "is given a value from the traced program"
+            what = "is assigned a value from the traced program"
         elif len(now) == len(row.before):
-            what = "has its members changed"
+            what = "has changed members"
         change = self._change(row, None, what, row.before, now, name)
         filled = not row.before and not has_proxy(values)
         yield change._replace(write=row.assign), filled
@@ -267,7 +270,7 @@ class Watch:
             if after is MISSING:
                 what = "is deleted"
             elif has_proxy((after,)) and not row.attribute:
-                what = "is given a value from the traced program"
+                what = "is assigned a value from the traced program"
             elif before is MISSING and not has_proxy((after,)):
                 what = f"becomes {spoken(after)}"
             else:
@@ -281,7 +284,7 @@ class Watch:
             and now.keys() == row.before.keys()
             and [*now] != [*row.before]
         ):
-            what, name = "has its keys in another order", str(row.path)
+            what, name = "has keys in a different order", str(row.path)
             yield self._change(row, None, what, row.before, now, name), False
 
     def _may_stay(self, row: Row, before: Any) -> bool:
@@ -314,7 +317,7 @@ class Watch:
             if meets_generator or "default_generator" in words:
                 found |= words & _OF_GENERATORS
             for word in sorted(found):
-                yield f"{self._place(word)}{word} reads how far random numbers are"
+                yield f"{self._place(word)}{word} reads the state of random numbers"
 
     def _place(self, name: str, pattern: str = "") -> str:
         """The line that changes what has this name, as well as the source shows it."""
@@ -352,7 +355,7 @@ def _source(code: CodeType) -> Iterator[tuple[int, str]]:
 def refusal(change: Change) -> SymbolicTraceError:
     """The error for a change that a graph would not make."""
     return SymbolicTraceError(
-        f"{change.place}{change.name} {change.what}; a graph computes tensors, and would not "
-        "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
-        "buffer and write into it. What is done in the first call only: call it once, then trace."
+        f"{change.place}{change.name} {change.what}, which a graph would not repeat.\nReturn the "
+        "value and let the caller store it, or write into a tensor that is a buffer. If only "
+        "the first call does this, call the program once before tracing."
     )

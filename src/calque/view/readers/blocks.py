@@ -41,7 +41,7 @@ def read_types(computation: PolymorphicComputation) -> ViewGraph:
         TypeError: always.
     """
     raise TypeError(
-        f"{computation.__name__} has no types, and no AST without: those of a call decide.\n"
+        f"{computation.__name__} is polymorphic: its types, and so its AST, depend on the call.\n"
         f"Show {computation.__name__}.of(...), with the types of its arguments."
     )
 

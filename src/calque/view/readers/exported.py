@@ -24,5 +24,5 @@ def read_exported(program: Exported) -> ViewGraph:
         TypeError: it was loaded from bytes, which have no graph.
     """
     if program.exported_program is None:
-        raise TypeError("a program that was loaded has no graph; see its stablehlo()")
+        raise TypeError("a loaded program has no graph; see its stablehlo()")
     return read(program.exported_program)

@@ -42,7 +42,7 @@ def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> Vi
     name = type(module).__name__ if type(module) is not GraphModule else "GraphModule"
     name = getattr(module, "_name", None) or name
     return ViewGraph(
-        str(name), "a graph of torch.fx", tuple(found.nodes), tuple(found.edges), found.groups.all()
+        str(name), "a torch.fx graph", tuple(found.nodes), tuple(found.edges), found.groups.all()
     )
 
 

@@ -59,9 +59,9 @@ def read(graph: Any, **options: Any) -> ViewGraph:
     function = find(graph)
     if function is None:
         raise TypeError(
-            f"a {type(graph).__name__} is no graph that calque knows.\n"
-            "Pass a graph module, a recording, an exported program, a federated computation, or a "
-            "module or function with the arguments of a call: calque.show(model, x)."
+            f"calque.show does not support graphs of type {type(graph).__name__}.\nPass a graph "
+            "module, a recording, an exported program, a federated computation, or a module or "
+            "function with example arguments: calque.show(model, x)."
         )
     return function(graph, **options)
 

@@ -40,7 +40,7 @@ def _gather(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padd
     for axis in indexed:
         value = first_axes(sizes, value, shape, axis)
         if is_symbolic_dim(counts[axis]) or params["mode"] == GatherScatterMode.CLIP:
-            raise Unpaddable("it reads at places along a padded axis, within its bounds")
+            raise Unpaddable("it clamps the indices it reads along a padded axis")
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:  # padding is out of bounds
         value = filled(sizes, value, indexed, _fill(value.array.dtype, params["fill_value"]))
     held = tuple(
@@ -74,7 +74,7 @@ def _gather_slice(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -
     params = equation.params
     numbers, counts = params["dimension_numbers"], params["slice_sizes"]
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:
-        raise Unpaddable("it reads a window along a padded axis that may be out of bounds")
+        raise Unpaddable("it reads a window along a padded axis, which may be out of bounds")
     starts: list[Any] = [0] * len(counts)
     for place, axis in enumerate(numbers.start_index_map):
         starts[axis] = indices.array[place]
@@ -126,7 +126,7 @@ def _scatter(
     if indices.array.ndim == 1 and combine and _is_window(numbers, shape, new):
         return _scatter_window(sizes, equation, value, indices, updates, combine)
     if params["mode"] == GatherScatterMode.CLIP or not numbers.scatter_dims_to_operand_dims:
-        raise Unpaddable("it writes to places along a padded axis, within its bounds")
+        raise Unpaddable("it clamps the indices it writes along a padded axis")
     for axis in numbers.scatter_dims_to_operand_dims:
         if value.layout[axis] is not None:
             value = first_axes(sizes, value, shape, axis)
@@ -146,7 +146,7 @@ def _scatter(
         if value.layout[axis] is None and updates.layout[row] is None:
             continue
         if shape[axis] != new[row]:
-            raise Unpaddable("a window that is padded is written")
+            raise Unpaddable("it writes a padded window")
         value, updates = aligned(sizes, (value, updates), ((axis,), (row,)))
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     for pair in pairs:

@@ -190,7 +190,7 @@ def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
         taken = []
         while size != 1:
             if not rest:
-                raise Unpaddable("it changes how axes are joined")
+                raise Unpaddable("it joins axes in a different way")
             part = rest.pop(0)
             quotient = divided(size, part)
             if quotient is None:

@@ -46,7 +46,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
     if not all(
         isinstance(n, int | np.integer) for pair in equation.params["padding"] for n in pair
     ):
-        raise Unpaddable("what is added at the edges depends on a padded size")
+        raise Unpaddable("the padding at the edges depends on a padded size")
     for axis in (features, *space):
         image = spread(sizes, image, axis, layout_of(shapes[0][axis]))
     kernel = spread(sizes, kernel, inner, layout_of(shapes[1][inner]))
@@ -56,7 +56,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
         if groups[1] != 1:
             grouped = (*grouped, image.layout[batch])
         if any(layout is not None for layout in grouped):
-            raise Unpaddable("groups of a padded axis")
+            raise Unpaddable("it splits a padded axis into groups")
     if image.layout[features] != kernel.layout[inner]:
         raise Unpaddable("its operands are padded in different ways")
     if any(len(image.layout[axis] or ()) > 1 for axis in space):

@@ -78,7 +78,7 @@ def _reduce(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 @rule("argmax", "argmin")
 def _argument(sizes: Sizes, equation: Any, value: Padded) -> Padded:
     if any(len(value.layout[axis] or ()) > 1 for axis in equation.params["axes"]):
-        raise Unpaddable("places along an axis that is padded in several places")
+        raise Unpaddable("it returns indices along an axis that is padded in several places")
     return _reduce(sizes, equation, value)
 
 
@@ -112,7 +112,7 @@ def _sort(sizes: Sizes, equation: Any, *values: Padded) -> list[Padded]:
 def _top_k(sizes: Sizes, equation: Any, value: Padded) -> list[Padded]:
     axis = equation.params["axis"] % value.array.ndim
     if value.layout[axis] is not None:
-        raise Unpaddable("the greatest along a padded axis")
+        raise Unpaddable("it takes the maximum along a padded axis")
     return [
         Padded(a, value.layout) for a in equation.primitive.bind(value.array, **equation.params)
     ]

@@ -131,7 +131,7 @@ def _pad(sizes: Sizes, equation: Any, value: Padded, fill: Padded) -> Padded:
     touched = [axis for axis, numbers in enumerate(config) if any(n != 0 for n in numbers)]
     for axis in touched:
         if any(map(is_symbolic_dim, config[axis])):
-            raise Unpaddable("what is added depends on a padded size")
+            raise Unpaddable("the amount of padding it adds depends on a padded size")
         if layout[axis] is not None:
             value = first_axes(sizes, value, shape, axis)
             layout[axis] = layout_of(out[axis])

@@ -30,7 +30,7 @@ def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
     """A value, if it holds as many elements as its layout says."""
     for held, axis in zip(value.array.shape, value.layout, strict=True):
         if axis and held != length(sizes, axis):
-            raise Unpaddable("its result is not as long as it is for the true size")
+            raise Unpaddable("its result has a different length for the true size")
     return value
 
 
@@ -42,5 +42,5 @@ def first_axes(sizes: Sizes, value: Padded, shape: Sequence[Any], axis: int) -> 
     """
     value = spread(sizes, value, axis, layout_of(shape[axis]))
     if len(value.layout[axis] or ()) > 1:
-        raise Unpaddable("places along an axis that is padded in several places")
+        raise Unpaddable("it returns indices along an axis that is padded in several places")
     return value

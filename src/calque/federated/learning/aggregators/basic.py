@@ -55,7 +55,7 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         norm: the largest Euclidean norm.
     """
     if not noise_multiplier >= 0:
-        raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
+        raise ValueError(f"noise_multiplier must be at least 0, not {noise_multiplier}")
     clip = _clip(norm)
 
     def noisy(total: Any, count: Any, key: Any) -> Any:
@@ -80,7 +80,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
         inner: how the rounded values are combined; `mean()` by default.
     """
     if not 1 <= bits <= 16:
-        raise ValueError(f"values are quantized to 1 to 16 bits, not {bits}")
+        raise ValueError(f"bits must be between 1 and 16, not {bits}")
     joined = inner or mean()
 
     def rounded(leaf: Any) -> Any:
@@ -108,9 +108,9 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
             for fewer clients: `clients * 2**bits` must stay below `2**31`.
     """
     if not bound > 0:
-        raise ValueError(f"a bound is positive, not {bound}")
+        raise ValueError(f"bound must be positive, not {bound}")
     if not 1 <= bits <= 31:
-        raise ValueError(f"values are rounded to 1 to 31 bits, not {bits}")
+        raise ValueError(f"bits must be between 1 and 31, not {bits}")
     levels = 2**bits - 1
 
     def rounded(leaf: Any) -> Any:
@@ -162,7 +162,7 @@ def _local(function: Callable[..., Any], *values: Any) -> Any:
 
 def _clip(norm: float) -> Callable[[Any], Any]:
     if not norm > 0:
-        raise ValueError(f"a norm is positive, not {norm}")
+        raise ValueError(f"norm must be positive, not {norm}")
 
     return lambda tree: clip_to(tree, norm)
 

@@ -28,7 +28,7 @@ def trimmed_mean(fraction: float) -> Aggregator:
         fraction: the fraction of clients left out at either end; at least 0 and below 0.5.
     """
     if not 0 <= fraction < 0.5:
-        raise ValueError(f"a fraction is at least 0 and below 0.5, not {fraction}")
+        raise ValueError(f"fraction must be at least 0 and below 0.5, not {fraction}")
 
     def trimmed(ordered: Any, count: Any) -> Any:
         # For all counts beforehand, as float32 would round some products up to the next integer.

@@ -31,7 +31,7 @@ WHY = {
     "torch._TorchCompileInductorWrapper": "`torch.compile(model)` on the device without a backend",
     "torch.Tensor.__dlpack": "DLPack export of the device's tensors",
     "torch.Tensor.__format__": "traced tensors are printed with shape and dtype instead of values",
-    "torch.Tensor.data_ptr": "an address for the device's tensors; different if they share no memory",
+    "torch.Tensor.data_ptr": "an address for the device's tensors: equal if they share memory",
     "torch.Tensor.pin_memory": "pinning memory for the device",
     "torch.accelerator": "`torch.accelerator` answers for the device",
     "torch.autograd": "`backward` raises an exception of a hook",

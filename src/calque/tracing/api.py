@@ -31,10 +31,10 @@ def trace(
     tracer: TracerName = "symbolic",
     **kwargs: Any,
 ) -> GraphModule:
-    """The graph of what a program does, found by running it on proxies.
+    """Traces a program into a graph, by running it on proxies.
 
-    Like `torch.fx.symbolic_trace`, but with example inputs, what depends on shapes and dtypes is
-    decided while tracing, and what a graph cannot repeat raises instead of being frozen.
+    Like `torch.fx.symbolic_trace`, but with example inputs, shapes and dtypes are known while
+    tracing, and what a graph cannot repeat raises an error instead of being frozen.
 
     Args:
         root: a module, a method of a module, a function or another callable object.

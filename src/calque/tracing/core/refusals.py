@@ -1,4 +1,4 @@
-"""The words with which a trace refuses what it cannot keep."""
+"""The error messages for what a trace cannot capture."""
 
 from typing import Any, NoReturn
 
@@ -55,10 +55,10 @@ _REASONS = {
 
 
 def refuse(proxy: Any, question: str) -> NoReturn:
-    """Raise the error for a question that only a value could answer.
+    """Raise the error for an operation that needs a tensor's value.
 
     Args:
-        proxy: what was asked.
+        proxy: the proxy that was used.
         question: a row of the table above.
 
     Raises:
@@ -73,8 +73,8 @@ def refuse(proxy: Any, question: str) -> NoReturn:
 def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
     """Raise the error for a step of the program, at its line.
 
-    The tracer remembers it, for the program may catch it: what it does then is not what it does
-    when it gets an answer.
+    The tracer remembers the error, because the program may catch it, and would then do something
+    else than in a real run.
 
     Raises:
         TraceError: always.
@@ -91,13 +91,13 @@ def current_step() -> tuple[int, int] | None:
 
 
 def here(tracer: Any) -> str:
-    """The line of the program that runs now, as the beginning of a message."""
+    """Returns the running line of the program, as the prefix of a message."""
     origin = origin_here(tracer.scope.module_path, 0)
     return f"{origin}: " if origin is not None else ""
 
 
 def describe(proxy: Any) -> str:
-    """A value as an error names it: what made it, of which dtype and shape, and where."""
+    """Returns a description of a value for errors: its operation, dtype, shape and line."""
     node = proxy.node
     if node.op == "placeholder":
         name = f"the argument {node.target}"

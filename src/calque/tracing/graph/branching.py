@@ -128,7 +128,8 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
 
 
 def _leave_compiler() -> None:
-    """PyTorch's operator would draw other random numbers in the backward than in the forward.
+    """Breaks the graph of a compiler, because `torch.cond` would redraw random numbers in the
+    backward.
 
     Raises:
         TraceError: this is no torch.compile, which can run a call as Python does.
@@ -165,7 +166,7 @@ def _may_draw(name: str) -> bool:
 def _staged(
     condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """For a compiler: PyTorch's own operator, which takes tensors and gives new ones."""
+    """Calls PyTorch's own operator, for a compiler; it takes tensors and returns new ones."""
     flag = condition.reshape(()).bool()
     tensors = tuple(o for o in operands if isinstance(o, torch.Tensor))
 
@@ -202,7 +203,7 @@ loop_implementations: dict[str, Loop] = {}
 def while_loop(
     test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """The carried values after as many turns of the body as the test says.
+    """Runs the body while the test is true, and returns the loop variables.
 
     As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
 
@@ -239,7 +240,7 @@ def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_staged(condition: torch.Tensor) -> bool:
-    """Returns True if the program is looked at by a compiler, rather than run."""
+    """Returns True if a compiler captures the program, instead of running it."""
     modes = get_current_dispatch_mode_stack()
     if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
         return True

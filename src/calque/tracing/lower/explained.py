@@ -1,4 +1,4 @@
-"""Errors that PyTorch raises while operators are found, in words of ours."""
+"""Translates errors that PyTorch raises while lowering."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ _OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) 
 
 
 def explained(error: Exception) -> Exception:
-    """The error for what went wrong; the given one, where it says so itself."""
+    """Returns the error to raise; the original one if it is clear enough."""
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
@@ -40,7 +40,7 @@ def explained(error: Exception) -> Exception:
 
 
 def depends_on_values(what: str) -> SymbolicTraceError:
-    """The error for a call whose result has to be known."""
+    """The error for a call whose result has to be known while lowering."""
     return SymbolicTraceError(
         f"the result of {what} depends on values of tensors, which are not known while "
         "lowering.\nKeep it a tensor of a fixed shape, or use the graph as it is, without "
@@ -49,7 +49,7 @@ def depends_on_values(what: str) -> SymbolicTraceError:
 
 
 def reads_a_number(what: str) -> SymbolicTraceError:
-    """The error for `x.item()`, where a graph of calls computes with what it gives."""
+    """The error for `x.item()` in a graph of calls that computes with the result."""
     return SymbolicTraceError(
         f"{what} reads a number, which is not known while lowering.\nKeep it a tensor, or use "
         'the graph as it is, without lowering. For a recording, graph("aten") and '
@@ -71,7 +71,7 @@ def makes_generators() -> SymbolicTraceError:
 
 
 def two_for_one(names: str) -> SymbolicTraceError:
-    """The error for one tensor that is given twice."""
+    """The error for one tensor that is passed twice."""
     return SymbolicTraceError(
         f"{names} are the same tensor, but a graph of operators needs different ones.\nLower a "
         "program that takes it once, such as lambda x: model(x, x)."
@@ -95,7 +95,7 @@ def has_hooks(what: Any) -> SymbolicTraceError:
 
 
 def changed_geometry() -> SymbolicTraceError:
-    """The error for `x.t_()` of what the program is given."""
+    """The error for `x.t_()` on an argument of the program."""
     return SymbolicTraceError(
         "the program changes the shape of an argument in place, which cannot be lowered.\nUse a "
         "view instead (x.t()), or use the graph as it is, without lowering."
@@ -103,7 +103,7 @@ def changed_geometry() -> SymbolicTraceError:
 
 
 def of_torchscript() -> SymbolicTraceError:
-    """The error for a module of TorchScript."""
+    """The error for a TorchScript module."""
     return SymbolicTraceError(
         "a TorchScript module is one opaque call, which cannot be lowered.\nUse the original "
         "module, or the graph as it is, without lowering."

@@ -1,4 +1,4 @@
-"""Padded batches that PyTorch's encoder makes nested tensors of, where gradients are off.
+"""Refuses nested tensors, into which PyTorch's encoder turns padded batches when gradients are off.
 
 Its result is zero at the padding then. While operators are found it takes the other way, whose
 result is not.
@@ -23,7 +23,7 @@ def refuse_nested(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raise where a call would compute with nested tensors.
+    """Raise if a call would compute with nested tensors.
 
     Args:
         module: what is called: an encoder, or what has one and takes its mask.

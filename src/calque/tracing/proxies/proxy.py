@@ -1,4 +1,4 @@
-"""Proxies: objects that stand for the values of nodes while a program is traced.
+"""Proxies: objects that represent the values of nodes while a program is traced.
 
 Our `Proxy` derives from torch.fx's for one reason: code written for torch.fx asks
 `isinstance(x, torch.fx.Proxy)`, and a class cannot be made to answer that any other way without
@@ -43,7 +43,7 @@ OWN = frozenset(("node", "tracer", "type_of_value"))
 
 
 class Proxy(torch.fx.Proxy):
-    """Stands for the value of a node; what is done with it is recorded in the graph.
+    """Represents the value of a node; operations on it are recorded in the graph.
 
     Args:
         node: the node whose value this is.
@@ -103,7 +103,7 @@ class Proxy(torch.fx.Proxy):
         return self.tracer.to_bool(self)
 
     def keys(self) -> Any:
-        """A call of the value's `keys`, which is what `f(**proxy)` asks for first."""
+        """Records a call of the value's `keys`, which `f(**proxy)` makes first."""
         return self.tracer.keys(self)
 
     def __len__(self) -> int:
@@ -141,14 +141,12 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
-    """Returns True if there is a proxy among the values; `any` would ask the proxies for their
-    truth.
-    """
+    """Returns True if there is a proxy among the values; `any` would use the proxies as conditions."""
     return next(proxies_in(values), None) is not None
 
 
 def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracerBase:
-    """The one tracer of all proxies among the arguments.
+    """Returns the tracer that all proxies among the arguments have.
 
     Raises:
         RuntimeError: proxies of different tracers meet in one call.
@@ -166,7 +164,7 @@ def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def record_call(
     tracer: TracerBase, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The node for a call that PyTorch hands over: a method, a property or a function."""
+    """Records the node for a call passed on by PyTorch: a method, a property or a function."""
     if isinstance(function, torch_c.ScriptMethod):
         owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)

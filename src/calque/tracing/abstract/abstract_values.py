@@ -72,7 +72,9 @@ class AbstractValues:
         return found
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Like `of`, but several times as fast, for a leaf that is described by its geometry alone."""
+        """Like `of`, but several times as fast, for a leaf that is described by its geometry
+        alone.
+        """
         with torch_c.DisableTorchFunction(), suspended():
             meta = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
@@ -116,7 +118,9 @@ class AbstractValues:
         return value
 
     def _shared(self, value: Any, inputs: list[Any]) -> Any:
-        """Returns the shared abstract value for new tensors of this geometry, unless it is a view."""
+        """Returns the shared abstract value for new tensors of this geometry, unless it is a
+        view.
+        """
         if not _has_storage(value):
             return value
         with torch_c.DisableTorchFunction():
@@ -200,7 +204,9 @@ class AbstractValues:
         return None
 
     def _without_data(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Returns a copy with abstract tensors, because the module's own buffers must not change."""
+        """Returns a copy with abstract tensors, because the module's own buffers must not
+        change.
+        """
         copied = self._modules.get(module)
         if copied is None:
             copied = self._modules[module] = module.__new__(type(module))
@@ -227,7 +233,7 @@ def _name(node: Node) -> str:
 
 
 def _elements(args: tuple[Any, ...]) -> bool:
-    """Returns True if the elements that a tensor is made from include tensors, also in sequences."""
+    """Returns True if tensors are among the elements of a new tensor, also inside sequences."""
     data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data))
 
@@ -251,7 +257,7 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _has_data(value: Any) -> bool:
-    """Returns True if PyTorch also knows the elements, as for `torch.tensor(3)`."""
+    """Returns True if PyTorch also knows the elements, as in `torch.tensor(3)`."""
     leaves = tree_leaves(value)
     return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
 

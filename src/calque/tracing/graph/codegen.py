@@ -97,7 +97,9 @@ class _Writer:
         return _Code(self.source(value))
 
     def operand(self, value: Any) -> Any:
-        """Like `argument`, for an operand of an operator; a sign binds less tightly than a power."""
+        """Like `argument`, for an operand of an operator; a sign binds less tightly than a
+        power.
+        """
         if isinstance(value, _NUMBERS):
             source = self.source(value)
             return _Code(f"({source})") if source[0] in "+-" else _Code(source)

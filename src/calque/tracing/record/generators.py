@@ -1,4 +1,4 @@
-"""`torch.Generator`s that a recorded program makes, which a graph makes again."""
+"""`torch.Generator`s that a recorded program creates, as its graph does."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from calque.upstream import torch_c
 
 
 class MadeGenerator(torch_c.Generator):
-    """A generator that tells the recording what sets or reads its state.
+    """A generator that records what sets or reads its state.
 
     What is drawn from it needs no telling: the calls have it among their arguments.
     """

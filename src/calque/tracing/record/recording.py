@@ -1,4 +1,4 @@
-"""`Recording`: what a run did, to be looked at and to be made a graph of."""
+"""`Recording`: what a run did, for inspection and as the basis of graphs."""
 
 import copy
 import inspect
@@ -65,13 +65,13 @@ class Tape:
         self.assumed: Any = recorder.assumed
 
     def following(self) -> "Tape":
-        """Returns the run as one that reads numbers which are not guards."""
+        """Returns the run with numbers that are read again instead of guarded."""
         made = copy.copy(self)
         made.events = self.numbers.following(self.events)
         return made
 
     def values_given(self) -> Iterator[Value]:
-        """The values among the arguments."""
+        """Returns the values among the arguments."""
         found: list[Value] = []
         mapped(self.arguments, lambda leaf: found.append(leaf) if type(leaf) is Value else None)
         return iter(found)
@@ -82,7 +82,7 @@ class Tape:
 
 
 class Recording:
-    """The run of a program: its calls of modules and of PyTorch, in order.
+    """The run of a program: its calls of modules and PyTorch functions, in order.
 
     Attributes:
         result: what the program returned; None if it raised.
@@ -140,7 +140,7 @@ class Recording:
         whole: bool = False,
         follow: bool = True,
     ) -> GraphModule:
-        """The program as a graph that can be run on other inputs.
+        """Returns the program as a graph that can be run on other inputs.
 
         Args:
             level: with `"module"`, calls of PyTorch's own layers are one node each. With
@@ -152,8 +152,8 @@ class Recording:
             edits: a dict from patterns, as for `calque.record`, to functions. A function takes the
                 result of a call, and returns the value that everything later uses instead, of the
                 same shape and dtype.
-            whole: whether the program itself, if it is such a module, may be one node; otherwise
-                it is opened.
+            whole: whether the program itself, if it is such a module, may be one node; otherwise it
+                is opened.
             follow: whether the graph reads again those numbers that the program has only passed to
                 PyTorch; otherwise, and in a graph of operators, they are guards like all others.
 
@@ -182,11 +182,11 @@ class Recording:
     def graph_of_calls(
         self, is_leaf: Callable[[ModuleCall], bool]
     ) -> tuple[GraphModule, dict[str, ModuleCall], dict[ModuleCall, str]]:
-        """Like `graph`, but each call of a module is decided to be one node or not by itself.
+        """Like `graph`, but decides for each call of a module whether it is one node.
 
         Returns:
-            The graph, the calls of modules that are one node in it, by the node's name, and why
-            others are not that were to be one.
+            The graph, the calls of modules that are one node in it, by the node's name, and the
+            reasons why others had to be opened.
         """
         builder = self._built(is_leaf, Keeper((), {}), True, self._tape)
         return builder.build(), builder.modules, builder.opened
@@ -211,7 +211,7 @@ class Recording:
 
 
 def lowered(graph: GraphModule) -> GraphModule:
-    """Like `lower`, for a graph of which the program has run.
+    """Like `lower`, for the graph of a program that has run.
 
     Raises:
         TraceError: it cannot be lowered.

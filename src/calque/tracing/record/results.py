@@ -1,4 +1,4 @@
-"""The results of a recorded program's calls: values of the recording, guards, or refusals."""
+"""Handles results of a recorded program's calls: as values, guards, or refusals."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Decides for each result of a call what the recording keeps of it.
+    """Decides what the recording keeps of each result.
 
     A tensor becomes a value. What a program reads of a tensor becomes a guard where the inputs'
     shapes and dtypes do not determine it.
@@ -124,7 +124,7 @@ class Results:
         self._guard(call, answer)
 
     def _note(self, call: Call, question: str, answer: Any) -> Escape:
-        """Note that a value is read into Python.
+        """Record that a value is read into Python.
 
         Raises:
             TraceError: the recording is strict.

@@ -1,4 +1,4 @@
-"""Random numbers that are not drawn by operators, and what sets the seed of those that are."""
+"""Random numbers that operators do not draw, and functions that set seeds."""
 
 import functools
 import random
@@ -48,7 +48,7 @@ def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _generator(original: Any) -> Any:
     class Refusing(type):
-        """Stands in the place of `torch.Generator`, for whoever asks for the class too."""
+        """Replaces `torch.Generator`, also for code that uses the class."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             tracer = tracer_of_program()

@@ -196,7 +196,7 @@ class _Strategy(_Base):
         return sharding.constrain(tensor, where)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The predictions for a batch, those for the rows of all processes in each."""
+        """Returns the predictions for a batch, those for the rows of all processes in each."""
         return tree_map(_readable, super().predict_step(*args, **kwargs))
 
     @contextmanager
@@ -209,7 +209,7 @@ class _Strategy(_Base):
         talking.barrier(name or "lightning")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What one process has, in each."""
+        """Returns what one process has, in each."""
         return talking.broadcast(obj, src)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
@@ -218,11 +218,11 @@ class _Strategy(_Base):
         return bool(found.all() if all else found.any())
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The model's state, whole."""
+        """Returns the model's state, whole."""
         return tree_map(_readable, super().lightning_module_state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """An optimizer's state, whole."""
+        """Returns an optimizer's state, whole."""
         return tree_map(_readable, super().optimizer_state(optimizer))
 
     def teardown(self) -> None:
@@ -276,7 +276,9 @@ def _in_several() -> bool:
 
 
 def _readable(value: Any) -> Any:
-    """A tensor of which other processes hold parts as one that this process can write to a file."""
+    """Returns a tensor of which other processes hold parts as one that this process can write to a
+    file.
+    """
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value
     if is_here(read(value.detach())):

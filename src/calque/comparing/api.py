@@ -140,7 +140,7 @@ def _recorded(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> GraphModule:
-    """The graph of a copy of a program, as deep as another graph.
+    """Returns the graph of a copy of a program, as deep as another graph.
 
     It is recorded where its arguments are, and if it asks where that is, on its device.
     """
@@ -165,7 +165,7 @@ def _recorded(
 def _run(
     program: Any, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recording:
-    """A recording of a copy of a program, on a device."""
+    """Returns a recording of a copy of a program, on a device."""
     is_method = isinstance(program, types.MethodType)
     owner = program.__self__ if is_method else program
     twin = copy.deepcopy(owner) if isinstance(owner, torch.nn.Module) else None

@@ -133,7 +133,7 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
 
 
 def _given(side: Side) -> list[Node | None]:
-    """The node of each tensor or number in the result of a graph, in order."""
+    """Returns the node of each tensor or number in the result of a graph, in order."""
     parts = (part for part in flat(result_of(side.graph)) if isinstance(part, (Node, *NUMBERS)))
     return [part if isinstance(part, Node) else None for part in parts]
 

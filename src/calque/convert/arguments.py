@@ -73,7 +73,7 @@ class Arguments:
             raise ConversionError("arguments must contain the inputs, in their order")
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The arrays, in the order of the inputs.
+        """Returns the arrays, in the order of the inputs.
 
         Raises:
             TypeError: the arguments are of another structure, or another value is given for what
@@ -105,7 +105,7 @@ def _is_parameter(entry: Any) -> bool:
 
 
 def _names(told: Any, depth: int) -> Iterator[str]:
-    """The inputs in an argument, in order."""
+    """Yields the inputs in an argument, in order."""
     if depth > _DEPTH:
         raise ConversionError("arguments are nested too deeply")
     if isinstance(told, dict):

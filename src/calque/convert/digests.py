@@ -10,7 +10,7 @@ DIGEST = "program_sha256"
 
 
 def digest(told: dict[str, Any]) -> str:
-    """The SHA-256 of all but the digest itself, however the lines are broken."""
+    """Returns the SHA-256 of all but the digest itself, however the lines are broken."""
     rest = {key: value for key, value in told.items() if key != DIGEST}
     return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
 

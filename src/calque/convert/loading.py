@@ -323,7 +323,7 @@ def _short(told: Any) -> str:
 
 
 def _arrays(result: Any) -> list[Any]:
-    """The arrays of a result, which may have strings beside them."""
+    """Returns the arrays of a result, which may have strings beside them."""
     return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
 
@@ -376,7 +376,7 @@ def _formatted(number: Any, spec: str) -> Any:
 
 
 def _number(found: Any, gave: Any) -> Any:
-    """The value as Python has converted it: `int(x)`, `bool(x)`."""
+    """Returns the value as Python has converted it: `int(x)`, `bool(x)`."""
     plain = isinstance(found, (bool, int, float)) and isinstance(gave, (bool, int, float))
     try:
         return type(gave)(found) if plain else found

@@ -16,7 +16,7 @@ from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
 
 
 def name_of(target: Any) -> str:
-    """The name by which a class or a function is known.
+    """Returns the name by which a class or a function is known.
 
     >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
     ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
@@ -41,7 +41,7 @@ def name_of(target: Any) -> str:
 
 
 def operator_names(target: Any) -> list[str]:
-    """The names of an operator's overloads, or the one of the overload that is given.
+    """Returns the names of an operator's overloads, or the one of the overload that is given.
 
     >>> operator_names("aten.relu"), operator_names(torch.ops.aten.t.default)
     (['aten.relu.default', 'aten.relu.out'], ['aten.t.default'])
@@ -70,7 +70,7 @@ def is_operator(name: str) -> bool:
 
 
 def _operator(name: str) -> Any:
-    """What `torch.ops` knows by a name; None where it is no operator."""
+    """Returns what `torch.ops` knows by a name; None where it is no operator."""
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) not in (2, 3):
         return None
@@ -84,7 +84,7 @@ def _operator(name: str) -> Any:
 
 
 def function_names(target: Callable[..., Any] | str) -> list[str]:
-    """The names that calls of a function have, or calls of a method by its name.
+    """Returns the names that calls of a function have, or calls of a method by its name.
 
     >>> function_names(torch.relu), function_names("torch.conv2d"), function_names(operator.add)
     (['torch.relu'], ['torch.nn.functional.conv2d'], ['operator.add', 'Tensor.add'])
@@ -111,7 +111,7 @@ def function_names(target: Callable[..., Any] | str) -> list[str]:
 
 
 def _names_meant(name: str) -> list[str]:
-    """The names that calls have, by the name that somebody wrote."""
+    """Returns the names that calls have, by the name that somebody wrote."""
     root, *rest = name.removeprefix("torch.Tensor.").split(".")
     if name.startswith(("Tensor.", "torch.Tensor.")):
         method = name.rpartition("Tensor.")[2]
@@ -159,7 +159,7 @@ class _Asking(TorchFunctionMode):
 
 
 def _method_behind(function: Callable[..., Any]) -> list[str]:
-    """The method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
+    """Returns the method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
     for count in (1, 2):
         tensors = [torch.empty(1)] * count
         with _Asking() as asking:

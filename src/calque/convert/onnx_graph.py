@@ -17,7 +17,7 @@ OPSET = 20
 
 
 def to_onnx(recording: Recording) -> Any:
-    """The program as an `onnx.ModelProto`, with its weights inside.
+    """Returns the program as an `onnx.ModelProto`, with its weights inside.
 
     The operators are those of convolutional networks and transformers
     (`calque.convert.onnx_operators`), and what PyTorch decomposes into these; sizes are those of
@@ -83,7 +83,7 @@ def _value(info: TensorInfo) -> Any:
 
 
 def dtype_of(name: str | None) -> np.dtype:
-    """The dtype of an array whose dtype PyTorch calls so.
+    """Returns the dtype of an array whose dtype PyTorch calls so.
 
     Raises:
         ConversionError: ONNX has none.
@@ -128,11 +128,11 @@ class OnnxGraph:
         return name
 
     def fresh(self) -> str:
-        """A name for a result of the node that is appended next."""
+        """Returns a name for a result of the node that is appended next."""
         return f"calque.value.{len(self.nodes)}"
 
     def constant(self, array: Any, dtype: Any = None) -> str:
-        """The name of a constant."""
+        """Returns the name of a constant."""
         name = f"calque.constant.{len(self.constants)}"
         self.constants[name] = _widened(np.asarray(array, dtype=dtype))
         return name
@@ -171,18 +171,22 @@ class OnnxGraph:
         self.constants = {name: a for name, a in self.constants.items() if name in needed}
 
     def named(self, name: str) -> str:
-        """The value that stands for a tensor of the program."""
+        """Returns the value that stands for a tensor of the program."""
         return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """The name of a parameter of the program's, with `weight.` before it where it is taken."""
+        """Returns the name of a parameter of the program's, with `weight.` before it where it is
+        taken.
+        """
         while name in self._taken:
             name = f"weight.{name}"
         self.constants[name] = _widened(array)
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
-        """An output by a name of its own, for one tensor may be several outputs, or an input."""
+        """Returns an output by a name of its own, for one tensor may be several outputs, or an
+        input.
+        """
         name = f"output_{self._outputs}"
         while name in self._taken or name in self.constants:
             name += "_"

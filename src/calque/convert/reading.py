@@ -46,7 +46,7 @@ def is_read(node: Node) -> bool:
 
 
 def read_of(graph: GraphModule, node: Node) -> Read:
-    """What a node reads, by which the guards behind it are told.
+    """Returns what a node reads, by which the guards behind it are told.
 
     Raises:
         ConversionError: it reads something that no file tells.
@@ -69,7 +69,7 @@ def read_of(graph: GraphModule, node: Node) -> Read:
 
 
 def name_of(node: Node) -> str:
-    """The method or function that a node calls."""
+    """Returns the method or function that a node calls."""
     target: Any = node.target
     is_operator = isinstance(target, str) or hasattr(target, "_schema")
     return str(target) if is_operator else getattr(target, "__name__", str(target))
@@ -94,7 +94,7 @@ def _member(root: Any, target: str) -> Any:
 
 
 def with_single_reads(graph: GraphModule) -> GraphModule:
-    """The graph, or a copy in which operators compute what is read of several tensors."""
+    """Returns the graph, or a copy in which operators compute what is read of several tensors."""
     if not any(map(_is_of_several, graph.graph.nodes)):
         return graph
     copied, known = Graph(), {}

@@ -190,11 +190,13 @@ class Converters:
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """The converter of a call; None if no converter accepts it, or a predicate has raised."""
+        """Returns the converter of a call; None if no converter accepts it, or a predicate has
+        raised.
+        """
         return self._found(call)[0]
 
     def _found(self, call: Call) -> tuple[Converter | None, str]:
-        """The converter of a call, or None and the reason."""
+        """Returns the converter of a call, or None and the reason."""
         for predicate, converter in reversed(self._predicates):
             try:
                 claims = predicate(call)

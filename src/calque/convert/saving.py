@@ -165,7 +165,7 @@ class _Writer:
         return str(target)
 
     def _reads(self, node: Node) -> list[dict[str, Any]]:
-        """The checks of a value that the program has read, which it is to be again."""
+        """Returns the checks of a value that the program has read, which it is to be again."""
         read = read_of(self._graph, node)
         made = {"op": READ, "args": [self._value(read.tensor)], "source": str(origin_of(node))}
         if read.spec is not None:
@@ -226,7 +226,7 @@ def _looks(node: Node) -> dict[str, Any]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype: `float32`."""
+    """Returns the name of a dtype: `float32`."""
     return str(dtype).removeprefix("torch.")
 
 

@@ -33,7 +33,7 @@ class JaxDistributedDataParallel(DistributedDataParallel):
     _pin: Pin
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's result for a global batch, split over all devices in dimension 0."""
+        """Returns the module's result for a global batch, split over all devices in dimension 0."""
         inputs, kwargs = tree_map(self._split, (inputs, kwargs))
         return self.module(*inputs, **kwargs)
 

@@ -38,7 +38,7 @@ def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -
 
 
 def make_group(options: Any, *_: Any) -> Any:
-    """The process group of the backend "calque": it joins the processes for JAX, too."""
+    """Returns the process group of the backend "calque": it joins the processes for JAX, too."""
     if options.group_size > 1:
         join()
     install()
@@ -123,7 +123,8 @@ def enclosing({names}):
 
 
 def _routing(name: str, free: tuple[str, ...]) -> CodeType:
-    """The code of a function that calls what `routes` has, over the same enclosing variables.
+    """Returns the code of a function that calls what `routes` has, over the same enclosing
+    variables.
 
     It has to be compiled with these: else who looks at its frame (a debugger, a report of an
     exception) finds them without a value, which ends the process.

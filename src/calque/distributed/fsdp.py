@@ -220,7 +220,7 @@ def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any])
 
 @functools.cache
 def _class_of(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> type:
-    """The class of a module after `fully_shard`.
+    """Returns the class of a module after `fully_shard`.
 
     Args:
         kind: its class before.
@@ -242,7 +242,7 @@ def _hook(module: nn.Module, pin: Pin) -> None:
 
 
 def _pinned(theirs: Any, pin: Pin) -> Any:
-    """A class's `forward` that pins what goes in and out.
+    """Returns a class's `forward` that pins what goes in and out.
 
     Dynamo takes the hooks of the outermost module for other graphs than its `forward`.
     """

@@ -169,7 +169,9 @@ def fully_sharded(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def loading(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives a model's parameter its value: it gets its promised placement, too."""
+    """Returns a function that gives a model's parameter its value: it gets its promised placement,
+    too.
+    """
 
     @functools.wraps(theirs)
     def load(model: Any, name: str, *args: Any, **kwargs: Any) -> Any:

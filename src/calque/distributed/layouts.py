@@ -17,7 +17,7 @@ FREE = PartitionSpec.UNCONSTRAINED
 def spec_of(
     placements: Sequence[Placement] | None, mesh: JaxDeviceMesh, ndim: int
 ) -> PartitionSpec:
-    """The spec for PyTorch's placements, one for each dimension of a mesh.
+    """Returns the spec for PyTorch's placements, one for each dimension of a mesh.
 
     Raises:
         ValueError: there are not as many placements as dimensions of the mesh, or one names a
@@ -59,7 +59,7 @@ def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, 
 def with_axes(
     spec: PartitionSpec | None, shape: Sequence[int], mesh: JaxDeviceMesh, axes: Sequence[str]
 ) -> PartitionSpec:
-    """A spec with a tensor split over some more axes, over none where no dimension divides.
+    """Returns a spec with a tensor split over some more axes, over none where no dimension divides.
 
     The first dimension that is whole so far is taken, or else one that is split already.
     """

@@ -69,7 +69,7 @@ class JaxDeviceMesh(DeviceMesh):
         raise _no_group()
 
     def get_rank(self) -> int:
-        """The number of this process's first device."""
+        """Returns the number of this process's first device."""
         return first_device()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
@@ -95,7 +95,7 @@ class JaxDeviceMesh(DeviceMesh):
 
 
 def first_device() -> int:
-    """The number, among all devices, of the first one of this process."""
+    """Returns the number, among all devices, of the first one of this process."""
     own = jax.process_index()
     return next(i for i, device in enumerate(jax.devices()) if device.process_index == own)
 
@@ -154,7 +154,7 @@ def is_ours(mesh: Any) -> bool:
 
 
 def in_use(mesh: Any) -> JaxDeviceMesh:
-    """A mesh, or the one of the context around."""
+    """Returns a mesh, or the one of the context around."""
     if mesh is None:
         mesh = torch_distributed.mesh_resources.get_current_mesh()
     return mesh

@@ -119,7 +119,7 @@ def _kind_of(module: nn.Module) -> str:
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
-    """The spec of a tensor, or that which one elsewhere will have; None if it has none."""
+    """Returns the spec of a tensor, or that which one elsewhere will have; None if it has none."""
     found = promised(tensor) or placement(tensor)
     return None if found is None else found.spec
 
@@ -185,7 +185,7 @@ def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def _placement(tensor: torch.Tensor) -> Any:
-    """The placement of a tensor; None of a value in a program."""
+    """Returns the placement of a tensor; None of a value in a program."""
     return None if _is_in_program(tensor) else placement(tensor)
 
 
@@ -213,7 +213,9 @@ def _device_mesh(tensor: torch.Tensor) -> Any:
 
 
 def _method(function: Callable[..., torch.Tensor]) -> OfPlaced:
-    """A method that only tensors on a mesh of PyTorch's name have; Dynamo knows it for a method."""
+    """Returns a method that only tensors on a mesh of PyTorch's name have; Dynamo knows it for a
+    method.
+    """
 
     def found(tensor: torch.Tensor) -> Any:
         return None if _mesh_of(tensor) is None else MethodType(function, tensor)

@@ -77,7 +77,7 @@ def explain(
 
 
 def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """The program as it would be on the device: a copy, if it is a module of the CPU."""
+    """Returns the program as it would be on the device: a copy, if it is a module of the CPU."""
     if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
         return doors.copied(fn, args, kwargs)
 

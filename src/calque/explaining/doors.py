@@ -113,7 +113,7 @@ def _on(device: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
-    """A copy of a module on the device, and of its arguments."""
+    """Returns a copy of a module on the device, and of its arguments."""
 
     def moved(value: Any) -> Any:
         return value.detach().clone().to("jax") if isinstance(value, torch.Tensor) else value

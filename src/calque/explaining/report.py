@@ -82,7 +82,7 @@ class Report:
         return any(door.captured for door in self.doors)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole report as plain data, which `json.dumps` accepts."""
+        """Returns the whole report as plain data, which `json.dumps` accepts."""
         return {"captured": self.captured, **asdict(self)}
 
     def __str__(self) -> str:

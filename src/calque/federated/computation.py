@@ -53,7 +53,7 @@ class Computation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, bound as Python binds them.
+        """Returns the result for these arguments, bound as Python binds them.
 
         Raises:
             FederatedTypeError: an argument is of another type; shows both.
@@ -77,7 +77,8 @@ class Computation:
 
     @with_user_frames
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it.
+        """Returns the program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles
+        it.
 
         Without arguments, it is the program for the types of the parameters and the number of
         clients in `configured(clients=...)`; all sizes have to be known.
@@ -97,7 +98,7 @@ class Computation:
         check: bool | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> "Computation":
-        """The same computation with different settings for compilation.
+        """Returns the same computation with different settings for compilation.
 
         Args:
             chunk: how many clients are computed at once on a device. More need more memory.
@@ -169,13 +170,15 @@ class PolymorphicComputation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments; traced once for each combination of their types."""
+        """Returns the result for these arguments; traced once for each combination of their
+        types.
+        """
         types = tuple(type_of(value) for value in args)
         named = {name: type_of(value) for name, value in kwargs.items()}
         return self.of(*types, **named)(*args, **kwargs)
 
     def of(self, *types: Any, **named: Any) -> Computation:
-        """The computation for arguments of these types."""
+        """Returns the computation for arguments of these types."""
         kinds = [*types, *named.values()]
         containers = tuple(
             part.container
@@ -215,7 +218,7 @@ def _is_whole(number: Any) -> bool:
 
 
 def _reference(made: Computation | PolymorphicComputation) -> str:
-    """The name by which a computation is pickled, as Python's functions are.
+    """Returns the name by which a computation is pickled, as Python's functions are.
 
     Raises:
         TypeError: it is not found by a name in its module.

@@ -98,7 +98,7 @@ def _is_on_cpu(value: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tensors over the same memory have in common."""
+    """Returns what tensors over the same memory have in common."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata

@@ -93,7 +93,7 @@ def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
 
 
 def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: Any) -> Any:
-    """The decorator, or the computation of the function that it was called with."""
+    """Returns the decorator, or the computation of the function that it was called with."""
     if types and _is_function(types[0]):
         function, *rest = types
         return _of_function(make, function, tuple(rest), named)
@@ -128,7 +128,7 @@ def _of_function(
 
 
 def _trace(function: Any, packing: Packing) -> Computation:
-    """A Python function as a lambda."""
+    """Returns a Python function as a lambda."""
     with outside(), scope() as inner:
         name = None if packing.type is None else fresh("arg")
         values = [] if name is None else [Value(Reference(name, _known(packing.type)), inner)]
@@ -163,7 +163,7 @@ def _values_explained() -> Iterator[None]:
 
 
 def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:
-    """A function of tensors as a computation that transformations do not look into."""
+    """Returns a function of tensors as a computation that transformations do not look into."""
     for kind in walk(packing.type) if packing.type is not None else ():
         if isinstance(kind, FederatedType | FunctionType):
             raise type_error(

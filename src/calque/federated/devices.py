@@ -61,7 +61,7 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
 
 
 def moved(value: Any) -> Any:
-    """A pytree with the tensors on the CPU as constants on "jax"."""
+    """Returns a pytree with the tensors on the CPU as constants on "jax"."""
     return jax.tree.map(lambda leaf: _constant(leaf) if _on(leaf, "cpu") else leaf, value)
 
 
@@ -128,7 +128,7 @@ class _MovedConstants(TorchFunctionMode):
         return result
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A constant that notes whether a gradient reaches it."""
+        """Returns a constant that notes whether a gradient reaches it."""
         copy = _constant(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
             copy.requires_grad_()
@@ -150,7 +150,7 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
-    """The tensors whose gradients `torch.autograd.grad` is asked for."""
+    """Returns the tensors whose gradients `torch.autograd.grad` is asked for."""
     return jax.tree.leaves(inputs)
 
 

@@ -154,7 +154,7 @@ def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
 
 
 def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
-    """The user's line that assigns an attribute, of the code that has run."""
+    """Returns the user's line that assigns an attribute, of the code that has run."""
     for code in snapshot.codes:
         if is_library(code.co_filename):
             continue
@@ -165,7 +165,7 @@ def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
 
 
 def _changed_key(row: Row, now: dict[Any, Any]) -> Any:
-    """The first key of a row whose value is another, or one that is gone."""
+    """Returns the first key of a row whose value is another, or one that is gone."""
     found = row.difference(now)
     return next(iter({**row.before, **now})) if found is None else found[0]
 

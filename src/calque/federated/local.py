@@ -97,7 +97,7 @@ class LocalFunction:
             self._call = call
 
     def __call__(self, *held: Any) -> Any:
-        """The held result for the held argument, if there is one."""
+        """Returns the held result for the held argument, if there is one."""
         if self._program is not None:
             program, structure = self._program
             return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
@@ -110,7 +110,7 @@ class LocalFunction:
             self._closure.note()
 
     def result_type(self) -> Type:
-        """The type of the result, found by tracing the function.
+        """Returns the type of the result, found by tracing the function.
 
         Raises:
             FederatedTypeError: it returns something that is no value.
@@ -142,7 +142,7 @@ class LocalFunction:
             )
 
     def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
-        """The type of the result, the program, and the structure of the held result."""
+        """Returns the type of the result, the program, and the structure of the held result."""
         found: list[Type] = []
 
         def traced(*held: Any) -> Any:
@@ -200,7 +200,7 @@ class LocalFunction:
 
 
 def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledComputation:
-    """A user's function as a building block, traced once to find its type.
+    """Returns a user's function as a building block, traced once to find its type.
 
     Raises:
         FederatedTypeError: a parameter or the result is of no type of tensors.
@@ -211,7 +211,7 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
 
 
 def _with_own_arguments(function: Any) -> Any:
-    """A function of records that may write to its arguments, as nobody else holds them."""
+    """Returns a function of records that may write to its arguments, as nobody else holds them."""
     if isinstance(function, torch.nn.Module):
         return _OfRecords(function)
 
@@ -245,7 +245,9 @@ class _OfRecords(torch.nn.Module):
 
 
 def _with_own_arrays(traced: Any) -> Any:
-    """A traced program whose constants nobody else writes to: JAX refers to NumPy's arrays."""
+    """Returns a traced program whose constants nobody else writes to: JAX refers to NumPy's
+    arrays.
+    """
     if isinstance(traced, np.ndarray):
         return traced.copy()
     if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):

@@ -39,12 +39,12 @@ from calque.upstream.torch_internals import OpOverload, pytree, tree_leaves
 
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that rounds, which leaves sizes as they are."""
+    """Returns a function that rounds, which leaves sizes as they are."""
     return lambda x, *digits: x if is_symbolic_dim(x) else function(x, *digits)
 
 
 def _as_float(x: Any) -> Any:
-    """A size as a number that need not be whole."""
+    """Returns a size as a number that need not be whole."""
     return RealSize(x) if is_symbolic_dim(x) else float(x)
 
 
@@ -79,22 +79,22 @@ class ArrayNodes(Nodes):
     """
 
     def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
-        """A rule of `higher_order`."""
+        """Returns a rule of `higher_order`."""
         return rule(self.function_of, *args, **kwargs)
 
     @staticmethod
     def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-        """A subgraph as a function of arrays and sizes; gives a tuple of them."""
+        """Returns a subgraph as a function of arrays and sizes; gives a tuple of them."""
         nodes = ArrayNodes(graph)
         return lambda *values: tuple(nodes.results(values))
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph."""
+        """Returns a constant of the graph."""
         value = super().get_attr(target, args, kwargs)
         return read(value) if isinstance(value, torch.Tensor) else value
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
-        """The arguments of a node; only Python's own functions take a `RealSize`."""
+        """Returns the arguments of a node; only Python's own functions take a `RealSize`."""
         found = super().fetch_args_kwargs_from_env(n)
         if n.op == "call_function" and (n.target in _SYMBOLIC or _is_arithmetic(n.target)):
             return found
@@ -183,7 +183,9 @@ def _traced(rule: Rule) -> frozenset[str]:
 
 
 def _argument(value: Any, is_traced: bool) -> Any:
-    """An argument as a rule takes it: dtypes are numpy's, numbers for tensors weakly typed."""
+    """Returns an argument as a rule takes it: dtypes are numpy's, numbers for tensors weakly
+    typed.
+    """
     if isinstance(value, torch.dtype):
         return to_numpy(value)
     if isinstance(value, list | tuple):
@@ -194,7 +196,7 @@ def _argument(value: Any, is_traced: bool) -> Any:
 
 
 def _on_device(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """An operator without a plain rule, on tensors of the device."""
+    """Returns an operator without a plain rule, on tensors of the device."""
     if any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
         raise UnsupportedOpError(
             f"{op.name()} has no rule for dynamic sizes: leave that dimension out of dynamic_shapes"

@@ -53,11 +53,11 @@ class Dimensions:
             self.known[symbol] = value if isinstance(value, int) else self.known[value]
 
     def of(self, shape: Iterable[Any]) -> tuple[Any, ...]:
-        """A shape of JAX's."""
+        """Returns a shape of JAX's."""
         return tuple(self._of(n.node.expr) if isinstance(n, torch.SymInt) else n for n in shape)
 
     def _of(self, expression: Any) -> Any:
-        """A dimension, or a sum or product of some (`2 * batch + 1`)."""
+        """Returns a dimension, or a sum or product of some (`2 * batch + 1`)."""
         if expression.is_Symbol:
             return self.known[str(expression)]
         if expression.is_Integer:
@@ -75,7 +75,7 @@ class Dimensions:
 
 
 def _bounds(symbol: Any, values: Any) -> list[str]:
-    """The constraints on a symbol; JAX takes for granted that a dimension is not empty."""
+    """Returns the constraints on a symbol; JAX takes for granted that a dimension is not empty."""
     found = []
     if values is not None and values.lower > 1:
         found.append(f"{symbol} >= {int(values.lower)}")

@@ -64,7 +64,7 @@ class JaxInterpreter:
         self._nodes = Nodes(module)
 
     def __call__(self, *args: Any, rng: Array | None = None, **kwargs: Any) -> Any:
-        """The graph's results.
+        """Returns the graph's results.
 
         Args:
             *args: arrays (or Python values, where the graph takes some).
@@ -122,12 +122,12 @@ class Nodes(fx.Interpreter):
         self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
-        """The graph's results, in their containers."""
+        """Returns the graph's results, in their containers."""
         with torch.no_grad(), torch_c.AutoDispatchBelowAutograd():
             return self.run(*inputs, enable_io_processing=False)
 
     def results(self, inputs: Sequence[Any]) -> list[Any]:
-        """The graph's results, one after another."""
+        """Returns the graph's results, one after another."""
         found = self.found(inputs)
         return [found] if self.single else list(found)
 
@@ -158,14 +158,14 @@ class Nodes(fx.Interpreter):
         return found
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input; those that no other takes are a tuple or a dict, as in a function."""
+        """Returns an input; those that no other takes are a tuple or a dict, as in a function."""
         if target.startswith("**"):
             return {}
         found = super().placeholder(target, args, kwargs)
         return tuple(found) if target.startswith("*") else found
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph, on the device."""
+        """Returns a constant of the graph, on the device."""
         value = self.fetch_attr(target)
         if isinstance(value, torch.Tensor):
             return wrap(constant(value))
@@ -190,7 +190,7 @@ class Nodes(fx.Interpreter):
         return self.call_higher_order(rule, args, kwargs)
 
     def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
-        """A rule of `higher_order`, which is one over arrays."""
+        """Returns a rule of `higher_order`, which is one over arrays."""
         arrays, named = pytree.tree_map_only(torch.Tensor, read, (tuple(args), kwargs))
         found = rule(self.function_of, *arrays, **named)
         return pytree.tree_map_only(jax.Array, wrap, found)
@@ -212,7 +212,7 @@ class Nodes(fx.Interpreter):
 
     @staticmethod
     def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-        """A subgraph as a function of arrays and numbers; gives a tuple of them."""
+        """Returns a subgraph as a function of arrays and numbers; gives a tuple of them."""
         nodes = Nodes(graph)
 
         def run(*values: Any) -> tuple[Any, ...]:
@@ -248,7 +248,9 @@ def on_device(device: torch.device) -> torch.device:
 
 
 def constant(tensor: torch.Tensor) -> Array:
-    """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
+    """Returns the value of a tensor that belongs to a graph: a constant, not an input of the
+    trace.
+    """
     trace, active.trace = active.trace, None
     try:
         with eval_context():
@@ -259,7 +261,9 @@ def constant(tensor: torch.Tensor) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """A result as arrays in the containers of Python; fx has its own, which JAX does not know."""
+    """Returns a result as arrays in the containers of Python; fx has its own, which JAX does not
+    know.
+    """
     if isinstance(value, torch.Tensor):
         return read(value)
     if isinstance(value, immutable_list):

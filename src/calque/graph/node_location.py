@@ -12,7 +12,7 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def origin_of(node: fx.Node) -> Origin | None:
-    """The line of the user's that a node is from; None if the graph does not say."""
+    """Returns the line of the user's that a node is from; None if the graph does not say."""
     places = _PLACE.findall(node.stack_trace or "")
     places = [place for place in places if not is_library(place[0])] or places
     if not places:
@@ -30,7 +30,7 @@ _LOCATED = "_calque_located"
 
 
 def located(error: Exception, node: fx.Node) -> Exception:
-    """An error of a node with the user's line in front, once."""
+    """Returns an error of a node with the user's line in front, once."""
     line = line_of(node)
     if getattr(error, _LOCATED, False) or not line:
         return error

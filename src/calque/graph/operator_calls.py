@@ -42,7 +42,8 @@ def _with_random(nodes: Caller, state: Any, op: Any, *args: Any, **kwargs: Any) 
 
 
 def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
-    """An operator of `torch.library` that writes to its arguments, on copies of what it writes to.
+    """Returns an operator of `torch.library` that writes to its arguments, on copies of what it
+    writes to.
 
     It gives the operator's results and the copies.
     """
@@ -57,7 +58,7 @@ def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
 
 
 def _copied(base: torch.Tensor) -> torch.Tensor:
-    """A copy that views by sizes, strides and an offset find as they find the tensor."""
+    """Returns a copy that views by sizes, strides and an offset find as they find the tensor."""
     if base.storage_offset():
         return clone_preserve_strides(base)
     stride = base.stride()

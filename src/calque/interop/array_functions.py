@@ -14,7 +14,7 @@ from calque.program.manual_axes import axes_of, run_varying
 
 
 def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[..., Any]:
-    """A program as a function of all arrays; `constant` if its derivative is zero."""
+    """Returns a program as a function of all arrays; `constant` if its derivative is zero."""
     pruned, kept = prune(jaxpr)
     function = in_64_bits(pruned)
 
@@ -26,7 +26,7 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 
 
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """A function some of whose results cannot be differentiated; says why, by index."""
+    """Returns a function some of whose results cannot be differentiated; says why, by index."""
 
     def refusal(said: str) -> Callable[..., Array]:
         @jax.custom_vjp
@@ -49,7 +49,7 @@ def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., 
 
 
 def _words(said: str) -> str:
-    """What to say of a result whose backward PyTorch has refused."""
+    """Returns what to say of a result whose backward PyTorch has refused."""
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (

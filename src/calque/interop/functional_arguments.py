@@ -20,7 +20,7 @@ def is_array(value: Any) -> bool:
 
 
 def as_given(leaf: Any) -> Any:
-    """A leaf of the arguments, those with values as arrays."""
+    """Returns a leaf of the arguments, those with values as arrays."""
     if isinstance(leaf, torch.Tensor):
         return to_jax(leaf)
     # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
@@ -35,7 +35,7 @@ def key_of(leaf: Any) -> Any:
 
 
 def key_data(rng: Any) -> Any:
-    """The words of a key.
+    """Returns the words of a key.
 
     Raises:
         TypeError: it is none.

@@ -109,6 +109,6 @@ class Trace:
         return run
 
     def rebuild(self, arrays: list[Array]) -> Any:
-        """The result for the program's output arrays."""
+        """Returns the result for the program's output arrays."""
         result, buffers = self._call.results.of(arrays)
         return (result, buffers) if self._call.has_buffers else result

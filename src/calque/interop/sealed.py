@@ -15,12 +15,12 @@ _SEAL = struct.Struct("<Q32sI8s")
 
 
 def seal(content: bytes) -> bytes:
-    """The bytes with their seal."""
+    """Returns the bytes with their seal."""
     return content + _SEAL.pack(len(content), _digest(content, _VERSION), _VERSION, _MAGIC)
 
 
 def unseal(data: bytes | bytearray | memoryview) -> bytes:
-    """The bytes without their seal.
+    """Returns the bytes without their seal.
 
     Raises:
         TypeError: they are no bytes.

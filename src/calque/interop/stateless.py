@@ -77,7 +77,9 @@ class Stateless:
         self.state_shapes: Any = jax.tree.map(jax.typeof, self.state)
 
     def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
-        """A tensor that the program holds: a constant of it, or the name it has in the state."""
+        """Returns a tensor that the program holds: a constant of it, or the name it has in the
+        state.
+        """
         name = spec.target
         if spec.kind not in _TENSORS:
             raise TraceError(
@@ -182,7 +184,7 @@ def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
 
 
 def _effects(graph: fx.Graph) -> str:
-    """The operators of a graph that have effects."""
+    """Returns the operators of a graph that have effects."""
     calls = [node for node in graph.nodes if str(node.target) == "with_effects"]
     return ", ".join(str(node.args[1]) for node in calls)
 

@@ -120,7 +120,7 @@ class Arguments:
 
 
 def _held_elsewhere(leaves: list[Any]) -> set[Cell]:
-    """The memory of arguments over which there are other tensors than these."""
+    """Returns the memory of arguments over which there are other tensors than these."""
     tensors = list({id(leaf): leaf for leaf in leaves if is_tensor(leaf)}.values())
     given = Counter(map(cell_of, tensors))
     storages = {cell_of(tensor): tensor.untyped_storage() for tensor in tensors}

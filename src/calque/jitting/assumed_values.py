@@ -129,7 +129,7 @@ class Assumptions:
         self.unmet: Unforeseen | None = None
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
-        """The value to assume; None where none may be.
+        """Returns the value to assume; None where none may be.
 
         Raises:
             NeedsValue: it may be assumed, but was not seen.
@@ -174,7 +174,9 @@ class Assumptions:
             raise self.unmet
 
     def checked_by(self, checks: Checks, describer: Describer) -> "Checks | Assumed":
-        """The checks of the program, with those of what was assumed; nothing more is assumed."""
+        """Returns the checks of the program, with those of what was assumed; nothing more is
+        assumed.
+        """
         self._closed = True
         taken, self.taken = self.taken, []
         if not taken:
@@ -184,7 +186,7 @@ class Assumptions:
 
 
 def _prepared(error: Callable[[], Exception]) -> Exception:
-    """An error that stands for a signal, and may never be raised."""
+    """Returns an error that stands for a signal, and may never be raised."""
     with preparing_errors():
         return error()
 
@@ -269,7 +271,8 @@ class Assumed:
 
 
 def merged(observation: Observation, missed: Missed, same_call: bool = False) -> Observation | None:
-    """An observation with the values as a program computes them; None if it is of other values.
+    """Returns an observation with the values as a program computes them; None if it is of other
+    values.
 
     Args:
         observation: what an eager call has shown.

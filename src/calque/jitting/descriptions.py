@@ -95,7 +95,7 @@ class Describer:
         self._hooked = hooked
 
     def describe(self, value: Any) -> Any:
-        """The description of a tensor, or of a leaf of a result.
+        """Returns the description of a tensor, or of a leaf of a result.
 
         What is described twice is one object after each call, too.
         """
@@ -254,7 +254,7 @@ class Describer:
         return self.carriers.attach(value, ViewOf(source, view, value.dtype))
 
     def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
-        """The description of a leaf made in the trace, if it outlives it."""
+        """Returns the description of a leaf made in the trace, if it outlives it."""
         known = self._known.get(id(tensor))
         if known is None or not isinstance(known[1], Fresh | ViewOf):
             return None
@@ -262,7 +262,7 @@ class Describer:
         return known[1]
 
     def rewritten(self, tensor: torch.Tensor, target: Existing | Argument) -> Attached:
-        """The description of a tensor from outside that has another history."""
+        """Returns the description of a tensor from outside that has another history."""
         return self.carriers.attach(tensor, target)
 
     def settle(self) -> None:

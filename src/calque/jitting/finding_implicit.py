@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int, Any]) -> Target:
-    """A tensor from outside, as each call finds it.
+    """Returns a tensor from outside, as each call finds it.
 
     Args:
         positions: the indexes of the arguments, by id.
@@ -95,7 +95,7 @@ class ImplicitFinder:
                 self._add(GradientOf(target), [gradient])
 
     def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """The places whose tensors and containers no other place of the state holds."""
+        """Returns the places whose tensors and containers no other place of the state holds."""
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
             stack = list(row.before.values())

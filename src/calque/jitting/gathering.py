@@ -62,7 +62,7 @@ class Gathering:
         return arrays
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """The cells behind them."""
+        """Returns the cells behind them."""
         return self._cells + [_cell_of(leaves[index]) for index in self._arguments]
 
 
@@ -92,7 +92,7 @@ class Changing:
         return not (self._cells or self._arguments)
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """The cells, each once."""
+        """Returns the cells, each once."""
         if not self._arguments:
             return self._cells
         found = [_cell_of(leaves[index]) for index in self._arguments]

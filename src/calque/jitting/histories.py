@@ -27,7 +27,7 @@ class Entry(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
-        """A tensor that is no leaf, as the argument is none."""
+        """Returns a tensor that is no leaf, as the argument is none."""
         ctx.received = []
         ctx.save_for_backward(torch.empty(0))
         return leaf.detach()
@@ -39,7 +39,7 @@ class Entry(torch.autograd.Function):
 
 
 def entered(inside: Tensor, argument: Tensor) -> Tensor:
-    """A tensor as the argument that it stands for is: a leaf, or with a graph behind it."""
+    """Returns a tensor as the argument that it stands for is: a leaf, or with a graph behind it."""
     inside.requires_grad_(argument.requires_grad)
     if argument.is_leaf or torch.is_inference_mode_enabled():
         return inside
@@ -48,7 +48,7 @@ def entered(inside: Tensor, argument: Tensor) -> Tensor:
 
 
 def sequence() -> int:
-    """The number of the next node of PyTorch's graph that this thread makes."""
+    """Returns the number of the next node of PyTorch's graph that this thread makes."""
     with torch.inference_mode(False), torch.enable_grad():
         node = torch.empty(0, requires_grad=True).view(0).grad_fn
     assert node is not None
@@ -117,13 +117,13 @@ class Histories:
         return tensor not in self.border or any(tensor is one for one in self._entries.values())
 
     def changed(self) -> list[Tensor]:
-        """The tensors from outside that have another history now."""
+        """Returns the tensors from outside that have another history now."""
         entries = self._entries.values()
         edges = [(t, get_gradient_edge(t)[:2], self.border.edge(t)[:2]) for t in entries]
         return self._changed() + [t for t, now, before in edges if now != before]
 
     def _changed(self) -> list[Tensor]:
-        """The leaves from outside that are none now."""
+        """Returns the leaves from outside that are none now."""
         leaves = self._leaves.values()
         return [t for t in leaves if not t._is_view() and t.grad_fn is not None]
 

@@ -62,7 +62,9 @@ class Witness(DispatchMode):
 
     @classmethod
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
-        """A witness of a part of a trace, for which it sees what the one around would have seen."""
+        """Returns a witness of a part of a trace, for which it sees what the one around would have
+        seen.
+        """
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
         return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
@@ -157,7 +159,7 @@ class Witness(DispatchMode):
             self._origins[id(tensor)] = user_origin()
 
     def values(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The CPU tensors that were looked at, each with the values that it had then.
+        """Returns the CPU tensors that were looked at, each with the values that it had then.
 
         Raises:
             TraceError: one was written to, by no operator.
@@ -195,7 +197,7 @@ class Witness(DispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tensors over the same memory have in common."""
+    """Returns what tensors over the same memory have in common."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata
@@ -243,7 +245,7 @@ def _takes_traced_number(args: Any, kwargs: Any) -> bool:
 
 
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of an operator that takes a number of the program, moved to the device.
+    """Returns the arguments of an operator that takes a number of the program, moved to the device.
 
     A kernel of the CPU would compute with the number, which has no value yet.
 
@@ -268,7 +270,7 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that an operator writes to."""
+    """Returns the arguments that an operator writes to."""
     if not func._schema.is_mutable:
         return []
     found = []

@@ -20,7 +20,9 @@ class Implicit(Protocol):
         """Take the leaves of the trace as the form that later ones must have."""
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        """The leaves, given those of the call; None if they are not of the form of the trace."""
+        """Returns the leaves, given those of the call; None if they are not of the form of the
+        trace.
+        """
 
     def why(self) -> str:
         """Returns what is expected."""
@@ -82,7 +84,7 @@ def is_hooked(leaf: Any) -> bool:
 
 
 def form(leaf: Any) -> Any:
-    """The key of a leaf, and of a tensor how it lies in its storage."""
+    """Returns the key of a leaf, and of a tensor how it lies in its storage."""
     key = signature.key_of(leaf)
     if not trees.is_tensor(leaf):
         return key

@@ -12,7 +12,8 @@ from calque.program.trees import is_tensor
 def names_by_cell(
     reach: Reach, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
 ) -> dict[Cell, str]:
-    """A name for the cell of each tensor that was reached, of its gradient and optimizer state.
+    """Returns a name for the cell of each tensor that was reached, of its gradient and optimizer
+    state.
 
     Args:
         reach: what the function reaches.

@@ -85,5 +85,5 @@ def sink_of(cell: Cell, arguments: Arguments, count: int) -> Sink:
 
 
 def state_of(inputs: Iterable[Input]) -> set[Cell]:
-    """The cells of the function's own state among the inputs."""
+    """Returns the cells of the function's own state among the inputs."""
     return {one.source.cell for one in inputs if isinstance(one.source, CellSource)}

@@ -178,7 +178,7 @@ class Jitted(Generic[P, R]):
         return None
 
     def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
-        """The program, if a second trace gives the same one; else the second one."""
+        """Returns the program, if a second trace gives the same one; else the second one."""
         with described_otherwise() as texts:
             exchanged = program.recording.exchanged
             again, lowered = self._trace(leaves, key[0], exchanged=exchanged)

@@ -66,7 +66,7 @@ class KnownTensors:
         self.tensors[id(tensor)] = tensor
 
     def gradients(self) -> dict[int, Tensor | None]:
-        """The gradients that were there, by the id of their tensor."""
+        """Returns the gradients that were there, by the id of their tensor."""
         return {key: before.gradient for key, before in self.before.items()}
 
     def forget_aliases(self, outside: dict[int, Tensor]) -> None:

@@ -31,7 +31,7 @@ _MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
 
 
 def ambient() -> tuple[Any, ...]:
-    """The modes that a program is compiled for."""
+    """Returns the modes that a program is compiled for."""
     enabled = torch.is_autocast_enabled("jax")
     return (
         torch.is_grad_enabled(),
@@ -43,7 +43,7 @@ def ambient() -> tuple[Any, ...]:
 
 
 def _function_modes() -> tuple[Any, ...]:
-    """The modes of functions that are on, a default device for one."""
+    """Returns the modes of functions that are on, a default device for one."""
     return tuple(
         getattr(mode, "device", None) or (type(mode), id(mode))
         for mode in get_current_function_mode_stack()
@@ -51,7 +51,7 @@ def _function_modes() -> tuple[Any, ...]:
 
 
 def function_modes() -> list[Any]:
-    """The modes themselves."""
+    """Returns the modes themselves."""
     return list(get_current_function_mode_stack())
 
 
@@ -64,7 +64,7 @@ class Modes:
         self._dispatch = len(get_current_dispatch_mode_stack())
 
     def changed(self) -> dict[str, Any]:
-        """The modes that have changed; they are put back."""
+        """Returns the modes that have changed; they are put back."""
         found = {}
         for name, (read, write) in _MODES.items():
             now = read()

@@ -45,11 +45,11 @@ class Numbers:
         self._groups: set[Row] = set()
 
     def row_of(self, holder: Any) -> Row | None:
-        """The row of a dict."""
+        """Returns the row of a dict."""
         return self._snapshot.rows.get(id(holder))
 
     def lent(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
-        """The keys of a dict whose numbers are inputs; no row compares them.
+        """Returns the keys of a dict whose numbers are inputs; no row compares them.
 
         Args:
             optimizer: steps.
@@ -147,7 +147,7 @@ class Numbers:
         return [c for c, owner in ran if owner >= Owner.PACKAGE and c not in self.in_steps]
 
     def _own(self, optimizer: Optimizer, group: Group) -> set[str]:
-        """The keys of a param group whose numbers the function itself assigns.
+        """Returns the keys of a param group whose numbers the function itself assigns.
 
         Such a number is none that each call brings: it is compared, and assigned by each call. If
         a hook of a step of PyTorch's does, it computes it from the others, so that all are
@@ -221,7 +221,7 @@ def _assigned_by(optimizer: Optimizer) -> Collection[str]:
 
 @functools.lru_cache(maxsize=256)
 def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
-    """The keys by which an optimizer's step may assign items.
+    """Returns the keys by which an optimizer's step may assign items.
 
     PyTorch's own optimizers assign no numbers of their groups.
     """
@@ -232,7 +232,7 @@ def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
-    """An optimizer's step, and the methods and functions of its package that it names."""
+    """Returns an optimizer's step, and the methods and functions of its package that it names."""
     if kind.step.__module__.startswith("torch."):
         return ()
     root = kind.step.__module__.partition(".")[0]

@@ -48,7 +48,7 @@ class Shells:
         self.rows: list[tuple[int, Any]] = []
 
     def closed(self, results: list[Any]) -> list[Any]:
-        """The leaves of a call's result, given those of the opened one."""
+        """Returns the leaves of a call's result, given those of the opened one."""
         given = iter(results)
         leaves: list[Any] = []
         for count, shell in self.rows:
@@ -117,7 +117,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
-    """The tensors in an object, and what is given, by id; none if it must not be copied."""
+    """Returns the tensors in an object, and what is given, by id; none if it must not be copied."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
     rest = [(value, _DEPTH)]
@@ -139,7 +139,8 @@ def _rebuilt(
     plain: Callable[[Any, Collection[Any]], Any],
     parts: Collection[int] = (),
 ) -> Any:
-    """A copy of an object, and of all on the way to its tensors (or places), which are swapped.
+    """Returns a copy of an object, and of all on the way to its tensors (or places), which are
+    swapped.
 
     What has none is what `plain` makes of it, and of the copies that were made so far.
     """

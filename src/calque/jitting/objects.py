@@ -85,7 +85,9 @@ class Distinct:
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
     def shared(self, given: Any) -> set[type]:
-        """The classes of the objects among a call's (args, kwargs) that are the state's, too."""
+        """Returns the classes of the objects among a call's (args, kwargs) that are the state's,
+        too.
+        """
         known, found = self._known, set()
         for one, kind in objects_in(given, self._opened):
             held = known.get(id(one))

@@ -313,7 +313,7 @@ def _wait(optimizer: Optimizer) -> None:
 
 
 def _settings(group: Group, lent: Collection[Place]) -> Group:
-    """The part of a param group that a program is compiled for."""
+    """Returns the part of a param group that a program is compiled for."""
     return {
         key: value
         for key, value in group.items()
@@ -328,7 +328,7 @@ _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
 def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Group]:
-    """The settings of each param group that a program is compiled for.
+    """Returns the settings of each param group that a program is compiled for.
 
     Args:
         optimizer: has them.

@@ -88,7 +88,7 @@ class Outcome:
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
 
     def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The function's result."""
+        """Returns the function's result."""
         trace = self._trace
         with noting_refusals() as refusals:
             try:
@@ -191,13 +191,13 @@ class Outcome:
             state.check_backward(ran)
 
     def _outputs(self, outputs: list[Array]) -> list[Array]:
-        """The outputs of the forward, and those of the backward behind them."""
+        """Returns the outputs of the forward, and those of the backward behind them."""
         backward = self._recording.backward
         self._recording.n_outputs = len(outputs)
         return outputs + (backward.gradients if backward else [])
 
     def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
-        """The gradients of a path, which are all that the program is to give."""
+        """Returns the gradients of a path, which are all that the program is to give."""
         recording = self._recording
         tensors = [carrier.tensor for carrier in describer.carriers.found]
         derived = derive(self._trace.lifting, tensors, around, self._trace.path)
@@ -283,7 +283,7 @@ def _check_numbers(watch: Watch) -> None:
 
 
 def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
-    """The cells made in the trace that outlive it, and which output each is."""
+    """Returns the cells made in the trace that outlive it, and which output each is."""
     if any(ref() is not None for ref in made):
         collect_new()
     alive = [cell for ref in made if (cell := ref()) is not None]

@@ -142,7 +142,7 @@ class JittedProgram(Program[Call]):
         return FoundPlacementGuard(find, lay, count)
 
     def lower(self) -> Any:
-        """The program as `jax.stages.Lowered`."""
+        """Returns the program as `jax.stages.Lowered`."""
         with x64():
             forward = shortened(self._forward, self._scan_layers, calls=self.whole is None)
             return self.lowered(forward, self.turned)
@@ -196,7 +196,9 @@ class JittedProgram(Program[Call]):
         return self._state if self.n_written else ()
 
     def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
-        """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
+        """Returns the first guard that does not hold for a call's leaves and (args, kwargs), or
+        None.
+        """
         self.checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
@@ -243,11 +245,11 @@ class JittedProgram(Program[Call]):
         return self.finish(call, outputs)
 
     def reads(self, call: Call) -> list[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that they come from."""
         return self._gathering.cells(call[0])
 
     def changes(self, call: Call) -> list[Cell]:
-        """The cells that the call changes."""
+        """Returns the cells that the call changes."""
         return self._changing.cells(call[0])
 
     def check(self, call: Call) -> None:
@@ -271,7 +273,7 @@ class JittedProgram(Program[Call]):
         return super().failed(error) if self.assumed is None else self.assumed.failed(error)
 
     def targets(self, call: Call) -> list[Cell]:
-        """The cells that the outputs belong into."""
+        """Returns the cells that the outputs belong into."""
         return targets(self.sinks, call[0])
 
     def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:

@@ -31,7 +31,9 @@ class ProgramText:
         self._known: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
-        """The lines of a function, where each function that it calls is named by its content."""
+        """Returns the lines of a function, where each function that it calls is named by its
+        content.
+        """
         if name not in self._known:
             self._known[name] = [_NAME.sub(self._content, line) for line in self._own(name)]
         return self._known[name]
@@ -48,12 +50,12 @@ class ProgramText:
         return f"@{_NUMBER.sub('', name)}#{digest}"
 
     def called(self, name: str, line: int) -> list[str]:
-        """The functions that a line of a function names."""
+        """Returns the functions that a line of a function names."""
         return [one for one in _NAME.findall(self._own(name)[line]) if one in self._lines]
 
 
 def difference(before: str, now: str) -> tuple[str, str] | None:
-    """The first lines in which two programs differ; None if they are the same program."""
+    """Returns the first lines in which two programs differ; None if they are the same program."""
     if before == now:
         return None
     one, other = ProgramText(before), ProgramText(now)

@@ -163,7 +163,7 @@ class PythonState:
         return hasattr(value, "__dict__") or bool(slots_of(type(value)))
 
     def keys_changed(self, rebound: Iterable[Rebound]) -> set[tuple[int, Any]]:
-        """What the function changes: the id of a row and a key, or None for all of them."""
+        """Returns what the function changes: the id of a row and a key, or None for all of them."""
         found = {(id(place.holder), place.key) for place in rebound}
         for change, _ in self._changes:
             found.update((id(change.row), key) for key in ([None] if change.whole else change.keys))
@@ -329,7 +329,7 @@ class PythonState:
         return description
 
     def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
-        """The changes that are no `Rebound`.
+        """Returns the changes that are no `Rebound`.
 
         Args:
             describe: tells how to make a tensor.

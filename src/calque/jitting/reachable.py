@@ -193,7 +193,9 @@ def _is_users(kind: type) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code, and the words in its constants."""
+    """Returns the names of globals and attributes in a function's code, and the words in its
+    constants.
+    """
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -119,7 +119,7 @@ class Specializing:
         self._signatures: dict[Any, Signature] = {}
 
     def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> JittedProgram:
-        """A program for a call that none serves, for the values last seen if it needs some.
+        """Returns a program for a call that none serves, for the values last seen if it needs some.
 
         Raises:
             NeedsValue: it needs a value that nobody has seen.

@@ -45,7 +45,7 @@ class Joined(Exception):
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """The lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
+    """Yields the lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
     if isinstance(given, dict):
         if len(steps) > 1:
             yield steps, given
@@ -62,14 +62,16 @@ def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
 
 
 def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
-    """The containers of a call that the function reaches by itself, too."""
+    """Returns the containers of a call that the function reaches by itself, too."""
     if given is None:
         return {}
     return {steps: one for steps, one in containers(given) if id(one) in rows}
 
 
 def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
-    """A tree like a call's (args, kwargs), with the call's own containers at some places."""
+    """Returns a tree like a call's (args, kwargs), with the call's own containers at some
+    places.
+    """
     if steps in places:
         return given
     if type(tree) is tuple:
@@ -139,7 +141,8 @@ def apart_of(
     own_containers: frozenset[Any],
     own_tensors: Mapping[int, torch.Tensor],
 ) -> Apart | None:
-    """The guard that tells arguments from the state, where the program depends on it; else None.
+    """Returns the guard that tells arguments from the state, where the program depends on it; else
+    None.
 
     Args:
         state: what the trace has met.

@@ -237,7 +237,7 @@ class Trace:
     # The trace ------------------------------------------------------------------------------------
 
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
-        """The closed jaxpr of the function, and where its inputs come from."""
+        """Returns the closed jaxpr of the function, and where its inputs come from."""
         self.spec = spec
         args, kwargs = trees.unflatten(self.stand_ins, spec)
         if self.own_containers:

@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def of_all(value: np.ndarray) -> np.ndarray:
-    """What each process has, in the order of their numbers.
+    """Returns what each process has, in the order of their numbers.
 
     Args:
         value: an array of the same shape and dtype in each, which calls this.
@@ -24,7 +24,7 @@ def of_all(value: np.ndarray) -> np.ndarray:
 
 
 def broadcast(value: T, source: int = 0) -> T:
-    """What one process has, in each.
+    """Returns what one process has, in each.
 
     Args:
         value: an object that can be pickled.

@@ -37,7 +37,9 @@ class Alike:
     literals: list[Place]
 
     def results(self, index: int) -> list[Any]:
-        """The variables of one stretch that something else takes, of this one or of another."""
+        """Returns the variables of one stretch that something else takes, of this one or of
+        another.
+        """
         own = self.stretches[index]
         return [own[place].outvars[number] for place, number in self.made]
 
@@ -47,7 +49,7 @@ class Alike:
         return [shared(stretch) for stretch in self.stretches]
 
     def _named(self) -> list[Any]:
-        """The first stretch's equations, with name scopes that hold for every stretch."""
+        """Returns the first stretch's equations, with name scopes that hold for every stretch."""
         depths = list(map(len, self.scopes))
         return [
             renamed(
@@ -152,7 +154,7 @@ _contents: weakref.WeakKeyDictionary[ClosedJaxpr, _Content] = weakref.WeakKeyDic
 
 
 def _by_content(value: Any) -> Any:
-    """A parameter of an equation, jaxprs in it by what they do."""
+    """Returns a parameter of an equation, jaxprs in it by what they do."""
     if type(value) is tuple:
         return tuple(map(_by_content, value))
     if not isinstance(value, ClosedJaxpr):

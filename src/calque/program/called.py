@@ -31,7 +31,7 @@ class Same:
 
 
 def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
-    """What a function is, the names of its keywords, and the values that it holds.
+    """Returns what a function is, the names of its keywords, and the values that it holds.
 
     None if it is more than that: it has attributes of its own, or assigns what it closes over,
     which whoever made it would see.

@@ -32,7 +32,7 @@ class Turned:
 
 
 def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -> ClosedJaxpr:
-    """A jaxpr of the same results in which images keep their channels last.
+    """Returns a jaxpr of the same results in which images keep their channels last.
 
     Args:
         closed: the program.
@@ -60,7 +60,7 @@ def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -
 
 
 def kernels(closed: ClosedJaxpr) -> dict[int, Order]:
-    """The inputs that are nothing but kernels of convolutions, and how these want them."""
+    """Returns the inputs that are nothing but kernels of convolutions, and how these want them."""
     found: dict[int, Order] = {}
     others: set[int] = set()
     _find_kernels(closed.jaxpr, list(range(len(closed.jaxpr.invars))), found, others)
@@ -119,7 +119,7 @@ def _convolves(jaxpr: Any) -> bool:
 
 
 def _inner(equation: Any) -> Sequence[Any]:
-    """The jaxprs of a call; none for loops and other equations."""
+    """Returns the jaxprs of a call; none for loops and other equations."""
     if equation.primitive.name in _CALLS:
         return [getattr(one, "jaxpr", one) for one in jaxprs_in_params(equation.params)]
     return []
@@ -145,7 +145,7 @@ def _moves_channels(permutation: Sequence[int]) -> bool:
 
 
 def _turned(array: Any, order: Sequence[int]) -> Any:
-    """The value of which an array is the transposed one."""
+    """Returns the value of which an array is the transposed one."""
     return array if list(order) == sorted(order) else Turned(array, tuple(order))
 
 
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as(value: Any, order: Order) -> Any:
-    """The array of a value with its axes in an order."""
+    """Returns the array of a value with its axes in an order."""
     if isinstance(value, Turned):
         if value.order == order:
             return value.array
@@ -166,7 +166,7 @@ def _as(value: Any, order: Order) -> Any:
 
 
 def _order(values: Sequence[Any]) -> Order:
-    """The order that an equation works in: of its largest turned operand."""
+    """Returns the order that an equation works in: of its largest turned operand."""
     turned = [v for v in values if isinstance(v, Turned)]
     return max(turned, key=lambda v: v.array.size).order
 

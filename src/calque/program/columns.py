@@ -56,7 +56,7 @@ class Region:
         return True
 
     def _touched(self, equation: Any) -> set[int]:
-        """The columns whose results an equation takes."""
+        """Returns the columns whose results an equation takes."""
         known = self._column_of
         given = [known[v] for v in equation.invars if not isinstance(v, Literal) and v in known]
         return {self._root(column) for column in given}
@@ -81,7 +81,7 @@ class Region:
             self._column_of[variable] = own
 
     def columns(self) -> list[list[Any]]:
-        """The equations of each column."""
+        """Returns the equations of each column."""
         found: dict[int, list[Any]] = {}
         for equation, column in self._equations:
             found.setdefault(self._root(column), []).append(equation)
@@ -91,7 +91,7 @@ class Region:
 def columns_alike(
     columns: Sequence[list[Any]], outside: set[Any]
 ) -> Iterator[tuple[list[int], Alike]]:
-    """The columns that are alike, each group by their indexes.
+    """Yields the columns that are alike, each group by their indexes.
 
     Args:
         columns: of a region.
@@ -110,7 +110,9 @@ def columns_alike(
 
 
 def _parts(equation: Any) -> list[Any]:
-    """The equations of an operator's inner jaxpr, with its operands and results as theirs."""
+    """Returns the equations of an operator's inner jaxpr, with its operands and results as
+    theirs.
+    """
     inner, parts = equation.params["jaxpr"].jaxpr, []
     names: dict[Any, Any] = dict(zip(inner.invars, equation.invars, strict=True))
     for own, outer in zip(inner.outvars, equation.outvars, strict=True):
@@ -135,7 +137,7 @@ def can_be_taken_apart(equation: Any) -> bool:
 
 
 def regions(equations: Sequence[Any]) -> Iterator[tuple[int, int, Region]]:
-    """The regions of some equations, as (start, end, region)."""
+    """Yields the regions of some equations, as (start, end, region)."""
     index = 0
     while index < len(equations):
         if not is_of_lists(equations[index]) or not can_be_taken_apart(equations[index]):

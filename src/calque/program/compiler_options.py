@@ -18,7 +18,7 @@ _refused: set[str] = set()
 
 
 def options_of(jaxpr: Any, only_computes: bool) -> Options:
-    """The options for a program.
+    """Returns the options for a program.
 
     Args:
         jaxpr: the program.
@@ -29,7 +29,9 @@ def options_of(jaxpr: Any, only_computes: bool) -> Options:
 
 
 def compile_with(lowered: Any, options: Options) -> jax.stages.Compiled:
-    """The executable of a lowered program, with those of the options that this XLA knows."""
+    """Returns the executable of a lowered program, with those of the options that this XLA
+    knows.
+    """
     known = {name: value for name, value in options.items() if name not in _refused}
     if not known:
         return lowered.compile()

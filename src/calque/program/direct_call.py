@@ -55,7 +55,8 @@ class Bare(NamedTuple):
 def compile_checked(
     lowered: jax.stages.Lowered, options: Options | None = None
 ) -> jax.stages.Compiled:
-    """The executable of a lowered program; results are looked at first: XLA may die of their size.
+    """Returns the executable of a lowered program; results are looked at first: XLA may die of
+    their size.
 
     Args:
         lowered: the program.
@@ -70,7 +71,7 @@ def compile_checked(
 
 
 def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
-    """A compiled program, to be called with what is known to be right.
+    """Returns a compiled program, to be called with what is known to be right.
 
     JAX's own call is used where `calque.device.runtime.executable` has no other.
 

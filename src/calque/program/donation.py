@@ -14,7 +14,7 @@ PICKED_ALONE = _ALONE + 1  # and what was picked
 
 
 def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
-    """A function that takes these items out of a list."""
+    """Returns a function that takes these items out of a list."""
     return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
 
 

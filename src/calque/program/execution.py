@@ -69,7 +69,7 @@ class Execution:
         return None if self._need.is_too_large else self._bare
 
     def started(self, arrays: list[Any]) -> tuple[Iterator[list[Array]], bool]:
-        """The program, ready to run.
+        """Returns the program, ready to run.
 
         Args:
             arrays: the arguments; nothing but this list and the cells may hold those donated.
@@ -110,5 +110,7 @@ class Execution:
 
 
 def told(error: RuntimeError) -> BaseException:
-    """An error of a program as what it stands for: what a callback raised, or a want of memory."""
+    """Returns an error of a program as what it stands for: what a callback raised, or a want of
+    memory.
+    """
     return callbacks.raised(error) or as_out_of_memory(error)

@@ -102,7 +102,7 @@ class Lifting:
         return reference is not None and reference() is cell
 
     def read(self, cell: Cell) -> Array:
-        """The value of a cell at this point of the trace."""
+        """Returns the value of a cell at this point of the trace."""
         value = self.values.get(cell)
         if value is not None:
             return value
@@ -142,7 +142,9 @@ class Lifting:
         self.fresh[id(cell)] = weakref.ref(cell)
 
     def new_input(self, source: Source, shape: Any, dtype: Any, weak: bool = False) -> Array:
-        """A new input of the program, as a traced array (weakly typed for Python numbers)."""
+        """Returns a new input of the program, as a traced array (weakly typed for Python
+        numbers).
+        """
         slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
         made = Input(source, shape, dtype, weak)
         self.inputs.append(made)
@@ -151,7 +153,7 @@ class Lifting:
     # CPU tensors ----------------------------------------------------------------------------------
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """A CPU tensor's value: a constant if it was made in the trace, else an input."""
+        """Returns a CPU tensor's value: a constant if it was made in the trace, else an input."""
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
         known = self.host_slots.get(id(tensor))
@@ -174,7 +176,7 @@ class Lifting:
             return jax.numpy.asarray(array)
 
     def number(self, tensor: torch.Tensor) -> Any:
-        """A traced tensor as a traced Python number; None where numbers must be known.
+        """Returns a traced tensor as a traced Python number; None where numbers must be known.
 
         A traced number is real, and no truth value.
         """
@@ -183,7 +185,7 @@ class Lifting:
         return self.lend_number(read(tensor))
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
-        """A value that the host asks for, if it may be assumed."""
+        """Returns a value that the host asks for, if it may be assumed."""
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
 
     def shown(self, file: str) -> bool:
@@ -206,11 +208,11 @@ class Lifting:
     # Random state ---------------------------------------------------------------------------------
 
     def _device_state(self) -> Array:
-        """The device's random state, as an input of the program."""
+        """Returns the device's random state, as an input of the program."""
         return self.new_input(RandomSource(), (2,), np.uint64)
 
     def draw(self) -> Array:
-        """The packed key of the next draw."""
+        """Returns the packed key of the next draw."""
         if not self._segments:
             self._segments.append(self.random_source())
         base = self._segments[self._segment]
@@ -222,7 +224,7 @@ class Lifting:
             return jax.numpy.asarray(base) + np.array([0, offset], np.uint64)
 
     def peek(self) -> Array:
-        """The packed key of the next draw, which is not drawn."""
+        """Returns the packed key of the next draw, which is not drawn."""
         segment, drawn, draws = self._segment, self._drawn, self.draws
         packed = self.draw()
         self._segment, self._drawn, self.draws = segment, drawn, draws
@@ -246,7 +248,9 @@ class Lifting:
         self._segment, self._drawn = len(self._segments) - 1, 0
 
     def get_random(self) -> tuple[int, int]:
-        """A token of the random state at this point, for `restore_random` in the same trace."""
+        """Returns a token of the random state at this point, for `restore_random` in the same
+        trace.
+        """
         return _SEGMENT_MARK + self._segment, self._drawn
 
     def restore_random(self, seed: int, offset: int) -> None:
@@ -266,7 +270,9 @@ class Lifting:
         self._segments, self._segment, self._drawn = [], 0, 0
 
     def final_random(self) -> tuple[int, int] | None:
-        """The (seed, offset) the trace ends with, if it seeded the device; None otherwise."""
+        """Returns the (seed, offset) the trace ends with, if it seeded the device; None
+        otherwise.
+        """
         if self._segment == 0:
             return None
         packed = self._segments[self._segment]

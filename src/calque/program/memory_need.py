@@ -49,7 +49,7 @@ def _of(compiled: jax.stages.Compiled) -> int:
 
 @cache
 def _total() -> float:
-    """The device's bytes; of a CPU, those of the machine."""
+    """Returns the device's bytes; of a CPU, those of the machine."""
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None and device.platform == "cpu":
@@ -92,7 +92,7 @@ def _left() -> Callable[[], float] | None:
 
 
 def spoken(count: float) -> str:
-    """A number of bytes as PyTorch speaks of it."""
+    """Returns a number of bytes as PyTorch speaks of it."""
     power = 0
     while count >= 1024 and power < len(_UNITS) - 1:
         count, power = count / 1024, power + 1

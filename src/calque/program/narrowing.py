@@ -20,7 +20,9 @@ _LONGEST = 2**31
 
 
 def with_narrow_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program; what it indexes with is int32, wherever an array's axes allow it."""
+    """Returns the same program; what it indexes with is int32, wherever an array's axes allow
+    it.
+    """
     if not _has_wide(closed.jaxpr):
         return closed
     equations = []
@@ -38,7 +40,7 @@ def with_narrow_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _conversion(index: Any) -> Any:
-    """An equation that makes an index int32, with a new variable for it."""
+    """Returns an equation that makes an index int32, with a new variable for it."""
     like = ShapeDtypeStruct(index.aval.shape, index.aval.dtype, weak_type=index.aval.weak_type)
     with x64():
         traced = jax.make_jaxpr(lambda i: lax.convert_element_type(i, int32))(like)
@@ -46,7 +48,7 @@ def _conversion(index: Any) -> Any:
 
 
 def _positions(equation: Any) -> range:
-    """Which operands of an equation are indices into its first one."""
+    """Returns which operands of an equation are indices into its first one."""
     name = equation.primitive.name
     if name.startswith(("gather", "scatter")):
         return range(1, 2)
@@ -60,7 +62,7 @@ def _finds_wide(equation: Any) -> bool:
 
 
 def _positions_found(equation: Any) -> list[Any]:
-    """An `argmax` that counts in 32 bits, and the conversion of what it finds."""
+    """Returns an `argmax` that counts in 32 bits, and the conversion of what it finds."""
     (wide,) = equation.outvars
     like = ShapeDtypeStruct(wide.aval.shape, int32)
     with x64():
@@ -86,7 +88,7 @@ def _has_wide(jaxpr: Jaxpr) -> bool:
 
 
 def _inner(equation: Any) -> list[Jaxpr]:
-    """The programs within an equation."""
+    """Returns the programs within an equation."""
     found = []
     for value in equation.params.values():
         for part in value if type(value) in (tuple, list) else (value,):
@@ -98,7 +100,7 @@ def _inner(equation: Any) -> list[Jaxpr]:
 
 
 def _narrowed(value: Any) -> Any:
-    """A parameter of an equation, with the programs in it rewritten."""
+    """Returns a parameter of an equation, with the programs in it rewritten."""
     if type(value) in (tuple, list):  # not dimension numbers
         return type(value)(map(_narrowed, value))
     if isinstance(value, ClosedJaxpr):

@@ -120,7 +120,7 @@ class Watch:
         return answer
 
     def node(self, key: Any, make: "Callable[[], NumberNode]") -> "NumberNode":
-        """What an operation gives, which is computed once."""
+        """Returns what an operation gives, which is computed once."""
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = make()
@@ -134,7 +134,8 @@ class Watch:
 
 
 def _constant(value: Any) -> Any:
-    """A method that C++ asks where it can bear no exception, not even that of a signal's handler.
+    """Returns a method that C++ asks where it can bear no exception, not even that of a signal's
+    handler.
 
     A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
     """
@@ -189,7 +190,7 @@ class NumberNode:
         return unary(operator.neg, jnp.negative, self)
 
     def pin(self) -> float:
-        """The value now; the program serves only calls in which it is the same."""
+        """Returns the value now; the program serves only calls in which it is the same."""
         compute = self.compute
         value = compute()
         self.watch.answers.append((lambda: compute() == value, True))
@@ -212,7 +213,7 @@ class NumberNode:
 
 
 def constant_node(value: Any, watch: Watch) -> NumberNode:
-    """A number that is the same at each call."""
+    """Returns a number that is the same at each call."""
     return NumberNode(value, lambda: value, watch, integral=isinstance(value, int), constant=True)
 
 
@@ -259,7 +260,7 @@ def turned_into_float(stepping: str | None) -> TraceError:
 
 
 def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None) -> NumberNode:
-    """A function of one traced number.
+    """Returns a function of one traced number.
 
     Args:
         python, traced: the function, for Python's numbers and for traced ones.
@@ -280,7 +281,7 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
 
 
 def node_of(x: Any, watch: Watch) -> NumberNode | None:
-    """What is behind a number; None if something is none."""
+    """Returns what is behind a number; None if something is none."""
     if isinstance(x, torch.SymFloat):
         return x.node
     if isinstance(x, int | float):
@@ -291,7 +292,7 @@ def node_of(x: Any, watch: Watch) -> NumberNode | None:
 def computed(
     name: str, a: NumberNode, b: NumberNode, watch: Watch, integral: bool | None = None
 ) -> NumberNode:
-    """An operation on two numbers, one of which is traced.
+    """Returns an operation on two numbers, one of which is traced.
 
     Args:
         name: of the operation, in `operator`.

@@ -23,14 +23,16 @@ def lies_elsewhere(placement: Sharding, whole: Sharding) -> bool:
 
 
 def elsewhere(placements: Sequence[Sharding | None], whole: Sharding | None) -> dict[int, Sharding]:
-    """The placements that are on other devices than a program, by their index."""
+    """Returns the placements that are on other devices than a program, by their index."""
     if whole is None:
         return {}
     return {i: p for i, p in enumerate(placements) if p is not None and lies_elsewhere(p, whole)}
 
 
 def results_elsewhere(jaxpr: Any, whole: Sharding | None) -> dict[int, Sharding]:
-    """The results that are constrained to other devices, as gradients are to their parameters'."""
+    """Returns the results that are constrained to other devices, as gradients are to their
+    parameters'.
+    """
     if whole is None:
         return {}
     return elsewhere(_constraints_of_results(jaxpr), whole)
@@ -48,7 +50,8 @@ def _constraints_of_results(jaxpr: Any) -> list[Sharding | None]:
 
 
 def on_one_mesh(closed: ClosedJaxpr, whole: Sharding | None) -> ClosedJaxpr:
-    """The program without constraints to other devices, which JAX refuses: whole on each device.
+    """Returns the program without constraints to other devices, which JAX refuses: whole on each
+    device.
 
     Args:
         closed: the program.
@@ -75,7 +78,7 @@ def _rewritten(jaxpr: Any, whole: Sharding) -> Any:
 
 
 def _inner(value: Any, whole: Sharding) -> Any:
-    """A parameter of an equation, in which there may be programs."""
+    """Returns a parameter of an equation, in which there may be programs."""
     if isinstance(value, tuple | list):
         return type(value)(_inner(one, whole) for one in value) if _has_jaxpr(value) else value
     if isinstance(value, ClosedJaxpr):
@@ -90,7 +93,8 @@ def _has_jaxpr(values: Sequence[Any]) -> bool:
 def moving(
     program: Direct, coming: Mapping[int, Sharding], going: Mapping[int, Sharding]
 ) -> Direct:
-    """A compiled program that has arrays brought to its devices, and results taken to others.
+    """Returns a compiled program that has arrays brought to its devices, and results taken to
+    others.
 
     Args:
         program: to be called.

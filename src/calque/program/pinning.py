@@ -35,7 +35,8 @@ _WHY = "a tensor of the state is spread over devices differently"
 def settled(
     cells: Iterable[Cell], placements: Sequence[Sharding | None]
 ) -> tuple[Sharding | None, bool]:
-    """The placement in a program of what has none, None where nothing has one, and if state moved.
+    """Returns the placement in a program of what has none, None where nothing has one, and if state
+    moved.
 
     State that has none takes it: a program gives its new values there anyway. State that lies on
     other devices stays there (see `other_devices`).
@@ -81,7 +82,7 @@ def avals(
 
 
 def constraints(jaxpr: Any) -> Placements:
-    """The placements that a program's own values are constrained to."""
+    """Returns the placements that a program's own values are constrained to."""
     if not spread.exists:
         return []
     return [
@@ -90,7 +91,7 @@ def constraints(jaxpr: Any) -> Placements:
 
 
 def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | None:
-    """The placement of an array in a program (see `settled`)."""
+    """Returns the placement of an array in a program (see `settled`)."""
     if whole is None:
         return None
     is_there = placement is not None and order_of(placement) == order_of(whole)
@@ -98,7 +99,7 @@ def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | Non
 
 
 def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
-    """The placements that a program is to give its results; None where XLA chooses.
+    """Returns the placements that a program is to give its results; None where XLA chooses.
 
     Args:
         written: of those that take the place of something, which come first.

@@ -8,7 +8,7 @@ from calque.upstream.torch_internals import pytree
 
 
 def plain(tree: Any) -> Any:
-    """A pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
+    """Returns a pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
 
     Dataclasses and other registered containers become dicts where their parts have names, and
     tuples where they have not.

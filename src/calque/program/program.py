@@ -84,7 +84,7 @@ class Program(Stepping[Call]):
         self._moves = elsewhere(placements, self.whole), going
 
     def lowered(self, jaxpr: ClosedJaxpr, turned: Mapping[int, Any] = _UNCHANGED) -> Any:
-        """The program as `jax.stages.Lowered`.
+        """Returns the program as `jax.stages.Lowered`.
 
         Args:
             jaxpr: what it was formed of, or what computes the same.

@@ -35,7 +35,8 @@ def _fits(base: torch.Tensor, dtype: torch.dtype) -> bool:
 
 
 def viewed(base: torch.Tensor, dtype: torch.dtype, view: View, creation: Creation) -> torch.Tensor:
-    """A view of a tensor through which no gradients flow, but which autograd knows as its view.
+    """Returns a view of a tensor through which no gradients flow, but which autograd knows as its
+    view.
 
     As with any view, a later write with a gradient into one of them reaches the other, or raises.
     """
@@ -59,7 +60,8 @@ def has_edge(tensor: torch.Tensor) -> bool:
 
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that a view's gradient goes to: its base, or a leaf that is a view of that, too.
+    """Returns the tensor that a view's gradient goes to: its base, or a leaf that is a view of
+    that, too.
 
     None if it is no view that `seen_as` can make, or if its gradient goes elsewhere.
     """
@@ -70,7 +72,9 @@ def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
-    """A leaf that is a view of a base without gradients, behind another view of that base."""
+    """Returns a leaf that is a view of a base without gradients, behind another view of that
+    base.
+    """
     nodes, seen = [tensor.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
@@ -111,7 +115,7 @@ def set_creation(view: torch.Tensor, creation: Creation) -> None:
 
 
 def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
-    """A tensor over another one's storage that is no view of it for autograd.
+    """Returns a tensor over another one's storage that is no view of it for autograd.
 
     As after `detach`, they count their writes together.
     """
@@ -126,7 +130,7 @@ def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
 
 
 def seen_as(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
-    """A view of a tensor through which gradients flow."""
+    """Returns a view of a tensor through which gradients flow."""
     if base.is_complex() and not dtype.is_complex:
         return torch.view_as_real(base).as_strided(*view)
     if dtype.is_complex and not base.is_complex():

@@ -75,7 +75,7 @@ class Made:
         raise NotImplementedError
 
     def typed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor as one of the class that is described."""
+        """Returns a tensor as one of the class that is described."""
         return tensor if self.subclass is None else tensor.as_subclass(self.subclass)
 
 
@@ -212,7 +212,7 @@ class Fresh(Made):
         return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
 
     def bare(self, outputs: Outputs) -> torch.Tensor:
-        """The tensor, as if it were no view and required no gradient."""
+        """Returns the tensor, as if it were no view and required no gradient."""
         taken = self.output in outputs.storages
         root = self._root(outputs)
         if self.view is not None:
@@ -220,7 +220,7 @@ class Fresh(Made):
         return root.detach() if taken else root
 
     def _root(self, outputs: Outputs) -> torch.Tensor:
-        """A tensor over the whole storage, one in each call."""
+        """Returns a tensor over the whole storage, one in each call."""
         root = outputs.storages.get(self.output)
         if root is None:
             array = outputs.arrays[self.output]
@@ -244,7 +244,7 @@ class Leaf:
     gradient: Any
 
     def of(self, tensor: torch.Tensor, outputs: Outputs) -> torch.Tensor:
-        """A tensor as such a leaf."""
+        """Returns a tensor as such a leaf."""
         if self.parameter:
             tensor = torch.nn.Parameter(tensor, self.requires_grad)
         else:
@@ -308,7 +308,7 @@ class ViewOf(Made):
         return made if self.leaf is None else self.leaf.of(made, outputs)
 
     def placed(self, outputs: Outputs) -> tuple[torch.Tensor, View]:
-        """The base in a call, and where the view lies in its storage."""
+        """Returns the base in a call, and where the view lies in its storage."""
         base, view = self.base.build(outputs), self.view
         if type(self.base) is Argument and (offset := base.storage_offset()):
             # The trace saw the argument at the start of its storage.

@@ -27,7 +27,9 @@ _LEAST = 3
 
 
 def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
-    """A jaxpr of the same results that loops over what it repeats, and how many loops it has."""
+    """Returns a jaxpr of the same results that loops over what it repeats, and how many loops it
+    has.
+    """
     inner = closed.jaxpr
     equations: list[Any] = []
     done = count = 0
@@ -88,7 +90,7 @@ def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
 
 
 def _loop(jaxpr: Any, repeat: Repeat) -> list[Any] | None:
-    """The equations of a loop in place of a repeat; None if there can be none."""
+    """Returns the equations of a loop in place of a repeat; None if there can be none."""
     alike = repeat.alike
     operands = _operands(alike, set(jaxpr.invars))
     if operands is None or not operands.carried:
@@ -155,7 +157,8 @@ def _chosen(index: Any, row: list[Any]) -> Any:
 def _inlined(
     run: Callable[..., list[Any]], given: Any, results: list[Any], like: Any
 ) -> list[Any] | None:
-    """The equations of a function of some variables, whose results are others; None if none are.
+    """Returns the equations of a function of some variables, whose results are others; None if none
+    are.
 
     Args:
         run: the function.

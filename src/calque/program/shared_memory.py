@@ -23,7 +23,7 @@ _CPU = 1  # DLPack's number
 
 
 def array_over(tensor: torch.Tensor) -> Array:
-    """A CPU tensor's array, without a copy where its memory can be shared."""
+    """Returns a CPU tensor's array, without a copy where its memory can be shared."""
     tensor = tensor.detach()
     shareable = (
         tensor.is_contiguous()
@@ -43,14 +43,14 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 
 def tensor_over(array: Array) -> torch.Tensor:
-    """An array as a CPU tensor over the same memory; the array may be used no more."""
+    """Returns an array as a CPU tensor over the same memory; the array may be used no more."""
     if _direct() is None:
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a CPU tensor with other strides, which may repeat elements."""
+    """Returns a copy of a CPU tensor with other strides, which may repeat elements."""
     copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
     once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
     copy.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
@@ -92,7 +92,7 @@ class Kept:
         self._pointer = 0
 
     def __call__(self, tensor: torch.Tensor) -> Array:
-        """The array of a CPU tensor."""
+        """Returns the array of a CPU tensor."""
         pointer = tensor.data_ptr()
         array = self._array
         if array is not None and self._of() is tensor and pointer == self._pointer:

@@ -8,7 +8,7 @@ from calque.program.scanned_repeats import scanned
 
 
 def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxpr:
-    """A jaxpr of the same results that says what it repeats once.
+    """Returns a jaxpr of the same results that says what it repeats once.
 
     Args:
         closed: the jaxpr.

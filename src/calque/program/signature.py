@@ -54,7 +54,7 @@ def _key_of_part(value: Any, depth: int = 0) -> Any:
 
 
 def _key_of_called(value: Any, depth: int = 0) -> Any:
-    """A function by its code and what it closes over, a method by its object.
+    """Returns a function by its code and what it closes over, a method by its object.
 
     `self.loss` and a lambda are other objects at each call.
     """
@@ -126,7 +126,8 @@ def key_of(leaf: Any) -> Any:
 
 
 def value_key(leaf: Any) -> Any:
-    """A Python value as part of a key: values are told apart where they give other programs.
+    """Returns a Python value as part of a key: values are told apart where they give other
+    programs.
 
     Raises:
         TypeError: it cannot be hashed.
@@ -181,7 +182,7 @@ def differ_by_objects(old: Any, new: Any) -> bool:
 
 
 def replaced(old: Any, new: Any) -> set[type]:
-    """The classes of the objects among the arguments in whose place another one stands."""
+    """Returns the classes of the objects among the arguments in whose place another one stands."""
     if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return set()
     pairs = list(zip(old[3:], new[3:]))
@@ -199,7 +200,7 @@ def _is_of_function(key: Any) -> bool:
 
 
 def _kinds_called(key: Any) -> set[type]:
-    """The classes of a function, and of those that it holds."""
+    """Returns the classes of a function, and of those that it holds."""
     if not _is_of_function(key):
         return set()
     (kind, *inner), parts, named = key
@@ -246,7 +247,7 @@ def _spoken(key: Any) -> str:
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
-    """Which tensors share a storage, and how they lie in it; empty if none do.
+    """Returns which tensors share a storage, and how they lie in it; empty if none do.
 
     For each tensor the first that has its storage, and the distance of their first elements.
     """

@@ -35,7 +35,9 @@ class Sink:
         return None
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell that gets the array: one that nobody has where `store` writes all of it."""
+        """Returns the cell that gets the array: one that nobody has where `store` writes all of
+        it.
+        """
         raise NotImplementedError
 
     def store(self, leaves: Leaves, array: Array) -> None:
@@ -55,7 +57,7 @@ class CellSink(Sink):
         return self.cell
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell."""
+        """Returns the cell."""
         return self.cell
 
 
@@ -76,7 +78,7 @@ class StorageSink(Sink):
         return self.index
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of the storage."""
+        """Returns the cell of the storage."""
         return cell_of(leaves[self.index])
 
     def store(self, leaves: Leaves, array: Array) -> None:
@@ -89,7 +91,7 @@ class ArgumentSink(StorageSink):
     """An argument, which may be a part of its storage."""
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of its storage, if it is all of that."""
+        """Returns the cell of its storage, if it is all of that."""
         cell, tensor = cell_of(leaves[self.index]), unrepeated(leaves[self.index])
         if cell.viewed and not is_whole(cell, tensor):
             return nowhere()
@@ -102,10 +104,10 @@ class ArgumentSink(StorageSink):
 
 
 def nowhere() -> Cell:
-    """A cell that nobody has."""
+    """Returns a cell that nobody has."""
     return Cell(None)  # type: ignore[arg-type]
 
 
 def targets(sinks: Sequence[Sink], leaves: Leaves) -> list[Any]:
-    """The cells that the first outputs of a program belong into."""
+    """Returns the cells that the first outputs of a program belong into."""
     return [sink.target(leaves) for sink in sinks]

@@ -37,7 +37,7 @@ class Source:
     is_number: ClassVar[bool] = False
 
     def array(self, leaves: Leaves) -> Any:
-        """The array for a call with these leaves of its arguments.
+        """Returns the array for a call with these leaves of its arguments.
 
         Raises:
             LookupError: the input is none of the forward's; who runs the program has the array.
@@ -63,7 +63,7 @@ class CellSource(Source):
     heading = "state"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the cell."""
+        """Returns the value of the cell."""
         return self.cell.array
 
     @property
@@ -96,7 +96,7 @@ class ArgumentSource(_OnDevice):
     heading = "arguments"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the tensor."""
+        """Returns the value of the tensor."""
         return read(leaves[self.index])
 
 
@@ -107,7 +107,7 @@ class UnrepeatedSource(_OnDevice):
     heading = "arguments"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the tensor, each element once."""
+        """Returns the value of the tensor, each element once."""
         return read(unrepeated(leaves[self.index]))
 
 
@@ -118,7 +118,7 @@ class StorageSource(_OnDevice):
     heading = "state, looked up at each call"
 
     def array(self, leaves: Leaves) -> Any:
-        """The array of the storage."""
+        """Returns the array of the storage."""
         return leaves[self.index].untyped_storage().cell.array
 
 
@@ -172,7 +172,7 @@ class NumberSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """The number, in 64 bits."""
+        """Returns the number, in 64 bits."""
         return np.float64(self.number())
 
     @property
@@ -190,7 +190,7 @@ class RandomSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """The state as it is now, packed."""
+        """Returns the state as it is now, packed."""
         return rng.pack(rng.state.seed, rng.state.offset)
 
 

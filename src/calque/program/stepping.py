@@ -51,11 +51,11 @@ class Stepping(Generic[Call]):
     traced: bool
 
     def reads(self, call: Call) -> Sequence[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that they come from."""
         raise NotImplementedError
 
     def changes(self, call: Call) -> Sequence[Cell]:
-        """The cells that the call changes, each once."""
+        """Returns the cells that the call changes, each once."""
         raise NotImplementedError
 
     def check(self, call: Call) -> None:
@@ -66,7 +66,9 @@ class Stepping(Generic[Call]):
         raise NotImplementedError
 
     def targets(self, call: Call) -> Sequence[Cell]:
-        """The cells that the first outputs belong into; a new one for what `finish` writes."""
+        """Returns the cells that the first outputs belong into; a new one for what `finish`
+        writes.
+        """
         raise NotImplementedError
 
     def finish(self, call: Call, outputs: list[Array]) -> Any:

@@ -21,7 +21,7 @@ _LEAST = 1 << 15  # elements: smaller ones are turned in no time
 
 
 def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
-    """The inputs that are better given turned, and how.
+    """Returns the inputs that are better given turned, and how.
 
     Args:
         closed: the program.

@@ -82,7 +82,7 @@ class Structure:
     opened: frozenset[type]
 
     def build(self, leaves: list[Any]) -> Any:
-        """The arguments, made of other leaves: containers and objects are new ones."""
+        """Returns the arguments, made of other leaves: containers and objects are new ones."""
         return _build(self.node, iter(leaves), [])
 
 
@@ -104,7 +104,7 @@ class Flattening:
         self.opened: set[type] = set()
 
     def visit(self, value: Any, inside: bool = False) -> Any:
-        """The node of a value.
+        """Returns the node of a value.
 
         Raises:
             TooLarge: there is too much of it.
@@ -149,7 +149,7 @@ class Flattening:
         return Node(kind)
 
     def _called(self, value: Any, kind: type) -> Any:
-        """The node of a function; None if it is more than its code and what that reads."""
+        """Returns the node of a function; None if it is more than its code and what that reads."""
         found = taken_apart(value)
         if found is None:
             return None
@@ -162,7 +162,7 @@ class Flattening:
         return again
 
     def _part(self, value: Any) -> Any:
-        """A part of a function: one of these may be, or hold, what nobody else does."""
+        """Returns a part of a function: one of these may be, or hold, what nobody else does."""
         return self.visit(value) if type(value) in CALLED else self._leaf(value)
 
     def _object(self, value: Any, kind: type) -> Node:
@@ -174,7 +174,7 @@ class Flattening:
         return node._replace(names=names, n_slots=len(slots), attributes=tuple(attributes))
 
     def _registered(self, value: Any, kind: type, inside: bool) -> Any:
-        """A container that JAX or PyTorch knows, or a leaf."""
+        """Returns a container that JAX or PyTorch knows, or a leaf."""
         items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
         if jax.tree_util.treedef_is_leaf(spec):
             if kind not in pytree.SUPPORTED_NODES:
@@ -237,7 +237,7 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
 
 
 def opened(value: Any) -> tuple[list[Any], Structure] | None:
-    """The leaves of one plain object, and what puts them back; None if it is none."""
+    """Returns the leaves of one plain object, and what puts them back; None if it is none."""
     if not can_open(type(value)):
         return None
     flattening = Flattening(lambda kind, inside: can_open(kind), lambda kind: False)
@@ -249,7 +249,7 @@ def opened(value: Any) -> tuple[list[Any], Structure] | None:
 
 
 def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
-    """The objects of some classes in a call's arguments, and the containers in them.
+    """Yields the objects of some classes in a call's arguments, and the containers in them.
 
     Yields:
         each, and the class of the innermost object that it is or that it stands in.
@@ -283,7 +283,9 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
 
 
 def containers_in(value: Any) -> Iterator[Any]:
-    """The containers and objects in a value that may be held elsewhere, too; itself first."""
+    """Yields the containers and objects in a value that may be held elsewhere, too; itself
+    first.
+    """
     stack, seen = [value], dict[int, Any]()
     while stack:
         one = stack.pop()
@@ -307,7 +309,7 @@ def containers_in(value: Any) -> Iterator[Any]:
 
 
 def getattr_of(value: Any, name: str, *default: Any) -> Any:
-    """An attribute that is stored in the object, whatever its class says of attributes."""
+    """Returns an attribute that is stored in the object, whatever its class says of attributes."""
     try:
         return object.__getattribute__(value, name)
     except AttributeError:

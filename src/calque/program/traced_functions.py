@@ -144,7 +144,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
 
 
 def _method(name: str) -> Callable[[Any], Any]:
-    """What numpy's function of the same name calls of an object."""
+    """Returns what numpy's function of the same name calls of an object."""
     traced = _of_number(name, _FUNCTIONS[name])
 
     def method(self: Any) -> Any:

@@ -146,7 +146,7 @@ PICKS: dict[str, Callable[..., Any]] = {
 
 
 def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:
-    """A 0-d traced array as a number whose value nobody can ask for.
+    """Returns a 0-d traced array as a number whose value nobody can ask for.
 
     Args:
         place: what is given up where code needs the value; None if that is refused.
@@ -160,7 +160,7 @@ def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.S
 def input_number(
     traced: Array, compute: Callable[[], Any], watch: Watch, place: Place, integral: bool
 ) -> TracedFloat:
-    """A number that is an input of the program.
+    """Returns a number that is an input of the program.
 
     Args:
         traced: the input.

@@ -32,7 +32,7 @@ class Joined:
     places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
 
     def join(self, tree: Any) -> Any:
-        """The tree with one container at all its places."""
+        """Returns the tree with one container at all its places."""
         return _joined(tree, (), dict(self.places), {})
 
 
@@ -63,7 +63,7 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
 def flatten(
     tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
 ) -> tuple[list[Any], Any]:
-    """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
+    """Returns the leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
 
     Args:
         tree: the pytree.
@@ -157,7 +157,7 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `flatten`."""
+    """Returns the inverse of `flatten`."""
     if isinstance(spec, Structure):
         return spec.build(leaves)
     if isinstance(spec, Joined):
@@ -173,7 +173,9 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
-    """The leaves and the container of a value made of tensors and plain values; else None."""
+    """Returns the leaves and the container of a value made of tensors and plain values; else
+    None.
+    """
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
     if not isinstance(value, tuple | list | dict):
@@ -194,12 +196,14 @@ def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
 
 
 def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `tensors_in`."""
+    """Returns the inverse of `tensors_in`."""
     return leaves[0] if spec is None else unflatten(leaves, spec)
 
 
 def same_tree(spec: Any) -> Callable[[list[Any]], Any]:
-    """A function that puts leaves back into one tree; fast for a single leaf and flat tuples."""
+    """Returns a function that puts leaves back into one tree; fast for a single leaf and flat
+    tuples.
+    """
     if isinstance(spec, jax.tree_util.PyTreeDef):
         if spec == jax.tree_util.tree_structure(0):
             return lambda leaves: leaves[0]

@@ -62,7 +62,7 @@ class Unread:
 
 
 def value_of(unread: Unread) -> Any:
-    """The object that one stands for."""
+    """Returns the object that one stands for."""
     return object.__getattribute__(unread, "value")
 
 

@@ -15,7 +15,7 @@ class Outputs(Protocol):
     """Collects the outputs of a program."""
 
     def add(self, array: Array) -> int:
-        """The index of the array among them."""
+        """Returns the index of the array among them."""
         ...
 
 
@@ -35,7 +35,7 @@ class Checks:
 
     @classmethod
     def of(cls, lifting: Lifting, outputs: Outputs) -> "Checks":
-        """The checks that a trace has collected so far; it collects no more."""
+        """Returns the checks that a trace has collected so far; it collects no more."""
         failures, lifting.failures = lifting.failures, None
         if not failures:
             return cls()

@@ -39,7 +39,9 @@ _ASKING = frozenset(
 
 @cache
 def offset_place(op: Any) -> int | None:
-    """Which argument of an operator says where in its own storage it reaches; None for others."""
+    """Returns which argument of an operator says where in its own storage it reaches; None for
+    others.
+    """
     if not isinstance(op, OpOverload):
         return None
     names = [a.name for a in op._schema.arguments]
@@ -48,7 +50,7 @@ def offset_place(op: Any) -> int | None:
 
 
 def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements, each once: the first along every axis of stride 0."""
+    """Returns a tensor's elements, each once: the first along every axis of stride 0."""
     if 0 in tensor.stride():
         tensor = tensor.detach()
         for axis, step in enumerate(tensor.stride()):
@@ -58,7 +60,7 @@ def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
-    """A fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
+    """Returns a fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
 
     None where other strides than those of 0 make elements coincide.
     """

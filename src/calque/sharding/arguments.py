@@ -109,7 +109,7 @@ def check_axes(axes: Sequence[Any]) -> None:
 
 
 def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the axes of a mesh.
+    """Returns the sizes of the axes of a mesh.
 
     Raises:
         TypeError: one is no int.
@@ -121,7 +121,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def devices_of(devices: Any) -> list[Any]:
-    """The devices for a mesh; all if none are given.
+    """Returns the devices for a mesh; all if none are given.
 
     Raises:
         TypeError: they are not devices of JAX.

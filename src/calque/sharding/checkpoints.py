@@ -42,7 +42,7 @@ _putting_back = threading.Lock()
 
 
 def _of_placed(name: str, function: Callable[..., Any]) -> OfPlaced:
-    """A method that only placed tensors have: PyTorch asks by `hasattr`."""
+    """Returns a method that only placed tensors have: PyTorch asks by `hasattr`."""
 
     def get(tensor: torch.Tensor) -> Any:
         return None if placement(tensor) is None else function.__get__(tensor)
@@ -55,7 +55,7 @@ def _offsets(index: Any, shape: Any) -> Offsets:
 
 
 def _owners(array: jax.Array) -> dict[Offsets, int]:
-    """The process that writes each part: that of the first device that has it."""
+    """Returns the process that writes each part: that of the first device that has it."""
     found: dict[Offsets, Any] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         at = _offsets(index, array.shape)
@@ -107,7 +107,7 @@ def _begin(tensor: torch.Tensor, index: MetadataIndex) -> Offsets:
 
 
 def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
-    """A copy of a part on the CPU."""
+    """Returns a copy of a part on the CPU."""
     own, begin = _own(cell_of(tensor).array), _begin(tensor, index)
     if not isinstance(index, BoxIndex):
         return host_tensor(own[begin])

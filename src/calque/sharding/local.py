@@ -107,7 +107,7 @@ def loader(
 
 
 def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False) -> torch.Tensor:
-    """The rows of all processes as one tensor on the mesh.
+    """Returns the rows of all processes as one tensor on the mesh.
 
     Args:
         tensor: the rows of this process: as many, of the same shape, as each other one brings.
@@ -143,7 +143,7 @@ def _spans(tensor: torch.Tensor) -> bool:
 
 
 def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
-    """An array of the rows of all processes: of its own if its devices need no others."""
+    """Returns an array of the rows of all processes: of its own if its devices need no others."""
     if jax.process_count() == 1:
         return jax.make_array_from_process_local_data(sharding, values, shape)
     rows = values.shape[0]

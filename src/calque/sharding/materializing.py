@@ -87,7 +87,7 @@ def materialize(
 
 
 def _own(module: Module) -> list[torch.Tensor]:
-    """A module's own parameters and buffers."""
+    """Returns a module's own parameters and buffers."""
     held = (*module._parameters.values(), *module._buffers.values())
     return [tensor for tensor in held if tensor is not None]
 

@@ -71,7 +71,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
 
 
 def mesh_or_latest(given: Mesh | None) -> Mesh:
-    """The mesh that is given, or the one made last.
+    """Returns the mesh that is given, or the one made last.
 
     Raises:
         TypeError: it is no mesh of JAX's.
@@ -85,7 +85,8 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
 
 
 def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
-    """A spec for tensors of any shape: it splits the first dimension that the axes divide evenly.
+    """Returns a spec for tensors of any shape: it splits the first dimension that the axes divide
+    evenly.
 
     Args:
         axes: names of axes of the mesh. If they divide none of a tensor's dimensions, it stays
@@ -123,7 +124,7 @@ class _Along(NamedTuple):
 
 
 def size_of(mesh: Any, axis: str) -> int:
-    """The size of an axis of a mesh.
+    """Returns the size of an axis of a mesh.
 
     Raises:
         ValueError: it has no such axis.
@@ -134,7 +135,7 @@ def size_of(mesh: Any, axis: str) -> int:
 
 
 def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedSharding:
-    """The sharding that a spec means for a shape.
+    """Returns the sharding that a spec means for a shape.
 
     Raises:
         ValueError: the spec has more entries than the shape has dimensions, names axes that the
@@ -159,7 +160,7 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
 
 
 def _shortest(spec: PartitionSpec) -> PartitionSpec:
-    """The spec as JAX itself writes it, so that one placement has one name."""
+    """Returns the spec as JAX itself writes it, so that one placement has one name."""
     entries = list(spec)
     while entries and entries[-1] in (None, ()):
         entries.pop()
@@ -167,7 +168,7 @@ def _shortest(spec: PartitionSpec) -> PartitionSpec:
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
-    """The axes of the mesh that an entry of a spec names."""
+    """Returns the axes of the mesh that an entry of a spec names."""
     return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
 
 

@@ -17,7 +17,7 @@ def install() -> None:
 
 
 def device_of(platform: str, number: int) -> Any:
-    """The device that a pickle names.
+    """Returns the device that a pickle names.
 
     Raises:
         RuntimeError: there is none such.

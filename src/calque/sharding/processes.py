@@ -33,7 +33,7 @@ def initialize() -> None:
 
 
 def gather(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor on every device, and so in every process.
+    """Returns the whole tensor on every device, and so in every process.
 
     If several processes share the tensor, all of them have to call this, in the same order.
 

@@ -10,16 +10,18 @@ _KINDS = (list, tuple, set, frozenset, deque)
 
 
 def kind_of(container: Any) -> Any:
-    """The class of Python's that a list, tuple, set, frozenset or deque is or comes from."""
+    """Returns the class of Python's that a list, tuple, set, frozenset or deque is or comes
+    from.
+    """
     return next(kind for kind in _KINDS if isinstance(container, kind))
 
 
 def elements_of(container: Any) -> list[Any]:
-    """The elements of a list, tuple, set, frozenset or deque."""
+    """Returns the elements of a list, tuple, set, frozenset or deque."""
     return list(kind_of(container).__iter__(container))
 
 
 def items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The keys of a dict with their values."""
+    """Returns the keys of a dict with their values."""
     ordered = isinstance(container, OrderedDict)
     return list(OrderedDict.items(container) if ordered else dict.items(container))

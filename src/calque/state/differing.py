@@ -26,7 +26,7 @@ _DIFFERING = {
 
 
 def home_of(function: BuiltinFunctionType) -> str:
-    """The module or the class of a builtin function."""
+    """Returns the module or the class of a builtin function."""
     owner = function.__self__
     return getattr(owner, "__name__", type(owner).__name__)
 

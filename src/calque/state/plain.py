@@ -29,7 +29,7 @@ _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 
 @functools.lru_cache(maxsize=4096)
 def base_of(kind: type) -> Any:
-    """The class of Python's that makes objects of a class; None if its own C code must."""
+    """Returns the class of Python's that makes objects of a class; None if its own C code must."""
     if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
         return None
     for base in _BASES:
@@ -42,7 +42,7 @@ def base_of(kind: type) -> Any:
 
 
 def bare(kind: type) -> Any:
-    """An object of a class, without attributes."""
+    """Returns an object of a class, without attributes."""
     if kind in (dict, list):
         return kind()
     base = base_of(kind)
@@ -59,7 +59,7 @@ def is_plain(kind: type) -> bool:
 
 
 def content_of(value: Any) -> Any:
-    """What a plain object holds: its items, its attributes and its slots."""
+    """Returns what a plain object holds: its items, its attributes and its slots."""
     items: Any = None
     if isinstance(value, dict):
         items = list(dict.items(value))
@@ -88,7 +88,9 @@ def fill(value: Any, content: Any) -> None:
 
 
 def copied(value: Any) -> Any:
-    """A copy of an object that holds the same; plain ones are not asked to copy themselves."""
+    """Returns a copy of an object that holds the same; plain ones are not asked to copy
+    themselves.
+    """
     if not is_plain(type(value)):
         return copy.copy(value)
     new = bare(type(value))

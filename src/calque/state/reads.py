@@ -46,7 +46,7 @@ class Reads(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def reads_of(code: CodeType) -> Reads:
-    """How a code object uses names (not those of functions inside of it).
+    """Returns how a code object uses names (not those of functions inside of it).
 
     >>> def step(self, optimizer):
     ...     self.count += 1
@@ -145,7 +145,7 @@ class _Reading:
         return is_text and self._is_key(place + 1)
 
     def _key(self, place: int) -> str | None:
-        """The constant key of an item that is loaded."""
+        """Returns the constant key of an item that is loaded."""
         before = place - 1
         while before >= 0 and self._steps[before].opname == "COPY":
             before -= 1
@@ -155,7 +155,7 @@ class _Reading:
     # Counting -----------------------------------------------------------------------------------
 
     def _counting(self) -> set[int]:
-        """Where something is loaded to be counted up and put back, and what that takes."""
+        """Returns where something is loaded to be counted up and put back, and what that takes."""
         found: set[int] = set()
         for place, one in enumerate(self._steps):
             if one.opname == "STORE_ATTR" or one.opname in _PLACES or one.opname == "STORE_SUBSCR":
@@ -165,7 +165,7 @@ class _Reading:
         return found
 
     def _counted_by(self, place: int) -> set[int]:
-        """The places of `x += 1`, of an attribute, a variable or an item."""
+        """Returns the places of `x += 1`, of an attribute, a variable or an item."""
         one = self._steps[place]
         swaps = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)
         operation = place - swaps - 1
@@ -197,7 +197,9 @@ class _Reading:
                 return
 
     def _added_by(self, place: int) -> set[int]:
-        """The places of `x = x + 1`, where no more than a constant or a variable is added."""
+        """Returns the places of `x = x + 1`, where no more than a constant or a variable is
+        added.
+        """
         one = self._steps[place]
         behind = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)  # what loads the place
         operation = place - behind - 1
@@ -221,7 +223,9 @@ class _Reading:
         return {load, place}
 
     def _got_and_added(self, place: int) -> set[int]:
-        """The places of `d[k] = d.get(k, 0) + 1`, where `d` and `k` are names or attributes."""
+        """Returns the places of `d[k] = d.get(k, 0) + 1`, where `d` and `k` are names or
+        attributes.
+        """
         first = place
         while first and self._steps[first - 1].opname in (*_SIMPLE, "LOAD_ATTR"):
             first -= 1

@@ -168,7 +168,9 @@ class Running:
                 sys.setprofile(profile)
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
-        """A trace function; it is called for every call of Python code, and so does very little."""
+        """Returns a trace function; it is called for every call of Python code, and so does very
+        little.
+        """
         seen, meet, before = self._seen, self._meet, self._before
 
         @entered_unseen
@@ -268,7 +270,7 @@ class Running:
 
 
 def _closure(frame: FrameType) -> dict[str, Any]:
-    """The values of the free variables of a call."""
+    """Returns the values of the free variables of a call."""
     held = frame.f_locals
     return {name: held[name] for name in frame.f_code.co_freevars if name in held}
 

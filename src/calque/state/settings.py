@@ -56,7 +56,9 @@ def setting_of(getter: Any) -> Any:
 
 
 def _of_attributes(value: Any) -> Any:
-    """A setting that is an object with plain attributes, the context of `decimal` for one."""
+    """Returns a setting that is an object with plain attributes, the context of `decimal` for
+    one.
+    """
     try:
         found = comparable(value.__reduce_ex__(4)[1])
     except Exception as error:

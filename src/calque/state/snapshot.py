@@ -219,7 +219,7 @@ class Snapshot:
     # Afterwards ---------------------------------------------------------------------------------
 
     def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """The rows that hold something else than they did, with what they hold."""
+        """Yields the rows that hold something else than they did, with what they hold."""
         for row in list(self.rows.values()):
             now = row.items()
             if row.is_changed(now):

@@ -112,7 +112,9 @@ class Template:
         return self._text.decode(errors="replace")
 
     def build(self, make: Callable[[Any], Any]) -> list[Any]:
-        """The values; `make` gives a tensor for what `tensor` gave, and what `given` says."""
+        """Returns the values; `make` gives a tensor for what `tensor` gave, and what `given`
+        says.
+        """
         if self._plain is not None:
             return self._plain
         made = [make(description) for description in self._made]

@@ -99,7 +99,7 @@ class Unread:
         self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
-        """The same places, of the rows that took the place of these."""
+        """Returns the same places, of the rows that took the place of these."""
 
         def moved(places: Collection[Place]) -> set[Place]:
             return {(rows.get(row, row), key) for row, key in places}
@@ -165,8 +165,8 @@ class Unread:
     # Dicts --------------------------------------------------------------------------------------
 
     def _dicts(self, rows: Collection[Row]) -> Iterator[Row]:
-        """The dicts of which code reads no more than items by constant keys, and such objects; the
-        lists of which it reads nothing, but counts items up.
+        """Yields the dicts of which code reads no more than items by constant keys, and such
+        objects; the lists of which it reads nothing, but counts items up.
         """
         if not self._named.dicts:
             return
@@ -194,13 +194,13 @@ class Unread:
         return True
 
     def _by_name(self) -> set[Row]:
-        """The rows that only code reads which was looked at, and under names."""
+        """Returns the rows that only code reads which was looked at, and under names."""
         return {*self._named.rows, *(row for row, _ in self._named.objects)}
 
     # Lists --------------------------------------------------------------------------------------
 
     def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
-        """The lists, sets and dicts that have changed, and that code reaches by no name."""
+        """Yields the lists, sets and dicts that have changed, and that code reaches by no name."""
         if not self._named.dicts:
             return
         found = [row for row in rows if _is_container(row) and row.is_changed()]
@@ -276,13 +276,13 @@ def _is_container(row: Row) -> bool:
 
 
 def variable_of(row: Row) -> str | None:
-    """The name of the variable that a cell is of."""
+    """Returns the name of the variable that a cell is of."""
     path = row.path
     return path.key if path.parent is None and isinstance(path.key, str) else None
 
 
 def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
-    """Where each container and each object without methods is held.
+    """Returns where each container and each object without methods is held.
 
     Args:
         by_name: rows that are read by names only.
@@ -299,7 +299,7 @@ def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
 
 
 def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
-    """The name by which code reaches what a row holds."""
+    """Returns the name by which code reaches what a row holds."""
     if row not in by_name and not _is_plain_dict(row):
         return None
     if type(row) is CellRow:
@@ -308,7 +308,7 @@ def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """The dicts in a value that has no row of its own."""
+    """Yields the dicts in a value that has no row of its own."""
     stack = [value] if isinstance(value, tuple | frozenset) else []
     while stack:
         for one in elements_of(stack.pop()):
@@ -320,7 +320,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def words_of_class(kind: type) -> frozenset[str] | None:
-    """The names that the methods of a library's class contain.
+    """Returns the names that the methods of a library's class contain.
 
     None if it looks at attributes whose names they do not contain.
     """

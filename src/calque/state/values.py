@@ -97,7 +97,7 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
-    """The dict with an object's own attributes; None if it has none of its own.
+    """Returns the dict with an object's own attributes; None if it has none of its own.
 
     What the object answers to `__dict__` may be that of another: a method gives its function's.
     """
@@ -128,5 +128,5 @@ def holds_more_than_attributes(kind: type) -> bool:
 
 
 def spoken(value: Any) -> str:
-    """A value in a message."""
+    """Returns a value in a message."""
     return "not there" if value is MISSING else repr(value)

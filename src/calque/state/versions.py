@@ -32,7 +32,7 @@ def has_version(row: Row) -> bool:
 
 
 def _dict_of(row: Row) -> Any:
-    """The dict itself; of a class, whose dict Python shows through a proxy."""
+    """Returns the dict itself; of a class, whose dict Python shows through a proxy."""
     owner = row.owner
     return gc.get_referents(owner)[0] if type(owner) is MappingProxyType else owner
 

@@ -67,7 +67,7 @@ class WeakRow(Row):
         return row
 
     def _without(self, items: dict[Any, Any]) -> dict[Any, Any]:
-        """The items with weak references in the place of the objects."""
+        """Returns the items with weak references in the place of the objects."""
         return {self._reference(k): self._reference(v) for k, v in items.items()}
 
     def _reference(self, value: Any) -> Any:
@@ -117,7 +117,7 @@ def proxied(value: Any) -> Any:
 
 
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:
-    """The rows, those that hold some objects, or are of them, as weak ones."""
+    """Returns the rows, those that hold some objects, or are of them, as weak ones."""
     found, ids = dict(rows), frozenset(map(id, targets))
     for target in targets:
         held = getattr(target, "__dict__", None)

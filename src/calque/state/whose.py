@@ -77,7 +77,7 @@ def owner_of_name(module: str) -> Owner:
 
 
 def home_of_class(kind: type) -> str:
-    """The name of the module that a class says it is from; empty where it says nothing."""
+    """Returns the name of the module that a class says it is from; empty where it says nothing."""
     name = kind.__module__
     return name if isinstance(name, str) else ""
 

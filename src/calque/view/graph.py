@@ -149,7 +149,7 @@ class ViewGraph:
         return {group.id: group for group in self.groups}
 
     def ancestry(self, group: str) -> tuple[str, ...]:
-        """The ids of a group and of those around it, from the outermost."""
+        """Returns the ids of a group and of those around it, from the outermost."""
         found: list[str] = []
         while group:
             found.append(group)

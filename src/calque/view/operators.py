@@ -19,7 +19,7 @@ from calque.view.readers.fx_names import member
 
 
 def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
-    """The graph module that a view of `graph` shows.
+    """Returns the graph module that a view of `graph` shows.
 
     Raises:
         TypeError: there is none, as of a federated computation.

@@ -74,27 +74,29 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """The graph as a text tree; a run of identical blocks is shown once, with its count."""
+        """Returns the graph as a text tree; a run of identical blocks is shown once, with its
+        count.
+        """
         return text.write(folded(self.graph), self._depth(depth))
 
     def dot(self, depth: int | None = None) -> str:
-        """The graph in Graphviz's DOT language."""
+        """Returns the graph in Graphviz's DOT language."""
         return dot.write(collapsed(self.graph, self._depth(depth)))
 
     def mermaid(self, depth: int | None = None) -> str:
-        """The graph in Mermaid's language."""
+        """Returns the graph in Mermaid's language."""
         return mermaid.write(collapsed(self.graph, self._depth(depth)))
 
     def model_explorer(self) -> str:
-        """The whole graph as JSON for Model Explorer."""
+        """Returns the whole graph as JSON for Model Explorer."""
         return model_explorer.write(self.graph)
 
     def html(self) -> str:
-        """A self-contained page: it needs no network and no other file."""
+        """Returns a self-contained page: it needs no network and no other file."""
         return html.write(folded(self.graph), self.depth, self.overlays)
 
     def svg(self, depth: int | None = None) -> str:
-        """A picture, drawn by Graphviz.
+        """Returns a picture, drawn by Graphviz.
 
         Raises:
             RuntimeError: Graphviz's program `dot` is not installed.

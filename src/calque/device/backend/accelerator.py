@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """The tensor itself: XLA copies from any memory, so there is nothing to pin."""
+    """Returns the tensor itself: XLA copies from any memory, so there is nothing to pin."""
     if tensor.device.type != "cpu" or (device is not None and torch.device(device).type != "jax"):
         return _their_pin_memory(tensor, *(() if device is None else (device,)))
     return tensor

@@ -31,7 +31,7 @@ _NO_THREAD = "device_ready_queues_"  # what the engine's error says
 
 
 def device_type() -> Any:
-    """The type of the device; an exception that is set already is put aside."""
+    """Returns the type of the device; an exception that is set already is put aside."""
     try:
         # The end of a loop is where the interpreter looks for an exception that C code has set.
         for _ in _NOTHING:

@@ -21,7 +21,7 @@ from calque.device.runtime.dtypes import to_torch as torch_dtype
 
 
 def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
-    """The value of a tensor as a `jax.Array` of the same shape and dtype.
+    """Returns the value of a tensor as a `jax.Array` of the same shape and dtype.
 
     For a tensor on the device, this is the array in its storage, without a copy. Later writes to
     the tensor replace that array, so they do not change the result. The result is detached from
@@ -66,7 +66,7 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
 def to_torch(
     array: Array, device: str | torch.device = "jax", *, copy: bool = True
 ) -> torch.Tensor:
-    """A tensor with the value, shape and dtype of a `jax.Array`.
+    """Returns a tensor with the value, shape and dtype of a `jax.Array`.
 
     On the device, the tensor's storage holds the array itself, without a copy. Writes to the
     tensor replace what the storage holds, so they do not change the array.
@@ -99,7 +99,9 @@ def to_torch(
 
 
 def _strong(array: Array) -> Array:
-    """An array that promotes as an array: JAX lets weakly typed ones pass for Python numbers."""
+    """Returns an array that promotes as an array: JAX lets weakly typed ones pass for Python
+    numbers.
+    """
     if not getattr(array, "weak_type", False):
         return array
     with x64():
@@ -133,7 +135,9 @@ def _dlpack(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """A capsule over a copy: who takes it may write to it. `copy=False` gives the array's own."""
+    """Returns a capsule over a copy: who takes it may write to it. `copy=False` gives the array's
+    own.
+    """
     array = _exported(tensor)
     if copy is not False:
         with x64():

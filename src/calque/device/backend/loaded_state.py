@@ -73,7 +73,7 @@ def _named(module: Module) -> Any:
 
 
 def _placements(module: Module) -> dict[str, tuple[Tensor, Sharding]]:
-    """The parameters and buffers that have a placement, or are to get one."""
+    """Returns the parameters and buffers that have a placement, or are to get one."""
     found = {}
     for name, tensor in _named(module):
         placement = promised(tensor) or placement_like(tensor)

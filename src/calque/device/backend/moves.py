@@ -61,7 +61,9 @@ class Move:
         return tensor
 
     def _lazy(self, tensor: Any) -> torch.Tensor:
-        """A parameter or buffer without a shape: only where it will be made, and of which dtype."""
+        """Returns a parameter or buffer without a shape: only where it will be made, and of which
+        dtype.
+        """
         before = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         after = self._function(before)
         if not crosses(before, after):

@@ -16,7 +16,7 @@ class _Reset:
 
 
 def peak(stats: Mapping[str, int], in_use: int) -> int:
-    """The peak of the bytes in use.
+    """Returns the peak of the bytes in use.
 
     Args:
         stats: JAX's figures of the device.
@@ -36,7 +36,7 @@ def reset(stats: Mapping[str, int]) -> None:
 
 
 def free_and_total(stats: Mapping[str, int]) -> tuple[int, int]:
-    """The free and the total bytes."""
+    """Returns the free and the total bytes."""
     total = stats.get("bytes_limit")
     if total is not None:
         return max(total - stats.get("bytes_in_use", 0), 0), total

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def placed_like(gradient: Any, placement: Sharding) -> Any:
-    """A gradient with a placement; itself if it has that already, or is none."""
+    """Returns a gradient with a placement; itself if it has that already, or is none."""
     if not isinstance(gradient, Tensor) or gradient.device.type != "jax":
         return gradient
     now = placement_like(gradient)
@@ -53,7 +53,7 @@ def _hook(placement: Sharding) -> Any:
 
 
 def _accumulating(roots: Iterable[Any]) -> list[Any]:
-    """The nodes at which gradients reach leaves."""
+    """Returns the nodes at which gradients reach leaves."""
     waiting = [_node_of(root) for root in roots]
     seen = {node for node in waiting if node is not None}
     waiting = list(seen)

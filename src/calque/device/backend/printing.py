@@ -119,7 +119,8 @@ def refuse_kept(text: str) -> None:
 
 
 def _with_freed_graph(tensor: Any, text: str) -> str:
-    """The text of a tensor, which PyTorch calls `Error` the graph of that a backward has freed.
+    """Returns the text of a tensor, which PyTorch calls `Error` the graph of that a backward has
+    freed.
 
     Such is what a compiled step gives, in which the backward was.
     """

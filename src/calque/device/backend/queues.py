@@ -69,7 +69,7 @@ def _storage_of(content: np.ndarray) -> torch.UntypedStorage:
 
 
 def _tensor_of(rebuild: Any, arguments: tuple[Any, ...]) -> torch.Tensor:
-    """The tensor that was sent; in a forked child one that raises when it is used."""
+    """Returns the tensor that was sent; in a forked child one that raises when it is used."""
     if not forks.is_bad():
         return rebuild(*arguments)
     kind, storage, (_, size, _, requires_grad) = arguments

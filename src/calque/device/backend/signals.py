@@ -38,7 +38,9 @@ from calque.upstream.torch_internals import (
 
 
 def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
-    """What NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks it."""
+    """Yields what NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks
+    it.
+    """
     for name in ("__hash__", "__eq__", "__numpy_dtype__"):
         method = vars(kind).get(name)
         method = method.fget if isinstance(method, property) else method
@@ -47,7 +49,9 @@ def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
 
 
 def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
-    """What enters and leaves a context: a class's two methods, or the generator of a function."""
+    """Yields what enters and leaves a context: a class's two methods, or the generator of a
+    function.
+    """
     if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
         methods = (vars(value)["__enter__"], vars(value)["__exit__"])
         yield from (method for method in methods if isinstance(method, FunctionType))
@@ -92,7 +96,7 @@ _get = _signal.getsignal
 
 
 def _does_nothing() -> tuple[bytes, ...]:
-    """The instructions of functions that do nothing, with a docstring and without."""
+    """Returns the instructions of functions that do nothing, with a docstring and without."""
 
     def bare() -> None:
         pass
@@ -107,7 +111,7 @@ _NOTHING = _does_nothing()
 
 
 def _wrapped(signum: int, handler: Any) -> Any:
-    """The handler that waits where it has to.
+    """Returns the handler that waits where it has to.
 
     SIG_IGN, SIG_DFL and what is no handler stay, and so do functions without a body. These have
     nothing to wait for: event loops set them to have signals written to their file descriptor
@@ -121,7 +125,7 @@ def _wrapped(signum: int, handler: Any) -> Any:
 
 
 def _own(handler: Any) -> Any:
-    """The handler that the user set."""
+    """Returns the handler that the user set."""
     return handler.handler if isinstance(handler, Handler) else handler
 
 

@@ -58,7 +58,7 @@ class Event(torch.Event):
         synchronize()
 
     def elapsed_time(self, end_event: "Event") -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The milliseconds between two recorded events.
+        """Returns the milliseconds between two recorded events.
 
         Raises:
             RuntimeError: one of them is not timed, or has not been recorded.
@@ -78,7 +78,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def current_stream(device: Any = None) -> torch.Stream:
-    """The only stream of the device, as `torch.accelerator.current_stream` gives it."""
+    """Returns the only stream of the device, as `torch.accelerator.current_stream` gives it."""
     return Stream(device)
 
 
@@ -99,5 +99,5 @@ def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels of this module by operator name."""
+    """Returns the kernels of this module by operator name."""
     return {"record_stream": record_stream}

@@ -32,7 +32,7 @@ def describe(
     named: dict[str, bool],
     arrays: list[Any],
 ) -> Description | None:
-    """The description of a call; None where only the general way will do.
+    """Returns the description of a call; None where only the general way will do.
 
     Args:
         args, kwargs: the arguments, as PyTorch passed them.
@@ -85,7 +85,7 @@ def describe(
 
 
 def cell_behind(tensor: Any) -> Cell | None:
-    """The cell of a plain tensor of the device; None for anything else."""
+    """Returns the cell of a plain tensor of the device; None for anything else."""
     kind = type(tensor)
     if kind is not Tensor and kind is not Parameter:
         return None

@@ -31,7 +31,9 @@ def choose(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """The fused rule where the operands are a batch of heads; PyTorch's own operators elsewhere."""
+    """Returns the fused rule where the operands are a batch of heads; PyTorch's own operators
+    elsewhere.
+    """
     operands = (query, key, value)
     batched = all(t.dim() == 4 for t in operands) and len({t.size(0) for t in operands}) == 1
     real = all(t.dtype == query.dtype and t.is_floating_point() for t in operands)
@@ -74,7 +76,7 @@ def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
 
 
 def kernels() -> dict[str, Any]:
-    """The attention kernels by operator name."""
+    """Returns the attention kernels by operator name."""
     return {
         "_fused_sdp_choice": choose,
         "_nested_tensor_from_mask_left_aligned": _no_nesting,

@@ -65,7 +65,7 @@ _MAKERS = {"lower": _lower, "float32": _float32, "widest": _widest}
 
 
 def _overload(name: str) -> Any:
-    """An operator; None where this release of PyTorch has it not."""
+    """Returns an operator; None where this release of PyTorch has it not."""
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 

@@ -93,7 +93,7 @@ class Runner:
         self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The arrays that the rule gives for arguments of the operator."""
+        """Returns the arrays that the rule gives for arguments of the operator."""
         function, arrays = self.prepare(args, kwargs)
         try:
             with x64():
@@ -106,7 +106,9 @@ class Runner:
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """The executable for some arguments, and the arrays it takes; called under `x64`."""
+        """Returns the executable for some arguments, and the arrays it takes; called under
+        `x64`.
+        """
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
@@ -136,7 +138,9 @@ class Runner:
         return entry.value, arrays
 
     def destination(self, args: Sequence[Any]) -> Sharding | None:
-        """The placement that an operator asks for by its arguments; of most operators, none."""
+        """Returns the placement that an operator asks for by its arguments; of most operators,
+        none.
+        """
         asked = fact_of(self.rule.name).get("destination")
         return None if asked is None else asked(args)
 
@@ -157,7 +161,7 @@ class Runner:
         return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
-        """A kernel for any call of a functional operator: tensors in, tensors out."""
+        """Returns a kernel for any call of a functional operator: tensors in, tensors out."""
         return self.wrapped(self(args, kwargs), args, kwargs)
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
@@ -239,7 +243,9 @@ class Runner:
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
     ) -> Callable[..., Any]:
-        """A rule whose results' shapes depend on values: their number of elements is asked for."""
+        """Returns a rule whose results' shapes depend on values: their number of elements is asked
+        for.
+        """
         rule, outline, cast = self.rule, self.outline, self.cast
         sized = replace(rule, function=SIZED[rule.name])
         default = TO_NUMPY[_default_dtype()]
@@ -301,7 +307,7 @@ def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
 
 
 def _moved(name: str, template: list[Any]) -> int | None:
-    """The place of an operand that is laid out anew before the product (`Known.moved`)."""
+    """Returns the place of an operand that is laid out anew before the product (`Known.moved`)."""
     place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:
         return None
@@ -341,7 +347,8 @@ def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def cast_like(result: Any, target: Any) -> Any:
-    """The result of an in-place operator in the shape and dtype of the tensor it is written to.
+    """Returns the result of an in-place operator in the shape and dtype of the tensor it is written
+    to.
 
     Of lists, each result is cast to its tensor.
 

@@ -63,15 +63,15 @@ class Composite:
         self._forward: dict[Wanted, Runner] = {}
 
     def __call__(self, args: Sequence[Any]) -> tuple[Array, ...]:
-        """The results."""
+        """Returns the results."""
         return self._run(args, {})
 
     def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
-        """The results for arguments without the key, as tensors."""
+        """Returns the results for arguments without the key, as tensors."""
         return self._run.wrapped(results, args, {})
 
     def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, Pullback]:
-        """The results, and the pullback for the leaves of the arguments that are wanted."""
+        """Returns the results, and the pullback for the leaves of the arguments that are wanted."""
         runner = self._forward.get(wanted)
         if runner is None:
             runner = self._forward[wanted] = Runner(self._with_pullback(wanted), self._traced)
@@ -90,7 +90,9 @@ class Composite:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019  (composites live as long as the process)
     def gradient(self, wanted: Wanted) -> "Composite":
-        """The gradient as a composite: it takes the incoming gradients after the arguments."""
+        """Returns the gradient as a composite: it takes the incoming gradients after the
+        arguments.
+        """
         function = self.rule.function
 
         def run(*args: Any) -> tuple[Array, ...]:
@@ -143,7 +145,7 @@ class _Call:
     def gradient(
         self, leaves: Sequence[Any], key: Tensor | None, wanted: Wanted, gradients: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The gradients as results of a node that can be differentiated itself."""
+        """Returns the gradients as results of a node that can be differentiated itself."""
         args = pytree.tree_unflatten(list(leaves), self.spec)
         if self.op is not None:
             args, wanted = [key, *args], tuple(place + 1 for place in wanted)
@@ -220,14 +222,14 @@ def _called(op: Any, values: Sequence[Any], run: Callable[..., Any] | None = Non
 
 
 def _on_device(value: Any) -> Any:
-    """The lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
+    """Returns the lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))
     return value
 
 
 def _with_key(rule: Rule) -> Rule:
-    """The rule with the packed key as its first parameter, None where nothing is drawn."""
+    """Returns the rule with the packed key as its first parameter, None where nothing is drawn."""
     function = rule.function
 
     def run(key: Array | None, *args: Any) -> tuple[Any, ...]:
@@ -254,7 +256,7 @@ class _Kernels:
         self._without_gradient = fact_of(name).get("without_gradient")
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel below autograd; answers what a node of the graph asks for."""
+        """Returns the kernel below autograd; answers what a node of the graph asks for."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
         if not self._serves(values):
             return _called(self.op, values, self.op.decompose)
@@ -286,7 +288,7 @@ class _Kernels:
             return wrap(jnp.asarray(rng.draw()))
 
     def in_autograd(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel in autograd: a node of the graph where a gradient is asked for."""
+        """Returns the kernel in autograd: a node of the graph where a gradient is asked for."""
         values = _positional(self.name, args, kwargs)
         leaves, spec = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -310,7 +312,7 @@ def _kernels() -> dict[str, _Kernels]:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels on the device, by operator name."""
+    """Returns the kernels on the device, by operator name."""
     return {name: kernel.on_device for name, kernel in _kernels().items()}
 
 

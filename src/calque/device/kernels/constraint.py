@@ -21,7 +21,7 @@ _library: list[torch.library.Library] = []
 
 
 def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
-    """The tensor with a placement; its gradient gets the same one.
+    """Returns the tensor with a placement; its gradient gets the same one.
 
     Args:
         tensor: of the device, with any shape that the placement fits.

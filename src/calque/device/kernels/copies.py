@@ -45,7 +45,7 @@ _COPY = Written("aten::copy_")
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a device tensor, contiguous, in memory of its own.
+    """Returns a CPU copy of a device tensor, contiguous, in memory of its own.
 
     Raises:
         TraceError: a trace is running: its tensors have no values yet.
@@ -56,7 +56,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
-    """The array of a tensor whose value the host needs.
+    """Returns the array of a tensor whose value the host needs.
 
     Raises:
         TraceError: the value is not known while `calque.jit` traces; names the user's line.
@@ -169,7 +169,7 @@ def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
 
 
 def convert(array: Array, dtype: np.dtype) -> Array:
-    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    """Returns an array in another dtype, as C casts (complex numbers lose their imaginary part)."""
     return call(_converter(array.shape, array.dtype, dtype), (array,))
 
 
@@ -214,7 +214,7 @@ def to_copy(
 def output_stride(
     tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
 ) -> geometry.Ints:
-    """The strides of a fresh tensor like this one, in a memory format."""
+    """Returns the strides of a fresh tensor like this one, in a memory format."""
     shape = tuple(tensor.shape)
     if memory_format is None or memory_format == torch.preserve_format:
         if tensor.is_contiguous():
@@ -356,7 +356,7 @@ def empty_like(
 
 
 def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
-    """The zeros of forward-mode autograd; on other devices they have no memory."""
+    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
     return empty(size, **options)
 
 
@@ -381,7 +381,7 @@ def _maker(
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels of copies and allocations by operator name."""
+    """Returns the kernels of copies and allocations by operator name."""
     return {
         "_copy_from": copy_from,
         "_copy_from_and_resize": copy_from,

@@ -115,7 +115,7 @@ def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool
 
 
 def _checked(function: Any, schema: Schema, n_written: int) -> Any:
-    """The rule, which gives what the operator's schema says or raises."""
+    """Returns the rule, which gives what the operator's schema says or raises."""
     kinds = [str(r.real_type) for r in schema.returns if r.alias_info is None]
     wanted = [kind.startswith("List") for kind in kinds] + [False] * n_written
     named = ", ".join([*kinds, *["Tensor"] * n_written])
@@ -297,7 +297,7 @@ def _has_tensor(tree: Any) -> bool:
 
 
 def _spelled(kind: str) -> str:
-    """A type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
+    """Returns a type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
     match = re.fullmatch(r"(Optional|List)\[(.*)\]", kind)
     if match is not None:
         return _spelled(match[2]) + ("?" if match[1] == "Optional" else "[]")
@@ -306,7 +306,7 @@ def _spelled(kind: str) -> str:
 
 @functools.cache
 def _gradient(name: str) -> Any:
-    """The operator that gives the gradients of the tensors among another's arguments.
+    """Returns the operator that gives the gradients of the tensors among another's arguments.
 
     It takes the operator's own arguments, the gradients of the results, and which leaves of the
     arguments are wanted.

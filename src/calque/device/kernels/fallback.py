@@ -80,7 +80,9 @@ def _check_callable(op: OpOverload, callbacks: bool) -> None:
 
 
 def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
-    """The decomposition's result, or NotImplemented inside a decomposition of the same operator."""
+    """Returns the decomposition's result, or NotImplemented inside a decomposition of the same
+    operator.
+    """
     running: set[Any] = _decomposing.__dict__.setdefault("running", set())
     if op in running:
         return NotImplemented
@@ -120,7 +122,7 @@ def _is_device(value: Any) -> bool:
 
 
 def to_host(value: Any) -> Any:
-    """A device tensor's copy on the CPU, with its strides; anything else unchanged."""
+    """Returns a device tensor's copy on the CPU, with its strides; anything else unchanged."""
     return value.detach().to("cpu") if _is_device(value) else value
 
 
@@ -167,7 +169,7 @@ def _check_devices(op: OpOverload, values: list[Any]) -> None:
 
 
 def written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that the schema says are written.
+    """Returns the tensors that the schema says are written.
 
     Below autograd the CPU kernel does not advance a tensor's version, which would tell.
     """
@@ -194,7 +196,9 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
 
 
 def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    """The CPU kernel as a host callback of the traced program; what it writes is written after."""
+    """Returns the CPU kernel as a host callback of the traced program; what it writes is written
+    after.
+    """
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)
     flat, spec = pytree.tree_flatten((args, kwargs))

@@ -126,13 +126,13 @@ class _Results(_Calls):
         self._functions = Table()
 
     def general(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A call by the general way."""
+        """Returns a call by the general way."""
         return self.runner.wrapped(self.runner(args, kwargs), args, kwargs)
 
     def serve(
         self, key: Description, arrays: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """A call that has no executable here: by JAX's own call, or by the general way."""
+        """Returns a call that has no executable here: by JAX's own call, or by the general way."""
         known = self._functions.get(key)
         if known is None:
             return self._learn(key, arrays, args, kwargs)
@@ -174,7 +174,7 @@ class _Results(_Calls):
 
 
 def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
-    """The kernel of a functional operator: tensors in, tensors out.
+    """Returns the kernel of a functional operator: tensors in, tensors out.
 
     Args:
         make: gives what calls the operator's rule, at the first call: most are never called.
@@ -218,7 +218,7 @@ def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
 
 
 def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kernel:
-    """The kernel of an operator whose result is written to its first argument.
+    """Returns the kernel of an operator whose result is written to its first argument.
 
     Where that is a view, the same executable writes the result into the array that it is a view of.
 
@@ -275,7 +275,7 @@ def out_form(
     apart: bool,
     told: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
 ) -> Kernel:
-    """The kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
+    """Returns the kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
 
     Args:
         told: what the rule is told of `out`.

@@ -35,7 +35,9 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """An incoming gradient as JAX takes it: zeros for none, float0 for integers, or conjugated."""
+    """Returns an incoming gradient as JAX takes it: zeros for none, float0 for integers, or
+    conjugated.
+    """
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)
     if gradient is None:
@@ -45,7 +47,7 @@ def cotangent(result: Any, gradient: Array | None) -> Any:
 
 
 def conjugated(gradients: Sequence[Array]) -> list[Array]:
-    """The gradients that JAX has computed, as PyTorch has those of complex numbers."""
+    """Returns the gradients that JAX has computed, as PyTorch has those of complex numbers."""
     return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
 
 
@@ -72,7 +74,7 @@ class Pullback:
 
     @classmethod
     def of(cls, pull: Any, arguments: Sequence[Any], results: Sequence[Array] = ()) -> "Pullback":
-        """What a function that `jax.vjp` has returned consists of.
+        """Returns what a function that `jax.vjp` has returned consists of.
 
         Args:
             pull: the function.
@@ -86,25 +88,25 @@ class Pullback:
         return cls(residuals, tree, places, tuple(map(_form, results)))
 
     def over(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """The function again, for the arguments of the forward."""
+        """Returns the function again, for the arguments of the forward."""
         rest = iter(self.residuals)
         arrays = [next(rest) if p < 0 else arguments[p] for p in self.places]
         return jax.tree.unflatten(self.tree, arrays)
 
     def tree_flatten(self) -> Any:
-        """The residuals, and all else."""
+        """Returns the residuals, and all else."""
         return self.residuals, (self.tree, self.places, self.results)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, residuals: Any) -> "Pullback":
-        """The inverse of `tree_flatten`."""
+        """Returns the inverse of `tree_flatten`."""
         return cls(list(residuals), *aux)
 
 
 def pull_back(
     pullback: Pullback, arguments: list[Array | None], gradients: list[Any]
 ) -> list[Array]:
-    """The gradients of the wanted arguments."""
+    """Returns the gradients of the wanted arguments."""
     arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
     puller = _puller(tree, tuple(array.shape for array in arrays))
     return settled(puller(pullback, arguments, gradients))

@@ -34,13 +34,13 @@ _SPOKEN = {ast.If: "`if`", ast.IfExp: "`if`", ast.Assert: "`assert`", ast.BoolOp
 
 
 def of_copy(frame: FrameType) -> str:
-    """The remedy for a copy to the CPU (`cpu()`, `numpy()`, `tolist()`)."""
+    """Returns the remedy for a copy to the CPU (`cpu()`, `numpy()`, `tolist()`)."""
     name = next((n for n in _called(frame) if n in ("cpu", "tolist", "numpy")), None)
     return _RETURN.format(f"call .{name}()" if name else "look at it")
 
 
 def of_number(frame: FrameType) -> str:
-    """The remedy for a number or a truth that Python asks for."""
+    """Returns the remedy for a number or a truth that Python asks for."""
     loop = while_loop(frame)
     if loop is not None:
         return _LOOP.format(textwrap.indent(loop.remedy, "    "))
@@ -54,7 +54,7 @@ def of_number(frame: FrameType) -> str:
 
 
 def _around(frame: FrameType) -> list[ast.AST]:
-    """The pieces of syntax around the instruction that runs, the innermost last."""
+    """Returns the pieces of syntax around the instruction that runs, the innermost last."""
     found = running(frame)
     if found is None:
         return []
@@ -79,7 +79,7 @@ def _decides(node: ast.AST, frame: FrameType) -> bool:
 
 
 def _called(frame: FrameType) -> list[str]:
-    """The names of what is called by the instruction that runs, and around it."""
+    """Returns the names of what is called by the instruction that runs, and around it."""
     calls = [node.func for node in _around(frame) if isinstance(node, ast.Call)]
     return [_name(function) for function in reversed(calls)]
 

@@ -41,7 +41,7 @@ def writing(
 
 
 def _lands(target: Tensor, arrays: list[Any]) -> Sharding | None:
-    """The placement that a program of some arrays gives to what it writes into a target."""
+    """Returns the placement that a program of some arrays gives to what it writes into a target."""
     placement, moved = placement_of(cell_of(target).array), list(arrays)
     together(moved)
     return placement if placement is None or run_there(moved, placement) else None

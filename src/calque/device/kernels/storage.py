@@ -52,7 +52,7 @@ _emptied: WeakKeyDictionary[Cell, _Emptied] = WeakKeyDictionary()
 
 
 def cell_of_storage(storage: Storage) -> Cell:
-    """The cell of a storage of the device.
+    """Returns the cell of a storage of the device.
 
     Raises:
         RuntimeError: it has none.
@@ -64,7 +64,7 @@ def cell_of_storage(storage: Storage) -> Cell:
 
 
 def allocate(nbytes: int) -> Storage:
-    """A storage of zeros."""
+    """Returns a storage of zeros."""
     if nbytes < 0:
         raise RuntimeError(f"Trying to create a storage of negative size: {nbytes}")
     if nbytes > LARGEST:
@@ -74,7 +74,7 @@ def allocate(nbytes: int) -> Storage:
 
 
 def host_bytes(storage: Storage) -> torch.Tensor:
-    """A copy of the bytes on the CPU, in the order of the memory."""
+    """Returns a copy of the bytes on the CPU, in the order of the memory."""
     cell = cell_of_storage(storage)
     host = to_host(wrap(current(cell)))
     if cell.stride is not None:
@@ -83,7 +83,7 @@ def host_bytes(storage: Storage) -> torch.Tensor:
 
 
 def bytes_tensor(storage: Storage) -> torch.Tensor:
-    """The storage as a tensor of bytes, for writes in place."""
+    """Returns the storage as a tensor of bytes, for writes in place."""
     return torch.empty(0, dtype=torch.uint8, device="jax").set_(storage)
 
 
@@ -132,7 +132,8 @@ def _nbytes(self: Storage) -> int | torch.SymInt:
 
 
 def _identity(self: Storage) -> int:
-    """A number that only this storage has, as `torch.load` and others tell shared weights by it.
+    """Returns a number that only this storage has, as `torch.load` and others tell shared weights
+    by it.
 
     It is no address: nothing can be read there.
     """

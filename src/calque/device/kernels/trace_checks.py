@@ -34,7 +34,7 @@ class Failure:
     origin: Origin | None
 
     def exception(self, value: int) -> Exception:
-        """The exception for an offending value, at the user's line."""
+        """Returns the exception for an offending value, at the user's line."""
         error = self.error(value)
         return type(error)(f"{self.origin}: {error}") if self.origin else error
 

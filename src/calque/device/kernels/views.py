@@ -48,7 +48,9 @@ def _gives_views(schema: Any) -> bool:
 
 
 def _left_to_devices() -> list[str]:
-    """The operators that give a view, and of which PyTorch has no kernel for all devices."""
+    """Returns the operators that give a view, and of which PyTorch has no kernel for all
+    devices.
+    """
     of = torch_c.dispatch_get_registrations_for_dispatch_key
     made = set(of("Meta")).difference(
         of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
@@ -58,7 +60,7 @@ def _left_to_devices() -> list[str]:
 
 
 def _moved_in_place() -> list[str]:
-    """The operators that are the in-place form of a view."""
+    """Returns the operators that are the in-place form of a view."""
     names = [name for name in torch_c.dispatch_get_all_op_names() if name.startswith(_ATEN)]
     overloads: dict[str, list[str]] = {}
     for name in names:
@@ -76,7 +78,9 @@ def _moved_in_place() -> list[str]:
 def as_strided(
     tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """A view of the tensor's storage; raises RuntimeError where it would leave the storage."""
+    """Returns a view of the tensor's storage; raises RuntimeError where it would leave the
+    storage.
+    """
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     _check_bounds(tensor, size, stride, offset)
     return alias(aten.as_strided.default, tensor, size, stride, offset)
@@ -98,7 +102,7 @@ def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> 
 
 
 def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same bytes under another dtype."""
+    """Returns the same bytes under another dtype."""
     share(tensor)
     return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
 
@@ -211,7 +215,7 @@ def _prepare(
 
 
 def kernels() -> dict[str, Any]:
-    """The view kernels by operator name."""
+    """Returns the view kernels by operator name."""
     return {
         **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in _left_to_devices()},
         **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in _moved_in_place()},

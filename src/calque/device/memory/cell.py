@@ -141,7 +141,7 @@ class x64:
 
 
 def cell_of(tensor: torch.Tensor) -> Cell:
-    """The cell behind a tensor of the device.
+    """Returns the cell behind a tensor of the device.
 
     Raises:
         RuntimeError: the storage has no cell: it was made by C++ code that knows nothing of the
@@ -162,7 +162,7 @@ def cell_of(tensor: torch.Tensor) -> Cell:
 
 
 def other_device(tensor: torch.Tensor) -> str:
-    """The remedy for a tensor of another device among those of this one."""
+    """Returns the remedy for a tensor of another device among those of this one."""
     where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
     return (
         f"The tensor of shape {tuple(tensor.shape)} on {where} has to be moved to the jax "
@@ -171,7 +171,7 @@ def other_device(tensor: torch.Tensor) -> str:
 
 
 def layout_of(cell: Cell) -> Layout:
-    """The layout of a cell's array."""
+    """Returns the layout of a cell's array."""
     shape = cell.array.shape
     return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
 
@@ -183,12 +183,12 @@ def size_in_bytes(cell: Cell) -> int:
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """The geometry of a tensor."""
+    """Returns the geometry of a tensor."""
     return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
 
 def current(cell: Cell) -> Array:
-    """The array of a cell, as the running trace has it if there is one."""
+    """Returns the array of a cell, as the running trace has it if there is one."""
     trace = active.trace
     return cell.array if trace is None else trace.read(cell)
 
@@ -237,7 +237,7 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
 
 
 def read(tensor: torch.Tensor) -> Array:
-    """The elements of a tensor of the device, as an array of its shape and dtype."""
+    """Returns the elements of a tensor of the device, as an array of its shape and dtype."""
     try:
         cell: Cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
     except AttributeError:
@@ -288,7 +288,7 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 
 
 def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
-    """A storage's array with a view of it replaced."""
+    """Returns a storage's array with a view of it replaced."""
     if array.dtype == value.dtype:
         return view_access.write(array, layout, view, value)
     flat = retype(geometry.memory(array, layout), value.dtype)

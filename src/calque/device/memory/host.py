@@ -26,7 +26,7 @@ _empty = torch.empty  # which a trace may replace
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+    """Returns the array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
 
     Raises:
         RuntimeError: the tensor is on another device.
@@ -40,7 +40,7 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def host_array(tensor: Tensor) -> Array:
-    """A CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    """Returns a CPU tensor's value as an array; in a trace, an input that is read at every call."""
     trace = active.trace
     if trace is not None:
         return trace.constant(tensor)
@@ -52,7 +52,7 @@ def host_array(tensor: Tensor) -> Array:
 
 
 def _copied(values: np.ndarray) -> Array:
-    """A copy of values of the host on JAX's default device.
+    """Returns a copy of values of the host on JAX's default device.
 
     `jax.numpy.array` would compile a program that copies, for each shape.
     """
@@ -75,7 +75,7 @@ def _default_place() -> tuple[Any, list[Any]]:
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
-    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own.
+    """Returns a CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own.
 
     By DLPack: `tensor.numpy()` would keep PyTorch from resizing the tensor ever after.
     """
@@ -90,7 +90,7 @@ def host_view(tensor: Tensor) -> np.ndarray:
 
 
 def host_tensor(array: Any) -> Tensor:
-    """The elements of an array as a CPU tensor with memory of its own.
+    """Returns the elements of an array as a CPU tensor with memory of its own.
 
     The memory is PyTorch's, not NumPy's: it can be resized, and is aligned as some of PyTorch's
     kernels take for granted.
@@ -107,7 +107,7 @@ def host_tensor(array: Any) -> Tensor:
 
 
 def _of_numpy(values: np.ndarray) -> Tensor:
-    """A CPU tensor over the memory of a numpy array."""
+    """Returns a CPU tensor over the memory of a numpy array."""
     dtype = to_torch(values.dtype)
     carrier = CARRIERS.get(dtype)
     if carrier is None:

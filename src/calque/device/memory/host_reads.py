@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, array: Array, use: str) -> "Asked":
-        """A look at an array that is happening now."""
+        """Returns a look at an array that is happening now."""
         frame = asking_frame()
         code = frame.f_code
         # Not the instruction itself: which one makes a call changes as the interpreter adapts.
@@ -92,7 +92,7 @@ def _positions(code: CodeType) -> list[Any]:
 
 
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
-    """The value of an array that the host asks for.
+    """Returns the value of an array that the host asks for.
 
     Args:
         array: the array; traced in a trace.

@@ -15,7 +15,8 @@ DESCRIPTION = jax.ShapeDtypeStruct((_SIZE,), np.dtype(np.int64))
 
 
 def shapes_of(results: Any) -> np.ndarray:
-    """The description of the tensors in a result: for each its dtype, its axes and their lengths.
+    """Returns the description of the tensors in a result: for each its dtype, its axes and their
+    lengths.
 
     Raises:
         ValueError: there are too many of them.
@@ -40,7 +41,9 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
 
 
 def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The elements in another shape: of a program that was made for it, and will be discarded."""
+    """Returns the elements in another shape: of a program that was made for it, and will be
+    discarded.
+    """
     if values.shape == shape:
         return values
     if values.ndim != len(shape):

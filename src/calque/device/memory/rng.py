@@ -36,7 +36,7 @@ class RandomState:
             self._next = offset
 
     def take(self, count: int = 1) -> tuple[int, int]:
-        """The seed and the first of `count` offsets that nobody else gets."""
+        """Returns the seed and the first of `count` offsets that nobody else gets."""
         with self._lock:
             first = self._next
             self._next = first + count
@@ -59,12 +59,12 @@ state: RandomState = RandomState()
 
 
 def pack(seed: int, offset: int) -> np.ndarray:
-    """A seed and an offset as the array in which programs take them."""
+    """Returns a seed and an offset as the array in which programs take them."""
     return np.array([seed, offset], dtype=np.uint64)
 
 
 def key_of(packed: Array, ours: bool = True) -> Array:
-    """The JAX key of a packed seed and offset (see `pack`).
+    """Returns the JAX key of a packed seed and offset (see `pack`).
 
     Args:
         packed: these.
@@ -79,7 +79,7 @@ def key_of(packed: Array, ours: bool = True) -> Array:
 
 
 def draw() -> Array | np.ndarray:
-    """The packed key of the next draw: numbers in eager mode, traced in a trace."""
+    """Returns the packed key of the next draw: numbers in eager mode, traced in a trace."""
     trace = active.trace
     if trace is not None:
         return trace.draw()
@@ -96,7 +96,7 @@ def manual_seed(seed: int) -> None:
 
 
 def get_state() -> torch.Tensor:
-    """The state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
+    """Returns the state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
     trace = active.trace
     seed, offset = (state.seed, state.offset) if trace is None else trace.get_random()
     return torch.frombuffer(bytearray(struct.pack("<QQ", seed, offset)), dtype=torch.uint8)

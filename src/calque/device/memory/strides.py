@@ -61,14 +61,16 @@ def _row_major(tensors: Iterable[Tensor]) -> bool:
 
 
 def leaves(result: Any) -> list[Any]:
-    """The arrays in a rule's result, and None where there is none."""
+    """Returns the arrays in a rule's result, and None where there is none."""
     if isinstance(result, tuple | list):
         return [leaf for part in result for leaf in leaves(part)]
     return [result]
 
 
 def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
-    """The arrays of a rule's result as tensors, in the same tuples and lists, with strides."""
+    """Returns the arrays of a rule's result as tensors, in the same tuples and lists, with
+    strides.
+    """
     if isinstance(result, tuple | list):
         return type(result)([wrap_laid(part, laid) for part in result])
     stride = next(laid)
@@ -163,12 +165,14 @@ def _column_major(shape: Ints) -> Ints:
 
 
 def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The table of `nonzero`, which is made axis by axis."""
+    """Returns the table of `nonzero`, which is made axis by axis."""
     return [(1, r.shape[0]) for r in results if r is not None]
 
 
 def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """A recurrent layer's outputs, which are made step by step also where the batch is first."""
+    """Returns a recurrent layer's outputs, which are made step by step also where the batch is
+    first.
+    """
     out, *others = results
     if out is None or args[-1] is not True:
         return None
@@ -177,7 +181,9 @@ def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output as the queries; the log-sum-exp, and gradients, with the heads innermost."""
+    """Returns the output as the queries; the log-sum-exp, and gradients, with the heads
+    innermost.
+    """
     if len(results) == 2:
         out, logsumexp = results
         return [of_attention(out, args[0]), _heads_inside(logsumexp.shape)]
@@ -185,7 +191,7 @@ def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str
 
 
 def attention(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output as the queries."""
+    """Returns the output as the queries."""
     return [of_attention(results[0], args[0])]
 
 

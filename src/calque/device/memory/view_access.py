@@ -66,7 +66,7 @@ class Plan:
 
 
 def read(array: Array, layout: Layout, view: View) -> Array:
-    """The elements of a view, as an array of the view's size."""
+    """Returns the elements of a view, as an array of the view's size."""
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
     plan, starts = plan_of(layout, view)
@@ -74,7 +74,7 @@ def read(array: Array, layout: Layout, view: View) -> Array:
 
 
 def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
-    """The array with the elements of a view replaced by `value` (of the view's size)."""
+    """Returns the array with the elements of a view replaced by `value` (of the view's size)."""
     if 0 in view.size:
         return array
     plan, starts = plan_of(layout, view)
@@ -116,7 +116,7 @@ def _sliced(
 
 
 def _window(plan: Plan, starts: Sequence[Any]) -> list[Any]:
-    """Where a plan's slice starts along every axis."""
+    """Returns where a plan's slice starts along every axis."""
     at = dict(zip(plan.free, starts, strict=True))
     return [at.get(axis, 0) for axis in range(len(plan.axes_shape))]
 
@@ -154,7 +154,9 @@ def match_axes(shape: Ints, stride: Ints, view: View) -> Slices | None:
 
 
 def _factor_memory(length: int, view: View) -> Ints | None:
-    """A shape for the padded memory in which each of the view's strides is an axis's stride."""
+    """Returns a shape for the padded memory in which each of the view's strides is an axis's
+    stride.
+    """
     strides = sorted({s for _, s in _core(view)}, reverse=True)
     if not strides:
         return (length,)
@@ -168,7 +170,7 @@ def _factor_memory(length: int, view: View) -> Ints | None:
 
 
 def _in_blocks(shape: Ints, match: Slices) -> Ints:
-    """The shape, an axis of which the view takes one of several equal blocks made into two.
+    """Returns the shape, an axis of which the view takes one of several equal blocks made into two.
 
     Views of other blocks then share its reshape, which is all that may have to be gathered where
     the memory is spread over devices: queries, keys and values are blocks of one product.
@@ -198,12 +200,14 @@ def _indices(view: View, offset: Array) -> Array:
 
 
 def _core_shape(view: View) -> Ints:
-    """The view's size, with 1 for each dimension that only repeats."""
+    """Returns the view's size, with 1 for each dimension that only repeats."""
     return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
 def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
-    """The elements of the view that a plan leads to from some starts, one for each free axis."""
+    """Returns the elements of the view that a plan leads to from some starts, one for each free
+    axis.
+    """
     axes = _axes(plan, array)
     if plan.extents is None:
         return axes[_indices(plan.view, jnp.asarray(starts[0]))]
@@ -238,7 +242,8 @@ def _writer(plan: Plan) -> Callable[..., Array]:
 
 
 def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
-    """The array with a value written through the view that a plan leads to from some starts.
+    """Returns the array with a value written through the view that a plan leads to from some
+    starts.
 
     Where several elements of the view are one place in memory, those that the value changes are
     written: an operator that fills some of them leaves the others as they are.

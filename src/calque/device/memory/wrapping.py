@@ -23,7 +23,7 @@ META = torch_c.DispatchKeySet(torch_c.DispatchKey.Meta)
 
 
 def wrap(array: Array) -> torch.Tensor:
-    """A fresh row-major tensor of the device over an array."""
+    """Returns a fresh row-major tensor of the device over an array."""
     tensor = wrap_untraced(array)
     if active.trace is not None:
         storage = tensor.untyped_storage()
@@ -75,7 +75,7 @@ def wrapper(
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor over an array, with the given strides."""
+    """Returns a fresh tensor over an array, with the given strides."""
     stride = tuple(stride)
     row_major, dense = _kind(array.shape, stride)
     if row_major:
@@ -111,7 +111,7 @@ def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
 
 
 def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
+    """Returns a fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
     extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
     with x64():
         base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))

@@ -39,7 +39,7 @@ def check_here(array: Any, use: str) -> None:
 
 
 def on_host(array: Any) -> np.ndarray:
-    """The elements of an array that is whole here.
+    """Returns the elements of an array that is whole here.
 
     JAX raises for a split array without elements, one of whose dimensions is 0.
     """
@@ -47,7 +47,7 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def values(array: Any, use: str) -> np.ndarray:
-    """The elements of an array on the host.
+    """Returns the elements of an array on the host.
 
     Raises:
         ElsewhereError: other processes hold some of them.
@@ -57,14 +57,18 @@ def values(array: Any, use: str) -> np.ndarray:
 
 
 def own_values(array: Any) -> np.ndarray:
-    """The elements that this process holds, each at least once: in their shape if it has all."""
+    """Returns the elements that this process holds, each at least once: in their shape if it has
+    all.
+    """
     if is_here(array):
         return on_host(array)
     return np.concatenate([np.asarray(part).reshape(-1) for part in own_shards(array).values()])
 
 
 def own_shards(array: Any) -> dict[str, Any]:
-    """The parts of an array that this process holds, each once, by where in the array they are."""
+    """Returns the parts of an array that this process holds, each once, by where in the array they
+    are.
+    """
     return {_said(shard.index, array.shape): shard.data for shard in array.addressable_shards}
 
 

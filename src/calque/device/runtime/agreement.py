@@ -143,7 +143,7 @@ def _digest(host: np.ndarray) -> np.ndarray:
 
 
 def _others(everyone: Any) -> list[int]:
-    """The processes whose values differ from those of the first."""
+    """Returns the processes whose values differ from those of the first."""
     return [rank for rank, one in enumerate(everyone) if (one != everyone[0]).any()]
 
 

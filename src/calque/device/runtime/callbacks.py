@@ -75,7 +75,9 @@ def _kept(error: BaseException) -> _Kept:
 
 
 def raised(error: Exception) -> BaseException | None:
-    """The exception of a callback that an error of XLA's stands for; None if it is another."""
+    """Returns the exception of a callback that an error of XLA's stands for; None if it is
+    another.
+    """
     match = re.search(_KEPT.format("([0-9]+)"), str(error))
     return _exceptions.pop(int(match[1]), None) if match else None
 

@@ -55,7 +55,7 @@ class Table(dict[Any, Entry]):
         return entry
 
     def mark(self, key: Any) -> int:
-        """A number that tells a key among those of all tables."""
+        """Returns a number that tells a key among those of all tables."""
         return hash((id(self), key))
 
 
@@ -112,7 +112,9 @@ _kept = _Kept()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of hashable arguments that keeps what it gives, as `functools.lru_cache` does."""
+    """Returns a function of hashable arguments that keeps what it gives, as `functools.lru_cache`
+    does.
+    """
     table = Table()
 
     @functools.wraps(function)

@@ -55,7 +55,7 @@ class State(NamedTuple):
     ended: bool
 
     def at(self, index: int) -> Ran | None:
-        """The program of a number, if it is among those told."""
+        """Returns the program of a number, if it is among those told."""
         place = index - (self.count - len(self.last))
         return self.last[place] if 0 <= place < len(self.last) else None
 

@@ -30,7 +30,7 @@ TO_TORCH: dict[np.dtype, torch.dtype] = {numpy: dtype for dtype, numpy in TO_NUM
 
 
 def to_numpy(dtype: torch.dtype) -> np.dtype:
-    """The numpy dtype of a PyTorch dtype.
+    """Returns the numpy dtype of a PyTorch dtype.
 
     Raises:
         TypeError: JAX has no such dtype (quantized types, complex32, sub-byte types).
@@ -42,7 +42,7 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
-    """The PyTorch dtype of a numpy or JAX dtype.
+    """Returns the PyTorch dtype of a numpy or JAX dtype.
 
     Raises:
         TypeError: PyTorch has no such dtype (int4, float8_e3m4, PRNG keys).

@@ -63,7 +63,7 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
 
 
 def _given(program: Any) -> list[Any]:
-    """The shardings of a program's results."""
+    """Returns the shardings of a program's results."""
     return [handler.sharding for handler in program.out_handler.handlers if _has_sharding(handler)]
 
 
@@ -120,7 +120,7 @@ def calls_back(lowered: jax.stages.Lowered) -> bool:
 
 
 def devices_of(lowered: jax.stages.Lowered) -> Any:
-    """The devices that a program is for, in their order in its mesh."""
+    """Returns the devices that a program is for, in their order in its mesh."""
     found = lowered._lowering.compile_args.get("device_assignment")  # type: ignore[attr-defined]
     return None if found is None else tuple(device.id for device in found)
 

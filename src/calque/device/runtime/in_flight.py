@@ -66,5 +66,5 @@ class Waited:
         self._results = results
 
     def consume_with_handlers(self, handlers: Iterable[Any]) -> Any:
-        """The list of all results, which are there."""
+        """Returns the list of all results, which are there."""
         return settled(self._results.consume_with_handlers(handlers))

@@ -154,7 +154,9 @@ _held: list[Held] = []
 
 
 def hold(function: FunctionType) -> Callable[[], Any]:
-    """A callable for a guard of C++ which may not see an exception; handlers wait meanwhile."""
+    """Returns a callable for a guard of C++ which may not see an exception; handlers wait
+    meanwhile.
+    """
     held = Held(entered_unseen(function))
     _held.append(held)
     return held.function

@@ -107,7 +107,9 @@ def _check_program(program: Any, placement: Any) -> None:
 
 
 def _over_processes(program: Any) -> Any:
-    """A placement of a program over the devices of several processes; None if it has none."""
+    """Returns a placement of a program over the devices of several processes; None if it has
+    none.
+    """
     if program not in _placements:
         handlers = program.in_handler.in_shardings, program.out_handler.out_shardings
         spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
@@ -126,7 +128,9 @@ def _is_of_all(program: Any, placement: Any) -> bool:
 
 
 def _own(program: Any, args: Sequence[Any]) -> list[np.ndarray]:
-    """The arguments of a program that each process brings along, but those compared before."""
+    """Returns the arguments of a program that each process brings along, but those compared
+    before.
+    """
     own = []
     for index in sorted(program.kept_var_idx):
         value = args[index]

@@ -130,7 +130,7 @@ def _opened(path: str) -> Any:
 
 
 def _usual() -> Path | None:
-    """The user's folder for what can be made again; None where there is no home."""
+    """Returns the user's folder for what can be made again; None where there is no home."""
     import platformdirs
 
     folder = Path(platformdirs.user_cache_dir("calque", appauthor=False))
@@ -153,7 +153,9 @@ def _unusable(folder: Path) -> str | None:
 
 @cache
 def _here() -> str:
-    """A name for this release of JAX on this kind of processor, whose programs fit no other."""
+    """Returns a name for this release of JAX on this kind of processor, whose programs fit no
+    other.
+    """
     parts = [jax.__version__, jaxlib.__version__, platform.machine(), platform.system()]
     try:
         with open("/proc/cpuinfo") as file:

@@ -30,12 +30,12 @@ spread: _Spread = _Spread()
 
 @lru_cache(maxsize=1)
 def default_device() -> Any:
-    """The device on which arrays without a placement are."""
+    """Returns the device on which arrays without a placement are."""
     return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
 
 
 def placement_of(array: Any) -> Sharding | None:
-    """The placement of an array; None where it has none, and of JAX's tracers."""
+    """Returns the placement of an array; None where it has none, and of JAX's tracers."""
     if type(array) is not ArrayImpl:
         return None
     sharding = array.sharding
@@ -45,7 +45,7 @@ def placement_of(array: Any) -> Sharding | None:
 
 
 def placements_of(arrays: Iterable[Any]) -> list[Sharding | None]:
-    """The placements of some arrays."""
+    """Returns the placements of some arrays."""
     return list(map(placement_of, arrays))
 
 
@@ -83,7 +83,7 @@ def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def placed(array: Any, placement: Sharding) -> Array:
-    """An array with a placement: moved there, or constrained to it where it is traced.
+    """Returns an array with a placement: moved there, or constrained to it where it is traced.
 
     Args:
         array: an array, a tracer, or values of numpy.
@@ -116,7 +116,7 @@ def kept(array: Any, before: Any) -> Any:
 
 
 def everywhere(placement: Sharding) -> Sharding:
-    """The placement in which each device of another one holds the whole."""
+    """Returns the placement in which each device of another one holds the whole."""
     if isinstance(placement, NamedSharding):
         return _replicated(placement.mesh)
     if type(placement) is SingleDeviceSharding:
@@ -137,7 +137,7 @@ def _line(devices: tuple[Any, ...]) -> jax.sharding.Mesh:
 
 
 def common(placements: Iterable[Sharding | None]) -> Sharding | None:
-    """The placement in which whatever has none joins those that have one; None if none has.
+    """Returns the placement in which whatever has none joins those that have one; None if none has.
 
     Arrays that lie on a single device are moved to where the others are spread.
     """
@@ -148,7 +148,7 @@ def common(placements: Iterable[Sharding | None]) -> Sharding | None:
 
 
 def order_of(placement: Sharding) -> tuple[Any, ...]:
-    """The devices of a placement in their order, which must be one in a program."""
+    """Returns the devices of a placement in their order, which must be one in a program."""
     return tuple(placement._device_assignment)
 
 
@@ -184,7 +184,7 @@ def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
 
 
 def beside(value: Any, array: Any) -> Any:
-    """A value on the devices of the array that it is written into."""
+    """Returns a value on the devices of the array that it is written into."""
     pair = [value]
     if type(array) is ArrayImpl and array._committed:
         together(pair, array.sharding)

@@ -18,10 +18,10 @@ def promise(tensor: torch.Tensor, placement: Sharding) -> None:
 
 
 def promised(tensor: torch.Tensor) -> Any:
-    """The placement that a tensor elsewhere was promised, or None."""
+    """Returns the placement that a tensor elsewhere was promised, or None."""
     return vars(tensor).get(_NAME) if tensor.device.type != "jax" else None
 
 
 def take(tensor: torch.Tensor) -> Any:
-    """The placement that a tensor was promised, for who gives it now."""
+    """Returns the placement that a tensor was promised, for who gives it now."""
     return vars(tensor).pop(_NAME, None)

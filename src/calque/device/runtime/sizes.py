@@ -80,7 +80,7 @@ def check_fits(shape: Sequence[int], itemsize: int) -> None:
 
 @cache
 def memory() -> int:
-    """The bytes of the device, where JAX or the system says; else what can be counted."""
+    """Returns the bytes of the device, where JAX or the system says; else what can be counted."""
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None and device.platform == "cpu":
@@ -108,7 +108,7 @@ def out_of_memory(what: str) -> torch.OutOfMemoryError:
 
 
 def as_out_of_memory(error: Exception) -> Exception:
-    """An error of JAX as PyTorch's own if memory is what was wanting, else as it is."""
+    """Returns an error of JAX as PyTorch's own if memory is what was wanting, else as it is."""
     text = str(error)
     if _EXHAUSTED not in text:
         return error
@@ -130,7 +130,7 @@ class translated:
 
 
 def spoken(count: float) -> str:
-    """A number of bytes as PyTorch speaks of it."""
+    """Returns a number of bytes as PyTorch speaks of it."""
     power = min(int(math.log2(count)) // 10 if count else 0, len(_UNITS) - 1)
     return f"{count / 2 ** (10 * power):.2f} {_UNITS[power]}" if power else f"{count} bytes"
 

@@ -115,7 +115,7 @@ def _learn(
 
 
 def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
-    """The equation that a call has left, if it is as it will be for all such calls."""
+    """Returns the equation that a call has left, if it is as it will be for all such calls."""
     if not hasattr(equation, "primitive"):
         equation = equation()  # a weak reference
     leaves, tree = tree_util.tree_flatten(result)

@@ -38,7 +38,7 @@ class Store:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """The entry of a key; None if there is none, or not a whole one."""
+        """Returns the entry of a key; None if there is none, or not a whole one."""
         path = self.folder / (key + _SUFFIX)
         try:
             data = path.read_bytes()

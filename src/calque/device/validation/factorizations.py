@@ -43,7 +43,7 @@ def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
 
 
 def _kernel(rule: Rule) -> Callable[..., Any]:
-    """The kernel of a decomposition, told how its matrix lies and raising if asked to."""
+    """Returns the kernel of a decomposition, told how its matrix lies and raising if asked to."""
     kernel = functional(rule)
     api = fact_of(rule.name).get("reports")
     by_contiguity = _TRANSPOSED in rule.parameters
@@ -77,7 +77,7 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels by operator name."""
+    """Returns the kernels by operator name."""
     told_how = [name for name, rule in RULES.items() if _TRANSPOSED in rule.parameters]
     return {
         "_linalg_check_errors": check_errors,

@@ -74,7 +74,7 @@ class BucketedGraph:
             self._refuse(reason)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """The graph's results, on the devices it was traced for."""
+        """Returns the graph's results, on the devices it was traced for."""
         if self._graph is not None:
             program = self._program(self._graph, inputs)
             if program is not None:
@@ -133,7 +133,7 @@ class BucketedGraph:
 
 
 def _partition(sizes: Any) -> tuple[int, ...]:
-    """Which of some sizes are equal."""
+    """Returns which of some sizes are equal."""
     found: dict[int, int] = {}
     return tuple(found.setdefault(size, len(found)) for size in sizes)
 
@@ -171,7 +171,9 @@ class BucketProgram:
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
     def _orders(self, one: Input) -> Sequence[Sequence[str]]:
-        """The symbols in each axis of an input, as the program joined them that it comes from."""
+        """Returns the symbols in each axis of an input, as the program joined them that it comes
+        from.
+        """
         none = ((),) * len(one.shape)
         if not isinstance(one.source, ArgumentSource):
             return none
@@ -258,7 +260,9 @@ class BucketProgram:
     def _geometry(
         self, sizes: Mapping[str, int], env: Mapping[str, int], true: tuple[int, ...]
     ) -> list[Any]:
-        """The parts, the shape and the strides of the arrays that come out, for the true sizes."""
+        """Returns the parts, the shape and the strides of the arrays that come out, for the true
+        sizes.
+        """
         found = self._known.get(true)
         if found is None:
             found = []
@@ -292,7 +296,9 @@ def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
 def _array_of(
     one: Input, layout: tuple[Layout, ...], fixed: Sizes
 ) -> Callable[[list[Any], Any], Any]:
-    """A function from the inputs and the true sizes to the array of one input of a program."""
+    """Returns a function from the inputs and the true sizes to the array of one input of a
+    program.
+    """
     source = one.source
     if not isinstance(source, ArgumentSource):
         return lambda inputs, env: source.array(inputs)

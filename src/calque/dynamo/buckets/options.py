@@ -42,13 +42,17 @@ class Buckets:
                     self.rules.setdefault(symbol, rule)
 
     def padded(self, symbol: str, size: int, most: int | None) -> int:
-        """The size that one is padded to; `most` is the greatest that the program allows."""
+        """Returns the size that one is padded to; `most` is the greatest that the program
+        allows.
+        """
         found = max(size, self.rules[symbol](size))
         return found if most is None or found <= most else most
 
 
 def symbol_of(size: Any) -> str | None:
-    """The symbol that a size is; None for numbers and for sizes that are computed of symbols."""
+    """Returns the symbol that a size is; None for numbers and for sizes that are computed of
+    symbols.
+    """
     if not isinstance(size, torch.SymInt):
         return None
     expression = size.node.expr

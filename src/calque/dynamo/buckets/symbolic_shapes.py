@@ -118,7 +118,7 @@ class FunctionalGraph:
         }
 
     def most(self, symbol: str) -> int | None:
-        """The greatest size for which the graph is right."""
+        """Returns the greatest size for which the graph is right."""
         bounds = self._ranges.get(symbol)
         upper = None if bounds is None else bounds.upper
         return int(upper) if upper is not None and upper.is_Integer else None
@@ -223,7 +223,7 @@ class SymbolicProgram:
         return arrays
 
     def told(self, equation: Any) -> str:
-        """The operator of an equation, at the user's line."""
+        """Returns the operator of an equation, at the user's line."""
         stack = equation.source_info.name_stack.stack
         module: Any = self.graph.nodes.module
         names = {node.name: node for node in module.graph.nodes}

@@ -97,7 +97,7 @@ class Aliases:
         return found
 
     def with_values(self, graph: fx.GraphModule) -> fx.GraphModule:
-        """The graph with what it copies to arguments at its end as further results."""
+        """Returns the graph with what it copies to arguments at its end as further results."""
         if not self.arguments:
             return graph
         copied = fx.Graph()
@@ -166,7 +166,7 @@ def shares(one: Any, other: Any) -> bool:
 
 
 def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
-    """A result that is a view of an argument.
+    """Returns a result that is a view of an argument.
 
     Args:
         index: of the argument.
@@ -188,7 +188,7 @@ def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
 
 
 def viewed(index: int, place: Place) -> Result:
-    """A result that is a view of an argument."""
+    """Returns a result that is a view of an argument."""
     size, stride, start, dtype = place
     itemsize = dtype.itemsize
 
@@ -207,7 +207,7 @@ def viewed(index: int, place: Place) -> Result:
 
 
 def placed(make: Result, index: int) -> Result:
-    """A result with values of its own, at the offset that an argument has."""
+    """Returns a result with values of its own, at the offset that an argument has."""
 
     def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
         tensor, offset = make(inputs, made), inputs[index].storage_offset()

@@ -41,7 +41,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def boxed(run: Call) -> Call:
-    """A function of one list, which it empties, marked as such for AOTAutograd."""
+    """Returns a function of one list, which it empties, marked as such for AOTAutograd."""
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
@@ -84,7 +84,7 @@ class CompiledGraph:
         self._reaching = reaching
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """The graph's results, on the devices it was traced for."""
+        """Returns the graph's results, on the devices it was traced for."""
         if isinstance(active.trace, Lifting):
             return self._rebinding(self._in_trace, inputs)
         call = self._only
@@ -93,7 +93,9 @@ class CompiledGraph:
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
 
     def _in_trace(self, inputs: list[Any]) -> list[Any]:
-        """The results where a function that is traced calls it: a part of that one's program."""
+        """Returns the results where a function that is traced calls it: a part of that one's
+        program.
+        """
         found = self._nodes.results(inputs)[: len(self._results)]
         inputs.clear()
         return found
@@ -151,7 +153,9 @@ def _shape_key(value: Any) -> Any:
 
 
 def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
-    """The memory of those arguments that are state: parameters, and what the program writes."""
+    """Returns the memory of those arguments that are state: parameters, and what the program
+    writes.
+    """
     on_device = [
         value
         for index, value in enumerate(inputs)
@@ -275,7 +279,7 @@ class GraphProgram(Program[list[Any]]):
                 self._makers[place] = resizable(self._makers[place])
 
     def call(self) -> Call:
-        """The program as a function of the inputs."""
+        """Returns the program as a function of the inputs."""
         if not self._functional:
             return self.step
         run, arrays_of, makers = self.execution.call, self.gather, self._makers
@@ -288,14 +292,14 @@ class GraphProgram(Program[list[Any]]):
         return call
 
     def reads(self, call: list[Any]) -> list[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that they come from."""
         sources = [one.source for one in self.inputs]
         cells = [one.cell for one in sources if isinstance(one, CellSource)]
         given = [call[one.index] for one in sources if isinstance(one, ArgumentSource)]
         return cells + [cell_of(tensor) for tensor in given if tensor.device.type == "jax"]
 
     def changes(self, call: list[Any]) -> list[Cell]:
-        """The cells that the call changes."""
+        """Returns the cells that the call changes."""
         written = [call[sink.index] for sink in self._sinks]
         return list({cell_of(t): None for t in written if t.device.type == "jax"})
 
@@ -318,7 +322,7 @@ class GraphProgram(Program[list[Any]]):
         return results
 
     def targets(self, call: list[Any]) -> list[Cell]:
-        """The cells that the outputs belong into."""
+        """Returns the cells that the outputs belong into."""
         return targets(self.sinks, call)
 
 
@@ -334,6 +338,8 @@ class _Outputs:
 
 
 def _on_device(value: Any) -> Any:
-    """A result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU tensors."""
+    """Returns a result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU
+    tensors.
+    """
     is_host = isinstance(value, Tensor) and value.device.type == "cpu"
     return wrap(host_array(value)) if is_host else value

@@ -117,7 +117,8 @@ class Returned:
         return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
 
     def _view_of_base(self, place: int, value: Any, node: Any) -> Result | None:
-        """A result whose geometry AOTAutograd takes, where it does not lie in its base's memory.
+        """Returns a result whose geometry AOTAutograd takes, where it does not lie in its base's
+        memory.
 
         Raises:
             TraceError: nothing says where in its base's memory it would lie.
@@ -144,7 +145,7 @@ class Returned:
         return viewed(argument, view)
 
     def _add_alone(self, value: Tensor, device: torch.device) -> int:
-        """A tensor whose memory no other result shares: no more than its own elements."""
+        """Returns a tensor whose memory no other result shares: no more than its own elements."""
         shape, stride = tuple(value.shape), value.stride()
         order = permutation(shape, stride)
         array = read(value if order is None else value.permute(order))
@@ -176,22 +177,22 @@ def _unknown(node: fx.Node) -> Exception:
 
 
 def _constant(value: Any) -> Result:
-    """A result that is the same in each call."""
+    """Returns a result that is the same in each call."""
     return lambda inputs, made: value
 
 
 def _argument(index: int) -> Result:
-    """A result that is an argument."""
+    """Returns a result that is an argument."""
     return lambda inputs, made: inputs[index]
 
 
 def _number(base: int) -> Result:
-    """A result that is a Python number, of a tensor made of an output."""
+    """Returns a result that is a Python number, of a tensor made of an output."""
     return lambda inputs, made: made[base].item()
 
 
 def _made_of(base: int, like: Tensor | None) -> Result:
-    """A result that is a tensor made of an output, or a view of one.
+    """Returns a result that is a tensor made of an output, or a view of one.
 
     Args:
         base: which of the tensors made.

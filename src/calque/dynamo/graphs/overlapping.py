@@ -45,7 +45,9 @@ class Writes:
     def guarded(
         self, graph: fx.GraphModule, inputs: Sequence[Any], run: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """A compiled graph that is run only where arguments overlap as in its first call."""
+        """Returns a compiled graph that is run only where arguments overlap as in its first
+        call.
+        """
         watched = self._watched(inputs)
         if len(watched) < 2:
             return run
@@ -69,7 +71,7 @@ class Writes:
         return checked
 
     def _watched(self, inputs: Sequence[Any]) -> list[int]:
-        """The arguments that might overlap with one that is written.
+        """Returns the arguments that might overlap with one that is written.
 
         Parameters and buffers that are written, as batch norm's, overlap with nothing but them.
         """
@@ -86,7 +88,7 @@ class Writes:
 
 
 def _overlaps(arguments: Sequence[Any], watched: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The pairs of arguments between whose first and last elements lies the same memory."""
+    """Yields the pairs of arguments between whose first and last elements lies the same memory."""
     groups: dict[int, list[int]] = {}
     for index in watched:
         groups.setdefault(_memory(arguments[index]), []).append(index)
@@ -100,7 +102,7 @@ def _overlaps(arguments: Sequence[Any], watched: Sequence[int]) -> Iterator[tupl
 
 
 def _reach(value: Tensor) -> tuple[int, int]:
-    """The first byte of a tensor, and the one after its last."""
+    """Returns the first byte of a tensor, and the one after its last."""
     size, stride, offset = view_of(value)
     start = offset * value.itemsize
     return start, start + extent(size, stride) * value.itemsize

@@ -18,7 +18,7 @@ from calque.device.memory.wrapping import wrap_strided
 
 
 def in_order(graph: fx.GraphModule) -> fx.GraphModule:
-    """A backward whose checkpointed regions wait for gradients; another graph as it is."""
+    """Returns a backward whose checkpointed regions wait for gradients; another graph as it is."""
     if not any("ac_graph_id" in node.meta for node in graph.graph.nodes):
         return graph
     copied = fx.Graph()
@@ -54,7 +54,7 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def after(value: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The value, in a trace, in a way that XLA cannot have it before the gradient."""
+    """Returns the value, in a trace, in a way that XLA cannot have it before the gradient."""
     array, waited = read(value), read(gradient)
     if not waited.size:
         return value

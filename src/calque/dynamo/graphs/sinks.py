@@ -39,7 +39,7 @@ class InputSink(Sink):
         return self.index if self.is_replaced else None
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of its storage, if it is all of that."""
+        """Returns the cell of its storage, if it is all of that."""
         tensor = leaves[self.index]
         if tensor.device.type == "jax" and active.trace is None:
             cell = cell_of(tensor)
@@ -59,7 +59,7 @@ class InputSink(Sink):
 
 
 def ordered(tensor: Tensor, order: Ints | None) -> Tensor:
-    """A tensor as it is handed to a program."""
+    """Returns a tensor as it is handed to a program."""
     return tensor if order is None else tensor.detach().permute(order)
 
 

@@ -40,11 +40,11 @@ class BuildingBlock:
     type: Type
 
     def children(self) -> tuple["BuildingBlock", ...]:
-        """The blocks that this one is made of, in the order they are evaluated in."""
+        """Returns the blocks that this one is made of, in the order they are evaluated in."""
         return ()
 
     def with_children(self, children: tuple["BuildingBlock", ...]) -> "BuildingBlock":
-        """The same block made of others."""
+        """Returns the same block made of others."""
         return self
 
 

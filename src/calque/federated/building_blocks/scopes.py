@@ -8,7 +8,7 @@ from calque.federated.types import Type, is_assignable
 
 
 def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
-    """The names that a block refers to and does not bind, with their types."""
+    """Returns the names that a block refers to and does not bind, with their types."""
     match block:
         case bb.Reference():
             return {block.name: block.type}

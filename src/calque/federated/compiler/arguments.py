@@ -71,7 +71,7 @@ def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
 
 
 def count_clients(held: Any, kind: Type) -> set[int]:
-    """The numbers of clients that a held argument has values for."""
+    """Returns the numbers of clients that a held argument has values for."""
     if isinstance(kind, StructType):
         return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
@@ -81,7 +81,7 @@ def count_clients(held: Any, kind: Type) -> set[int]:
 
 
 def shapes(kind: Type, clients: int) -> Any:
-    """The shapes of a held argument of a type, whatever it is.
+    """Returns the shapes of a held argument of a type, whatever it is.
 
     Raises:
         FederatedTypeError: a size is not known, or how many clients there are.
@@ -132,7 +132,7 @@ def _of_clients(value: Any, member: Type, path: str) -> Any:
 
 
 def _together(held: list[Any], member: Type, path: str) -> Any:
-    """The values of all clients with the clients as leading axis."""
+    """Returns the values of all clients with the clients as leading axis."""
     if isinstance(member, StructType):
         columns = zip(*held, strict=True)
         return tuple(
@@ -152,7 +152,7 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
 
 
 def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
-    """The sequences of all clients: stacked if they are of one length."""
+    """Returns the sequences of all clients: stacked if they are of one length."""
     lengths = [int(one.length) for one in held]
     for leaves in zip(*(jax.tree.leaves(one.elements) for one in held), strict=True):
         shapes = [leaf.shape[1:] for leaf in leaves]
@@ -173,7 +173,7 @@ def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
 
 
 def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
-    """A value whose arrays have leading axes before the shapes that the type says."""
+    """Returns a value whose arrays have leading axes before the shapes that the type says."""
     if isinstance(member, StructType):
         parts = _fields(value, member, path)
         return tuple(
@@ -234,7 +234,7 @@ def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) 
 
 
 def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
-    """A sequence that a user has made, whose lengths are within its arrays."""
+    """Returns a sequence that a user has made, whose lengths are within its arrays."""
     length, first = sequence.length, jax.tree.leaves(sequence.elements)[0]
     wanted, capacity = first.shape[:leading], first.shape[leading]
     if np.shape(length) != wanted:
@@ -258,7 +258,7 @@ def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
 
 
 def _elements(value: Any, element: Type, path: str, on_host: bool) -> Any:
-    """The elements of a sequence, stacked: arrays with a leading axis."""
+    """Returns the elements of a sequence, stacked: arrays with a leading axis."""
     if isinstance(element, StructType):
         parts = _fields(value, element, path)
         return tuple(
@@ -287,7 +287,7 @@ def _tensor(value: Any, kind: TensorType, path: str) -> Any:
 
 
 def _array(value: Any, kind: TensorType, path: str) -> Any:
-    """An array of a tensor type; of numpy where it was, so that it can be stacked there."""
+    """Returns an array of a tensor type; of numpy where it was, so that it can be stacked there."""
     if not is_numeric_leaf(value):
         raise type_error(
             f"{path} is {_shown(value)}, but {kind} is expected", "Pass an array of that type."
@@ -317,12 +317,12 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """An array in this machine's order of bytes, which JAX needs."""
+    """Returns an array in this machine's order of bytes, which JAX needs."""
     return array.astype(native(array.dtype), copy=False)
 
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
-    """A Python number in the dtype that is asked for, if that is as general a number."""
+    """Returns a Python number in the dtype that is asked for, if that is as general a number."""
     kinds = ((bool, "bool"), (int, "int32"), (float, "float32"), (complex, "complex64"))
     given = np.dtype(next(name for one, name in kinds if issubclass(type(value), one)))
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -358,7 +358,7 @@ def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
 
 
 def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
-    """The parts of a container, in the order of a struct's fields."""
+    """Returns the parts of a container, in the order of a struct's fields."""
     if isinstance(value, Mapping):
         if set(value) == set(kind.names):
             return [value[name] for name in kind.names]

@@ -95,7 +95,7 @@ class Program:
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
     def __call__(self, argument: Any, numbers: Any = None) -> Any:
-        """The result for an argument, in the containers of its type.
+        """Returns the result for an argument, in the containers of its type.
 
         Args:
             argument: the packed argument.
@@ -113,12 +113,14 @@ class Program:
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
-        """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
+        """Returns the program that JAX makes, not compiled yet: `lower(...).as_text()` is
+        StableHLO.
+        """
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
 
     def lower_types(self) -> Any:
-        """The program for arguments of the types, whatever their values."""
+        """Returns the program for arguments of the types, whatever their values."""
         clients = -1 if self.options.clients is None else self.options.clients
         kinds = {one.uri: one.type for one in self.plan.data}
         with self._precision():
@@ -134,7 +136,7 @@ class Program:
         return jax.enable_x64(True) if self._wide else precision()
 
     def _held(self, argument: Any) -> tuple[Any, dict[str, Any], int]:
-        """The arguments of the jitted function."""
+        """Returns the arguments of the jitted function."""
         held = None
         counts: set[int] = set()
         parameter = self.type.parameter
@@ -250,19 +252,21 @@ class Program:
 
 
 def _automatic(mesh: Mesh) -> Mesh:
-    """A mesh on which the compiler spreads what a pass does to arrays."""
+    """Returns a mesh on which the compiler spreads what a pass does to arrays."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _of_server(one: Overflow) -> tuple[Check, Any]:
-    """The check of a sum on the server, or of one that lives nowhere, and 0 where it fails."""
+    """Returns the check of a sum on the server, or of one that lives nowhere, and 0 where it
+    fails.
+    """
     what = f"a sum does not fit {one.dtypes} in sequence_sum"
     check = Check(what, one.origin, of_all=True, remedy=OF_SEQUENCE)
     return check, jnp.where(one.flag, 0, NOBODY).astype(jnp.int32)
 
 
 def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:
-    """The values of all clients by name, without what fills up the devices."""
+    """Returns the values of all clients by name, without what fills up the devices."""
     return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
 
 
@@ -282,7 +286,7 @@ def _needs_wide(program: BuildingBlock) -> bool:
 
 
 def _plain(kind: Type) -> Type:
-    """A type without placements."""
+    """Returns a type without placements."""
     if isinstance(kind, FederatedType):
         return kind.member
     if isinstance(kind, StructType):

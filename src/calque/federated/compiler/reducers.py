@@ -129,7 +129,7 @@ class Reduce(Reducer):
         return jax.lax.scan(step, running, (mask, values))[0]
 
     def of_all(self, stacked: Any) -> Any:
-        """The result for the values of all clients, which several devices have kept."""
+        """Returns the result for the values of all clients, which several devices have kept."""
         clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
         return self.add(self.zero, stacked, clients, None)
 
@@ -236,7 +236,7 @@ def is_aggregation(call: Call) -> bool:
 
 
 def collected(stacked: Any, clients: int) -> Sequence:
-    """The values of all clients as a sequence."""
+    """Returns the values of all clients as a sequence."""
     return Sequence(stacked, jnp.asarray(clients, jnp.int32))
 
 

@@ -32,7 +32,7 @@ INT32 = TensorType(np.dtype("int32"))
 
 
 def placement_of(placement: Any) -> PlacementLiteral:
-    """A placement, or an error."""
+    """Returns a placement, or an error."""
     if not isinstance(placement, PlacementLiteral):
         raise type_error(
             f"{placement!r} is not a placement", "Use federated.CLIENTS or federated.SERVER."
@@ -41,7 +41,7 @@ def placement_of(placement: Any) -> PlacementLiteral:
 
 
 def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> BuildingBlock:
-    """The block of a federated value; a struct of them is zipped.
+    """Returns the block of a federated value; a struct of them is zipped.
 
     Raises:
         FederatedTypeError: it lives elsewhere, or nowhere; shows its type.
@@ -66,7 +66,7 @@ def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> 
 
 
 def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
-    """The block of a function that takes `parameter`.
+    """Returns the block of a function that takes `parameter`.
 
     Raises:
         FederatedTypeError: it takes something else; shows both.
@@ -100,7 +100,9 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
 
 
 def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
-    """A function of several parameters as one that takes them without their names, in order."""
+    """Returns a function of several parameters as one that takes them without their names, in
+    order.
+    """
     taken = function.type.parameter if isinstance(function.type, FunctionType) else None
     if not isinstance(taken, StructType) or not isinstance(given, StructType):
         return function
@@ -115,20 +117,20 @@ def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
 
 
 def result_of(function: BuildingBlock) -> Type:
-    """The type of what a function gives."""
+    """Returns the type of what a function gives."""
     assert isinstance(function.type, FunctionType)
     return function.type.result
 
 
 def pair(first: Type, second: Type) -> StructType:
-    """The type of two values without names."""
+    """Returns the type of two values without names."""
     return StructType(((None, first), (None, second)))
 
 
 def accumulation(
     value: Any, zero: Any, accumulate: Callable[..., Any], what: str
 ) -> tuple[BuildingBlock, BuildingBlock, BuildingBlock]:
-    """The value, the start and the step of what goes through values one after the other."""
+    """Returns the value, the start and the step of what goes through values one after the other."""
     argument = placed(value, what, CLIENTS)
     start = to_block(zero)
     assert isinstance(argument.type, FederatedType)
@@ -144,7 +146,7 @@ def accumulation(
 
 
 def whole_number(value: Any, what: str) -> int:
-    """An integer that is known while a computation is traced.
+    """Returns an integer that is known while a computation is traced.
 
     Raises:
         FederatedTypeError: it is something else.

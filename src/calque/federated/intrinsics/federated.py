@@ -43,7 +43,7 @@ from calque.federated.types import (
 
 @with_user_frames
 def federated_value(value: Any, placement: PlacementLiteral) -> Value:
-    """A value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
+    """Returns a value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
 
     Args:
         value: a value without a placement: an array, a number, or a container of them.
@@ -77,7 +77,8 @@ def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_map(function: Any, value: Any) -> Value:
-    """A function applied where a value is placed: to every client's value, or to the server's.
+    """Returns a function applied where a value is placed: to every client's value, or to the
+    server's.
 
     Args:
         function: `(T -> U)`: a computation, or a Python function of values.
@@ -96,7 +97,7 @@ def federated_map(function: Any, value: Any) -> Value:
 
 @with_user_frames
 def federated_zip(value: Any) -> Value:
-    """A struct of values with the same placement, as one value there.
+    """Returns a struct of values with the same placement, as one value there.
 
     Args:
         value: such as `<{T}@CLIENTS,{U}@CLIENTS>`; structs in structs are zipped too.
@@ -110,7 +111,7 @@ def federated_zip(value: Any) -> Value:
 
 @with_user_frames
 def federated_broadcast(value: Any) -> Value:
-    """The server's value on every client: `T@SERVER` becomes `T@CLIENTS`.
+    """Returns the server's value on every client: `T@SERVER` becomes `T@CLIENTS`.
 
     Args:
         value: `T@SERVER`; a struct of such values is zipped.
@@ -124,7 +125,7 @@ def federated_broadcast(value: Any) -> Value:
 
 @with_user_frames
 def federated_sum(value: Any) -> Value:
-    """The sum of the clients' values, on the server, in the same dtype.
+    """Returns the sum of the clients' values, on the server, in the same dtype.
 
     Integers whose sum does not fit the dtype are an error; `configured(check=False)` wraps around.
 
@@ -136,7 +137,7 @@ def federated_sum(value: Any) -> Value:
 
 @with_user_frames
 def federated_mean(value: Any, weight: Any = None) -> Value:
-    """The mean of the clients' values, on the server.
+    """Returns the mean of the clients' values, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of floats or complex numbers.
@@ -162,7 +163,7 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
 
 @with_user_frames
 def federated_min(value: Any) -> Value:
-    """The least of the clients' values, element by element, on the server.
+    """Returns the least of the clients' values, element by element, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -172,7 +173,7 @@ def federated_min(value: Any) -> Value:
 
 @with_user_frames
 def federated_max(value: Any) -> Value:
-    """The greatest of the clients' values, element by element, on the server.
+    """Returns the greatest of the clients' values, element by element, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -182,7 +183,7 @@ def federated_max(value: Any) -> Value:
 
 @with_user_frames
 def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Value:
-    """An aggregation of your own.
+    """Returns an aggregation of your own.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -277,7 +278,7 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
 
 @with_user_frames
 def federated_secure_sum(value: Any, bitwidth: int) -> Value:
-    """The sum of integers, such that nobody sees a single client's value.
+    """Returns the sum of integers, such that nobody sees a single client's value.
 
     The protocol is simulated: each value is hidden behind masks that pairs of clients share, and
     that cancel in the sum. If a client's value is negative or has more bits, an error names the

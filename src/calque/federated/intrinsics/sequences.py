@@ -22,7 +22,7 @@ from calque.federated.types import FederatedType, SequenceType, TensorType, is_a
 
 @with_user_frames
 def sequence_map(function: Any, sequence: Any) -> Value:
-    """A function applied to every element.
+    """Returns a function applied to every element.
 
     Args:
         function: `(T -> U)`.
@@ -70,7 +70,7 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
 
 @with_user_frames
 def sequence_sum(sequence: Any) -> Value:
-    """The sum of the elements, in their dtype.
+    """Returns the sum of the elements, in their dtype.
 
     Integers whose sum does not fit the dtype are an error, which names the client; within another
     operator's function, and with `configured(check=False)`, the sum wraps around.
@@ -96,7 +96,7 @@ def sequence_sum(sequence: Any) -> Value:
 
 
 def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any) -> Value:
-    """An operator on a sequence, in a map if the sequence is placed."""
+    """Returns an operator on a sequence, in a map if the sequence is placed."""
     required(what)
     block = to_block(sequence)
     if isinstance(block.type, FederatedType):

@@ -88,7 +88,7 @@ class Checkpoints:
 
     @with_user_frames
     def latest(self, initial: State) -> State:
-        """The state of the last round that was saved; `initial` if none was.
+        """Returns the state of the last round that was saved; `initial` if none was.
 
         Args:
             initial: a state of the same process, which says what a state contains.

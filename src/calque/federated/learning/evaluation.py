@@ -215,7 +215,7 @@ def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Co
 def _totals(
     model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence, size: int
 ) -> dict[str, Any]:
-    """The loss and the right answers, summed over a client's examples, `size` at once."""
+    """Returns the loss and the right answers, summed over a client's examples, `size` at once."""
 
     def summed(examples: Any, mask: Any, key: Any) -> dict[str, Any]:
         return _sums(model, parameters, buffers, examples, mask, key)
@@ -240,7 +240,7 @@ def _totals(
 def _sums(
     model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
 ) -> dict[str, Any]:
-    """The loss and the right answers, summed over the examples that count."""
+    """Returns the loss and the right answers, summed over the examples that count."""
     output, losses = model.outputs(parameters, buffers, examples, key)
     losses = losses.astype(jnp.promote_types(losses.dtype, jnp.float32))
     found = {"loss": jnp.where(mask, losses, 0).sum()}

@@ -16,7 +16,7 @@ def load_leaf(
     x: Callable[[list[Any]], Any] = np.asarray,
     y: Callable[[list[Any]], Any] = np.asarray,
 ) -> dict[str, dict[str, Any]]:
-    """The examples of each client, from a LEAF file or all LEAF files of a directory.
+    """Returns the examples of each client, from a LEAF file or all LEAF files of a directory.
 
     A file has `users`, `num_samples`, and `user_data` with lists `x` and `y` for each user.
 
@@ -83,7 +83,7 @@ def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
 
 
 def _users(file: Path) -> list[tuple[str, int, dict[str, Any]]]:
-    """The name of each client, how many examples it has, and these.
+    """Returns the name of each client, how many examples it has, and these.
 
     Raises:
         ValueError: the file is not in LEAF's format.

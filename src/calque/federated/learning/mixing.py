@@ -145,7 +145,9 @@ class _Trial:
 
 
 def in_training(model: Model) -> Run:
-    """The losses of a model in training, its new buffers and what it writes to parameters."""
+    """Returns the losses of a model in training, its new buffers and what it writes to
+    parameters.
+    """
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
         one = model.losses(parameters, buffers, examples, key)
@@ -155,7 +157,7 @@ def in_training(model: Model) -> Run:
 
 
 def in_evaluation(model: Model) -> Run:
-    """The losses of a model in evaluation."""
+    """Returns the losses of a model in evaluation."""
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
         return model.outputs(parameters, buffers, examples, key)[1], ()
@@ -235,7 +237,7 @@ def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
 
 
 def _others(staged: Staged, client: int, last: Any) -> Any:
-    """The first examples of some clients, those first that differ most from `last`."""
+    """Returns the first examples of some clients, those first that differ most from `last`."""
     present = np.append(np.flatnonzero(np.asarray(staged.length))[:_OTHERS], client)
     found = _at(staged, present, np.zeros_like(present))
 

@@ -107,7 +107,7 @@ class Model:
     def losses(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> Losses:
-        """The losses of examples in training, and what else a forward pass does.
+        """Returns the losses of examples in training, and what else a forward pass does.
 
         Args:
             parameters: arrays keyed as the module's.
@@ -142,7 +142,7 @@ class Model:
     def outputs(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> tuple[Any, Any]:
-        """The output and the loss of each example in evaluation; see `losses`."""
+        """Returns the output and the loss of each example in evaluation; see `losses`."""
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         self._draws.note()
         with on_jax(self._trained()), _examples_shown(examples):
@@ -170,7 +170,7 @@ class Model:
         return None
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        """The module's own parameters, which clients train copies of."""
+        """Returns the module's own parameters, which clients train copies of."""
         return {n: p for n, p in self._module.named_parameters() if p.requires_grad}
 
 
@@ -185,7 +185,7 @@ def opened(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def count_of(examples: Any) -> int:
-    """The number of examples, from a pytree of arrays that have them first."""
+    """Returns the number of examples, from a pytree of arrays that have them first."""
     return jax.tree.leaves(examples)[0].shape[0]
 
 
@@ -227,7 +227,7 @@ def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
 
 
 def squared(array: Any) -> Any:
-    """The squares of absolute values."""
+    """Returns the squares of absolute values."""
     return jnp.real(array * jnp.conj(array))
 
 
@@ -247,6 +247,6 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _narrow(buffer: Any) -> Any:
-    """A buffer without 64 bits: BatchNorm's count of batches, above all."""
+    """Returns a buffer without 64 bits: BatchNorm's count of batches, above all."""
     narrow = {"int64": jnp.int32, "float64": jnp.float32}.get(buffer.dtype.name)
     return buffer if narrow is None else buffer.astype(narrow)

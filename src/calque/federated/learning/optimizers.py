@@ -17,7 +17,7 @@ class Optimizer(Protocol):
     """The interface of optax's gradient transformations, which `sgd` has too."""
 
     def init(self, params: Any, /) -> Any:
-        """The state before the first step."""
+        """Returns the state before the first step."""
         ...
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
@@ -64,7 +64,7 @@ def learning_rate(given: float) -> float:
 
 
 def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
-    """The optimizer that is meant.
+    """Returns the optimizer that is meant.
 
     Args:
         given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
@@ -102,7 +102,7 @@ def step(
     reached: Collection[str] | None = None,
     scale: Any = None,
 ) -> tuple[Any, Any]:
-    """The parameters after a step of an optimizer, and its new state.
+    """Returns the parameters after a step of an optimizer, and its new state.
 
     Args:
         optimizer: as `as_optimizer` gives it.

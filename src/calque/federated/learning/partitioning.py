@@ -65,7 +65,7 @@ def dirichlet(
 
 @with_user_frames
 def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
-    """The numbers of the clients that participate in a round, drawn without replacement.
+    """Returns the numbers of the clients that participate in a round, drawn without replacement.
 
     Args:
         clients: the number of all clients.

@@ -10,7 +10,8 @@ from calque.errors import with_user_frames
 def epsilon(
     noise_multiplier: float, rounds: int, *, clients: int, participants: int, delta: float
 ) -> float:
-    """The ε of (ε, δ)-differential privacy of clients, after rounds with `aggregators.dp_gaussian`.
+    """Returns the ε of (ε, δ)-differential privacy of clients, after rounds with
+    `aggregators.dp_gaussian`.
 
     Neighbours are federations in which one client has different data. Each round is one Gaussian
     mechanism on `participants` clients, drawn without replacement as `sample_clients` does; rounds

@@ -66,7 +66,7 @@ class IterativeProcess:
 
     @with_user_frames
     def initialize(self, seed: int = 0) -> State:
-        """The state before the first round.
+        """Returns the state before the first round.
 
         Args:
             seed: the seed of all randomness to come, an integer. The parameters are the module's
@@ -126,7 +126,7 @@ class IterativeProcess:
 
     @with_user_frames
     def lower(self, state: State, data: Any, clients: Any = None) -> Any:
-        """The program of `next` for these arguments; `.as_text()` is StableHLO."""
+        """Returns the program of `next` for these arguments; `.as_text()` is StableHLO."""
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = self._arguments(state, staged, numbers, memory)
         return self._round(staged, state).lower(**arguments)
@@ -134,7 +134,7 @@ class IterativeProcess:
     def _participants(
         self, state: State, data: Any, clients: Any
     ) -> tuple[Staged, np.ndarray, Any]:
-        """The data, the numbers and the memories of the clients that take part."""
+        """Returns the data, the numbers and the memories of the clients that take part."""
         require_no_autocast()
         self._require_own(state)
         require_known_clients(clients, (state.key, state.round) if self._failing else ())
@@ -150,7 +150,7 @@ class IterativeProcess:
     def _arguments(
         self, state: State, staged: Staged, numbers: np.ndarray, memory: Any
     ) -> dict[str, Any]:
-        """The arguments of a round's computation."""
+        """Returns the arguments of a round's computation."""
         return {
             "state": packed(replace(state, memory=())),
             "data": staged,
@@ -160,7 +160,7 @@ class IterativeProcess:
         }
 
     def _scale(self, state: State) -> Any:
-        """What the clients' steps are multiplied by in the next round."""
+        """Returns what the clients' steps are multiplied by in the next round."""
         schedule, number = self._algorithm.schedule, state.round
         if schedule is None:
             return np.float32(1.0)
@@ -238,7 +238,7 @@ class IterativeProcess:
             )
 
     def _round(self, staged: Staged, state: State) -> Computation:
-        """The computation of a round, for examples of this type."""
+        """Returns the computation of a round, for examples of this type."""
         kind = element_of(staged), min(self._algorithm.size, capacity_of(staged))
         if kind not in self._rounds:
             made = round_computation(self._algorithm, *kind, state)
@@ -247,7 +247,7 @@ class IterativeProcess:
 
 
 def _key_of(seed: Any) -> Any:
-    """The raw bits of a key, different for all seeds of 64 bits."""
+    """Returns the raw bits of a key, different for all seeds of 64 bits."""
     if isinstance(seed, jax.core.Tracer):
         return jax.random.key_data(jax.random.key(seed))
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
@@ -259,7 +259,7 @@ def _key_of(seed: Any) -> Any:
 def _survivors(
     staged: Staged, numbers: np.ndarray, state: State, failing: float
 ) -> tuple[Staged, np.ndarray]:
-    """The clients that do not drop out, in their order.
+    """Returns the clients that do not drop out, in their order.
 
     Rounds of as many clients lose as many, or one more now and then where the fraction is that of
     no whole number: so there are two programs at most, and few clients drop out, too.

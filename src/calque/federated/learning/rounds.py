@@ -47,7 +47,7 @@ _OF_SERVER = np.uint32(2**32 - 1)
 
 
 def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:
-    """A round, as a computation of leaves: what is in a state may be any pytree.
+    """Returns a round, as a computation of leaves: what is in a state may be any pytree.
 
     Args:
         algorithm: what clients and server do.
@@ -148,7 +148,7 @@ def _difference(new: Any, old: Any) -> Any:
 
 
 def _with_mean(difference: Any, old: Any) -> Any:
-    """The server's new buffer, from the mean of the clients' differences."""
+    """Returns the server's new buffer, from the mean of the clients' differences."""
     if jnp.issubdtype(old.dtype, jnp.inexact):
         new = (old + difference).astype(old.dtype)
     else:
@@ -212,7 +212,7 @@ def _named(change: Any) -> Any:
 
 
 def _key(state: State, number: Any = _OF_SERVER) -> Any:
-    """The raw bits of a key for a round, and for a client or the server."""
+    """Returns the raw bits of a key for a round, and for a client or the server."""
     return of_client(of_round(state), number)
 
 

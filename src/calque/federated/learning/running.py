@@ -145,7 +145,7 @@ def plot_curves(
 
 
 def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -> State:
-    """The state of the last round that was saved; `initial` if none was.
+    """Returns the state of the last round that was saved; `initial` if none was.
 
     Raises:
         ValueError: the states there are of another run.

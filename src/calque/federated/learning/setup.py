@@ -160,7 +160,7 @@ class Setup:
         whole_gradient: bool,
         **rest: Any,
     ) -> IterativeProcess:
-        """The rounds of an algorithm.
+        """Returns the rounds of an algorithm.
 
         Args:
             client, server, **rest: as of `Algorithm`.
@@ -216,6 +216,6 @@ def zeros(parameters: Any) -> Any:
 
 
 def moved(state: State, change: Any, scale: Any = 1.0) -> Any:
-    """The server's parameters, with a change of those that are trained."""
+    """Returns the server's parameters, with a change of those that are trained."""
     free = {name: state.parameters[name] for name in change}
     return {**state.parameters, **tree_add(free, change, scale)}

@@ -49,7 +49,7 @@ def labelled(data: Any) -> Staged:
 
 @with_user_frames
 def stage(data: Any, padded: bool = True) -> Any:
-    """The examples of all clients as arrays on the device, to be used in many rounds.
+    """Returns the examples of all clients as arrays on the device, to be used in many rounds.
 
     Args:
         data: a list with, for each client, a dict of arrays with the examples first, or a
@@ -130,7 +130,7 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 
 
 def _examples(data: Any, client: int) -> Any:
-    """A client's examples as arrays with the examples first; what is no dataset, as it is.
+    """Returns a client's examples as arrays with the examples first; what is no dataset, as it is.
 
     Returns None for a dataset without examples, which does not say what they are like.
 
@@ -162,12 +162,12 @@ def _examples(data: Any, client: int) -> Any:
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    """A part of an example as an array; of a tensor, on any device, its values."""
+    """Returns a part of an example as an array; of a tensor, on any device, its values."""
     return np.asarray(to_jax(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _without_gaps(clients: list[Any]) -> list[Any]:
-    """The examples of clients, with no rows for those of which nothing is known.
+    """Returns the examples of clients, with no rows for those of which nothing is known.
 
     Raises:
         ClientError: nothing is known of any client.
@@ -197,21 +197,21 @@ def digest_of(staged: Staged) -> str:
 
 
 def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The numbers of clients, and the rows of an array that begin with their examples."""
+    """Yields the numbers of clients, and the rows of an array that begin with their examples."""
     starts = staged.places.start if isinstance(staged, Ragged) else None
     for client in range(staged.length.shape[0]):
         yield client, leaf[client] if starts is None else leaf[int(starts[client]) :]
 
 
 def capacity_of(staged: Staged) -> int:
-    """The number of examples that clients are filled up to."""
+    """Returns the number of examples that clients are filled up to."""
     if isinstance(staged, Ragged):
         return staged.capacity
     return jax.tree.leaves(staged.elements)[0].shape[1]
 
 
 def element_of(staged: Staged) -> Type:
-    """The type of an example of staged data."""
+    """Returns the type of an example of staged data."""
     return element_type(staged.elements, leading=1 if isinstance(staged, Ragged) else 2)
 
 
@@ -220,7 +220,8 @@ def _is_pair(row: Any) -> bool:
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:
-    """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it.
+    """Returns the type of an example, from arrays with more axes in front; 64 bits as 32, as JAX
+    has it.
 
     Raises:
         ClientError: a part of it is no array, or of a dtype that no tensor has.

@@ -45,7 +45,7 @@ class TorchOptimizer:
         self._next, _ = functional(self._stepped, gradient="jax")
 
     def init(self, params: Any, /) -> Any:
-        """The state before the first step, and that there was none."""
+        """Returns the state before the first step, and that there was none."""
         leaves = self._leaves(params)
         searching = self._searching(leaves)
         if searching is not None:
@@ -71,7 +71,7 @@ class TorchOptimizer:
         known: Mapping[str, Any] | None = None,
         reached: Collection[str] | None = None,
     ) -> tuple[Any, Any]:
-        """The parameters after a step, and the new state.
+        """Returns the parameters after a step, and the new state.
 
         Args:
             gradients, state, params: what it is given.
@@ -116,20 +116,22 @@ class TorchOptimizer:
         return jax.tree.map(lambda a, b: a - b, new, params), state
 
     def _leaves(self, params: Any) -> list[Any]:
-        """The arrays of parameters or gradients, in the order in which `make` is given them."""
+        """Returns the arrays of parameters or gradients, in the order in which `make` is given
+        them.
+        """
         if self._names is None:
             return jax.tree.leaves(params)
         return [params[name] for name in self._names]
 
     def _reached(self, gradients: list[Any], names: Collection[str] | None) -> list[Any]:
-        """The gradients of the parameters that have one, and None of the others."""
+        """Returns the gradients of the parameters that have one, and None of the others."""
         if names is None or self._names is None:
             return gradients
         pairs = zip(self._names, gradients, strict=True)
         return [gradient if name in names else None for name, gradient in pairs]
 
     def _joined(self, leaves: list[Any], params: Any) -> Any:
-        """The parameters of which `_leaves` gives these arrays."""
+        """Returns the parameters of which `_leaves` gives these arrays."""
         if self._names is not None:
             return dict(zip(self._names, leaves, strict=True))
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
@@ -178,7 +180,7 @@ class TorchOptimizer:
 
 
 def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer keeps beside the states of parameters, by what to call it."""
+    """Returns what an optimizer keeps beside the states of parameters, by what to call it."""
     found: dict[str, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():

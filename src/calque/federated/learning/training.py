@@ -145,7 +145,7 @@ def train(
 
 
 def _taking_part(data: Sequence, batches: Batches) -> Any:
-    """The number of examples in an epoch."""
+    """Returns the number of examples in an epoch."""
     if batches.drop_remainder:
         return data.length // batches.size * batches.size
     return data.length
@@ -159,8 +159,8 @@ def full_gradient(
     given: Given,
     size: int,
 ) -> tuple[Parameters, Any, Losses]:
-    """The gradient of the mean loss over all of a client's examples, that loss, and what a batch
-    gives beside it.
+    """Returns the gradient of the mean loss over all of a client's examples, that loss, and what a
+    batch gives beside it.
 
     Args:
         model: whose loss is meant.
@@ -194,7 +194,9 @@ def full_gradient(
 
 
 def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
-    """What `mean` gives, and PyTorch's gradients: JAX's of complex numbers are conjugated."""
+    """Returns what `mean` gives, and PyTorch's gradients: JAX's of complex numbers are
+    conjugated.
+    """
     result, found = jax.value_and_grad(mean, has_aux=True)(free)
     return result, jax.tree.map(jnp.conj, found)
 
@@ -208,7 +210,7 @@ def _mean_loss(
     key: Any,
     penalty: Penalty | None = None,
 ) -> Callable[[Any], Any]:
-    """The mean of the losses that count, as a function of the parameters that are trained.
+    """Returns the mean of the losses that count, as a function of the parameters that are trained.
 
     Beside it, it gives the sum of these losses, without the penalty, and what `Model.losses` does.
     """
@@ -252,7 +254,9 @@ def require_no_schedule(given: Given) -> None:
 
 
 def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
-    """The examples of a batch, and which of them count; the others are copies of the last."""
+    """Returns the examples of a batch, and which of them count; the others are copies of the
+    last.
+    """
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))
     if order is not None:
@@ -261,7 +265,7 @@ def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, An
 
 
 def _order(data: Sequence, key: Any) -> Any:
-    """The numbers of a client's examples in random order; then those of the padding."""
+    """Returns the numbers of a client's examples in random order; then those of the padding."""
     drawn = jax.random.uniform(key, (data.capacity,))
     return jnp.argsort(jnp.where(data.mask, drawn, 2.0))
 

@@ -66,17 +66,17 @@ def member_type(kind: Type) -> Type:
 
 
 def intrinsic_call(uri: str, argument: BuildingBlock, result: Type) -> Call:
-    """A call of an intrinsic that gives `result`."""
+    """Returns a call of an intrinsic that gives `result`."""
     return Call(Intrinsic(uri, FunctionType(argument.type, result)), argument)
 
 
 def unnamed(*blocks: BuildingBlock) -> Struct:
-    """A struct of blocks without names."""
+    """Returns a struct of blocks without names."""
     return Struct(tuple((None, block) for block in blocks))
 
 
 def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
-    """A function called where its argument lives.
+    """Returns a function called where its argument lives.
 
     Args:
         function: takes and gives members.
@@ -91,7 +91,7 @@ def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
 
 
 def zip_call(argument: BuildingBlock) -> Call:
-    """A struct of values that live in one place, as a struct there.
+    """Returns a struct of values that live in one place, as a struct there.
 
     Raises:
         FederatedTypeError: they live in several places, or in none; shows the type.
@@ -124,7 +124,7 @@ class Operator:
     origin: Origin | None = field(default=None, compare=False)
 
     def __call__(self, held: Any) -> Any:
-        """The result for the held operands: one, or a tuple of two.
+        """Returns the result for the held operands: one, or a tuple of two.
 
         Raises:
             FederatedTypeError: their sizes, which the types leave open, do not fit.
@@ -145,7 +145,7 @@ class Operator:
         return self.function(number, *arrays) if left else self.function(*arrays, number)
 
     def result_type(self, *operands: Type) -> Type:
-        """The type of the result.
+        """Returns the type of the result.
 
         Raises:
             FederatedTypeError: it cannot be applied to these types; shows both.
@@ -176,7 +176,7 @@ class Operator:
 
 
 def checked_index(key: Any, kind: TensorType) -> Any:
-    """An index into a tensor, with lists and tensors as arrays of numpy.
+    """Returns an index into a tensor, with lists and tensors as arrays of numpy.
 
     Raises:
         FederatedTypeError: it is no index into tensors of this shape.
@@ -201,7 +201,7 @@ def _index_part(part: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
-    """The type that an operator gives for tensors, found by JAX."""
+    """Returns the type that an operator gives for tensors, found by JAX."""
     with precision(*operands):
         kinds = (
             to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
@@ -211,7 +211,7 @@ def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
 
 
 def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
-    """An operator on values, where they live; values that live nowhere go along.
+    """Returns an operator on values, where they live; values that live nowhere go along.
 
     Raises:
         FederatedTypeError: they live in different places, or do not fit; shows both types.

@@ -198,7 +198,7 @@ class Value:
 
 @with_user_frames
 def type_of(value: Any) -> Type:
-    """The type of a value of a computation, or of an array or a container of arrays.
+    """Returns the type of a value of a computation, or of an array or a container of arrays.
 
     >>> import numpy as np
     >>> print(type_of({"a": np.zeros(2, np.float32)}))
@@ -211,7 +211,7 @@ def type_of(value: Any) -> Type:
 
 
 def bind(call: Call, what: str = "a value") -> Value:
-    """The result of a call, bound to a name in the current scope.
+    """Returns the result of a call, bound to a name in the current scope.
 
     Args:
         call: the call; it is noted to be made at the user's line.
@@ -226,7 +226,7 @@ def _at_this_line(call: Call) -> Call:
 
 
 def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
-    """The block of a value, a computation, a placement, an array, or a container of these.
+    """Returns the block of a value, a computation, a placement, an array, or a container of these.
 
     Args:
         value: what the user passes.
@@ -268,7 +268,7 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
 
 
 def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
-    """A Python function of one argument, or of none, as a lambda.
+    """Returns a Python function of one argument, or of none, as a lambda.
 
     A function with several parameters takes the fields of a struct.
     """
@@ -305,7 +305,7 @@ def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Typ
 
 
 def _known(value: Any, hint: Type | None) -> np.ndarray:
-    """A number or an array as numpy's; a Python number in the dtype that is asked for."""
+    """Returns a number or an array as numpy's; a Python number in the dtype that is asked for."""
     if isinstance(value, jax.core.Tracer):
         raise type_error(
             f"an array of type {type_of_value(value)} that JAX traces is used in a federated "
@@ -344,7 +344,7 @@ def _selected(value: Value, key: str | int) -> Value:
 
 
 def _apply(op: Operator, *values: Any) -> Value:
-    """An operator on values, of which two may be anything that `to_block` takes."""
+    """Returns an operator on values, of which two may be anything that `to_block` takes."""
     known = {id(value): to_block(value) for value in values if isinstance(value, Value)}
     blocks = [known.get(id(value)) or to_block(value) for value in values]
     return bind(operator_call(op, blocks), f"the operator {op.name!r}")

@@ -30,7 +30,7 @@ _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 @with_user_frames
 def to_type(spec: Any) -> Type:
-    """A type from anything that describes one.
+    """Returns a type from anything that describes one.
 
     Args:
         spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
@@ -80,7 +80,7 @@ def to_type(spec: Any) -> Type:
 
 @with_user_frames
 def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
-    """The type of a value on every client; takes what `to_type` takes.
+    """Returns the type of a value on every client; takes what `to_type` takes.
 
     >>> print(at_clients((np.float32, [3])))
     {float32[3]}@CLIENTS
@@ -90,7 +90,7 @@ def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
 
 @with_user_frames
 def at_server(member: Any) -> FederatedType:
-    """The type of a value on the server; takes what `to_type` takes."""
+    """Returns the type of a value on the server; takes what `to_type` takes."""
     return FederatedType(to_type(member), SERVER)
 
 
@@ -102,7 +102,8 @@ def is_numeric_leaf(value: Any) -> bool:
 
 
 def python_number(value: Any) -> bool | int | float | complex | None:
-    """The number that a Python number is, or a member of an `IntEnum`; None for anything else.
+    """Returns the number that a Python number is, or a member of an `IntEnum`; None for anything
+    else.
 
     >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
     (True, 2.0, None)
@@ -113,7 +114,7 @@ def python_number(value: Any) -> bool | int | float | complex | None:
 
 
 def type_of_value(value: Any) -> Type:
-    """The type of an array, a Python number, or a container of them.
+    """Returns the type of an array, a Python number, or a container of them.
 
     Raises:
         FederatedTypeError: it is no such value, or an integer too large for int32.
@@ -139,7 +140,7 @@ def type_of_value(value: Any) -> Type:
 
 
 def to_shapes(kind: Type) -> Any:
-    """A type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
+    """Returns a type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
 
     Structs become their container; without one, a dict if all fields have names, else a tuple.
 
@@ -160,7 +161,7 @@ def to_shapes(kind: Type) -> Any:
 
 
 def rebuild(kind: StructType, values: list[Any]) -> Any:
-    """A Python container of the values of a struct's fields."""
+    """Returns a Python container of the values of a struct's fields."""
     names, container = kind.names, kind.container
     if container is not None and dataclasses.is_dataclass(container):
         fields = typing.cast(dict[str, Any], dict(zip(names, values, strict=True)))
@@ -177,14 +178,16 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """What the fields of an instance of a data class hold, by name; None for anything else."""
+    """Returns what the fields of an instance of a data class hold, by name; None for anything
+    else.
+    """
     if isinstance(value, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(value):
         return None
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def instance_of(container: Any, values: dict[str, Any]) -> Any:
-    """An instance of a data class whose fields hold these values."""
+    """Returns an instance of a data class whose fields hold these values."""
     given = {f.name: values[f.name] for f in dataclasses.fields(container) if f.init}
     made = container(**given)
     for name in values.keys() - given.keys():  # which its `__init__` does not take
@@ -234,7 +237,7 @@ jax.tree_util.register_pytree_node(
 
 
 def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
-    """The type that an annotation describes.
+    """Returns the type that an annotation describes.
 
     Args:
         annotation: what `to_type` takes, or the source text of it.
@@ -297,7 +300,7 @@ def _of_dataclass(spec: Any) -> StructType:
 
 
 def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:
-    """The type of a struct whose fields are values, or describe types."""
+    """Returns the type of a struct whose fields are values, or describe types."""
     found = ((n, type_of_value(v) if _has_numbers(v) else to_type(v)) for n, v in pairs)
     return StructType(tuple(found), container)
 
@@ -312,7 +315,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:
-    """The type that the annotations of a class say."""
+    """Returns the type that the annotations of a class say."""
     home = vars(sys.modules[spec.__module__])
     said = {
         n: a

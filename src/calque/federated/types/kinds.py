@@ -35,7 +35,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """A dtype in this machine's order of bytes, which JAX needs."""
+    """Returns a dtype in this machine's order of bytes, which JAX needs."""
     return dtype if dtype.isnative else np.dtype(dtype.newbyteorder("=").name)
 
 
@@ -63,7 +63,7 @@ class Type:
     __slots__ = ()
 
     def parts(self) -> tuple["Type", ...]:
-        """The types that this one is made of."""
+        """Returns the types that this one is made of."""
         return ()
 
 
@@ -164,7 +164,7 @@ class StructType(Type):
         return self.elements[self.index(key)][1]
 
     def index(self, key: int | str) -> int:
-        """The position of a field.
+        """Returns the position of a field.
 
         Raises:
             IndexError: there are not so many fields.
@@ -307,7 +307,7 @@ class FederatedType(Type):
 
 
 def walk(kind: Type) -> Iterator[Type]:
-    """A type and all that it is made of."""
+    """Yields a type and all that it is made of."""
     yield kind
     for part in kind.parts():
         yield from walk(part)
@@ -328,7 +328,7 @@ def _require_type(part: Any) -> None:
 
 
 def _spelled(name: str) -> str:
-    """A field's name as the notation has it: in quotes unless it is an identifier."""
+    """Returns a field's name as the notation has it: in quotes unless it is an identifier."""
     if _BARE.match(name):
         return name
     return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

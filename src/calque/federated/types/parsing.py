@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 
 @with_user_frames
 def parse_type(text: str) -> Type:
-    """The type that the compact notation stands for.
+    """Returns the type that the compact notation stands for.
 
     Args:
         text: such as `float32[2,?]`, `<a=int32,float32>`, `int32*`, `(int32 -> bool)`,
@@ -150,7 +150,7 @@ class _Reader:
         return StructType(tuple(elements))
 
     def name(self) -> str | None:
-        """The name before `=`, if the next tokens are one."""
+        """Returns the name before `=`, if the next tokens are one."""
         if self.kind == "quoted":
             name = re.sub(r"\\(.)", r"\1", self.advance()[1:-1], flags=re.DOTALL)
         elif self.kind == "word" and re.match(r"\s*=", self.source[self.position :]):

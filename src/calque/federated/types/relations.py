@@ -59,7 +59,7 @@ def is_assignable(target: Type, source: Type) -> bool:
 
 @with_user_frames
 def join(first: Type, second: Type) -> Type:
-    """The least type to which values of both may be assigned.
+    """Returns the least type to which values of both may be assigned.
 
     Raises:
         FederatedTypeError: there is none; shows both.
@@ -90,7 +90,7 @@ def join(first: Type, second: Type) -> Type:
 
 
 def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
-    """A type with its variables replaced by what they stand for."""
+    """Returns a type with its variables replaced by what they stand for."""
     match pattern:
         case AbstractType():
             return bindings.get(pattern.label, pattern)

@@ -88,7 +88,7 @@ def _map(
 def _by_rule(
     name: str, function: Any, given: tuple[Sequence[Any], ...], captured: Sequence[Any]
 ) -> Any:
-    """An operator that is one function of arrays, with JAX's own gradient."""
+    """Returns an operator that is one function of arrays, with JAX's own gradient."""
     rule, outer = HIGHER_ORDER[name], active.trace
     assert isinstance(outer, Lifting)
     leaves = (*(value for values in given for value in values), *captured)

@@ -60,7 +60,7 @@ class Nested(Lifting):
         return cell.array if known is None else known
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """A CPU tensor's value, if it was made in the trace.
+        """Returns a CPU tensor's value, if it was made in the trace.
 
         Raises:
             TraceError: it comes from outside.
@@ -146,7 +146,9 @@ class _Plan:
         return found[0]
 
     def _try(self, branch: Branch) -> Any:
-        """A call of a branch, of which autograd notices as much as it will in the backward."""
+        """Returns a call of a branch, of which autograd notices as much as it will in the
+        backward.
+        """
         leaves = {id(t): t.detach().requires_grad_() for t in self.targets}
         plain = {id(o): o.detach() for o in self._operands if _is_ours(o)}
         operands = [(plain | leaves).get(id(o), o) for o in self._operands]
@@ -179,7 +181,7 @@ class _Plan:
         return [t for key, t in wanted.items() if grad and key not in known]
 
     def forward(self) -> list[Array]:
-        """The arrays of the results; what the branches write is written."""
+        """Returns the arrays of the results; what the branches write is written."""
 
         def run(branch: Branch) -> Callable[[list[Array]], Any]:
             def body(values: list[Array]) -> Any:
@@ -204,7 +206,7 @@ class _Plan:
         self._gradient = jax.make_jaxpr(self._pull)(self.values, like)
 
     def backward(self, incoming: list[Array]) -> list[Array]:
-        """The gradients of the targets, for those of the results."""
+        """Returns the gradients of the targets, for those of the results."""
         if self._gradient is None:
             return self._pull(self.values, incoming)
         return jaxpr_as_fun(self._gradient)(*self.values, *incoming)
@@ -313,7 +315,7 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 
 
 def all_read(results: Any) -> Any:
-    """The results, whose cells are found, too: a branch may return what it has not read."""
+    """Returns the results, whose cells are found, too: a branch may return what it has not read."""
     for result in (results,) if isinstance(results, torch.Tensor) else results:
         if _is_ours(result):
             read(result)

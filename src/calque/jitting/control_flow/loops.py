@@ -70,13 +70,13 @@ class _Calls:
             self._outer.read(cell)
 
     def call(self, branch: Branch, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The arrays that a branch gives."""
+        """Returns the arrays that a branch gives."""
         nested = Nested(self._outer, {}, None)
         return _called(nested, lambda: branch(*map(wrap, values), *self._captured))
 
 
 def _called(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """The arrays of what a branch gives."""
+    """Returns the arrays of what a branch gives."""
 
     def run() -> tuple[Array, ...]:
         return tuple(plain(read(tensor)) for tensor in _tensors(call()))
@@ -90,7 +90,7 @@ def _tensors(found: Any) -> Sequence[Tensor]:
 
 
 def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """The arrays that a body of a loop gives.
+    """Returns the arrays that a body of a loop gives.
 
     Raises:
         TraceError: it writes to tensors from outside, or draws random numbers.

@@ -14,12 +14,12 @@ _PAIRS = 4
 
 
 def arguments(count: int) -> list[str]:
-    """The names of the arguments in the lines."""
+    """Returns the names of the arguments in the lines."""
     return [f"a{index}" for index in range(count)]
 
 
 def cells(count: int) -> list[str]:
-    """The names of their cells."""
+    """Returns the names of their cells."""
     return [f"c{index}" for index in range(count)]
 
 

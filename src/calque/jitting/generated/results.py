@@ -61,7 +61,7 @@ def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
 
 
 def _form(program: "JittedProgram", one: Fresh) -> tuple[tuple[int, ...], Any]:
-    """The shape and dtype of the array of a tensor."""
+    """Returns the shape and dtype of the array of a tensor."""
     aval = program.forms[program.n_written + one.output]
     return aval.shape, to_torch(aval.dtype)
 

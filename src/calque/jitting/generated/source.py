@@ -36,7 +36,9 @@ class Source:
         self._assigned: set[str] = set()
 
     def name(self, value: Any) -> str:
-        """The name by which the function finds an object; the same one for the same object."""
+        """Returns the name by which the function finds an object; the same one for the same
+        object.
+        """
         found = self._names.get(id(value))
         if found is None:
             found = self._names[id(value)] = f"o{len(self._names)}"
@@ -63,7 +65,9 @@ class Source:
         self._depth += steps
 
     def function(self) -> FunctionType:
-        """The function; no signal's handler runs within a call of it (see `interrupts.settles`)."""
+        """Returns the function; no signal's handler runs within a call of it (see
+        `interrupts.settles`).
+        """
         return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
 
 

@@ -134,10 +134,10 @@ def _check_new(name: str, function: Callable[..., Any]) -> None:
 
 
 def find(name: str) -> Rule | None:
-    """The rule of an operator, or None."""
+    """Returns the rule of an operator, or None."""
     return RULES.get(canonical(name))
 
 
 def names() -> Iterator[str]:
-    """The names in the table, sorted."""
+    """Returns the names in the table, sorted."""
     return iter(sorted(RULES))

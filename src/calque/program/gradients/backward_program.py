@@ -44,7 +44,7 @@ class LatePart:
         return [residuals[index] for index in self._residuals]
 
     def __call__(self, residuals: list[Array], incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """The gradients; None where nothing comes in that they are gradients of.
+        """Returns the gradients; None where nothing comes in that they are gradients of.
 
         Args:
             residuals: its own.

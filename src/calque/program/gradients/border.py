@@ -17,7 +17,8 @@ Edge = tuple[Any, int]
 
 
 def node_of(tensor: Tensor) -> Any:
-    """The node behind a tensor; None if it has none, or one that PyTorch forbids to ask for.
+    """Returns the node behind a tensor; None if it has none, or one that PyTorch forbids to ask
+    for.
 
     So it does of a view made under no_grad whose base was written with gradients.
     """
@@ -57,7 +58,7 @@ class Border:
         return id(tensor) in self._edges
 
     def edge(self, tensor: Tensor) -> GradientEdge:
-        """The edge of a tensor as it was when it was added."""
+        """Returns the edge of a tensor as it was when it was added."""
         return self._edges[id(tensor)]
 
     @contextmanager

@@ -33,7 +33,7 @@ class Blank:
     dtype: torch.dtype
 
     def bare(self, outputs: Outputs) -> Tensor:
-        """The tensor."""
+        """Returns the tensor."""
         return torch.zeros((), dtype=self.dtype, device="jax").expand(self.shape)
 
 
@@ -113,7 +113,7 @@ class Attached(Made):
 
 
 def _seen(base: Tensor, history: Tensor, dtype: torch.dtype, view: View | None) -> Tensor:
-    """A view of a tensor, with the history of another."""
+    """Returns a view of a tensor, with the history of another."""
     with torch.enable_grad():
         return _Seen.apply(base, history, dtype, view)
 

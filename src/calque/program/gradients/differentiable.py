@@ -158,7 +158,7 @@ def _gradients(
     edges: list[GradientEdge],
     errors: dict[int, str],
 ) -> Sequence[Tensor | None]:
-    """The gradients at some edges; takes note of the tensors whose graph is used up."""
+    """Returns the gradients at some edges; takes note of the tensors whose graph is used up."""
     if not edges:
         return []
     incoming = {slot: _incoming(lifting, slot, tensors[slot]) for slot in slots}
@@ -208,7 +208,7 @@ def _drop_what_is_queued() -> None:
 def gradients_of(
     lifting: Lifting, outputs: list[Tensor], targets: list[Tensor]
 ) -> tuple[Sequence[Tensor | None], dict[int, str]]:
-    """The gradients of the targets, for incoming gradients that are inputs of the trace.
+    """Returns the gradients of the targets, for incoming gradients that are inputs of the trace.
 
     Beside them, what a backward says of each output, by index, whose graph is used up.
     """

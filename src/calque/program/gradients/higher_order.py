@@ -47,7 +47,7 @@ class Origin(NamedTuple):
     def differentiable(
         self, step: Step, targets: list[Tensor], incoming: list[Tensor]
     ) -> list[Tensor]:
-        """The gradients of one step, with a graph behind them.
+        """Returns the gradients of one step, with a graph behind them.
 
         Args:
             step: which.
@@ -79,12 +79,12 @@ class Higher:
         self._known: dict[tuple[Step, ...], _Derivative] = {}
 
     def values(self, arrays: list[Array]) -> dict[Source, Array]:
-        """The inputs of a call, by where they come from."""
+        """Returns the inputs of a call, by where they come from."""
         rows = zip(self._inputs, arrays, strict=True)
         return {one.source: array for one, array in rows}
 
     def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
-        """The program that gives the gradients of a path.
+        """Returns the program that gives the gradients of a path.
 
         Raises:
             RuntimeError: the function has changed since the call.
@@ -139,7 +139,7 @@ class _Derivative:
         self._count = recording.n_outputs
 
     def __call__(self, origin: Origin, inputs: list[Tensor]) -> list[Tensor]:
-        """The gradients.
+        """Returns the gradients.
 
         Args:
             origin: the call, with all that came in.

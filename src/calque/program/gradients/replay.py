@@ -181,7 +181,7 @@ class Call:
         return self._kept or _unboxed(saved[0])
 
     def gradients(self, ctx: Any, incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """The gradients of the node's inputs.
+        """Returns the gradients of the node's inputs.
 
         Raises:
             RuntimeError: what is kept has been given up, or a tensor that is needed was written.
@@ -237,7 +237,7 @@ _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 
 def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
-    """A gradient whose derivatives, by any of some tensors, raise an error."""
+    """Returns a gradient whose derivatives, by any of some tensors, raise an error."""
     error = torch_c.functions.DelayedError(message, 1 + len(others))
     found = error(gradient, *others)
     return found[0] if others else found
@@ -258,7 +258,9 @@ def _check_unchanged(ctx: Any, kept: Kept) -> None:
 
 
 def _boxed(kept: Kept) -> Tensor:
-    """A tensor that holds what is kept: PyTorch lets go of it as of what it keeps for a node."""
+    """Returns a tensor that holds what is kept: PyTorch lets go of it as of what it keeps for a
+    node.
+    """
     box = _empty((), torch.float32)
     box.untyped_storage().kept = kept
     return box
@@ -270,5 +272,5 @@ def _unboxed(box: Tensor) -> Kept:
 
 @functools.cache
 def _anchor() -> Tensor:
-    """A leaf for nodes that no tensor of the caller's lies behind."""
+    """Returns a leaf for nodes that no tensor of the caller's lies behind."""
     return torch.empty(0, device="jax", requires_grad=True)

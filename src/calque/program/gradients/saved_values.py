@@ -45,7 +45,7 @@ def watch(recording: "Recording", late: int, made: Mapping[int, Description]) ->
 def _sources(
     recording: "Recording", made: Mapping[int, Description]
 ) -> list[tuple[Any, Description]]:
-    """The variables that tensors have after the call, and the tensors."""
+    """Returns the variables that tensors have after the call, and the tensors."""
     inner = recording.jaxpr.jaxpr
     targets = [one.target for one in recording.rewritten]
     rewritten = {cell_of(t.tensor) if isinstance(t, Existing) else t.index for t in targets}

@@ -36,7 +36,9 @@ class Segment:
 
 
 def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
-    """The segments of some tensors, each behind those that it needs; none goes past the border."""
+    """Returns the segments of some tensors, each behind those that it needs; none goes past the
+    border.
+    """
     own: dict[Edge, int] = {}
     for index, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), index)
@@ -67,7 +69,7 @@ def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
 def _look(
     start: Any, own: dict[Edge, int], border: Collection[Edge]
 ) -> tuple[list[Any], list[Edge]]:
-    """The nodes from one on up to the next border or result, and the edges there."""
+    """Returns the nodes from one on up to the next border or result, and the edges there."""
     nodes: dict[Any, None] = {}
     ends: dict[Edge, None] = {}
     rest = [start]
@@ -132,7 +134,7 @@ class _Groups:
         return False
 
     def sorted(self) -> list[list[int]]:
-        """The groups, each behind those that it needs."""
+        """Returns the groups, each behind those that it needs."""
         order: dict[int, None] = {}
         rest = [(group, False) for group in reversed(self._members)]
         while rest:

@@ -103,7 +103,7 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 
 
 def function_row(function: FunctionType, path: Path) -> AttributeRow:
-    """The code and the defaults of a function."""
+    """Returns the code and the defaults of a function."""
     names = ("__code__", "__defaults__", "__kwdefaults__")
     reads = {name: lambda f, name=name: object.__getattribute__(f, name) for name in names}
     return AttributeRow(function, path, reads, set_attribute)

@@ -77,7 +77,7 @@ class Row:
         return self.difference(now) is not None
 
     def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
-        """The first key that holds something else than it did, in a tuple."""
+        """Returns the first key that holds something else than it did, in a tuple."""
         before = self.before
         for key in now:
             if key not in before and key not in self.ignored:

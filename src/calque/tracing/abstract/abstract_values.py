@@ -55,12 +55,12 @@ class AbstractValues:
         self._module_keys: dict[torch.nn.Module, Any] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The abstract value of a tensor that exists."""
+        """Returns the abstract value of a tensor that exists."""
         with torch_c.DisableTorchFunction(), suspended():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
     def of_member(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The abstract value of a parameter or buffer; members of one geometry share it."""
+        """Returns the abstract value of a parameter or buffer; members of one geometry share it."""
         try:
             with torch_c.DisableTorchFunction():
                 key = geometry(tensor)
@@ -239,7 +239,7 @@ def _elements(args: tuple[Any, ...]) -> bool:
 
 
 def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape and dtype that has elements."""
+    """Returns a tensor of the same shape and dtype that has elements."""
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 

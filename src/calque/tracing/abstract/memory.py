@@ -38,7 +38,7 @@ _here = _OfThread()
 
 
 def remembered() -> Memory:
-    """The memory of the thread; a new one if it is full."""
+    """Returns the memory of the thread; a new one if it is full."""
     known = _here.memory
     if known is None or len(known.calls) > _MOST:
         known = _here.memory = Memory()

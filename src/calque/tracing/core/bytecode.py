@@ -33,7 +33,7 @@ def unpacked_length(frame: FrameType) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _handled(code: CodeType) -> list[tuple[int, int]]:
-    """The instructions whose exceptions the code handles, as ranges of offsets."""
+    """Returns the instructions whose exceptions the code handles, as ranges of offsets."""
     entries: Any = dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
     return [(entry.start, entry.end) for entry in entries]
 

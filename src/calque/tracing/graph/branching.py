@@ -44,7 +44,7 @@ class Branch(GraphModule):
 
     @classmethod
     def of(cls, graph: Graph, resolve: Callable[[str], Any]) -> "Branch":
-        """The module that runs a graph.
+        """Returns the module that runs a graph.
 
         Args:
             resolve: finds what the graph names.
@@ -102,7 +102,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 @recorded
 def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of `true` or of `false`, called with the operands.
+    """Returns the results of `true` or of `false`, called with the operands.
 
     As `torch.cond`, but outside of a compiler just one of the two runs, as Python would run it:
     with autograd's own graph, on the operands themselves, with effects.

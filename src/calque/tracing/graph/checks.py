@@ -19,7 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recorded(function: F) -> F:
-    """A decorator: `function` remains a node when a graph is traced again, by any tracer."""
+    """A decorator: `function` remains a node when a graph is traced again, by any
+    tracer.
+    """
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -37,7 +39,7 @@ def recorded(function: F) -> F:
 
 
 def _proxy_in(args: Any) -> Any:
-    """A proxy among the arguments, or in lists and tuples among them."""
+    """Returns a proxy among the arguments, or in lists and tuples among them."""
     for arg in args:
         if isinstance(arg, torch.fx.Proxy):
             return arg

@@ -13,7 +13,8 @@ _RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code
 
 
 def home(tracer: Any) -> torch.nn.Module:
-    """A module with the members of the root and the constants; the user's own is not touched.
+    """Returns a module with the members of the root and the constants; the user's own is not
+    touched.
 
     A member that is called as an attribute of every graph module is (`graph`, `code`, `meta`) has a
     `_` behind its name, in the graph of the tracer, too.

@@ -144,7 +144,7 @@ def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def values_in(argument: Any) -> Iterator[Value]:
-    """The values inside an argument."""
+    """Yields the values inside an argument."""
     if isinstance(argument, Value):
         yield argument
     elif isinstance(argument, (tuple, list)):

@@ -85,7 +85,7 @@ class Assembly:
         self._graph.eliminate_dead_code()
 
     def module(self) -> GraphModule:
-        """The graph with the members that it names."""
+        """Returns the graph with the members that it names."""
         module = GraphModule(self._members, self._graph, self._old._get_name())
         module.training = self._old.training
         return in_order_of(module, self._old)

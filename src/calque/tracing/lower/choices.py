@@ -70,7 +70,7 @@ def _shared(choice: Node) -> Iterator[tuple[Memory, Memory]]:
 
 
 def _results(branch: Any) -> list[Memory | None]:
-    """The memory of each result of a branch."""
+    """Returns the memory of each result of a branch."""
     given: Any = _member(branch).graph.output_node().args[0]
     return [_memory(part) if isinstance(part, Node) else None for part in given]
 

@@ -225,8 +225,9 @@ class _Replay(torch.fx.Interpreter):
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:
-        """The attribute names of parameters and buffers; those of a module with two paths (called
-        by both branches, say) are listed once, because swapping twice would not restore them.
+        """Returns the attribute names of parameters and buffers; those of a module with two paths
+        (called by both branches, say) are listed once, because swapping twice would not restore
+        them.
         """
         module: Any = self.module
         return {

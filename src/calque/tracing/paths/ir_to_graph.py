@@ -141,7 +141,7 @@ def _is_read(step: Step) -> bool:
 
 
 def _attributes(choice: Choice) -> Iterator[Step]:
-    """The attributes that the blocks of a choice read."""
+    """Yields the attributes that the blocks of a choice read."""
     for step in (*choice.true.steps, *choice.false.steps):
         if isinstance(step, Choice):
             yield from _attributes(step)
@@ -150,7 +150,7 @@ def _attributes(choice: Choice) -> Iterator[Step]:
 
 
 def _used(choice: Choice) -> Iterator[Value]:
-    """The values that the blocks of a choice use."""
+    """Yields the values that the blocks of a choice use."""
     for block in (choice.true, choice.false):
         for step in block.steps:
             if isinstance(step, Choice):

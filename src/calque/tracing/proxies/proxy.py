@@ -126,7 +126,7 @@ class Proxy(torch.fx.Proxy):
 
 
 def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The proxies among the values and in the containers among them."""
+    """Yields the proxies among the values and in the containers among them."""
     for value in values:
         if isinstance(value, torch.fx.Proxy):
             yield value
@@ -242,11 +242,11 @@ class ParameterProxy(Proxy):
         return self.param.shape
 
     def size(self) -> torch.Size:
-        """The shape of the parameter."""
+        """Returns the shape of the parameter."""
         return self.param.size()
 
     def dim(self) -> int:
-        """The number of dimensions of the parameter."""
+        """Returns the number of dimensions of the parameter."""
         return self.param.dim()
 
     @property
@@ -255,11 +255,11 @@ class ParameterProxy(Proxy):
         return self.param.ndim
 
     def numel(self) -> int:
-        """The number of elements of the parameter."""
+        """Returns the number of elements of the parameter."""
         return self.param.numel()
 
     def nelement(self) -> int:
-        """The number of elements of the parameter."""
+        """Returns the number of elements of the parameter."""
         return self.param.nelement()
 
 

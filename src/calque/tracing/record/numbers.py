@@ -174,7 +174,7 @@ class Numbers:
 def _computed(
     argument: Argument, formula: Any, values: dict[Number, Value], at: Call, made: list[Event]
 ) -> Any:
-    """The value of a formula, after the calls that compute it."""
+    """Returns the value of a formula, after the calls that compute it."""
     if formula.read is not None:
         return values[argument.numbers[formula.read]]
     if formula.function is None:

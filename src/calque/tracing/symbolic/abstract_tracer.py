@@ -74,7 +74,7 @@ class AbstractTracer(NamingTracer):
         return ValueProxy(node, self)
 
     def part(self, node: Node, key: Any, value: Any) -> Any:
-        """The proxy of `node[key]`, whose abstract value is known."""
+        """Returns the proxy of `node[key]`, whose abstract value is known."""
         if not isinstance(value, (torch.Tensor, tuple, list, dict)):
             return value
         part = self.create_node("call_function", operator.getitem, (node, key), {})
@@ -84,7 +84,7 @@ class AbstractTracer(NamingTracer):
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
-        """The proxy of a node that gives a tensor."""
+        """Returns the proxy of a node that gives a tensor."""
         self.tensors.add(node)
         proxy = TensorProxy(node, self)
         self.identity.add(proxy)

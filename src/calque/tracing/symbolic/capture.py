@@ -71,7 +71,7 @@ class Capture:
         self.tracer: Any = None
 
     def graph(self) -> Graph:
-        """The graph of the program.
+        """Returns the graph of the program.
 
         Raises:
             TraceError: the program does what no graph can repeat, has too many ways, or returns

@@ -254,7 +254,7 @@ def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:
 
 
 def _global_hooks() -> list[dict[int, Any]]:
-    """The user's hooks of all modules."""
+    """Returns the user's hooks of all modules."""
     return [{k: h for k, h in hooks.items() if not is_own_hook(h)} for hooks in _GLOBAL_HOOKS]
 
 

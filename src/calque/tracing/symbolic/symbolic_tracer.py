@@ -108,7 +108,7 @@ class SymbolicTracer(AbstractTracer):
         root: torch.nn.Module | Callable[..., Any],
         concrete_args: dict[str, Any] | None = None,
     ) -> Graph:
-        """The graph of what `root` does; see `Tracer.trace`.
+        """Returns the graph of what `root` does; see `Tracer.trace`.
 
         Raises:
             TraceError: the program does something that no graph can repeat.
@@ -184,7 +184,7 @@ class SymbolicTracer(AbstractTracer):
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """The placeholders, with abstract values where examples are given."""
+        """Returns the placeholders, with abstract values where examples are given."""
         self.decorated = inspect.unwrap(root_fn) is not root_fn
         if self.examples is not None:
             args, kwargs = self.examples

@@ -27,7 +27,7 @@ class NamingTracer(Tracer):
         self.kept[name] = value
 
     def get_fresh_qualname(self, prefix: str) -> str:
-        """A name that neither the root nor a kept constant has."""
+        """Returns a name that neither the root nor a kept constant has."""
         number = 0
         while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
             number += 1

@@ -124,7 +124,7 @@ class Tracer(TracerBase):
         return bool(path) and self.is_leaf_module(m, path)
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """The qualified name of `mod` in the root.
+        """Returns the qualified name of `mod` in the root.
 
         Raises:
             NameError: `mod` is not a submodule of the root.

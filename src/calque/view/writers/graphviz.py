@@ -5,7 +5,7 @@ import subprocess
 
 
 def picture(source: str, format: str) -> bytes:
-    """A DOT file as a picture.
+    """Returns a DOT file as a picture.
 
     Args:
         source: the text of the file.

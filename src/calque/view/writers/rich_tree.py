@@ -10,7 +10,7 @@ from calque.view.writers.text import details, rows
 
 
 def write(graph: ViewGraph, depth: int | None = None) -> Any:
-    """The tree as a `rich.tree.Tree`, for `rich.print`.
+    """Returns the tree as a `rich.tree.Tree`, for `rich.print`.
 
     Raises:
         ImportError: rich is not installed.

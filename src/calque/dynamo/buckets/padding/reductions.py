@@ -59,7 +59,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 def neutral(
     sizes: Sizes, equation: Any, value: Padded, axes: Sequence[int], fill: Any = None
 ) -> Padded:
-    """An operand with what changes nothing in the place of the padding of these axes."""
+    """Returns an operand with what changes nothing in the place of the padding of these axes."""
     for axis in axes:
         value = spread(sizes, value, axis, layout_of(equation.invars[0].aval.shape[axis]))
     if fill is None:

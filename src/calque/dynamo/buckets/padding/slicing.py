@@ -186,7 +186,7 @@ def placed(
     combine: Callable[[Any, Any], Any],
     drop: bool = False,
 ) -> Padded:
-    """A value with an update combined into a window of it.
+    """Returns a value with an update combined into a window of it.
 
     Args:
         sizes: the sizes.

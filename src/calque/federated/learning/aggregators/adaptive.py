@@ -52,12 +52,12 @@ class Clipping:
             )
 
     def initial(self) -> Any:
-        """The state before the first round: the norm, a float32 scalar."""
+        """Returns the state before the first round: the norm, a float32 scalar."""
         return jnp.asarray(self.norm, jnp.float32)
 
     def clipped(self, value: Any, weight: Any, norm: Any) -> Any:
-        """What clients send: the clipped values; whether they were within the norm (1.0 or 0.0);
-        and whether they have examples.
+        """Returns what clients send: the clipped values; whether they were within the norm (1.0 or
+        0.0); and whether they have examples.
 
         Those that have none count for `quantile` of one, so that they move the norm nowhere.
         """
@@ -75,7 +75,7 @@ class Clipping:
         return federated_map(clip, parts)
 
     def moved(self, norm: Any, fraction: Any) -> Any:
-        """The next norm, if this fraction of the clients is within this one."""
+        """Returns the next norm, if this fraction of the clients is within this one."""
         return norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))
 
 
@@ -86,7 +86,7 @@ class AdaptiveClipped(Clipping):
     inner: Aggregator
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
-        """The joined values, and the next norm."""
+        """Returns the joined values, and the next norm."""
         sent = self.clipped(value, weight, norm)
         move = local("float32", "float32", framework="jax")(self.moved)
         new = federated_map(move, (norm, federated_mean(sent.within, sent.present)))
@@ -102,7 +102,7 @@ class AdaptiveGaussian(Clipping):
     is_private: ClassVar[bool] = True
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
-        """The mean with noise, and the next norm."""
+        """Returns the mean with noise, and the next norm."""
         sent = self.clipped(value, weight, norm)
         parts = {
             "total": federated_sum(sent["value"]),

@@ -23,7 +23,7 @@ from calque.federated.types import CLIENTS, to_shapes
 
 
 def mean() -> Aggregator:
-    """The weighted mean."""
+    """Returns the weighted mean."""
     return lambda value, weight, key: federated_mean(value, weight)
 
 
@@ -41,7 +41,8 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
-    """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
+    """Returns the unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al.
+    2018).
 
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
     `noise_multiplier * norm`, and is divided by the number of the round's clients. Those without
@@ -98,7 +99,8 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
-    """The unweighted mean, by `federated_secure_sum` of values that are rounded to integers.
+    """Returns the unweighted mean, by `federated_secure_sum` of values that are rounded to
+    integers.
 
     Clients without examples do not count.
 
@@ -151,12 +153,12 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
 
 
 def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of JAX applied to what each client sends."""
+    """Returns a function of JAX applied to what each client sends."""
     return federated_map(_local(function, value), value)
 
 
 def _local(function: Callable[..., Any], *values: Any) -> Any:
-    """A function of JAX for the members of placed values."""
+    """Returns a function of JAX for the members of placed values."""
     return local(*(member_type(type_of(one)) for one in values), framework="jax")(function)
 
 
@@ -168,19 +170,21 @@ def _clip(norm: float) -> Callable[[Any], Any]:
 
 
 def norm_of(tree: Any) -> Any:
-    """The Euclidean norm over all tensors."""
+    """Returns the Euclidean norm over all tensors."""
     leaves = map(in_float32, jax.tree.leaves(tree))
     return jnp.sqrt(sum(jnp.sum(squared(leaf)) for leaf in leaves))
 
 
 def in_float32(leaf: Any) -> Any:
-    """A tensor in float32, or complex64 if it is complex."""
+    """Returns a tensor in float32, or complex64 if it is complex."""
     wide = jnp.complex64 if jnp.iscomplexobj(leaf) else jnp.float32
     return leaf.astype(wide)
 
 
 def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of a tensor, of a complex one applied to the real and the imaginary parts."""
+    """Returns a function of a tensor, of a complex one applied to the real and the imaginary
+    parts.
+    """
 
     def applied(leaf: Any) -> Any:
         if not jnp.iscomplexobj(leaf):
@@ -203,7 +207,7 @@ def _normal(key: Any, leaf: Any) -> Any:
 
 
 def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
-    """A mean of `count` values, from their sum and Gaussian noise on it."""
+    """Returns a mean of `count` values, from their sum and Gaussian noise on it."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [

@@ -78,7 +78,7 @@ def backend(
 
 
 def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the options with the defaults of those left out, checked."""
+    """Checks the options, and returns them with defaults filled in."""
     if mode not in (None, "default"):
         raise ValueError(f"backend 'calque' does not support mode={mode!r}: leave it out")
     unknown = set(options or {}) - set(_OPTIONS)

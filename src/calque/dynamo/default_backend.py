@@ -1,4 +1,4 @@
-"""`torch.compile(model)` without a backend, of a model on the device: ours is used.
+"""Makes `torch.compile(model)` without a backend use calque for models on the device.
 
 PyTorch's default, inductor, makes code for the devices that it knows, and ends with a KeyError at
 another. So a graph that has tensors of the device goes to this backend; others stay as they are.
@@ -18,7 +18,7 @@ logger: logging.Logger = logging.getLogger("calque.compile")
 
 
 def install() -> None:
-    """Stand in front of inductor."""
+    """Put calque's check in front of inductor."""
     wrapper: Any = InductorWrapper
     theirs = wrapper.__call__
 

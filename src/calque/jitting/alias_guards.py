@@ -1,4 +1,4 @@
-"""Guards over memory: which arguments, and which parts of the state, share storages."""
+"""Guards about memory: which arguments and which parts of the state share storages."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -14,7 +14,7 @@ Leaves = list[Any]
 
 
 class PinnedGuard:
-    """Arguments that are part of the function's own state, too.
+    """Guards that arguments which also belong to the function's own state still do.
 
     Args:
         pinned: their cells and storage offsets, by index.
@@ -33,7 +33,7 @@ class PinnedGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they still are."""
+        """Returns True if they still do."""
         for index, (cell, offset) in self._pinned.items():
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
@@ -51,7 +51,7 @@ class PinnedGuard:
 
 
 class StorageGuard:
-    """Arguments of which the function asks where they lie in their storage.
+    """Guards the positions of arguments in their storages, if the function reads them.
 
     Args:
         forms: what `form` gives for them, by index.
@@ -64,7 +64,7 @@ class StorageGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they lie there."""
+        """Returns True if the positions are unchanged."""
         for index, expected in self._forms.items():
             if form(leaves[index]) != expected:
                 self._failed = index
@@ -80,7 +80,7 @@ class StorageGuard:
 
 
 class SharingGuard:
-    """The storages passed behind a call's arguments are there, in the same form.
+    """Guards that the storages passed in addition to a call's arguments exist, in the same form.
 
     Args:
         sources: of the leaves.
@@ -108,7 +108,9 @@ class SharingGuard:
         self._reason = ""
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if it is, and what the program writes to is nowhere else."""
+        """Returns True if they do, and nothing else shares the memory that the program writes
+        to.
+        """
         found: list[Any] = []
         for source in self._sources:
             own = source.find(leaves)

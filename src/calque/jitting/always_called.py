@@ -1,4 +1,4 @@
-"""Hooks that PyTorch runs even where a module raises (`always_call=True`).
+"""Hooks that PyTorch runs even if a module raises (`always_call=True`).
 
 PyTorch leaves them out while a function is traced, and a call of a jitted function that raises is
 taken back as a whole: what such a hook would have done for the error is refused, not lost.
@@ -14,7 +14,7 @@ from calque.upstream import torch_internals
 
 
 def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | None:
-    """Returns the exception to raise in place of the function's; None for that one itself.
+    """Returns the exception to raise instead of the function's own; None to keep that one.
 
     Args:
         error: what the function raised.

@@ -1,4 +1,4 @@
-"""The compiled programs of a jitted function: the same program is compiled once."""
+"""The compiled programs of a jitted function; equal programs are compiled once."""
 
 import logging
 import time

@@ -20,7 +20,7 @@ program is given, where derivatives of gradients need them."""
 
 
 class Gathering:
-    """Gives the arrays of a call.
+    """Gathers the arrays of a call.
 
     Args:
         inputs: those of the program.
@@ -43,7 +43,7 @@ class Gathering:
         ]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
-        """Gathers the inputs that are not on the device; finding them may run the user's code."""
+        """Gathers the inputs that are not on the device, which may run the user's code."""
         return [(place, source(leaves)) for place, source in self.early]
 
     def arrays(self, call: Call) -> list[Any]:
@@ -67,7 +67,7 @@ class Gathering:
 
 
 class Changing:
-    """Gives the cells that a call changes; those of tensors whose gradient it assigns, too.
+    """Finds the cells that a call changes, including those of tensors whose gradient it assigns.
 
     Args:
         recording: of the function.

@@ -1,4 +1,4 @@
-"""Hints that PyTorch's own errors lack where they are raised in a trace."""
+"""Hints for PyTorch's own errors that are raised in a trace."""
 
 _HINTS = (
     (
@@ -10,7 +10,7 @@ _HINTS = (
 
 
 def add_hint(error: Exception) -> None:
-    """Add a note to an error whose own words send the user the wrong way."""
+    """Add a note to an error whose message would mislead the user."""
     for kind, words, hint in _HINTS:
         if isinstance(error, kind) and words in str(error):
             if hint not in getattr(error, "__notes__", ()):

@@ -1,4 +1,4 @@
-"""Watch the CPU tensors of a traced function, and remember the tensors it uses.
+"""Watches the CPU tensors of a traced function, and records the tensors it uses.
 
 A CPU tensor made in the trace is a constant; one from outside that goes to the device is an input;
 one from outside that Python code computes with becomes a guard on its value; one from outside
@@ -62,9 +62,7 @@ class Witness(DispatchMode):
 
     @classmethod
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
-        """Returns a witness of a part of a trace, for which it sees what the one around would have
-        seen.
-        """
+        """Returns a witness for a part of a trace, which reports to this one."""
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
         return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
@@ -98,7 +96,7 @@ class Witness(DispatchMode):
         return result
 
     def see(self, tensor: torch.Tensor) -> None:
-        """A tensor of the device is read or written, by no operator."""
+        """Record that a tensor on the device is read or written without an operator."""
         self._see(tensor, [])
 
     def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:
@@ -134,7 +132,7 @@ class Witness(DispatchMode):
             self._look_at(tensor, f"{func} computes on the CPU with a tensor")
 
     def read(self, tensor: torch.Tensor) -> None:
-        """A CPU tensor is read as Python values, by no operator."""
+        """Record that a CPU tensor is read as Python values, without an operator."""
         if id(tensor) not in self.lifting.host_born:
             self._look_at(tensor, "The function reads the values of a CPU tensor")
 
@@ -159,7 +157,7 @@ class Witness(DispatchMode):
             self._origins[id(tensor)] = user_origin()
 
     def values(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """Returns the CPU tensors that were looked at, each with the values that it had then.
+        """Returns the CPU tensors that were read, each with its values at that time.
 
         Raises:
             TraceError: one was written to, by no operator.
@@ -197,7 +195,7 @@ class Witness(DispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns what tensors over the same memory have in common."""
+    """Returns an identifier of a tensor's memory."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata
@@ -218,7 +216,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Run an operator that must leave its tensor's geometry as it is."""
+    """Run an operator that must not change its tensor's geometry."""
     tensor = args[0]
     before = view_of(tensor)
     func(*args, **kwargs)

@@ -1,4 +1,4 @@
-"""How the user's program would name the tensors that were lifted, for reports."""
+"""Names for lifted tensors in terms of the user's program, for reports."""
 
 import torch
 from torch.optim import Optimizer

@@ -1,4 +1,4 @@
-"""PyTorch's modes: they change what a function computes, and the function may change them."""
+"""PyTorch's modes, which affect what a function computes, and which it may change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def ambient() -> tuple[Any, ...]:
 
 
 def _function_modes() -> tuple[Any, ...]:
-    """Returns the modes of functions that are on, a default device for one."""
+    """Returns the active function modes, such as a default device."""
     return tuple(
         getattr(mode, "device", None) or (type(mode), id(mode))
         for mode in get_current_function_mode_stack()
@@ -64,7 +64,7 @@ class Modes:
         self._dispatch = len(get_current_dispatch_mode_stack())
 
     def changed(self) -> dict[str, Any]:
-        """Returns the modes that have changed; they are put back."""
+        """Returns the modes that have changed, and restores them."""
         found = {}
         for name, (read, write) in _MODES.items():
             now = read()
@@ -74,7 +74,7 @@ class Modes:
         return found
 
     def check_functions(self) -> None:
-        """Raise TraceError where the default device, or another such mode, was changed."""
+        """Raise TraceError if the default device, or another function mode, was changed."""
         if _function_modes() != self._functions:
             raise TraceError(
                 "the default device, or another function mode, is changed inside calque.jit and "
@@ -82,7 +82,7 @@ class Modes:
             )
 
     def restore(self) -> None:
-        """Put back what was changed."""
+        """Restore the modes that were changed."""
         self.changed()
 
 

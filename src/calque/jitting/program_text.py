@@ -1,4 +1,4 @@
-"""Compare the texts of two lowered programs, whatever their inner functions are called.
+"""Compares the texts of two lowered programs, regardless of the names of inner functions.
 
 JAX numbers functions of one name, and lowers a function twice that it has traced twice: the same
 program has another text after its caches were cleared. So a call is compared by what it calls.
@@ -31,7 +31,7 @@ class ProgramText:
         self._known: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
-        """Returns the lines of a function, where each function that it calls is named by its
+        """Returns the lines of a function, with each function that it calls named by its
         content.
         """
         if name not in self._known:

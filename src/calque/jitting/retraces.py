@@ -1,4 +1,4 @@
-"""Warnings of functions that are traced again and again: what differed, and what to do."""
+"""Warnings about functions that are traced repeatedly: what differed, and what to do."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -57,7 +57,7 @@ def _is_tensors(key: Any) -> bool:
 
 
 class Retraces:
-    """Says once each that one jitted function has been traced so many times."""
+    """Warns once at each number of traces of a jitted function in `WARNED`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
@@ -65,11 +65,11 @@ class Retraces:
         self._remedy = _OTHER
 
     def compare(self, before: Any, now: Any) -> None:
-        """Take note of what differs between the signatures of two calls, before a trace."""
+        """Record what differs between the signatures of two calls, before a trace."""
         self._remedy = remedy(before, now)
 
     def traced(self, history: list[str], guarded: Iterable[str]) -> None:
-        """A trace has been made.
+        """Handle a finished trace.
 
         Args:
             history: why each was, this one too.

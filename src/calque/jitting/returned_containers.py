@@ -1,4 +1,4 @@
-"""The containers of a result: which are one object, and which were there before the call."""
+"""The containers in a result: which are the same object, and which existed before the call."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +19,7 @@ def _is_container(value: Any) -> bool:
 
 
 class Nested(Made):
-    """A container that a result holds at several places.
+    """A container that occurs in a result several times.
 
     Args:
         leaves: the descriptions of what is in it.

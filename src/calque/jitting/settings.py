@@ -1,4 +1,4 @@
-"""The options of `calque.jit`: their names, types and defaults, and the check of what is passed."""
+"""The options of `calque.jit`: names, types, defaults and checks."""
 
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict

@@ -1,4 +1,4 @@
-"""The guards of a program, made from what its trace has met."""
+"""Creates the guards of a program from what its trace has met."""
 
 from collections.abc import Set
 from typing import Any

@@ -1,4 +1,4 @@
-"""Run a graph of AOTAutograd for sizes that vary with one XLA program for each set of buckets."""
+"""Runs a graph of AOTAutograd for varying sizes, with one XLA program for each set of buckets."""
 
 import logging
 from collections import OrderedDict, deque
@@ -171,8 +171,8 @@ class BucketProgram:
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
     def _orders(self, one: Input) -> Sequence[Sequence[str]]:
-        """Returns the symbols in each axis of an input, as the program joined them that it comes
-        from.
+        """Returns the symbols in each axis of an input, in the order in which its program joined
+        them.
         """
         none = ((),) * len(one.shape)
         if not isinstance(one.source, ArgumentSource):
@@ -181,7 +181,7 @@ class BucketProgram:
         return found if len(found) == len(none) else none
 
     def _tell_orders(self) -> None:
-        """Keep for the backward in which order the axes of results are joined."""
+        """Keep the order in which axes of results are joined, for the backward pass."""
         for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
             if isinstance(value, Place):
                 self._graph.orders[node.name] = [
@@ -260,9 +260,7 @@ class BucketProgram:
     def _geometry(
         self, sizes: Mapping[str, int], env: Mapping[str, int], true: tuple[int, ...]
     ) -> list[Any]:
-        """Returns the parts, the shape and the strides of the arrays that come out, for the true
-        sizes.
-        """
+        """Returns the parts, shape and strides of the output arrays, for the true sizes."""
         found = self._known.get(true)
         if found is None:
             found = []

@@ -1,4 +1,4 @@
-"""`options={"buckets": ...}`: which sizes a size that varies is padded to."""
+"""`options={"buckets": ...}`: the sizes to which varying sizes are padded."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Rule = Callable[[int], int]
 
 
 class Buckets:
-    """The rules for the sizes that vary in what dynamo captured.
+    """The rules for the varying sizes of a captured graph.
 
     Args:
         option: "pow2", sizes, or a dict of such by the dimension of the input that has the size.
@@ -50,9 +50,7 @@ class Buckets:
 
 
 def symbol_of(size: Any) -> str | None:
-    """Returns the symbol that a size is; None for numbers and for sizes that are computed of
-    symbols.
-    """
+    """Returns the symbol of a size; None for numbers and for sizes computed from symbols."""
     if not isinstance(size, torch.SymInt):
         return None
     expression = size.node.expr

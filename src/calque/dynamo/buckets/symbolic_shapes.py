@@ -1,4 +1,4 @@
-"""A graph of AOTAutograd with symbols for the sizes that vary, for `bucketed`."""
+"""A graph of AOTAutograd with symbols for the varying sizes, for `bucketed_graph`."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -146,7 +146,7 @@ def _place(node: fx.Node) -> str:
 
 
 class _Named(ArrayNodes):
-    """Names each node's equations by it."""
+    """Names each node's equations after it."""
 
     def run_node(self, n: fx.Node) -> Any:
         with jax.named_scope(n.name):

@@ -1,4 +1,4 @@
-"""Compile an ATen-level graph to one XLA program for each set of shapes it is called with."""
+"""Compiles an ATen-level graph to one XLA program for each set of shapes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -93,9 +93,7 @@ class CompiledGraph:
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
 
     def _in_trace(self, inputs: list[Any]) -> list[Any]:
-        """Returns the results where a function that is traced calls it: a part of that one's
-        program.
-        """
+        """Returns the results inside an enclosing trace, as part of its program."""
         found = self._nodes.results(inputs)[: len(self._results)]
         inputs.clear()
         return found
@@ -130,7 +128,7 @@ class CompiledGraph:
 
 
 def _is_dynamic(value: Any) -> bool:
-    """Returns True if what is known of a node's value holds for some sizes or numbers only."""
+    """Returns True if a node's value depends on dynamic sizes or numbers."""
     if isinstance(value, _SYMBOLS):
         return True
     if isinstance(value, tuple | list):
@@ -142,7 +140,7 @@ def _is_dynamic(value: Any) -> bool:
 
 
 def _is_reaching(node: fx.Node) -> bool:
-    """Returns True if a node reaches into a storage at will."""
+    """Returns True if a node may access any part of a storage."""
     return offset_place(node.target) is not None or any(
         n.endswith("_storage_offset") for n in node.kwargs
     )
@@ -268,7 +266,7 @@ class GraphProgram(Program[list[Any]]):
         return wrap_strided(array, stride) if window is None else window
 
     def _own_constants(self, closed: ClosedJaxpr) -> None:
-        """Have PyTorch make the memory of constants.
+        """Let PyTorch allocate the memory of constants.
 
         An `out=` that is filled later may be resized, which memory of XLA's cannot be.
         """
@@ -292,7 +290,7 @@ class GraphProgram(Program[list[Any]]):
         return call
 
     def reads(self, call: list[Any]) -> list[Cell]:
-        """Returns the cells that they come from."""
+        """Returns the cells that the inputs come from."""
         sources = [one.source for one in self.inputs]
         cells = [one.cell for one in sources if isinstance(one, CellSource)]
         given = [call[one.index] for one in sources if isinstance(one, ArgumentSource)]
@@ -304,7 +302,7 @@ class GraphProgram(Program[list[Any]]):
         return list({cell_of(t): None for t in written if t.device.type == "jax"})
 
     def look(self, call: list[Any], outputs: list[Array]) -> None:
-        """Raise what the checks of values say."""
+        """Raise the errors of failed value checks."""
         if self._checks.failures:
             self._checks.look(outputs, 0)
         if self._host:  # the program may still read memory that PyTorch is free to write next
@@ -312,7 +310,7 @@ class GraphProgram(Program[list[Any]]):
                 array.block_until_ready()
 
     def finish(self, call: list[Any], outputs: list[Array]) -> list[Any]:
-        """Write to parts of storages; gives the results."""
+        """Write to parts of storages; returns the results."""
         for sink, array in zip(self.sinks, outputs, strict=False):
             sink.store(call, array)
         fresh = outputs[len(self.sinks) :]
@@ -322,7 +320,7 @@ class GraphProgram(Program[list[Any]]):
         return results
 
     def targets(self, call: list[Any]) -> list[Cell]:
-        """Returns the cells that the outputs belong into."""
+        """Returns the cells that the outputs are written to."""
         return targets(self.sinks, call)
 
 

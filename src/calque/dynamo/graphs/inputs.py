@@ -30,7 +30,7 @@ def storage(value: Tensor) -> Tensor:
 
 
 def order_of(value: Tensor) -> Ints | None:
-    """Returns the order of axes in which a tensor is handed to a program, if it is not the tensor's
+    """Returns the order of axes in which a tensor is passed to a program, if it differs from its
     own.
 
     It is that of its memory, so that nothing is moved; an array of the device that has its tensor's

@@ -120,7 +120,7 @@ def _lifted(value: Any) -> Any:
 
 
 def install() -> None:
-    """Serve the operators in jitted programs, for tensors of the device."""
+    """Support the operators in jitted programs, for tensors on the device."""
     operators = {cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map}
     for operator, ours in operators.items():
         theirs = operator.py_kernels[DispatchKey.Autograd]
@@ -148,7 +148,7 @@ def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callab
 
 
 def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """For tensors that autograd knows nothing of (`torch.inference_mode`)."""
+    """Runs a function for tensors without autograd (`torch.inference_mode`)."""
 
     def call(mode: Witness, *args: Any, **kwargs: Any) -> Any:
         with mode:  # it has been taken off to call this

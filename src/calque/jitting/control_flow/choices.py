@@ -75,7 +75,7 @@ class Nested(Lifting):
 
 
 def inside(nested: Nested, run: Callable[[], Any]) -> Any:
-    """Returns the result of `run` while the cells are seen as `nested` sees them.
+    """Returns the result of `run`, with cells read and written through `nested`.
 
     Raises:
         TraceError: it computes with CPU tensors from outside of the program.
@@ -95,7 +95,7 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
 
 
 class _Found(NamedTuple):
-    """The findings about a branch: cells it reads and writes, random draws, and its results."""
+    """What a branch does: the cells it reads and writes, its random draws, and its results."""
 
     cells: dict[Cell, None]
     written: dict[Cell, None]
@@ -146,9 +146,7 @@ class _Plan:
         return found[0]
 
     def _try(self, branch: Branch) -> Any:
-        """Returns a call of a branch, of which autograd notices as much as it will in the
-        backward.
-        """
+        """Tries a branch, with as much of autograd as there will be in the backward pass."""
         leaves = {id(t): t.detach().requires_grad_() for t in self.targets}
         plain = {id(o): o.detach() for o in self._operands if _is_ours(o)}
         operands = [(plain | leaves).get(id(o), o) for o in self._operands]
@@ -181,7 +179,7 @@ class _Plan:
         return [t for key, t in wanted.items() if grad and key not in known]
 
     def forward(self) -> list[Array]:
-        """Returns the arrays of the results; what the branches write is written."""
+        """Returns the arrays of the results, and carries out the branches' writes."""
 
         def run(branch: Branch) -> Callable[[list[Array]], Any]:
             def body(values: list[Array]) -> Any:
@@ -199,7 +197,7 @@ class _Plan:
         return results
 
     def prepare(self, results: Sequence[Array]) -> None:
-        """Trace the backward for such results, while the Python around the branches is theirs."""
+        """Trace the backward pass for such results, in the Python state of the branches."""
         if isinstance(self._outer, Nested) and self._outer.looking:
             return
         like = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
@@ -260,7 +258,7 @@ class _Choose(torch.autograd.Function):
 
 
 def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> Any:
-    """`calque.tracing.graph.branching.cond` where the condition is a tensor of the device.
+    """Implements `calque.tracing.graph.branching.cond` for a condition on the device.
 
     Eagerly one of the branches runs; in a jitted program both become part of it, and the condition
     picks one when the program runs.
@@ -282,7 +280,7 @@ def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Seque
 
 
 class _Spec(NamedTuple):
-    """A result that is a tensor of the device."""
+    """The type of a result that is a tensor on the device."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -315,7 +313,9 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 
 
 def all_read(results: Any) -> Any:
-    """Returns the results, whose cells are found, too: a branch may return what it has not read."""
+    """Returns the results and reads their cells, because a branch may return a tensor that it has
+    not read.
+    """
     for result in (results,) if isinstance(results, torch.Tensor) else results:
         if _is_ours(result):
             read(result)
@@ -323,5 +323,5 @@ def all_read(results: Any) -> Any:
 
 
 def plain(array: Array) -> Array:
-    """Without JAX's weak type, which the branches need not agree in."""
+    """Returns an array without JAX's weak type, in which the branches may differ."""
     return lax.convert_element_type(jnp.asarray(array), array.dtype)

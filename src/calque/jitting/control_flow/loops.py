@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 def loop(
     test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """`calque.tracing.graph.branching.while_loop` where the carried tensors are of the device.
+    """Implements `calque.tracing.graph.branching.while_loop` for loop variables on the device.
 
     Raises:
         TraceError: gradients are asked for, or the body writes to tensors or draws random numbers.
@@ -70,13 +70,13 @@ class _Calls:
             self._outer.read(cell)
 
     def call(self, branch: Branch, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """Returns the arrays that a branch gives."""
+        """Returns the arrays that a branch computes."""
         nested = Nested(self._outer, {}, None)
         return _called(nested, lambda: branch(*map(wrap, values), *self._captured))
 
 
 def _called(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """Returns the arrays of what a branch gives."""
+    """Returns the arrays of a branch's result."""
 
     def run() -> tuple[Array, ...]:
         return tuple(plain(read(tensor)) for tensor in _tensors(call()))
@@ -90,7 +90,7 @@ def _tensors(found: Any) -> Sequence[Tensor]:
 
 
 def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """Returns the arrays that a body of a loop gives.
+    """Returns the arrays that the body of a loop returns.
 
     Raises:
         TraceError: it writes to tensors from outside, or draws random numbers.

@@ -1,4 +1,4 @@
-"""Rules of the primitives that take each element by itself, and of those that make arrays.
+"""Rules of elementwise primitives, and of those that create arrays.
 
 A primitive with neither symbols nor padded operands needs no rule.
 """

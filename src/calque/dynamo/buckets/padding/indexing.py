@@ -1,4 +1,4 @@
-"""Rules of the primitives that read and write at places that are values."""
+"""Rules of the primitives that read and write at computed indices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -70,7 +70,7 @@ def _fill(dtype: Any, fill: Any) -> Any:
 
 
 def _gather_slice(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padded:
-    """One window at one place, which is a slice."""
+    """Handles one window at one position, which is a slice."""
     params = equation.params
     numbers, counts = params["dimension_numbers"], params["slice_sizes"]
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:
@@ -91,7 +91,7 @@ _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Returns True if a window is written that is a part of a padded axis."""
+    """Returns True if the written window is part of a padded axis."""
     kept = [axis for axis in range(len(shape)) if axis not in numbers.inserted_window_dims]
     return any(is_symbolic_dim(n) and n != shape[a] for a, n in zip(kept, new, strict=True))
 
@@ -99,7 +99,7 @@ def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
 def _scatter_window(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded, combine: Any
 ) -> Padded:
-    """One window at one place."""
+    """Handles one window at one position."""
     shape, _, new = (v.aval.shape for v in equation.invars)
     numbers = equation.params["dimension_numbers"]
     drop = equation.params["mode"] == GatherScatterMode.FILL_OR_DROP
@@ -118,7 +118,7 @@ def _scatter_window(
 def _scatter(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded
 ) -> Padded:
-    """Places that are padding are out of bounds, where nothing is written."""
+    """Moves padded indices out of bounds, where nothing is written."""
     params = equation.params
     shape, places, new = (v.aval.shape for v in equation.invars)
     numbers = params["dimension_numbers"]

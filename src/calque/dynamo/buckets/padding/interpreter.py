@@ -1,4 +1,4 @@
-"""Run the primitives of a program with symbolic sizes on padded arrays."""
+"""Runs the primitives of a program with symbolic sizes on padded arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -1,4 +1,4 @@
-"""Arrays that are padded along some of their axes, and where their own elements lie."""
+"""Arrays that are padded along some axes, and the positions of their valid elements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -60,7 +60,7 @@ def whole(array: Any) -> Padded:
 
 
 def layout_of(size: Any) -> Layout:
-    """Returns the layout of an axis of which the first elements are the program's."""
+    """Returns the layout of an axis whose first elements are valid."""
     return (size,) if is_symbolic_dim(size) else None
 
 
@@ -91,14 +91,14 @@ def spread(sizes: Sizes, value: Padded, axis: int, layout: Layout) -> Padded:
 
 
 def settled(sizes: Sizes, value: Padded, shape: Sequence[Any]) -> Padded:
-    """Returns the value without axes of which the array has one element only."""
+    """Returns the value without layouts of axes with a single element."""
     for axis, size in enumerate(shape):
         value = spread(sizes, value, axis, layout_of(size))
     return value
 
 
 def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]]) -> list[Padded]:
-    """Values of which axes belong together with those axes in one layout.
+    """Returns the values with corresponding axes in the same layout.
 
     Args:
         sizes: the sizes.
@@ -120,7 +120,7 @@ def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]
 
 
 def valid(sizes: Sizes, layout: Layout) -> Array:
-    """Returns which elements of an axis are the program's."""
+    """Returns which elements of an axis are valid."""
     mask = jnp.ones((1,), bool)
     for size in layout or ():
         count = sizes.padded(size)
@@ -130,7 +130,7 @@ def valid(sizes: Sizes, layout: Layout) -> Array:
 
 
 def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
-    """Returns which elements are the program's as to these axes, for broadcasting; None: all."""
+    """Returns a mask of the valid elements along these axes, for broadcasting; None if all are."""
     found = None
     rank = value.array.ndim
     for axis in axes:
@@ -142,7 +142,7 @@ def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
 
 
 def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padded:
-    """Returns the value with this in the place of the padding of these axes."""
+    """Returns the value with the padding of these axes filled."""
     mask = mask_of(sizes, value, axes)
     if mask is None:
         return value
@@ -208,7 +208,7 @@ def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
 
 
 def divided(size: Any, by: Any) -> Any:
-    """One size divided by another; None if it is no multiple."""
+    """Returns one size divided by another; None if it is not a multiple."""
     try:
         quotient, remainder = divmod(size, by)
         return quotient if remainder == 0 else None

@@ -27,7 +27,7 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
-    """Returns a value, if it holds as many elements as its layout says."""
+    """Returns a value after checking that it has as many elements as its layout says."""
     for held, axis in zip(value.array.shape, value.layout, strict=True):
         if axis and held != length(sizes, axis):
             raise Unpaddable("its result has a different length for the true size")
@@ -35,7 +35,7 @@ def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 
 def first_axes(sizes: Sizes, value: Padded, shape: Sequence[Any], axis: int) -> Padded:
-    """Returns a value of which the first elements along an axis are the program's.
+    """Returns a value whose first elements along an axis are valid.
 
     Raises:
         Unpaddable: the axis is padded in several places.

@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor.zeros`, `randn` and the like on a mesh of JAX's devices."""
+"""`torch.distributed.tensor.zeros`, `randn` and similar functions on a mesh of JAX's devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -51,16 +51,16 @@ class JaxDistributedDataParallel(DistributedDataParallel):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Nothing to put off: gradients add up in `.grad` as without a wrapper."""
+        """Does nothing: gradients add up in `.grad` as without a wrapper."""
         yield
 
     @contextmanager
     def join(self, *_: Any, **__: Any) -> Iterator[None]:
-        """Nothing to join: a batch is the global one, which all processes have alike."""
+        """Does nothing: a batch is global, and the same in all processes."""
         yield
 
     def register_comm_hook(self, *_: Any) -> None:
-        """Not to be had.
+        """Not supported.
 
         Raises:
             NotImplementedError: always.
@@ -83,7 +83,7 @@ def _check_is_global(value: torch.Tensor) -> None:
 
 
 def install() -> None:
-    """Serve modules whose parameters are on the device."""
+    """Support modules whose parameters are on the device."""
     theirs = DistributedDataParallel.__init__
 
     @functools.wraps(theirs)
@@ -116,7 +116,7 @@ def install() -> None:
 
 
 def _is_global(value: torch.Tensor) -> bool:
-    """Returns True of a batch whose statistics are those of all processes already."""
+    """Returns True for a batch that already spans all processes."""
     if not is_tensor(value):
         return False
     if active.trace is not None or torch.compiler.is_dynamo_compiling():

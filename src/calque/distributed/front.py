@@ -1,4 +1,4 @@
-"""Puts our side of PyTorch's distributed names in front of PyTorch's own."""
+"""Replaces functions of PyTorch's distributed API with dispatchers to calque's."""
 
 import functools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ routes: dict[str, Callable[..., Any]] = {}
 
 
 def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -> None:
-    """`DeviceMesh.__init__` of a mesh of type "jax".
+    """`DeviceMesh.__init__` for a mesh of type "jax".
 
     Args:
         init: PyTorch's.
@@ -46,7 +46,7 @@ def make_group(options: Any, *_: Any) -> Any:
 
 
 def install() -> None:
-    """Put our side in place (a second call does nothing)."""
+    """Install the replacements (a second call does nothing)."""
     if _installed:
         return
     _installed.append(True)
@@ -77,16 +77,16 @@ def install() -> None:
 
 
 def _tell_dynamo(module: Any) -> None:
-    """Dynamo takes what `torch.Tensor` has when it is loaded for attributes of all tensors."""
+    """Remove the new names from the attributes that Dynamo expects on all tensors."""
     for name in tensors.ATTRIBUTES:
         module.all_tensor_attrs.pop(name, None)
 
 
 def _replace(theirs: Any, ours: Any, position: int | None) -> None:
-    """Have a function ask for its mesh first, whoever holds it under whatever name.
+    """Make a function check its mesh first, under any name that refers to it.
 
-    So its code is exchanged, and its own is called as another function: a script may have imported
-    it before the mesh was there.
+    Its code object is replaced, because a script may have imported the function before the mesh
+    existed.
 
     Args:
         theirs: PyTorch's function.
@@ -123,7 +123,7 @@ def enclosing({names}):
 
 
 def _routing(name: str, free: tuple[str, ...]) -> CodeType:
-    """Returns the code of a function that calls what `routes` has, over the same enclosing
+    """Returns the code of a function that calls an entry of `routes`, with the same enclosing
     variables.
 
     It has to be compiled with these: else who looks at its frame (a debugger, a report of an

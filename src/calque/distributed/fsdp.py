@@ -31,7 +31,7 @@ _warned: list[bool] = []
 
 class _Handle(UnshardHandle):
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing."""
 
 
 class JaxFSDPModule(FSDPModule):
@@ -43,7 +43,9 @@ class JaxFSDPModule(FSDPModule):
         return object.__new__(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the module's own; the class is made anew, for it has no name that a pickle knows."""
+        """Like the module's own, but the class is recreated, because pickles cannot find it by
+        name.
+        """
         made, args, *rest = super().__reduce_ex__(protocol)
         if made is copyreg.__newobj__:  # type: ignore[attr-defined]
             made, args = _remade, type(self)._made_of
@@ -53,13 +55,13 @@ class JaxFSDPModule(FSDPModule):
         return torch_internals.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Nothing to do: a parameter is gathered where it is used."""
+        """Does nothing: a parameter is gathered where it is used."""
         return _Handle() if async_op else None
 
 
 def _nothing(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do: XLA decides when to gather and when to sum."""
+        """Does nothing: XLA decides when to gather and when to sum."""
 
     method.__name__ = name
     return method
@@ -67,7 +69,7 @@ def _nothing(name: str) -> Any:
 
 def _refused(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Not to be had.
+        """Not supported.
 
         Raises:
             NotImplementedError: always.
@@ -101,7 +103,7 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
 
 
 def goes_without(args: tuple[Any, ...], given: Any) -> bool:
-    """Returns True if a call of `fully_shard` without a mesh is about tensors of the device.
+    """Returns True if a call of `fully_shard` without a mesh concerns tensors of the device.
 
     Those on "meta" will be, unless the processes talk by another backend, and those of the CPU
     where they talk by ours.
@@ -177,7 +179,7 @@ def _default() -> JaxDeviceMesh:
 
 
 def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...]) -> None:
-    """Warn where parameters that no dimension of which divides are more than a hundredth."""
+    """Warn if parameters without a divisible dimension are more than a hundredth of the module."""
     whole, total = {}, 0
     for name, parameter in module.named_parameters():
         if any(parameter is one for one in ignored):
@@ -242,7 +244,7 @@ def _hook(module: nn.Module, pin: Pin) -> None:
 
 
 def _pinned(theirs: Any, pin: Pin) -> Any:
-    """Returns a class's `forward` that pins what goes in and out.
+    """Returns a `forward` that fixes the placements of inputs and outputs.
 
     Dynamo takes the hooks of the outermost module for other graphs than its `forward`.
     """

@@ -50,7 +50,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return "calque"
 
     def getGroupName(self) -> str:
-        """There is none: what finds a group by its name would take tensors by way of the CPU.
+        """Not supported: collectives that find a group by its name would copy tensors to the CPU.
 
         Raises:
             NotImplementedError: always.
@@ -70,7 +70,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return self._host if device.type == "cpu" else self
 
     def _everyone(self, tensor: torch.Tensor) -> Any:
-        """Returns an array whose first axis counts the processes: what each has, on this device."""
+        """Returns the values of all processes, along a new first axis, on this device."""
         if active.trace is not None:
             raise TraceError(
                 "a torch.distributed collective is called in a traced function, where tensors "
@@ -252,7 +252,7 @@ def _write(tensor: torch.Tensor, value: Any) -> None:
 
 @lru_cache(maxsize=32)
 def _mesh(ranks: tuple[int, ...]) -> Mesh:
-    """One device of each process of a group."""
+    """A mesh of one device of each process in a group."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     devices = np.array([first[rank] for rank in ranks])
     return Mesh(devices, ("processes",), axis_types=(AxisType.Auto,))

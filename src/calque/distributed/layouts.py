@@ -48,7 +48,7 @@ def spec_of(
 
 
 def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, ...]:
-    """PyTorch's placements for a spec."""
+    """Returns PyTorch's placements for a spec."""
     found: list[Placement] = []
     for axes in mesh._axes:
         dims = [d for d, entry in enumerate(spec) if set(axes) & set(axes_of(entry))]
@@ -59,7 +59,7 @@ def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, 
 def with_axes(
     spec: PartitionSpec | None, shape: Sequence[int], mesh: JaxDeviceMesh, axes: Sequence[str]
 ) -> PartitionSpec:
-    """Returns a spec with a tensor split over some more axes, over none where no dimension divides.
+    """Returns a spec with a tensor split over more axes; unchanged if no dimension is divisible.
 
     The first dimension that is whole so far is taken, or else one that is split already.
     """

@@ -30,7 +30,7 @@ def _no_group() -> RuntimeError:
 
 
 class _NoGroups(list[str]):
-    """The names of a mesh's groups, for functional collectives, which ask for them by number."""
+    """The names of a mesh's groups, which functional collectives look up by number."""
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise _no_group()
@@ -61,7 +61,7 @@ class JaxDeviceMesh(DeviceMesh):
         flat._axes = (tuple(axis for axes in self._axes for axis in axes),)
 
     def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
-        """There is none.
+        """Not supported.
 
         Raises:
             RuntimeError: always.
@@ -111,7 +111,7 @@ def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
 
 
 def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
-    """Say what a new mesh is on JAX's devices.
+    """Set up a new mesh on JAX's devices.
 
     Args:
         made: PyTorch's mesh, whose own fields are there.
@@ -141,12 +141,12 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
 
 
 def torch_mesh(mesh: Mesh) -> DeviceMesh | None:
-    """PyTorch's mesh over one of JAX's, if it was made by PyTorch's name."""
+    """Returns PyTorch's mesh for a JAX mesh, if it was created through PyTorch's API."""
     return _torch_meshes.get(mesh)
 
 
 def is_ours(mesh: Any) -> bool:
-    """Returns True if a mesh is one of JAX's devices; None stands for the one in use."""
+    """Returns True if a mesh is of type "jax"; None means the current one."""
     if mesh is None:
         stack = torch_distributed.mesh_resources.mesh_stack
         mesh = stack[-1] if stack else None
@@ -154,7 +154,7 @@ def is_ours(mesh: Any) -> bool:
 
 
 def in_use(mesh: Any) -> JaxDeviceMesh:
-    """Returns a mesh, or the one of the context around."""
+    """Returns a mesh, or the one of the enclosing context."""
     if mesh is None:
         mesh = torch_distributed.mesh_resources.get_current_mesh()
     return mesh

@@ -1,4 +1,4 @@
-"""The ways into XLA, each tried on a program, and what is found by running a copy of it."""
+"""Tries each way into XLA on a program, and finds out more by running a copy of it."""
 
 import copy
 import os
@@ -80,7 +80,7 @@ def _reason(told: Any) -> str:
 
 
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
-    """Returns where a copy of a module asks for values, as it runs."""
+    """Returns where a copy of a module reads values when it runs."""
     module, args, kwargs = copied(module, args, kwargs)
     observer = Observer()
     with observer.watching():
@@ -89,13 +89,14 @@ def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
 
 
 def disagreements(module: Module, args: Any, kwargs: Any) -> list[str]:
-    """Returns where a module computes something else on the device than on the CPU."""
+    """Returns where a module's results on the device differ from those on the CPU."""
     found = diff(module, module, *args, devices=("cpu", "jax"), **kwargs)
     return [str(difference) for difference in found]
 
 
 def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Like `disagreements`, for a function, by the graphs of its traces: it may change its state.
+    """Like `disagreements`, for a function, by the graphs of its traces, because it may have side
+    effects.
 
     Raises:
         TraceError: it cannot be traced on both.

@@ -78,7 +78,7 @@ class Report:
 
     @property
     def captured(self) -> bool:
-        """Returns True if a door captures the program."""
+        """Returns True if any entry point captures the program."""
         return any(door.captured for door in self.doors)
 
     def to_dict(self) -> dict[str, Any]:

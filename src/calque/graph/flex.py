@@ -43,7 +43,7 @@ def _positions(shape: Sequence[int]) -> list[Array]:
 
 @custom_vmap
 def _summed(value: Array) -> Array:
-    """Returns a value that is summed over every axis it is vectorized along."""
+    """Returns a value summed over every axis along which it is vectorized."""
     return value
 
 
@@ -54,7 +54,7 @@ def _sum(size: int, batched: Any, value: Array) -> tuple[Array, bool]:
 
 
 def _scatter(shape: Sequence[int], indices: Sequence[Array], vals: Array) -> Array:
-    """Zeros to which values are added at indices; vectorized, into the same zeros.
+    """Adds values to zeros at indices; vectorized calls share the zeros.
 
     The gradient of `bias[h, q - k]`: a table for each score would not fit into memory. Without
     indices, as for a number that scales every score, it is the sum.

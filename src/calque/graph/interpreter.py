@@ -1,4 +1,4 @@
-"""Run an ATen-level graph of `torch.fx` on JAX arrays."""
+"""Runs an ATen-level `torch.fx` graph on JAX arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -104,7 +104,8 @@ class JaxInterpreter:
 
 
 class Nodes(fx.Interpreter):
-    """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
+    """Runs the nodes of a graph on tensors of the device, regardless of the device it was traced
+    for.
 
     Args:
         module: the graph.
@@ -133,12 +134,12 @@ class Nodes(fx.Interpreter):
 
     @property
     def lifting(self) -> Lifting:
-        """The trace that the nodes run in."""
+        """The trace in which the nodes run."""
         assert isinstance(active.trace, Lifting)
         return active.trace
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's; an error names the user's line that the node is from."""
+        """Like the base class's, but an error names the user's line of the node."""
         failures = self.lifting.failures
         known = len(failures or ())
         try:
@@ -158,7 +159,7 @@ class Nodes(fx.Interpreter):
         return found
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Returns an input; those that no other takes are a tuple or a dict, as in a function."""
+        """Returns an input; remaining ones are a tuple or a dict, as in a function."""
         if target.startswith("**"):
             return {}
         found = super().placeholder(target, args, kwargs)
@@ -172,7 +173,7 @@ class Nodes(fx.Interpreter):
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One operator, or one higher-order operator with its subgraphs."""
+        """Calls an operator, or a higher-order operator with its subgraphs."""
         if target is assign:
             return None  # as what is written to members: a function of arrays has only results
         if target is expect_container and isinstance(args[0], dict):
@@ -190,13 +191,13 @@ class Nodes(fx.Interpreter):
         return self.call_higher_order(rule, args, kwargs)
 
     def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
-        """Returns a rule of `higher_order`, which is one over arrays."""
+        """Calls a rule of `higher_order`, which works on arrays."""
         arrays, named = pytree.tree_map_only(torch.Tensor, read, (tuple(args), kwargs))
         found = rule(self.function_of, *arrays, **named)
         return pytree.tree_map_only(jax.Array, wrap, found)
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One ATen operator, or one function of numbers."""
+        """Calls an ATen operator, or a function of numbers."""
         if target is torch.ops.aten.detach.default and self._stopping:
             # Below autograd nothing says so; an alias of what is written to must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
@@ -212,7 +213,7 @@ class Nodes(fx.Interpreter):
 
     @staticmethod
     def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-        """Returns a subgraph as a function of arrays and numbers; gives a tuple of them."""
+        """Returns a subgraph as a function of arrays and numbers that returns a tuple of them."""
         nodes = Nodes(graph)
 
         def run(*values: Any) -> tuple[Any, ...]:
@@ -225,7 +226,9 @@ class Nodes(fx.Interpreter):
 
 
 def _as_foretold(found: Any, foretold: Any) -> Any:
-    """Results with the strides that they have in the graph: those of control flow are row-major."""
+    """Returns results with their strides in the graph, because those of control flow are
+    row-major.
+    """
     values, spec = pytree.tree_flatten(found)
     likes = tree_leaves(foretold)
     if len(likes) == len(values):
@@ -243,7 +246,7 @@ def _restrided(value: Any, like: Any) -> Any:
 
 
 def on_device(device: torch.device) -> torch.device:
-    """Returns where an operator is to make its result, whatever device its graph was traced for."""
+    """Returns the device for an operator's result, regardless of the device of its trace."""
     return device if device.type == "meta" else torch.device("jax")
 
 
@@ -261,9 +264,7 @@ def constant(tensor: torch.Tensor) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """Returns a result as arrays in the containers of Python; fx has its own, which JAX does not
-    know.
-    """
+    """Returns a result as arrays in Python containers, instead of those of torch.fx."""
     if isinstance(value, torch.Tensor):
         return read(value)
     if isinstance(value, immutable_list):

@@ -42,8 +42,7 @@ def _with_random(nodes: Caller, state: Any, op: Any, *args: Any, **kwargs: Any) 
 
 
 def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
-    """Returns an operator of `torch.library` that writes to its arguments, on copies of what it
-    writes to.
+    """Calls an operator of `torch.library` that writes to its arguments, on copies of these.
 
     It gives the operator's results and the copies.
     """
@@ -58,7 +57,7 @@ def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
 
 
 def _copied(base: torch.Tensor) -> torch.Tensor:
-    """Returns a copy that views by sizes, strides and an offset find as they find the tensor."""
+    """Returns a copy with the same storage layout, for views by sizes, strides and offset."""
     if base.storage_offset():
         return clone_preserve_strides(base)
     stride = base.stride()

@@ -1,4 +1,4 @@
-"""A process becomes one of several that compute together."""
+"""Joins a process to others that compute together."""
 
 import os
 import socket

@@ -1,4 +1,4 @@
-"""What the public functions take: another kind of argument is refused by name."""
+"""Checks of the public functions' arguments."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ _A_SPEC = (
 
 
 def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
-    """Raise TypeError for what is no tensor, ValueError for a tensor that cannot be meant.
+    """Raise TypeError for a value that is not a tensor, ValueError for an unsuitable tensor.
 
     Args:
         function: the name of the public function.
         value: its argument.
-        on_device: whether it has to be on the device "jax"; else it has to have values.
+        on_device: whether it has to be on the device "jax"; otherwise it has to have values.
     """
     if not isinstance(value, torch.Tensor):
         of_module = isinstance(value, Module) and function == "shard"
@@ -46,14 +46,14 @@ def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
 
 
 def check_module(function: str, value: Any) -> None:
-    """Raise TypeError for what is no module."""
+    """Raise TypeError for a value that is not a module."""
     if not isinstance(value, Module):
         hint = ": use shard for a tensor" if isinstance(value, torch.Tensor) else ""
         raise TypeError(f"calque.sharding.{function} expects a module, not {_said(value)}{hint}")
 
 
 def check_plan(plan: Any) -> None:
-    """Raise TypeError for what is no mapping of patterns to specs."""
+    """Raise TypeError for a value that is not a mapping of patterns to specs."""
     if not isinstance(plan, Mapping):
         raise TypeError(
             "a plan must be a dict from name patterns to specs, such as {'*.weight': P('dp')}, "
@@ -66,7 +66,7 @@ def check_plan(plan: Any) -> None:
 
 
 def check_mesh(value: Any) -> None:
-    """Raise TypeError for what is neither a mesh of JAX's nor None."""
+    """Raise TypeError for a value that is neither a JAX mesh nor None."""
     if value is None or isinstance(value, Mesh | AbstractMesh):
         return
     hint = ""
@@ -79,13 +79,13 @@ def check_mesh(value: Any) -> None:
 
 
 def check_spec(value: Any, where: str = "") -> None:
-    """Raise ValueError for what does not say how a tensor is split."""
+    """Raise ValueError for a value that is not a spec."""
     if not (isinstance(value, PartitionSpec | NamedSharding) or callable(value)):
         raise ValueError(f"{where}{value!r} is not a spec: {_A_SPEC}")
 
 
 def check_entries(spec: PartitionSpec) -> None:
-    """Raise ValueError where an entry is neither None nor the names of axes."""
+    """Raise ValueError for an entry that is neither None nor the names of axes."""
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             raise ValueError(
@@ -98,7 +98,7 @@ def check_entries(spec: PartitionSpec) -> None:
 
 
 def check_axes(axes: Sequence[Any]) -> None:
-    """Raise TypeError where names of axes are no strings, ValueError where there are none."""
+    """Raise TypeError if names of axes are not strings, ValueError if there are none."""
     if not axes:
         raise ValueError("along expects the names of one or more mesh axes: along('dp')")
     for axis in axes:
@@ -121,7 +121,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def devices_of(devices: Any) -> list[Any]:
-    """Returns the devices for a mesh; all if none are given.
+    """Returns the devices for a mesh; by default all.
 
     Raises:
         TypeError: they are not devices of JAX.
@@ -142,7 +142,7 @@ def devices_of(devices: Any) -> list[Any]:
 
 
 def check_batches(value: Any) -> None:
-    """Raise TypeError for what gives no batches."""
+    """Raise TypeError for a value that is not an iterable of batches."""
     if isinstance(value, torch.Tensor):
         raise TypeError("calque.sharding.loader expects batches, not one tensor: loader([tensor])")
     if not isinstance(value, Iterable):
@@ -153,7 +153,7 @@ def check_batches(value: Any) -> None:
 
 
 def check_countable(value: Any) -> None:
-    """Raise TypeError for what has no tensors."""
+    """Raise TypeError for a value that cannot contain tensors."""
     if isinstance(value, int | float | str | bytes) or value is None:
         raise TypeError(
             "calque.sharding.memory expects modules, optimizers, tensors or containers of them, "

@@ -1,4 +1,4 @@
-"""A module made on "meta" gets its memory on the mesh, and its first values there."""
+"""Gives a module created on "meta" its memory and initial values on the mesh."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -110,7 +110,7 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
 
 
 def _made(place: Place) -> torch.Tensor:
-    """Returns the stand-in for a tensor: zeros if it was on "meta"."""
+    """Returns the replacement for a tensor: zeros if it was on "meta"."""
     tensor = place.tensor
     if tensor.device.type == "jax":
         shard(tensor.detach(), place.sharding)

@@ -1,4 +1,4 @@
-"""Meshes, and which dimensions of a tensor are split over which of their axes."""
+"""Meshes, and how dimensions of tensors are split over their axes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -71,7 +71,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
 
 
 def mesh_or_latest(given: Mesh | None) -> Mesh:
-    """Returns the mesh that is given, or the one made last.
+    """Returns the given mesh, or the one created last.
 
     Raises:
         TypeError: it is no mesh of JAX's.
@@ -135,7 +135,7 @@ def size_of(mesh: Any, axis: str) -> int:
 
 
 def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedSharding:
-    """Returns the sharding that a spec means for a shape.
+    """Returns the sharding of a spec for a shape.
 
     Raises:
         ValueError: the spec has more entries than the shape has dimensions, names axes that the
@@ -160,7 +160,7 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
 
 
 def _shortest(spec: PartitionSpec) -> PartitionSpec:
-    """Returns the spec as JAX itself writes it, so that one placement has one name."""
+    """Returns the spec in JAX's normal form, so that equal placements have equal specs."""
     entries = list(spec)
     while entries and entries[-1] in (None, ()):
         entries.pop()

@@ -1,4 +1,4 @@
-"""JAX's devices and meshes in pickles: a device is written down by its number.
+"""Pickles JAX's devices and meshes, with devices as numbers.
 
 JAX refuses to pickle a device, and so meshes, shardings, placements and whatever object keeps one.
 """
@@ -11,7 +11,7 @@ from jax.sharding import Mesh
 
 
 def install() -> None:
-    """Have pickles and copies take devices and meshes (a second call does nothing)."""
+    """Make devices and meshes picklable and copyable (a second call does nothing)."""
     copyreg.pickle(jax.Device, lambda device: (device_of, (device.platform, device.id)))
     copyreg.pickle(Mesh, _reduced)
 

@@ -11,7 +11,9 @@ Box = tuple[tuple[int, int], ...]
 
 
 def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
-    """Returns the parts, each by where it starts and ends in each dimension, and who holds it."""
+    """Returns the parts: where each starts and ends in each dimension, and which devices hold
+    it.
+    """
     found: dict[Box, list[int]] = defaultdict(list)
     for device, index in sharding.devices_indices_map(shape).items():
         slices = index if index is not None else ()

@@ -145,5 +145,5 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
 
 
 def covers(cell: Cell, tensor: Tensor) -> bool:
-    """Returns True if a tensor shows the whole of its storage, dimension by dimension."""
+    """Returns True if a tensor covers its storage, dimension by dimension."""
     return not cell.viewed or is_whole(cell, tensor)

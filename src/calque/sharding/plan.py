@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Module)
 
 
 class Place(NamedTuple):
-    """Where a parameter or a buffer is to be.
+    """The intended placement of a parameter or buffer.
 
     Attributes:
         tensor: the tensor.
@@ -79,7 +79,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
 
 
 def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
-    """Returns where each parameter and buffer is to be.
+    """Returns the intended placement of each parameter and buffer.
 
     Raises:
         ValueError: a pattern fits no name, or a spec does not fit its tensor.

@@ -1,4 +1,4 @@
-"""Programs in several processes: joining these, and reading what is spread over them."""
+"""Programs in several processes: joining them, and reading tensors that are spread over them."""
 
 from functools import lru_cache
 from typing import Any

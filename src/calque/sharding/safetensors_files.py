@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 
 @dataclasses.dataclass(frozen=True)
 class BoxIndex(MetadataIndex):
-    """A part of a tensor that several devices of a process hold together.
+    """A part of a tensor that is split over several devices of a process.
 
     Attributes:
         sizes: of the part, which begins at the offset.
@@ -27,7 +27,7 @@ class BoxIndex(MetadataIndex):
 
 
 def install() -> None:
-    """Have the writer join the parts of a process."""
+    """Make the writer join the parts of a process."""
     theirs = HuggingFaceStorageWriter.prepare_local_plan
 
     @functools.wraps(theirs)
@@ -57,7 +57,7 @@ def _joined(plan: SavePlan, distributed: bool) -> SavePlan:
 
 
 def _box(name: str, parts: list[WriteItem]) -> WriteItem:
-    """One item for several parts that fill a box."""
+    """Returns one item for several parts that form a block."""
     chunks: list[Any] = [item.tensor_data.chunk for item in parts]  # type: ignore[union-attr]
     ends = [[o + s for o, s in zip(c.offsets, c.sizes, strict=True)] for c in chunks]
     begin = [min(column) for column in zip(*(c.offsets for c in chunks), strict=True)]

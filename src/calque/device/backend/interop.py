@@ -1,7 +1,7 @@
 """Tensors to `jax.Array`s and back, and DLPack.
 
-A `jax.Array` never changes; a tensor may. Where both would stand on the same memory the caller has
-to ask for it (`copy=False`), and must not write to the tensor afterwards.
+A `jax.Array` never changes; a tensor may. To share memory between both, pass `copy=False`, and do
+not write to the tensor afterwards.
 """
 
 import functools
@@ -21,7 +21,7 @@ from calque.device.runtime.dtypes import to_torch as torch_dtype
 
 
 def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
-    """Returns the value of a tensor as a `jax.Array` of the same shape and dtype.
+    """Converts a tensor to a `jax.Array` of the same shape and dtype.
 
     For a tensor on the device, this is the array in its storage, without a copy. Later writes to
     the tensor replace that array, so they do not change the result. The result is detached from
@@ -66,7 +66,7 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
 def to_torch(
     array: Array, device: str | torch.device = "jax", *, copy: bool = True
 ) -> torch.Tensor:
-    """Returns a tensor with the value, shape and dtype of a `jax.Array`.
+    """Converts a `jax.Array` to a tensor of the same shape and dtype.
 
     On the device, the tensor's storage holds the array itself, without a copy. Writes to the
     tensor replace what the storage holds, so they do not change the array.
@@ -99,7 +99,7 @@ def to_torch(
 
 
 def _strong(array: Array) -> Array:
-    """Returns an array that promotes as an array: JAX lets weakly typed ones pass for Python
+    """Returns an array that is not weakly typed: JAX promotes weakly typed ones like Python
     numbers.
     """
     if not getattr(array, "weak_type", False):
@@ -135,8 +135,8 @@ def _dlpack(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns a capsule over a copy: who takes it may write to it. `copy=False` gives the array's
-    own.
+    """Returns a capsule over a copy, because consumers may write to it; `copy=False` shares the
+    array.
     """
     array = _exported(tensor)
     if copy is not False:

@@ -1,4 +1,4 @@
-"""Peaks of memory, and what is free: JAX's figures, or on the CPU those of the system."""
+"""Peak and free memory: JAX's figures, or on the CPU those of the system."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ _PEAK = "peak_bytes_in_use"
 
 
 class _Reset:
-    """The peak of JAX's when a new one was begun."""
+    """JAX's peak at the last reset."""
 
     peak = -1
 
@@ -28,7 +28,7 @@ def peak(stats: Mapping[str, int], in_use: int) -> int:
 
 
 def reset(stats: Mapping[str, int]) -> None:
-    """Begin a new peak."""
+    """Reset the peak."""
     if _PEAK in stats:
         _Reset.peak = stats[_PEAK]
     elif _CLEAR.exists():

@@ -42,7 +42,8 @@ _wording = _Wording()
 
 @contextmanager
 def described_otherwise() -> Iterator[dict[str, Any]]:
-    """A context in which the texts of traced tensors are others than usual, as values may be.
+    """A context manager in which traced tensors print differently, as tensors with other values
+    would.
 
     What a program computes then must not be another one. Gives where such texts are made.
     """
@@ -54,7 +55,7 @@ def described_otherwise() -> Iterator[dict[str, Any]]:
 
 
 def refuse_read(texts: dict[str, Any]) -> None:
-    """Refuse a program that is another one when its texts have other words."""
+    """Refuse a program that depends on the text of its tensors."""
     places = " or ".join(dict.fromkeys(str(origin) for origin in texts.values() if origin))
     raise TraceError(
         f"{places}{': ' if places else ''}the text of a tensor is read, but it has no values "
@@ -64,8 +65,8 @@ def refuse_read(texts: dict[str, Any]) -> None:
 
 
 def _is_traced(tensor: Any) -> bool:
-    """Returns True if the text is to say that: the values are neither there nor assumed by the
-    trace.
+    """Returns True if the text should say that the tensor is traced: its values are neither known
+    nor assumed.
     """
     trace = active.trace
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":
@@ -105,7 +106,7 @@ def _read() -> Exception:
 
 
 def refuse_kept(text: str) -> None:
-    """Refuse text that outlives a trace, if it has that of a traced tensor in it."""
+    """Refuse text that outlives a trace and contains the text of a traced tensor."""
     if _MARK not in text or active.trace is None:
         return
     for shown, origin in active.trace.texts.items():
@@ -119,8 +120,7 @@ def refuse_kept(text: str) -> None:
 
 
 def _with_freed_graph(tensor: Any, text: str) -> str:
-    """Returns the text of a tensor, which PyTorch calls `Error` the graph of that a backward has
-    freed.
+    """Returns the text of a tensor, also if a backward pass has freed its graph.
 
     Such is what a compiled step gives, in which the backward was.
     """
@@ -130,7 +130,7 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
 
 def install() -> None:
-    """Answer for the device's tensors in a trace; all others are shown as ever."""
+    """Print the device's tensors in a trace; others are printed as before."""
     their_str, their_format = torch_internals.tensor_str._str, Tensor.__format__
 
     @functools.wraps(their_str)

@@ -1,4 +1,4 @@
-"""Streams and events of the device: there is one stream, in whose order JAX runs everything.
+"""Streams and events of the device, which has one stream, in JAX's order of execution.
 
 XLA orders programs by the arrays they read, and values that the host gets are awaited. So what
 PyTorch does with streams (checkpoints copy in one of their own) has nothing to wait for.
@@ -78,7 +78,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def current_stream(device: Any = None) -> torch.Stream:
-    """Returns the only stream of the device, as `torch.accelerator.current_stream` gives it."""
+    """Returns the only stream of the device, for `torch.accelerator.current_stream`."""
     return Stream(device)
 
 
@@ -90,7 +90,7 @@ def set_stream(stream: torch.Stream) -> None:
 
 
 def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """A context in which a stream is current: there is one."""
+    """A context manager that sets the current stream, of which there is only one."""
     return nullcontext()
 
 

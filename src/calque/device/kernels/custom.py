@@ -1,4 +1,4 @@
-"""`calque.op`: users' own rules, for operators of `torch.library` or in place of a rule of ours.
+"""`calque.op`: rules of users, for operators of `torch.library` or to replace a rule.
 
 An operator without a formula for its gradient gets one from `jax.vjp` of its rule. The gradient is
 an operator of PyTorch too, so that autograd, `calque.jit` and `torch.compile` see through it; it
@@ -115,7 +115,7 @@ def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool
 
 
 def _checked(function: Any, schema: Schema, n_written: int) -> Any:
-    """Returns the rule, which gives what the operator's schema says or raises."""
+    """Wraps the rule so that results which do not fit the operator's schema raise."""
     kinds = [str(r.real_type) for r in schema.returns if r.alias_info is None]
     wanted = [kind.startswith("List") for kind in kinds] + [False] * n_written
     named = ", ".join([*kinds, *["Tensor"] * n_written])
@@ -193,7 +193,7 @@ def bind(rule: Rule) -> None:
 
 
 def _fake(rule: Rule) -> None:
-    """Give an operator that has no fake kernel one that asks the rule for shapes and dtypes."""
+    """Give an operator without a fake kernel one that gets shapes and dtypes from the rule."""
     definition = OPDEFS.get(rule.name)
     known = fake_registry.find(rule.name).fake_impl.kernel is not None
     if definition is not None:
@@ -243,7 +243,7 @@ def _differentiate(rule: Rule) -> None:
 
 
 def _renew_gradients(name: str) -> None:
-    """The operator had another rule, which its gradient, and that one's, were found from."""
+    """Rebind gradients that were derived from an operator's previous rule."""
     while name in _with_gradient:
         _bind_gradient(name)
         name = _full(name)
@@ -306,7 +306,7 @@ def _spelled(kind: str) -> str:
 
 @functools.cache
 def _gradient(name: str) -> Any:
-    """Returns the operator that gives the gradients of the tensors among another's arguments.
+    """Returns the operator that computes the gradients of another operator's arguments.
 
     It takes the operator's own arguments, the gradients of the results, and which leaves of the
     arguments are wanted.
@@ -335,7 +335,7 @@ def _parameters_of_gradient(name: str) -> dict[str, str]:
 
 
 def _bind_gradient(name: str) -> None:
-    """Give the operator of `_gradient` its rule: the gradient of the rule that `name` has now."""
+    """Bind the operator of `_gradient` to the gradient of the current rule of `name`."""
     function = RULES[name].function
 
     def run(*args: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""Warn of a line whose tensors have another length at each turn: each length is compiled.
+"""Warns about lines whose tensors have a new length each time, all of which are compiled.
 
 What counts is that the same operator is compiled at the same line of the user's for shapes that
 differ in one length alone, wherever that length stands in them. Layers of different widths, which
@@ -37,7 +37,7 @@ _lines = _Lines()
 
 
 def note(name: str, shapes: Shapes) -> None:
-    """An operator is about to be compiled.
+    """Note that an operator is about to be compiled.
 
     Args:
         name: the operator's.

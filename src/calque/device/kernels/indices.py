@@ -47,7 +47,7 @@ def _on_device(index: Tensor | None) -> Tensor | None:
 
 
 def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> list[Tensor]:
-    """Returns the index tensors a mask stands for, one for each of its axes."""
+    """Returns the index tensors that a mask represents, one for each of its axes."""
     check_mask(tuple(self.shape), dim, tuple(mask.shape))
     array = read(mask)
     if implied is not None and mask.ndim:
@@ -124,7 +124,7 @@ def _is_mask(index: Tensor | None) -> bool:
 
 
 def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
-    """Raise IndexError for an index out of range, where the values are at hand."""
+    """Raise IndexError for an index out of range, if the values are known."""
     if not trace_checks.looking() or len(indices) > self.ndim:
         return
     for dim, index in enumerate(indices):
@@ -153,7 +153,7 @@ def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """Returns a masked read by the host: each new number of elements would cost a new
+    """Runs a masked read on the host, because each new number of elements would need an
     executable.
     """
     if len(indices) > self.ndim or self.numel() == 0:
@@ -173,7 +173,7 @@ def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | No
 
 
 def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
-    """Returns True if the rule can write through the mask as it is (see `ops.scatter`)."""
+    """Returns True if the rule can write through the mask directly (see `ops.scatter`)."""
     present = [i for i in indices if i is not None]
     if len(present) != 1 or not _is_mask(present[0]):
         return False

@@ -1,4 +1,6 @@
-"""What the backward of a JAX function needs of its forward: residuals, and a pullback over them."""
+"""What the backward of a JAX function needs from its forward: residuals, and a pullback over
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ def is_none(value: Any) -> bool:
 
 
 def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
-    """`jax.vjp` with respect to the leaves of the arguments that are wanted."""
+    """`jax.vjp` with respect to the wanted leaves of the arguments."""
     leaves, tree = jax.tree.flatten(list(args), is_leaf=is_none)
 
     def of(*values: Array) -> Any:
@@ -35,7 +37,7 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """Returns an incoming gradient as JAX takes it: zeros for none, float0 for integers, or
+    """Returns an incoming gradient in JAX's form: zeros for None, float0 for integers,
     conjugated.
     """
     if not jnp.issubdtype(result.dtype, jnp.inexact):
@@ -47,7 +49,7 @@ def cotangent(result: Any, gradient: Array | None) -> Any:
 
 
 def conjugated(gradients: Sequence[Array]) -> list[Array]:
-    """Returns the gradients that JAX has computed, as PyTorch has those of complex numbers."""
+    """Returns JAX's gradients in PyTorch's convention for complex numbers."""
     return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
 
 
@@ -58,7 +60,7 @@ def _form(result: Array) -> jax.ShapeDtypeStruct:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Pullback:
-    """The values that a forward leaves to its backward.
+    """The values that a forward pass saves for its backward pass.
 
     Attributes:
         residuals: the arrays of the pullback that are no arguments of the function.
@@ -74,7 +76,7 @@ class Pullback:
 
     @classmethod
     def of(cls, pull: Any, arguments: Sequence[Any], results: Sequence[Array] = ()) -> "Pullback":
-        """Returns what a function that `jax.vjp` has returned consists of.
+        """Returns the parts of a function that `jax.vjp` has returned.
 
         Args:
             pull: the function.
@@ -94,7 +96,7 @@ class Pullback:
         return jax.tree.unflatten(self.tree, arrays)
 
     def tree_flatten(self) -> Any:
-        """Returns the residuals, and all else."""
+        """Returns the residuals, and everything else."""
         return self.residuals, (self.tree, self.places, self.results)
 
     @classmethod

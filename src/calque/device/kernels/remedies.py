@@ -1,4 +1,4 @@
-"""Remedies: what to write instead where a trace is asked for a value that it does not have.
+"""Remedies: what to write instead of code that needs a value in a trace.
 
 The same look at a value has another way out in a `while`, in an `if`, in a line that logs a loss
 and in a copy to the CPU. Which it is, is read off the source of the line that asks.
@@ -40,7 +40,7 @@ def of_copy(frame: FrameType) -> str:
 
 
 def of_number(frame: FrameType) -> str:
-    """Returns the remedy for a number or a truth that Python asks for."""
+    """Returns the remedy for a number or truth value that Python needs."""
     loop = while_loop(frame)
     if loop is not None:
         return _LOOP.format(textwrap.indent(loop.remedy, "    "))
@@ -54,7 +54,7 @@ def of_number(frame: FrameType) -> str:
 
 
 def _around(frame: FrameType) -> list[ast.AST]:
-    """Returns the pieces of syntax around the instruction that runs, the innermost last."""
+    """Returns the syntax nodes around the running instruction, the innermost last."""
     found = running(frame)
     if found is None:
         return []
@@ -71,7 +71,7 @@ def _encloses(node: ast.AST, place: Place) -> bool:
 
 
 def _decides(node: ast.AST, frame: FrameType) -> bool:
-    """Returns True if what runs is what a statement or expression decides by."""
+    """Returns True if the running instruction is the condition of a statement or expression."""
     condition = getattr(node, "test", node)
     found = running(frame)
     assert found is not None
@@ -79,7 +79,7 @@ def _decides(node: ast.AST, frame: FrameType) -> bool:
 
 
 def _called(frame: FrameType) -> list[str]:
-    """Returns the names of what is called by the instruction that runs, and around it."""
+    """Returns the names of the functions called by the running instruction and around it."""
     calls = [node.func for node in _around(frame) if isinstance(node, ast.Call)]
     return [_name(function) for function in reversed(calls)]
 

@@ -1,4 +1,4 @@
-"""Where the arrays of a call's tensors and numbers go in its executable.
+"""Maps a call's tensors and numbers to the arguments of its executable.
 
 The executable of a call takes the array behind each tensor. Where the tensor is another view of it,
 the view is taken inside of the executable, so that `x.t() + 1` or `x[3] * 2` is one XLA call. Where
@@ -21,7 +21,7 @@ from calque.device.runtime.dtypes import TO_NUMPY
 
 
 class Slot:
-    """An array as it is."""
+    """A whole array."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ SLOT = Slot()
 
 
 class Viewed(Slot):
-    """A view of an array: the array, and then where the view starts along some of its axes."""
+    """A view of an array: the array, followed by the start of the view along some axes."""
 
     __slots__ = ("__weakref__", "plan")
 
@@ -55,7 +55,7 @@ _VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
 
 
 def _viewed(plan: Plan) -> Viewed:
-    """Returns the one slot of a plan, as long as anything holds it: executables are kept by
+    """Returns the shared slot of a plan while it is alive, because executables are kept by
     identity.
     """
     found = _VIEWED.get(plan)
@@ -72,8 +72,7 @@ def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
 
 
 def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
-    """Returns the slot of a tensor that is not the whole of its cell's array; its arrays are
-    appended.
+    """Returns the slot of a tensor that is only part of its cell's array, and appends its arrays.
 
     None, and nothing appended, for a tensor of no elements or of another dtype than the array, and
     for PyTorch's lazy conjugates and negatives.

@@ -1,4 +1,4 @@
-"""Sparse tensors, which the device does not have: whatever is asked of one says so.
+"""Refuses sparse tensors, which the device does not support.
 
 PyTorch makes some of them without asking a device, and keys of its own stand for their operators.
 """
@@ -24,7 +24,7 @@ def refuse(op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
 
 
 def check_dense(op: OpOverload, results: Any) -> None:
-    """Raise UnsupportedOpError where an operator's CPU kernel gives a sparse tensor."""
+    """Raise UnsupportedOpError if an operator's CPU kernel returns a sparse tensor."""
     for result in tree_leaves(results):
         if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
             refuse(op)

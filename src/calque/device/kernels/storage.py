@@ -1,4 +1,4 @@
-"""`torch.UntypedStorage` on the device: its bytes, without the pointer that it has not got.
+"""`torch.UntypedStorage` on the device, which has bytes but no pointer.
 
 PyTorch's own methods read a storage through its data pointer, which is null here. Those below are
 put in front of them; on every other device they call PyTorch's.
@@ -36,7 +36,7 @@ _SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
 
 
 class _Emptied(NamedTuple):
-    """What the array of a spread storage was before `resize_(0)`."""
+    """The shape and placement of a spread storage before `resize_(0)`."""
 
     shape: geometry.Ints
     dtype: Any
@@ -132,8 +132,8 @@ def _nbytes(self: Storage) -> int | torch.SymInt:
 
 
 def _identity(self: Storage) -> int:
-    """Returns a number that only this storage has, as `torch.load` and others tell shared weights
-    by it.
+    """Returns a unique number of this storage, by which `torch.load` and others recognize shared
+    weights.
 
     It is no address: nothing can be read there.
     """
@@ -141,7 +141,7 @@ def _identity(self: Storage) -> int:
 
 
 def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor], int]:
-    """`Tensor.data_ptr`, which on the device gives where a tensor begins, as of `_identity`."""
+    """`Tensor.data_ptr`, which on the device is the tensor's offset added to `_identity`."""
 
     @functools.wraps(data_ptr)
     def method(self: torch.Tensor) -> int:
@@ -335,7 +335,7 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
 
 
 def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
-    """TorchScript's save: it is C++, which asks each storage for its size."""
+    """Wraps TorchScript's save, whose C++ code reads the size of each storage."""
 
     @functools.wraps(save)
     def method(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
@@ -348,7 +348,7 @@ def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Put the methods in front of PyTorch's."""
+    """Patch PyTorch's methods."""
     for script in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
         for name in ("save", "save_to_buffer"):
             setattr(script, name, _sized(getattr(script, name)))

@@ -31,8 +31,7 @@ def _overload(name: str) -> OpOverload:
 
 @cache
 def changes_geometry(op: Any) -> bool:
-    """Returns True if an operator gives its argument another geometry in place, as PyTorch's tags
-    tell.
+    """Returns True if an operator changes its argument's geometry in place, by PyTorch's tags.
 
     Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
     """
@@ -48,9 +47,7 @@ def _gives_views(schema: Any) -> bool:
 
 
 def _left_to_devices() -> list[str]:
-    """Returns the operators that give a view, and of which PyTorch has no kernel for all
-    devices.
-    """
+    """Returns the view operators without a PyTorch kernel for all devices."""
     of = torch_c.dispatch_get_registrations_for_dispatch_key
     made = set(of("Meta")).difference(
         of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
@@ -78,7 +75,7 @@ def _moved_in_place() -> list[str]:
 def as_strided(
     tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """Returns a view of the tensor's storage; raises RuntimeError where it would leave the
+    """Returns a view of the tensor's storage; raises RuntimeError if it would exceed the
     storage.
     """
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
@@ -108,7 +105,7 @@ def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
 
 
 def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
-    """`_unsafe_view`, whose own kernel makes an alias without telling the device."""
+    """`_unsafe_view`, whose PyTorch kernel creates an alias without the device."""
     return alias(aten.view.default, tensor, size)
 
 
@@ -136,7 +133,9 @@ def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
 def new_zeros_with_same_feature_meta(
     self: torch.Tensor, other: torch.Tensor, **kwargs: Any
 ) -> torch.Tensor:
-    """Zeros that lie in memory as `other` does: PyTorch's own, which reads its storage's size."""
+    """Zeros with the memory layout of `other`, by PyTorch's kernel, which reads its storage's
+    size.
+    """
     share(other)
     return aten._new_zeros_with_same_feature_meta.default.redispatch(
         _COMPOSITE, self, other, **kwargs

@@ -1,4 +1,4 @@
-"""Cells: what a storage of the device holds, and how tensors read and write it.
+"""Cells: the contents of the device's storages, and how tensors read and write them.
 
 The cell of a tensor is an attribute of its `UntypedStorage`, which PyTorch keeps alive with the
 storage and shares through every alias made in C++ (`detach`, `.data`, saved tensors, parameters).
@@ -117,7 +117,7 @@ regeometries: _Regeometries = _Regeometries()
 
 
 class x64:
-    """A context in which JAX has 64-bit types, on this thread and nowhere else.
+    """A context manager in which JAX has 64-bit types, in this thread only.
 
     No exception of another thread comes between the switch and the note of what was there before.
     The interpreter looks for those after a call, and where a function is entered, but not where an
@@ -162,7 +162,7 @@ def cell_of(tensor: torch.Tensor) -> Cell:
 
 
 def other_device(tensor: torch.Tensor) -> str:
-    """Returns the remedy for a tensor of another device among those of this one."""
+    """Returns the remedy for a tensor on another device among those of this one."""
     where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
     return (
         f"The tensor of shape {tuple(tensor.shape)} on {where} has to be moved to the jax "
@@ -188,7 +188,7 @@ def view_of(tensor: torch.Tensor) -> View:
 
 
 def current(cell: Cell) -> Array:
-    """Returns the array of a cell, as the running trace has it if there is one."""
+    """Returns the array of a cell; inside a trace, the traced array."""
     trace = active.trace
     return cell.array if trace is None else trace.read(cell)
 
@@ -203,7 +203,7 @@ def replace(cell: Cell, array: Array) -> None:
 
 
 def swap(cell: Cell, before: Array, array: Array) -> bool:
-    """Give a cell the array that was computed from another one, if it still holds that one.
+    """Replace a cell's array by one computed from it, if it still holds the old one.
 
     Threads may write different elements of a storage at once. What one of them computes from the
     array that it read lacks what another has written since: then it has to compute again.
@@ -262,7 +262,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
-    """Between what a tensor says and what its memory holds: its conjugate and negative bits."""
+    """Converts between a tensor's values and its memory, by its conjugate and negative bits."""
     if tensor.is_conj():
         array = jnp.conj(array)
     return -array if tensor.is_neg() else array
@@ -297,7 +297,7 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 
 def check_writable(tensor: torch.Tensor, is_read: bool = False) -> None:
-    """Raise RuntimeError where a write would hit one element through two indices.
+    """Raise RuntimeError if a write would reach one element through two indices.
 
     PyTorch only looks for repeated axes. Through overlapping windows it writes several times.
 

@@ -1,4 +1,4 @@
-"""Sizes, strides and offsets: what they say of each other, and of the order in memory.
+"""Sizes, strides and offsets, and the order of elements in memory.
 
 A storage's memory is never laid out: it is a JAX array together with the strides that PyTorch
 believes it has (`Layout`). Views of it are read and written by `view_access`.
@@ -36,7 +36,7 @@ class Layout(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of elements in the memory, with its holes."""
+        """The number of elements in the memory, including gaps."""
         return extent(self.shape, self.stride)
 
 
@@ -74,7 +74,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=8192)
 def permutation(shape: Ints, stride: Ints) -> Ints | None:
-    """Returns the axes in the order in which they lie in memory, the outermost first.
+    """Returns the axes in memory order, the outermost first.
 
     None where that is their own order, and where strides leave holes or overlap.
     """
@@ -115,7 +115,7 @@ def repeated(view: View) -> list[int]:
 
 @lru_cache(maxsize=1024)
 def meets_itself(view: View) -> bool:
-    """Returns True if two elements of the view are one place in memory.
+    """Returns True if two elements of the view overlap in memory.
 
     >>> meets_itself(View((2, 3), (1, 1), 0)), meets_itself(View((2, 2), (3, 2), 0))
     (True, False)
@@ -128,7 +128,7 @@ def meets_itself(view: View) -> bool:
 
 
 def memory(array: Array, layout: Layout) -> Array:
-    """Returns the array's elements in the order of the memory, as one axis; zeros in its holes."""
+    """Returns the array's elements in memory order, as one axis, with zeros in gaps."""
     flat = jnp.transpose(array, memory_order(layout))
     if is_dense(*layout):
         return flat.reshape(-1)

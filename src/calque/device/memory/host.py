@@ -1,4 +1,4 @@
-"""Tensors that are not the device's, where an operator of the device meets them."""
+"""CPU tensors among the arguments of the device's operators."""
 
 from functools import cache
 from typing import Any
@@ -26,7 +26,8 @@ _empty = torch.empty  # which a trace may replace
 
 
 def array_of(tensor: Tensor) -> Array:
-    """Returns the array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+    """Returns the array of a tensor argument; 0-d CPU tensors are accepted, as PyTorch does for
+    CUDA.
 
     Raises:
         RuntimeError: the tensor is on another device.
@@ -75,7 +76,7 @@ def _default_place() -> tuple[Any, list[Any]]:
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
-    """Returns a CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own.
+    """Returns a CPU tensor's memory as a NumPy array, also for bfloat16 and fp8.
 
     By DLPack: `tensor.numpy()` would keep PyTorch from resizing the tensor ever after.
     """
@@ -90,7 +91,7 @@ def host_view(tensor: Tensor) -> np.ndarray:
 
 
 def host_tensor(array: Any) -> Tensor:
-    """Returns the elements of an array as a CPU tensor with memory of its own.
+    """Returns the elements of an array as a CPU tensor with its own memory.
 
     The memory is PyTorch's, not NumPy's: it can be resized, and is aligned as some of PyTorch's
     kernels take for granted.
@@ -116,7 +117,7 @@ def _of_numpy(values: np.ndarray) -> Tensor:
 
 
 def check_device(device: torch.device | None) -> None:
-    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    """Raise RuntimeError for a device index other than 0."""
     if device is not None and device.index:
         raise RuntimeError(
             f"there is no device {device}: the jax device has only index 0 (use a mesh to spread "

@@ -1,4 +1,4 @@
-"""The shapes and dtypes of some tensors as one array of a fixed size, which a program can give."""
+"""The shapes and dtypes of tensors as one array of a fixed size, which a program can return."""
 
 from typing import Any
 
@@ -31,7 +31,7 @@ def shapes_of(results: Any) -> np.ndarray:
 
 
 def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
-    """Tensors of no values of the shapes and dtypes described."""
+    """Returns tensors without values, of the described shapes and dtypes."""
     words = iter(description.tolist())
     tensors = []
     while dtype := next(words, 0):
@@ -41,7 +41,7 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
 
 
 def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the elements in another shape: of a program that was made for it, and will be
+    """Returns the elements in another shape, for the results of a program that will be
     discarded.
     """
     if values.shape == shape:

@@ -1,4 +1,4 @@
-"""Checks that values which each process supplies are the same in all processes.
+"""Checks that values supplied by each process are the same in all processes.
 
 A value that every process holds (a parameter before it is spread, a number, the random state) is
 one value of the program. JAX takes each process's own and does not look; here their digests are
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 
 class DisagreementError(RuntimeError):
-    """Processes have different values for what is one value of the program."""
+    """Processes have different values for a single value of the program."""
 
 
 class _Names(threading.local):
@@ -32,7 +32,7 @@ _names = _Names()
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """A context whose values are called by a name in errors, as that of a parameter."""
+    """A context manager that sets the name of values in errors, such as that of a parameter."""
     previous, _names.current = _names.current, name
     try:
         yield
@@ -46,7 +46,7 @@ def spans(placement: Sharding) -> bool:
 
 
 def spread_out(values: Any, placement: Sharding) -> jax.Array:
-    """Values that each process has, as one array over the devices of several.
+    """Returns values of each process as one array over the devices of several.
 
     Args:
         values: an array of this process, or of numpy.
@@ -61,7 +61,7 @@ def spread_out(values: Any, placement: Sharding) -> jax.Array:
 
 
 def check(host: np.ndarray, placement: Sharding) -> None:
-    """Raise DisagreementError where the processes of a placement have different values."""
+    """Raise DisagreementError if the processes of a placement have different values."""
     check_all([host], placement)
 
 
@@ -87,7 +87,7 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
 
 
 def check_program(name: str, digest: bytes, placement: Sharding) -> None:
-    """Raise DisagreementError where the processes of a placement compiled different programs.
+    """Raise DisagreementError if the processes of a placement compiled different programs.
 
     Args:
         name: of the program.
@@ -123,7 +123,7 @@ def _whole(placement: NamedSharding) -> Any:
 
 
 def check_shapes(host: np.ndarray) -> None:
-    """Raise DisagreementError where the processes bring parts of different shapes or dtypes."""
+    """Raise DisagreementError if the processes bring parts of different shapes or dtypes."""
     mine = np.frombuffer(repr((host.shape, host.dtype.str)).encode().ljust(128)[:128], np.uint8)
     everyone = process_allgather(mine)
     if _others(everyone):

@@ -1,4 +1,4 @@
-"""The dtypes of the device: PyTorch's, JAX's, and which is which."""
+"""The dtypes of the device, and the mapping between PyTorch's and JAX's."""
 
 import ml_dtypes
 import numpy as np

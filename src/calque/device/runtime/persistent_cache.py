@@ -1,4 +1,4 @@
-"""Compiled programs outlive the process: where they are kept, and who decides that.
+"""Keeps compiled programs for the next process.
 
 JAX has a persistent cache, switched off until somebody names a folder. calque names one, below the
 user's folder of caches, unless JAX was told one, and lets it keep small programs, too: an eager
@@ -86,7 +86,7 @@ def compilation_cache(
 
 
 def install() -> None:
-    """Switch the cache on, as the environment says."""
+    """Turn the cache on, according to the environment."""
     _settings.others = jax_cache.get_file_cache
     jax_cache.get_file_cache = _opened
     asked = os.environ.get(VARIABLE)
@@ -121,7 +121,7 @@ def _use(directory: Path | None, most: int) -> None:
 
 
 def _opened(path: str) -> Any:
-    """Returns the object through which JAX reads and writes a folder, made at its first use."""
+    """Returns the object through which JAX accesses a folder, created at its first use."""
     if _settings.folder is not None and Path(path) == _settings.folder:
         return Store(_settings.folder, _settings.most), path
     if _settings.folder is not None and getattr(jax.config, _SHORTEST) == 0.0:
@@ -130,7 +130,7 @@ def _opened(path: str) -> Any:
 
 
 def _usual() -> Path | None:
-    """Returns the user's folder for what can be made again; None where there is no home."""
+    """Returns the user's cache folder; None without a home directory."""
     import platformdirs
 
     folder = Path(platformdirs.user_cache_dir("calque", appauthor=False))
@@ -138,7 +138,7 @@ def _usual() -> Path | None:
 
 
 def _unusable(folder: Path) -> str | None:
-    """Why a folder is not to be used, if that is so."""
+    """Returns why a folder cannot be used; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
@@ -153,9 +153,7 @@ def _unusable(folder: Path) -> str | None:
 
 @cache
 def _here() -> str:
-    """Returns a name for this release of JAX on this kind of processor, whose programs fit no
-    other.
-    """
+    """Returns a name for this release of JAX and kind of processor, on which programs depend."""
     parts = [jax.__version__, jaxlib.__version__, platform.machine(), platform.system()]
     try:
         with open("/proc/cpuinfo") as file:

@@ -1,4 +1,4 @@
-"""Give a program the memory of the arrays that it replaces, where nobody else holds them."""
+"""Donates arrays that a program replaces, if nothing else refers to them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -21,7 +21,7 @@ def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]
 def protect(
     arrays: list[Array], donated: Sequence[int], pick: Callable[..., tuple[Array, ...]]
 ) -> None:
-    """Replace those arguments that are to be donated, and that somebody else holds, by copies.
+    """Replace donated arguments that something else refers to with copies.
 
     A clone, a view's base or a user of `calque.to_jax` may stand on the same array.
 

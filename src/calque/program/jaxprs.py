@@ -1,4 +1,4 @@
-"""Surgery on jaxprs: drop what the outputs do not need, cut a forward from its backward."""
+"""Transformations of jaxprs: removing dead code, splitting forward and backward."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple

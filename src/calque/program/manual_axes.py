@@ -1,4 +1,4 @@
-"""Programs within `jax.shard_map`, where the types of values say which mesh axes they vary over.
+"""Programs within `jax.shard_map`, where types include the mesh axes over which values vary.
 
 A jaxpr that was traced elsewhere knows of no such axes, and the programs inside of it (of `jit`, of
 loops, of branches) have types that would drop them. So it is traced again, all of its values
@@ -28,7 +28,7 @@ def axes_of(arrays: Sequence[Any]) -> frozenset[str]:
 
 
 def varying(array: Any, axes: frozenset[str]) -> Any:
-    """Returns the array as one that varies over these axes at least."""
+    """Returns the array as varying over at least these axes."""
     missing = tuple(sorted(axes - _axes(array)))
     return lax.pcast(array, missing, to="varying") if missing else array
 
@@ -79,7 +79,7 @@ class _Run:
         return found if eqn.primitive.multiple_results else [found]
 
     def _custom_jvp(self, params: dict[str, Any]) -> Callable[..., list[Any]]:
-        """Returns a function with a derivative of its own, with both."""
+        """Runs a function with a custom derivative, preserving both."""
         function = jax.custom_jvp(self._function(params["call_jaxpr"]))
 
         @function.defjvp

@@ -1,4 +1,5 @@
-"""Arrays that lie on other devices than a program's: they come over, and what is written goes back.
+"""Arrays on devices other than a program's: they are moved there, and written values are moved
+back.
 
 A program runs on the devices of one mesh. Storages on other devices keep their placements, as
 those that the program shares its devices with do.
@@ -50,8 +51,7 @@ def _constraints_of_results(jaxpr: Any) -> list[Sharding | None]:
 
 
 def on_one_mesh(closed: ClosedJaxpr, whole: Sharding | None) -> ClosedJaxpr:
-    """Returns the program without constraints to other devices, which JAX refuses: whole on each
-    device.
+    """Returns the program without constraints to other devices, which JAX refuses.
 
     Args:
         closed: the program.
@@ -78,7 +78,7 @@ def _rewritten(jaxpr: Any, whole: Sharding) -> Any:
 
 
 def _inner(value: Any, whole: Sharding) -> Any:
-    """Returns a parameter of an equation, in which there may be programs."""
+    """Returns a parameter of an equation, with the programs in it rewritten."""
     if isinstance(value, tuple | list):
         return type(value)(_inner(one, whole) for one in value) if _has_jaxpr(value) else value
     if isinstance(value, ClosedJaxpr):
@@ -93,8 +93,7 @@ def _has_jaxpr(values: Sequence[Any]) -> bool:
 def moving(
     program: Direct, coming: Mapping[int, Sharding], going: Mapping[int, Sharding]
 ) -> Direct:
-    """Returns a compiled program that has arrays brought to its devices, and results taken to
-    others.
+    """Wraps a compiled program so that arrays are moved to its devices, and results to others.
 
     Args:
         program: to be called.

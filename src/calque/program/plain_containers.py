@@ -1,4 +1,4 @@
-"""Containers of PyTorch's pytrees as those every library knows: tuples, lists and dicts."""
+"""Converts PyTorch's pytrees to containers that every library knows: tuples, lists and dicts."""
 
 from collections import OrderedDict
 from collections.abc import Iterator

@@ -1,4 +1,4 @@
-"""Find what a jaxpr does again and again: the layers of a deep model, forward and backward.
+"""Finds repetitions in a jaxpr: the layers of a deep model, forward and backward.
 
 Nothing is asked of the Python code. Layers are equal if they left equal equations behind, one layer
 after another (see `alike`). So hooks, dropout, another attribute or a patched method make a layer
@@ -22,7 +22,7 @@ _PERIODS = 12  # how many lengths of a layer are tried
 
 @dataclass(frozen=True)
 class Repeat:
-    """Stretches that are alike, one right behind the other.
+    """Consecutive equivalent sequences of equations.
 
     Attributes:
         start: where the first one begins.
@@ -62,9 +62,7 @@ def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST
 
 
 def _tokens(equations: Sequence[Any]) -> list[int]:
-    """Returns a number for each equation, the same for those that do the same with other
-    operands.
-    """
+    """Returns a number for each equation, equal for those that do the same with other operands."""
     known: dict[Hashable, int] = {}
     tokens = []
     for index, equation in enumerate(equations):

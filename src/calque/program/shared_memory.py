@@ -1,4 +1,4 @@
-"""Memory of CPU tensors as arrays, and the other way round: shared where it can be.
+"""Converts between CPU tensors and arrays, sharing memory if possible.
 
 JAX's and PyTorch's own functions for DLPack look at every argument anew, which takes longer than a
 small program does to run: where the device is the CPU, the capsules are handed over directly.
@@ -43,7 +43,9 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 
 def tensor_over(array: Array) -> torch.Tensor:
-    """Returns an array as a CPU tensor over the same memory; the array may be used no more."""
+    """Returns an array as a CPU tensor over the same memory; the array must not be used
+    afterwards.
+    """
     if _direct() is None:
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
@@ -59,7 +61,7 @@ def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 @cache
 def _direct() -> Any:
-    """JAX's device, if capsules can be handed over directly; else None."""
+    """Returns JAX's device if capsules can be passed directly; else None."""
     device = jax.devices()[0]
     if device.platform != "cpu" or jax.device_count() != 1:
         return None

@@ -1,4 +1,4 @@
-"""A program with what it repeats as calls, or as loops."""
+"""Shortens a program by turning repetitions into calls or loops."""
 
 from jax.extend.core import ClosedJaxpr
 
@@ -8,7 +8,7 @@ from calque.program.scanned_repeats import scanned
 
 
 def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxpr:
-    """Returns a jaxpr of the same results that says what it repeats once.
+    """Returns an equivalent jaxpr that contains each repetition once.
 
     Args:
         closed: the jaxpr.

@@ -1,4 +1,4 @@
-"""The signature of a call: what of its arguments a program is compiled for."""
+"""The signature of a call: the properties of its arguments that a program is compiled for."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable
@@ -20,13 +20,13 @@ _LASTING = (Module, type, FunctionType, MethodType)
 
 
 class Attributes(tuple[Any, ...]):
-    """A tensor's own attributes, as part of a key."""
+    """A tensor's Python attributes, as part of a key."""
 
     __slots__ = ()
 
 
 class Placed(tuple[Any, ...]):
-    """Where a tensor's storage lies, in a key."""
+    """The placement of a tensor's storage, in a key."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def _placement(tensor: torch.Tensor) -> Any:
 
 
 class Called(tuple[Any, ...]):
-    """Something that is called, by what it is made of: it may be made anew for each call."""
+    """The key of a callable, by its parts, because it may be recreated for each call."""
 
     __slots__ = ()
 
@@ -126,8 +126,7 @@ def key_of(leaf: Any) -> Any:
 
 
 def value_key(leaf: Any) -> Any:
-    """Returns a Python value as part of a key: values are told apart where they give other
-    programs.
+    """Returns a Python value as part of a key, distinguishing values that need different programs.
 
     Raises:
         TypeError: it cannot be hashed.
@@ -168,8 +167,7 @@ def difference(old: Any, new: Any) -> str:
 
 
 def differ_by_objects(old: Any, new: Any) -> bool:
-    """Returns True if two signatures differ by nothing but objects of the same classes as
-    arguments.
+    """Returns True if two signatures differ only by argument objects of the same classes.
 
     Modules and functions do not count: there are only so many of them.
     """
@@ -182,7 +180,7 @@ def differ_by_objects(old: Any, new: Any) -> bool:
 
 
 def replaced(old: Any, new: Any) -> set[type]:
-    """Returns the classes of the objects among the arguments in whose place another one stands."""
+    """Returns the classes of argument objects that were replaced by others."""
     if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return set()
     pairs = list(zip(old[3:], new[3:]))
@@ -191,7 +189,7 @@ def replaced(old: Any, new: Any) -> set[type]:
 
 
 def _are_called(old: Any, new: Any) -> bool:
-    """Returns True if both are keys of functions with one code."""
+    """Returns True if both are keys of functions with the same code."""
     return _is_of_function(old) and _is_of_function(new) and old[0] == new[0]
 
 
@@ -247,7 +245,7 @@ def _spoken(key: Any) -> str:
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns which tensors share a storage, and how they lie in it; empty if none do.
+    """Returns which tensors share a storage, and their positions in it; empty if none do.
 
     For each tensor the first that has its storage, and the distance of their first elements.
     """

@@ -1,4 +1,4 @@
-"""Containers of tensors, taken apart into leaves and put together again."""
+"""Flattens containers of tensors into leaves, and rebuilds them."""
 
 import functools
 import warnings
@@ -21,7 +21,7 @@ _CONTAINERS = _DICTS | {tuple, list, deque}
 
 @dataclass(frozen=True)
 class Joined:
-    """Puts back the leaves of a call whose arguments are one container in several places.
+    """Rebuilds the arguments of a call that contain one container in several places.
 
     Attributes:
         spec: what puts them into as many containers.
@@ -49,7 +49,7 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
 
 
 def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: list[Any]) -> None:
-    """Find the containers that are met once more, by what leads there and to the first place."""
+    """Find containers that occur repeatedly, with the paths to each and to the first."""
     if type(tree) is not tuple:
         if id(tree) in first:
             found.append((steps, first[id(tree)]))
@@ -63,7 +63,7 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
 def flatten(
     tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
 ) -> tuple[list[Any], Any]:
-    """Returns the leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
+    """Flattens a pytree with JAX's and PyTorch's containers; returns its leaves and structure.
 
     Args:
         tree: the pytree.
@@ -102,7 +102,7 @@ def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
 
 
 def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
-    """Flattens as PyTorch does, but a tensor's size is a leaf: it would come back as a tuple."""
+    """Flattens like PyTorch, but keeps a tensor's size as a leaf, which would become a tuple."""
     return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
 
 
@@ -129,7 +129,7 @@ def _iterates(kind: type) -> bool:
 
 
 def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
-    """Returns True if the keys of every dict are sorted as they are, as JAX would sort them.
+    """Returns True if the keys of every dict are already sorted, as JAX would sort them.
 
     Args:
         tree: lists, tuples, deques and dicts.
@@ -201,9 +201,7 @@ def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
 
 
 def same_tree(spec: Any) -> Callable[[list[Any]], Any]:
-    """Returns a function that puts leaves back into one tree; fast for a single leaf and flat
-    tuples.
-    """
+    """Returns a function that rebuilds one tree; fast for a single leaf and flat tuples."""
     if isinstance(spec, jax.tree_util.PyTreeDef):
         if spec == jax.tree_util.tree_structure(0):
             return lambda leaves: leaves[0]

@@ -1,4 +1,4 @@
-"""What a container holds, by the methods of its base class.
+"""Reads the contents of containers with the methods of their base classes.
 
 Those of a subclass may raise, load what was not loaded, or count how often they are called.
 """
@@ -10,9 +10,7 @@ _KINDS = (list, tuple, set, frozenset, deque)
 
 
 def kind_of(container: Any) -> Any:
-    """Returns the class of Python's that a list, tuple, set, frozenset or deque is or comes
-    from.
-    """
+    """Returns the builtin class of a list, tuple, set, frozenset or deque."""
     return next(kind for kind in _KINDS if isinstance(container, kind))
 
 
@@ -22,6 +20,6 @@ def elements_of(container: Any) -> list[Any]:
 
 
 def items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """Returns the keys of a dict with their values."""
+    """Returns the items of a dict."""
     ordered = isinstance(container, OrderedDict)
     return list(OrderedDict.items(container) if ordered else dict.items(container))

@@ -1,4 +1,4 @@
-"""Builtin functions whose results differ from call to call, whatever they are given."""
+"""Builtin functions whose results differ from call to call."""
 
 from types import BuiltinFunctionType
 from typing import Any

@@ -1,5 +1,5 @@
-"""Backwards of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and under
-`torch.func.vmap`.
+"""Backward passes of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and
+under `torch.func.vmap`.
 
 Such a gradient has an axis that it does not show. A program runs for one gradient after another.
 """
@@ -55,9 +55,7 @@ def batched(
 
 
 def _legacy_level(gradient: Tensor) -> int:
-    """Returns which level of `is_grads_batched` made an axis: this may be another thread than
-    its.
-    """
+    """Returns which level of `is_grads_batched` created an axis, possibly in another thread."""
     for level in range(1, _MOST_LEVELS):
         if not is_batched(remove_batch_dim(gradient, level, 1, 0)):
             return level

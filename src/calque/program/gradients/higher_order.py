@@ -1,4 +1,4 @@
-"""Programs of derivatives of gradients, made when they are asked for (see `derivatives`)."""
+"""Programs of derivatives of gradients, created on demand (see `derivatives`)."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
 
 
 class Origin(NamedTuple):
-    """The values that a call of a program leaves for derivatives of its gradients.
+    """The values that a call of a program saves for derivatives of its gradients.
 
     Attributes:
         higher: makes their programs.
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
     def differentiable(
         self, step: Step, targets: list[Tensor], incoming: list[Tensor]
     ) -> list[Tensor]:
-        """Returns the gradients of one step, with a graph behind them.
+        """Returns the gradients of one step, with a graph.
 
         Args:
             step: which.
@@ -84,7 +84,7 @@ class Higher:
         return {one.source: array for one, array in rows}
 
     def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
-        """Returns the program that gives the gradients of a path.
+        """Returns the program that computes the gradients of a path.
 
         Raises:
             RuntimeError: the function has changed since the call.
@@ -124,7 +124,7 @@ _SPOKEN = "calque.jit cannot take the derivative of these gradients: the functio
 
 
 class _Derivative:
-    """A program that gives gradients, with what gives them their graph."""
+    """A program that computes gradients, and the node that gives them a graph."""
 
     def __init__(self, recording: "Recording") -> None:
         backward = recording.backward

@@ -93,7 +93,7 @@ def test_record_and_show(tmp_path):
         (["net"], "does not have the form MODULE:NAME"),
         ([f"{PROGRAMS}:nett"], "has no 'nett'; it has"),
         ([f"{PROGRAMS}:number"], "must be a module or a function"),
-        ([f"{PROGRAMS}:net", "-i", "three"], "'three' is no input: write 2x3"),
+        ([f"{PROGRAMS}:net", "-i", "three"], "'three' is not a valid input: write 2x3"),
         (["nosuch.py:net"], "there is no file nosuch.py"),
     ],
 )

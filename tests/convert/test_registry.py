@@ -308,7 +308,10 @@ def test_a_module_that_is_claimed_and_opened_is_in_the_coverage(level: Any) -> N
     assert "returns an object that may hold tensors" in memory.reason
     assert norm.path == "norm"
     assert "changes it" in norm.reason
-    assert f"Remembers has a converter, and is opened: {memory.reason}" in str(coverage)
+    assert (
+        f"Remembers has a converter, but its contents are converted instead: {memory.reason}"
+        in str(coverage)
+    )
     assert "test_registry.py:" in str(memory.source)
 
 
@@ -345,7 +348,7 @@ def test_a_predicate_that_raises_leaves_a_placeholder_with_the_reason() -> None:
 
 
 def test_what_cannot_be_registered_or_converted_is_told() -> None:
-    with pytest.raises(ValueError, match="level is 'module'"):
+    with pytest.raises(ValueError, match="level must be 'function' or 'aten', not 'module'"):
         Converters(level="module")  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match="not a subclass of torch.nn.Module"):
         Converters().module(nn.ReLU())  # pyright: ignore[reportArgumentType]

@@ -135,5 +135,5 @@ def test_only_columns_of_numbers_have_a_sum() -> None:
     table = layer_table(calque.record(nn.Linear(2, 3), torch.ones(1, 2)))
     assert table.total("parameters") == 9 and table.total("activation_bytes") == 12
     for column in ("kind", "nothing"):
-        with pytest.raises(ValueError, match="columns of numbers are parameters, macs"):
+        with pytest.raises(ValueError, match="numeric columns are parameters, macs"):
             table.total(column)

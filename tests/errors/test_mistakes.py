@@ -194,7 +194,7 @@ f(x)  # here
         """
 calque.jit(model, max_programs="x")  # here
 """,
-        "max_programs=) is a number of programs, not str 'x'",
+        "max_programs=) must be a number of programs, not str 'x'",
     ),
     "a path for bytes": (
         """
@@ -213,7 +213,7 @@ calque.load_exported(b"junk")  # here
 program = calque.export(nn.Linear(3, 1), (torch.ones(2, 3),))
 program(torch.ones(2, 4))  # here
 """,
-        "dimension 1 of argument 0 (input) is 4, and the program takes 3",
+        "dimension 1 of argument 0 (input) is 4, but the program takes 3",
     ),
     "a rule that fails": (
         """

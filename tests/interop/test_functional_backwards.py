@@ -89,7 +89,7 @@ def test_a_hook_that_runs_after_accumulation_is_refused_where_it_would_run() -> 
     module.weight.register_post_accumulate_grad_hook(lambda p: None)
     apply, params = calque.functional(module)
     assert apply(params, jnp.ones((4, 3))).shape == (4, 2)
-    with pytest.raises(calque.TraceError, match="'weight' has a hook that runs when"):
+    with pytest.raises(calque.TraceError, match="'weight' has a hook that runs after"):
         jax.grad(lambda p: apply(p, jnp.ones((4, 3))).sum())(params)
 
 

@@ -279,7 +279,7 @@ def test_no_equal_layers_is_an_error():
 
 
 def test_the_option_is_true_or_false():
-    with pytest.raises(TypeError, match="scan_layers=\\) is True or False"):
+    with pytest.raises(TypeError, match="scan_layers=\\) must be True or False"):
         calque.jit(torch.sin, scan_layers=1)
 
 

@@ -265,7 +265,9 @@ def test_an_object_with_tensors_inside_is_refused() -> None:
         def __init__(self) -> None:
             self.keys = [X]
 
-    with pytest.raises(TraceError, match="the argument cache is a Cache, an object with tensors"):
+    with pytest.raises(
+        TraceError, match="the argument cache is a Cache, an object that contains tensors"
+    ):
         calque.trace(lambda cache: cache.keys[0] * 2, Cache())
 
 

@@ -136,17 +136,17 @@ def test_a_recorded_cond_guards_its_way() -> None:
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
 
     graph = calque.record(f, torch.ones(2)).graph()
-    with pytest.raises(calque.TraceError, match="gave True, and now it gives False"):
+    with pytest.raises(calque.TraceError, match="gave True .* gives False now"):
         graph(-torch.ones(2))
 
 
 def test_hooks_of_the_backward_pass_are_never_lost() -> None:
     model, x = Hooked(), torch.randn(3, 4).requires_grad_()
     recording = calque.record(model, x)
-    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+    with pytest.raises(calque.TraceError, match="backward hooks"):
         recording.graph("aten")
     model.register_full_backward_hook(lambda module, given, gave: None)
-    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+    with pytest.raises(calque.TraceError, match="backward hooks"):
         calque.record(model, x).graph()
     with torch.no_grad():
         lowered = calque.lower(calque.record(nn.Sequential(model), x).graph())

@@ -19,7 +19,7 @@ _WORDING = (
     ("inside calque.jit,", "in a local function,"),
     ("inside calque.jit:", "in a local function:"),
     ("the buffer 'module.", "the buffer '"),
-    ("in a functional module", "in a local function"),
+    ("a functional module", "a local function"),
     (
         "pass buffers=apply.buffers and use the new buffers that it returns, or call module.eval()",
         "call module.eval(), or train it by federated.learning",

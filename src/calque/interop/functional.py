@@ -126,7 +126,7 @@ class Functional:
         inputs = [*arrays, key_data(rng)] if rng is not None else arrays
         if trace.random and rng is None:
             raise TraceError(
-                "a functional module draws random numbers: pass rng=jax.random.key(...)"
+                "a random operator runs in a functional module: pass rng=jax.random.key(...)"
             )
         given = inputs if trace.random else arrays
         axes = axes_of(given)

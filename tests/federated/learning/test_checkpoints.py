@@ -38,7 +38,7 @@ def test_numbers_that_would_keep_nothing_are_refused(tmp_path: Path, numbers: An
 
 def test_what_is_no_state_is_not_saved(tmp_path: Path) -> None:
     checkpoints = learning.Checkpoints(tmp_path)
-    with checkpoints, pytest.raises(TypeError, match="a state has to be given, not int"):
+    with checkpoints, pytest.raises(TypeError, match="expected a state, not int"):
         checkpoints.save(3)  # type: ignore[arg-type]
 
 

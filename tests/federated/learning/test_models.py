@@ -50,7 +50,7 @@ def test_batchnorm_refuses_batches_that_would_have_to_be_filled_up() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     process = learning.fed_avg(module, batch_size=4)
     with pytest.raises(
-        ClientError, match="client 1 has 7 examples, which are no whole batches of 4"
+        ClientError, match="client 1 has 7 examples, which is not a multiple of the batch size 4"
     ):
         process.next(process.initialize(), classified(4, 7))
     process = learning.fed_avg(module, batch_size=4, drop_remainder=True)
@@ -178,7 +178,7 @@ def test_a_state_of_another_process_is_refused() -> None:
     for other in others:
         with pytest.raises(ValueError, match="another model or algorithm"):
             process.next(other.initialize(), data)
-    with pytest.raises(TypeError, match="begins with a state, not with list"):
+    with pytest.raises(TypeError, match="needs a state, not list"):
         process.next(data, process.initialize())  # type: ignore[arg-type]
 
 
@@ -326,7 +326,7 @@ def test_data_that_are_no_list_of_labelled_examples_are_refused() -> None:
     process = learning.fed_avg(module)
     client = classified(4)[0]
     for wrong in (client, (one for one in [client])):
-        with pytest.raises(ClientError, match="Pass a list with the examples of each"):
+        with pytest.raises(ClientError, match="must be a list with the examples of each client"):
             process.next(process.initialize(), wrong)
     with pytest.raises(ClientError, match="must have x and y"):
         learning.Evaluation(module)(process.initialize(), [{"x": client["x"]}])

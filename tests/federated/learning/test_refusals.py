@@ -1,4 +1,4 @@
-"""A client whose examples PyTorch refuses is told with what PyTorch says of them."""
+"""A client whose examples PyTorch refuses is told with what PyTorch's error of them."""
 
 from typing import Any
 
@@ -31,16 +31,16 @@ def test_the_label_or_index_out_of_range_is_told(bad: Any, said: str, evaluated:
     process = learning.fed_avg(model())
     state = process.initialize()
     run = learning.Evaluation(model()) if evaluated else process.next
-    with pytest.raises(ClientError, match=f"client 1 gives NaN(.|\n)*PyTorch says.*{said}"):
+    with pytest.raises(ClientError, match=f"client 1 passes NaN(.|\n)*PyTorch's error.*{said}"):
         run(state, [GOOD, bad])
 
 
 def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
     process = learning.fed_avg(nn.Linear(2, 3))
     bad = {"x": np.full((1, 2), np.nan, np.float32), "y": np.array([0])}
-    with pytest.raises(ClientError, match="client 5 gives NaN") as caught:
+    with pytest.raises(ClientError, match="client 5 passes NaN") as caught:
         process.next(process.initialize(), [bad], clients=[5])
-    assert "PyTorch says" not in str(caught.value)
+    assert "PyTorch's error" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
@@ -84,7 +84,9 @@ def test_dropouts_that_leave_no_examples_are_told() -> None:
         for seed in range(9):
             process.next(process.initialize(seed), [GOOD, nothing, nothing])
 
-    with pytest.raises(ValueError, match="of those that have not dropped out, no client .*: [12]"):
+    with pytest.raises(
+        ValueError, match="of the clients that have not dropped out, no client .*: [12]"
+    ):
         rounds()
 
 
@@ -99,7 +101,7 @@ def test_seeds_of_more_than_32_bits_are_not_alike() -> None:
     [
         (lambda: run(rounds=-1), "rounds must be a non-negative integer"),
         (lambda: run(every=0), "every an integer of at least 1"),
-        (lambda: run(participants=0.5), "cannot take part"),
+        (lambda: run(participants=0.5), "count must be between 1"),
         (lambda: run(evaluate=lambda state: {"a": np.ones(2)}), "dict of numbers"),
         (lambda: learning.load(model(), model().state_dict()), "a state of a process, not Ord"),  # type: ignore[arg-type]
         (lambda: learning.stage([DataLoader([GOOD])]), "Pass the dataset"),  # type: ignore[arg-type]
@@ -125,7 +127,10 @@ def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
 
     module = nn.Sequential(nn.Linear(2, 3), Frozen(3))
     data = [{"x": np.ones((n, 2), np.float32), "y": np.arange(n) % 3} for n in (4, 7)]
-    for norm, said in ((module, None), (nn.Sequential(nn.BatchNorm1d(2)), "no whole batches")):
+    for norm, said in (
+        (module, None),
+        (nn.Sequential(nn.BatchNorm1d(2)), "not a multiple of the batch size"),
+    ):
         process = learning.fed_avg(norm, batch_size=4)
         if said is None:
             process.next(process.initialize(), data)

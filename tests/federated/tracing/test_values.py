@@ -220,7 +220,7 @@ MISTAKES = {
     "two places": (
         "<{int32}@CLIENTS,int32@SERVER>",
         lambda x: x[0] + x[1],
-        "different places: {int32}@CLIENTS and int32@SERVER",
+        "different placements: {int32}@CLIENTS and int32@SERVER",
         "federated_broadcast",
     ),
     "shapes": (
@@ -243,10 +243,15 @@ MISTAKES = {
     ),
     "sequences": ("int32*", lambda x: x + 1, "cannot be applied to int32* and 1", "tensors"),
     "length of a sequence": ("int32*", len, "the length of int32* is not known", "sequence_reduce"),
-    "items of a sequence": ("int32*", lambda x: x[0], "int32* has no items", "Structs"),
+    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "Structs"),
     "nothing returned": ("int32", lambda x: None, "returns None", "Return its result"),
     "nothing in a struct": ("int32", lambda x: (x, None), "None is used as a value", "Return"),
-    "something else returned": ("int32", lambda x: object(), "is no value", "arrays, numbers"),
+    "something else returned": (
+        "int32",
+        lambda x: object(),
+        "cannot be a value",
+        "arrays, numbers",
+    ),
 }
 
 
@@ -260,12 +265,12 @@ def test_mistakes_in_types_are_refused_with_both_types_and_a_remedy(name: str) -
 
 
 REFUSED = {
-    "if": (lambda x: 1 if x > 0 else 2, "decides a branch"),
+    "if": (lambda x: 1 if x > 0 else 2, "is used as a condition"),
     "float": (lambda x: float(x), "is converted to a number"),
     "range": (lambda x: range(x), "is converted to a number"),
     "set": (lambda x: {x}, "is used as a key"),
     "dict key": (lambda x: {x: 1}, "is used as a key"),
-    "attribute": (lambda x: setattr(x, "a", 1), "is assigned a field 'a'"),
+    "attribute": (lambda x: setattr(x, "a", 1), "cannot be assigned the field 'a'"),
     "item": (lambda x: x.__setitem__(0, 1), "cannot be assigned an item"),
     "in": (lambda x: 3 in x, "is used with `in`"),
 }
@@ -392,7 +397,7 @@ def test_a_function_of_torch_is_refused(function: Any) -> None:
 
 
 def test_a_value_is_printed_and_not_formatted_as_a_number() -> None:
-    with pytest.raises(TraceError, match="formatted by '.2f'"):
+    with pytest.raises(TraceError, match="formatted with '.2f'"):
         fed.computation("float32")(lambda x: f"{x:.2f}")
     fed.computation("float32")(lambda x: (x, f"{x}")[0])
 

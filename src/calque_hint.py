@@ -21,6 +21,6 @@ def register() -> None:
 def _refuse(storage: Any, location: str) -> None:
     if location.partition(":")[0] == "jax" and _get_privateuse1_backend_name() != "jax":
         raise RuntimeError(
-            f"the file has tensors of the device {location!r}, which `import calque` registers: "
-            'import it before torch.load, or load with map_location="cpu"'
+            f"the file has tensors on the device {location!r}, which `import calque` registers: "
+            'import calque before torch.load, or load with map_location="cpu"'
         )

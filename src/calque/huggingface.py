@@ -24,7 +24,7 @@ import calque  # noqa: F401  (registers the device)
 _DEVICE = "ACCELERATE_TORCH_DEVICE"
 _FP16 = (
     'On the device "jax" write mixed_precision="bf16" (TrainingArguments: bf16=True): accelerate '
-    "scales the losses of float16 for the devices that it lists, and bfloat16 needs no scaling."
+    "scales float16 losses only on the devices that it lists, but bfloat16 needs no scaling."
 )
 
 

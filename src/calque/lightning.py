@@ -162,9 +162,9 @@ class _Strategy(_Base):
         count = _count((len(self._devices) or 1) * self.num_nodes)
         if self.world_size > 1 and self._mesh is None and count < len(jax.devices()):
             raise ValueError(
-                f"Trainer(devices={len(self._devices) or 1}, num_nodes={self.num_nodes}) in a "
-                f"program of {self.world_size} processes, which have {len(jax.devices())} devices "
-                f"together: all of them take part. Write devices={len(jax.devices())}"
+                f"Trainer(devices={len(self._devices) or 1}, num_nodes={self.num_nodes}) runs in "
+                f"{self.world_size} processes, which have {len(jax.devices())} devices together, "
+                f"and all of them take part. Pass devices={len(jax.devices())}"
             )
         return count
 
@@ -196,7 +196,7 @@ class _Strategy(_Base):
         return sharding.constrain(tensor, where)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """The predictions for a batch, those for the rows of all processes in each."""
+        """Returns the predictions for a batch, those for the rows of all processes in each."""
         return tree_map(_readable, super().predict_step(*args, **kwargs))
 
     @contextmanager
@@ -209,7 +209,7 @@ class _Strategy(_Base):
         talking.barrier(name or "lightning")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """What one process has, in each."""
+        """Returns what one process has, in each."""
         return talking.broadcast(obj, src)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
@@ -218,11 +218,11 @@ class _Strategy(_Base):
         return bool(found.all() if all else found.any())
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """The model's state, whole."""
+        """Returns the model's state, whole."""
         return tree_map(_readable, super().lightning_module_state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """An optimizer's state, whole."""
+        """Returns an optimizer's state, whole."""
         return tree_map(_readable, super().optimizer_state(optimizer))
 
     def teardown(self) -> None:
@@ -276,7 +276,9 @@ def _in_several() -> bool:
 
 
 def _readable(value: Any) -> Any:
-    """A tensor of which other processes hold parts as one that this process can write to a file."""
+    """Returns a tensor of which other processes hold parts as one that this process can write to a
+    file.
+    """
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value
     if is_here(read(value.detach())):
@@ -294,7 +296,9 @@ def _count(devices: Any) -> int:
     known = len(jax.devices())
     count: Any = {"auto": 1, "-1": known, "[0]": 1}.get(str(devices), devices)
     if not str(count).isdecimal() or not 1 <= int(count) <= known:
-        raise ValueError(f"devices={devices!r}: JAX has {known}. Say how many, or -1 for all")
+        raise ValueError(
+            f"devices={devices!r}: JAX has {known}. Pass how many to use, or -1 for all"
+        )
     return int(count)
 
 

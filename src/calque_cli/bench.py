@@ -14,7 +14,7 @@ from calque_cli.program import loaded, program_options
 
 @click.command("bench")
 @program_options
-@click.option("--seconds", type=float, default=1.0, help="How long each way is timed.")
+@click.option("--seconds", type=float, default=1.0, help="How long to time each way.")
 @as_json
 def command(
     program: str, inputs: tuple[str, ...], example: str | None, seconds: float, json_: bool

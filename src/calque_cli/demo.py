@@ -11,7 +11,7 @@ _WAYS = ("PyTorch on the CPU", "the device, eagerly", "the device, calque.jit")
 
 
 @click.command("demo")
-@click.option("--steps", type=click.IntRange(min=2), default=60, help="Steps of each training.")
+@click.option("--steps", type=click.IntRange(min=2), default=60, help="Training steps.")
 @as_json
 def command(steps: int, json_: bool) -> None:
     """Train a small network on two spirals: on the CPU, on the device, and jitted.

@@ -114,7 +114,7 @@ def _training() -> None:
 
     losses = [step(x).item() for _ in range(5)]
     if not losses[-1] < losses[0]:
-        raise RuntimeError(f"the loss of a jitted training step does not fall: {losses}")
+        raise RuntimeError(f"the loss of a jitted training step does not decrease: {losses}")
 
 
 def _jitted(model: Any, x: Any) -> Any:

@@ -15,11 +15,11 @@ def command() -> None:
 
 @command.command("show")
 @click.argument("computation", metavar="MODULE:NAME")
-@click.option("--tree", is_flag=True, help="Every part of the AST with its type.")
-@click.option("--normal", is_flag=True, help="The AST as the compiler takes it.")
-@click.option("--stablehlo", is_flag=True, help="The program; all sizes have to be known.")
-@click.option("--clients", type=click.IntRange(min=0), help="For how many, with --stablehlo.")
-@click.option("--chunk", type=click.IntRange(min=1), help="How many of them at once.")
+@click.option("--tree", is_flag=True, help="Print every part of the AST with its type.")
+@click.option("--normal", is_flag=True, help="Print the AST as the compiler sees it.")
+@click.option("--stablehlo", is_flag=True, help="Print the program; all sizes must be known.")
+@click.option("--clients", type=click.IntRange(min=0), help="Number of clients, with --stablehlo.")
+@click.option("--chunk", type=click.IntRange(min=1), help="Number of clients at once.")
 @as_json
 def show(
     computation: str,
@@ -32,7 +32,7 @@ def show(
 ) -> None:
     """Print the type of a computation and its AST, or the program."""
     if (tree or normal) and stablehlo:
-        raise click.UsageError("--stablehlo is the program: without --tree and --normal")
+        raise click.UsageError("--stablehlo cannot be combined with --tree or --normal")
     found = _computation(computation)
     from calque.errors import CalqueError
     from calque.federated.building_blocks import formatted, structural
@@ -54,8 +54,13 @@ def show(
 
 
 @command.command("demo")
-@click.option("--rounds", type=click.IntRange(min=1), default=20, help="Of each algorithm.")
-@click.option("--clients", type=click.IntRange(min=2), default=50, help="Who share the digits.")
+@click.option("--rounds", type=click.IntRange(min=1), default=20, help="Rounds of each algorithm.")
+@click.option(
+    "--clients",
+    type=click.IntRange(min=2),
+    default=50,
+    help="Number of clients that share the digits.",
+)
 @as_json
 def demo(rounds: int, clients: int, json_: bool) -> None:
     """Train on handwritten digits, of which most clients have few kinds, by three algorithms.
@@ -66,7 +71,7 @@ def demo(rounds: int, clients: int, json_: bool) -> None:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]
     except ImportError:
         raise click.UsageError(
-            "the digits are scikit-learn's: pip install 'calque[demo]'"
+            "the digits come with scikit-learn: pip install 'calque[demo]'"
         ) from None
     import numpy as np
 
@@ -99,11 +104,13 @@ def _computation(path: str) -> Any:
 
     if isinstance(found, PolymorphicComputation):
         raise click.UsageError(
-            f"{path} has another type for each call: give one of them a name, such as "
+            f"{path} is polymorphic: choose types and give the result a name, such as "
             f"{found.__name__}.of('{{float32}}@CLIENTS')"
         )
     if not isinstance(found, Computation):
-        raise click.UsageError(f"{path} is {type(found).__name__}, no federated computation")
+        raise click.UsageError(
+            f"{path} must be a federated computation, not {type(found).__name__}"
+        )
     return found
 
 

@@ -10,9 +10,11 @@ from calque_cli.starting import Job, start
 
 
 @click.command("launch", context_settings={"ignore_unknown_options": True})
-@click.option("-n", "--processes", type=int, default=1, help="On this machine.")
+@click.option("-n", "--processes", type=int, default=1, help="Processes on this machine.")
 @click.option("--devices", type=int, help="CPU devices of each process.")
-@click.option("--nodes", type=int, default=1, help="Machines that run as many processes.")
+@click.option(
+    "--nodes", type=int, default=1, help="Number of machines, each with as many processes."
+)
 @click.option("--node", type=int, default=0, help="The number of this machine, from 0.")
 @click.option("--coordinator", help="host:port, a free port of the first machine.")
 @click.option(

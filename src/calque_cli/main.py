@@ -11,16 +11,16 @@ import click
 
 VERBS = {
     "demo": "Train a small network on the CPU, on the device and jitted, side by side.",
-    "doctor": "Look at versions and devices, and try every way into XLA once.",
-    "explain": "Explain how a program can be captured, at what cost, or why not.",
+    "doctor": "Check versions and devices, and try every way into XLA once.",
+    "explain": "Explain whether and how a program can be captured, and at what cost.",
     "trace": "Print the graph of a program.",
     "record": "Run a program once, and print what it did.",
     "show": "Draw the graph of a program: in the terminal, or as a page with --html.",
-    "ops": "List operators of PyTorch: how the device serves them, and whether they agree.",
+    "ops": "List PyTorch operators: how the device implements them, and whether results agree.",
     "run": "Run a script, written for CUDA or torch.accelerator, on the device.",
     "bench": "Time a program: eager on the CPU, eager on the device, jitted.",
-    "federated": "Look at a federated computation, or train on clients that differ.",
-    "launch": "Run a program in several processes that have joined each other.",
+    "federated": "Inspect a federated computation, or train on clients with different data.",
+    "launch": "Run a program in several connected processes.",
     "completion": "Print the script that completes commands in bash, zsh or fish.",
 }
 _HOME = __name__.rpartition(".")[0]

@@ -19,7 +19,7 @@ _REASONS = 10
 @click.command("ops")
 @click.argument("patterns", nargs=-1, metavar="[NAME]...")
 @click.option("--served", type=click.Choice(["rule", "decomposition", "CPU"]), help="Only these.")
-@click.option("--gaps", is_flag=True, help="Only those with a known difference.")
+@click.option("--gaps", is_flag=True, help="List only operators with a known difference.")
 @as_json
 @click.pass_context
 def command(

@@ -28,7 +28,7 @@ def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
         click.option(
             "--example",
             metavar="MODULE:NAME",
-            help="A tuple of example inputs, or a function that gives one.",
+            help="A tuple of example inputs, or a function that returns one.",
         ),
     ):
         function = decorate(function)
@@ -52,10 +52,12 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
             found = found()
         except TypeError as error:
             raise click.UsageError(
-                f"{program} needs arguments ({error}): name a module that is made, or a function"
+                f"{program} needs arguments ({error}): name a module instance, or a function"
             ) from None
     if not callable(found):
-        raise click.UsageError(f"{program} is {type(found).__name__}, no module and no function")
+        raise click.UsageError(
+            f"{program} must be a module or a function, not {type(found).__name__}"
+        )
     if example is not None:
         return found, _made(named(example)[1], example)
     if inputs:
@@ -63,8 +65,8 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
     if hasattr(home, "example_inputs"):
         return found, _made(home.example_inputs, f"{program.rpartition(':')[0]}:example_inputs")
     raise click.UsageError(
-        f"what is {program} called with? Give -i 2x3 for each input, --example MODULE:NAME, or "
-        "define example_inputs beside it"
+        f"{program} needs example inputs: pass -i 2x3 for each input, --example MODULE:NAME, or "
+        "define example_inputs next to it"
     )
 
 
@@ -76,7 +78,9 @@ def named(path: str) -> tuple[Any, Any]:
     """
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:
-        raise click.UsageError(f"{path!r} is no MODULE:NAME, such as models:net or net.py:Net")
+        raise click.UsageError(
+            f"{path!r} does not have the form MODULE:NAME, such as models:net or net.py:Net"
+        )
     home = _module(place)
     value = home
     for part in name.split("."):
@@ -115,7 +119,7 @@ def _made(value: Any, path: str) -> tuple:
     if hasattr(value, "shape"):
         return (value,)
     if not isinstance(value, tuple | list):
-        raise click.UsageError(f"{path} gives {type(value).__name__}, no tuple of inputs")
+        raise click.UsageError(f"{path} must give a tuple of inputs, not {type(value).__name__}")
     return tuple(value)
 
 
@@ -125,7 +129,9 @@ def _tensor(text: str) -> Any:
     found = _INPUT.match(text.replace(" ", ""))
     dtype = getattr(torch, found["dtype"] or "float32", None) if found is not None else None
     if found is None or not isinstance(dtype, torch.dtype):
-        raise click.UsageError(f"{text!r} is no input: write 2x3, float32[2,3] or int64[4]")
+        raise click.UsageError(
+            f"{text!r} is not a valid input: write 2x3, float32[2,3] or int64[4]"
+        )
     sizes = found["short"].split("x") if found["short"] else found["sizes"].split(",")
     shape = [int(size) for size in sizes if size]
     generator = torch.Generator().manual_seed(0)

@@ -16,7 +16,7 @@ from calque_cli.output import emit
 @click.option(
     "--cpu-too",
     is_flag=True,
-    help="Tensors and modules made without a device are made on the jax device.",
+    help="Create tensors and modules without an explicit device on the jax device.",
 )
 @click.option(
     "--json",

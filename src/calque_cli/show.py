@@ -7,9 +7,11 @@ from calque_cli.program import loaded, program_options
 
 @click.command("show")
 @program_options
-@click.option("--html", type=click.Path(dir_okay=False), help="Write a page for the browser here.")
+@click.option("--html", type=click.Path(dir_okay=False), help="Write an HTML page to this file.")
 @click.option("--depth", type=click.IntRange(min=1), help="How many levels of modules to show.")
-@click.option("--level", type=click.Choice(["module", "function", "aten"]), help="Of what kind.")
+@click.option(
+    "--level", type=click.Choice(["module", "function", "aten"]), help="Level of the graph."
+)
 @click.option("--json", "json_", is_flag=True, help="Print the graph as JSON (model-explorer's).")
 def command(
     program: str,

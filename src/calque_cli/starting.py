@@ -39,13 +39,15 @@ class Job:
 
     def __post_init__(self) -> None:
         if self.processes < 1 or (self.devices is not None and self.devices < 1):
-            raise ValueError("there is at least one process, and each has at least one device")
+            raise ValueError("there must be at least one process, with at least one device each")
         if not 0 <= self.node < self.nodes:
-            raise ValueError(f"machine {self.node} is none of {self.nodes}: they count from 0")
+            raise ValueError(
+                f"machine {self.node} does not exist: the {self.nodes} machines are numbered from 0"
+            )
         if self.nodes > 1 and self.coordinator is None:
-            raise ValueError("several machines need a coordinator: the address of the first")
+            raise ValueError("several machines need a coordinator: the address of the first one")
         if self.coordinator is not None and not self.coordinator.rpartition(":")[2].isdigit():
-            raise ValueError(f"a coordinator is such as host:1234, not {self.coordinator}")
+            raise ValueError(f"a coordinator must have the form host:1234, not {self.coordinator}")
 
     def environment(self, local: int, coordinator: str) -> dict[str, str]:
         """The environment of one of the machine's processes."""
@@ -115,7 +117,7 @@ def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
                 print(f"calque launch: process {rank} {_spoken(code)}", file=sys.stderr, flush=True)
         time.sleep(0.05)
     for rank in running:
-        print(f"calque launch: process {rank} is ended", file=sys.stderr, flush=True)
+        print(f"calque launch: process {rank} is being stopped", file=sys.stderr, flush=True)
     return status
 
 

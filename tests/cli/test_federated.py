@@ -46,10 +46,10 @@ def test_the_program_is_for_a_number_of_clients():
 @pytest.mark.parametrize(
     ("arguments", "status", "message"),
     [
-        ([AVERAGE, "--stablehlo"], 1, "nothing says for how many clients"),
-        ([AVERAGE, "--stablehlo", "--tree"], 2, "without --tree"),
-        (["tests.cli.programs:net"], 2, "is Net, no federated computation"),
-        (["tests.cli.programs:open_average"], 2, "another type for each call"),
+        ([AVERAGE, "--stablehlo"], 1, "the number of clients of"),
+        ([AVERAGE, "--stablehlo", "--tree"], 2, "cannot be combined with --tree"),
+        (["tests.cli.programs:net"], 2, "must be a federated computation, not Net"),
+        (["tests.cli.programs:open_average"], 2, "is polymorphic"),
         (["tests.cli.programs:nothing"], 2, "has no 'nothing'"),
     ],
 )

@@ -90,10 +90,10 @@ def test_record_and_show(tmp_path):
     ("arguments", "said"),
     [
         (["nosuch:net"], "there is no module nosuch"),
-        (["net"], "is no MODULE:NAME"),
+        (["net"], "does not have the form MODULE:NAME"),
         ([f"{PROGRAMS}:nett"], "has no 'nett'; it has"),
-        ([f"{PROGRAMS}:number"], "no module and no function"),
-        ([f"{PROGRAMS}:net", "-i", "three"], "'three' is no input: write 2x3"),
+        ([f"{PROGRAMS}:number"], "must be a module or a function"),
+        ([f"{PROGRAMS}:net", "-i", "three"], "'three' is not a valid input: write 2x3"),
         (["nosuch.py:net"], "there is no file nosuch.py"),
     ],
 )

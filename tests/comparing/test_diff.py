@@ -235,7 +235,7 @@ def test_only_one_of_two_raises() -> None:
     assert "only b raises" in error.what
     assert error.origin is not None
     assert error.origin.file == __file__
-    with pytest.raises(calque.TraceError, match="now it gives"):
+    with pytest.raises(calque.TraceError, match="gives .* now"):
         calque.diff(recorded, recorded, -torch.ones(2))
 
 
@@ -271,7 +271,7 @@ def test_what_is_written_to_an_argument_is_compared() -> None:
         return x + 1
 
     found = calque.diff(writes, leaves, torch.ones(2))
-    assert [d.what for d in found.of("values") if "as they are left" in d.what]
+    assert [d.what for d in found.of("values") if "after the call" in d.what]
 
 
 def test_later_writes_do_not_show_in_earlier_nodes() -> None:
@@ -314,9 +314,9 @@ def test_nan_agrees_with_nan_and_with_nothing_else() -> None:
 
 
 def test_what_is_no_program_and_what_is_not_given_arguments() -> None:
-    with pytest.raises(TypeError, match="neither a graph nor a program"):
+    with pytest.raises(TypeError, match="expects a graph, a module or a function"):
         calque.diff(3, doubled, torch.ones(1))  # type: ignore[arg-type]
-    with pytest.raises(TypeError, match="give the arguments"):
+    with pytest.raises(TypeError, match="pass the arguments"):
         calque.diff(doubled, doubled)
 
 
@@ -373,5 +373,5 @@ def test_without_arguments_parameters_are_told_apart() -> None:
 
 @pytest.mark.parametrize("devices", [("cpu",), "cpu"])
 def test_devices_are_one_for_each_graph(devices: Any) -> None:
-    with pytest.raises(ValueError, match="one for each graph"):
+    with pytest.raises(ValueError, match="one device for each graph"):
         calque.diff(torch.relu, torch.relu, torch.ones(2), devices=devices)

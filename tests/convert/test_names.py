@@ -47,15 +47,15 @@ def test_a_function_is_claimed_by_each_of_its_names(target: Any) -> None:
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
-        ("relu", ValueError, "no call is of 'relu'.*'Tensor.relu'"),
+        ("relu", ValueError, "'relu' does not name a function.*'Tensor.relu'"),
         ("F.relu", ValueError, "'torch.nn.functional.relu'"),
         ("torch.rleu", ValueError, "no function 'torch.rleu'"),
         ("Tensor.rleu", ValueError, "tensors have no rleu"),
-        ("aten.rleu.default", ValueError, "no call is of"),
-        ("torch.nn.ReLU", TypeError, "by `module`"),
-        (nn.ReLU, TypeError, "by `module`"),
-        (nn.ReLU(), TypeError, "by `module`"),
-        (3, TypeError, "neither a function"),
+        ("aten.rleu.default", ValueError, "does not name a function"),
+        ("torch.nn.ReLU", TypeError, "with `module`"),
+        (nn.ReLU, TypeError, "with `module`"),
+        (nn.ReLU(), TypeError, "with `module`"),
+        (3, TypeError, "not a function or"),
     ],
 )
 def test_what_no_call_of_a_function_is_named_is_an_error(
@@ -68,12 +68,12 @@ def test_what_no_call_of_a_function_is_named_is_an_error(
 @pytest.mark.parametrize(
     ("target", "error", "message"),
     [
-        ("relu", ValueError, "called as 'aten.relu'"),
+        ("relu", ValueError, "Name operators as 'aten.relu'"),
         ("aten.rleu", ValueError, "no operator 'aten.rleu'"),
         ("aten.relu.defalt", ValueError, "no operator"),
-        ("Tensor.relu", ValueError, "registered by `function`"),
-        (F.relu, TypeError, "registered by `function`"),
-        (nn.ReLU, TypeError, "modules by `module`"),
+        ("Tensor.relu", ValueError, "with `function`"),
+        (F.relu, TypeError, "with `function`"),
+        (nn.ReLU, TypeError, "modules with `module`"),
     ],
 )
 def test_what_no_operator_is_named_is_an_error(
@@ -90,7 +90,7 @@ def test_names_that_are_not_pytorchs_are_taken_as_they_are() -> None:
 
 @pytest.mark.parametrize("target", [int, F.relu, "Conv2d"])
 def test_only_classes_of_modules_are_modules(target: Any) -> None:
-    with pytest.raises(TypeError, match="no class of modules"):
+    with pytest.raises(TypeError, match="not a subclass of torch.nn.Module"):
         Converters().module(target)
 
 

@@ -149,5 +149,5 @@ def test_no_result_is_left_out() -> None:
     recording = calque.record(lambda x: {"a": Answer([x + 1]), "b": x * 2}, torch.ones(2))
     assert len(calque.convert.to_onnx(recording).graph.output) == 2
     layer = torch.nn.Linear(2, 2)
-    with pytest.raises(calque.convert.ConversionError, match="which it has not computed"):
+    with pytest.raises(calque.convert.ConversionError, match="which it does not compute"):
         calque.convert.to_onnx(calque.record(lambda x: (layer(x), layer.weight), torch.ones(2)))

@@ -90,7 +90,7 @@ def test_pooling_tells_the_places() -> None:
 def test_a_further_result_without_a_form_is_refused() -> None:
     ceil = lambda x: F.max_pool2d(x, 3, 2, ceil_mode=True, return_indices=True)
     recording = calque.record(ceil, torch.randn(1, 1, 6, 6))
-    with pytest.raises(ConversionError, match=r"max_pool2d_with_indices\.1, a further result"):
+    with pytest.raises(ConversionError, match=r"max_pool2d_with_indices\.1, a secondary result"):
         to_onnx(recording)
 
 

@@ -96,7 +96,7 @@ def test_an_argument_that_its_converter_does_not_look_at_is_refused() -> None:
     graph = calque.record(lambda x: x.relu(), torch.ones(2)).graph("aten")
     (call,) = Calls(graph)
     seen = OnnxCall(call, OnnxGraph())
-    with pytest.raises(ConversionError, match=r"the argument self=.* has no form in ONNX"):
+    with pytest.raises(ConversionError, match=r"the argument self=.* cannot be expressed in ONNX"):
         seen.refuse_unasked()
     seen.name("self")
     seen.refuse_unasked()

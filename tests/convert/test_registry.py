@@ -305,10 +305,13 @@ def test_a_module_that_is_claimed_and_opened_is_in_the_coverage(level: Any) -> N
     assert coverage.claimed == {"torch.nn.Linear": 2}
     memory, norm = coverage.opened
     assert (memory.op.rpartition(".")[2], memory.path) == ("Remembers", "memory")
-    assert "gives, an object that may hold tensors" in memory.reason
+    assert "returns an object that may hold tensors" in memory.reason
     assert norm.path == "norm"
     assert "changes it" in norm.reason
-    assert f"Remembers has a converter, and is opened: {memory.reason}" in str(coverage)
+    assert (
+        f"Remembers has a converter, but its contents are converted instead: {memory.reason}"
+        in str(coverage)
+    )
     assert "test_registry.py:" in str(memory.source)
 
 
@@ -345,9 +348,9 @@ def test_a_predicate_that_raises_leaves_a_placeholder_with_the_reason() -> None:
 
 
 def test_what_cannot_be_registered_or_converted_is_told() -> None:
-    with pytest.raises(ValueError, match="level is 'module'"):
+    with pytest.raises(ValueError, match="level must be 'function' or 'aten', not 'module'"):
         Converters(level="module")  # pyright: ignore[reportArgumentType]
-    with pytest.raises(TypeError, match="no class of modules"):
+    with pytest.raises(TypeError, match="not a subclass of torch.nn.Module"):
         Converters().module(nn.ReLU())  # pyright: ignore[reportArgumentType]
     with pytest.raises(TypeError, match=r"calque\.record\(model"):
         Converters().convert(nn.ReLU())  # pyright: ignore[reportArgumentType]

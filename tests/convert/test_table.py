@@ -88,7 +88,7 @@ def test_names_in_a_table_are_no_formulas_and_no_commands_of_terminals() -> None
     ("program", "why"),
     [
         (lambda x: torch.tensor([x[0, 0], x[1, 1]]) * 2, "depends on values of tensors"),
-        (lambda x: x.t_() * 2, r"changes the shape of what it is given.*x.t\(\)"),
+        (lambda x: x.t_() * 2, r"changes the shape of an argument.*x.t\(\)"),
     ],
 )
 def test_what_has_no_operators_is_refused_in_words(program: Any, why: str) -> None:
@@ -135,5 +135,5 @@ def test_only_columns_of_numbers_have_a_sum() -> None:
     table = layer_table(calque.record(nn.Linear(2, 3), torch.ones(1, 2)))
     assert table.total("parameters") == 9 and table.total("activation_bytes") == 12
     for column in ("kind", "nothing"):
-        with pytest.raises(ValueError, match="columns of numbers are parameters, macs"):
+        with pytest.raises(ValueError, match="numeric columns are parameters, macs"):
             table.total(column)

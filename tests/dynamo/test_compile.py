@@ -165,7 +165,7 @@ def test_a_written_argument_that_another_one_shares_is_not_called_back():
     def step(x):
         torch.ops.calque_test.sort_(x, x)
 
-    with pytest.raises(calque.UnsupportedOpError, match="shares its memory with another"):
+    with pytest.raises(calque.UnsupportedOpError, match="shares memory with another"):
         calque.jit(step)(torch.ones(2, device="jax"))
 
 
@@ -400,7 +400,7 @@ def test_attention_of_the_cpu():
 
 def test_modes_and_options_are_refused_with_a_reason():
     f = compile(lambda x: x + 1, mode="max-autotune")
-    with pytest.raises(Exception, match="no mode 'max-autotune'"):
+    with pytest.raises(Exception, match="does not support mode='max-autotune'"):
         f(torch.ones(2))
     torch._dynamo.reset()
     with pytest.raises(Exception, match="no option 'triton'|no option triton"):

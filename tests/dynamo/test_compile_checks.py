@@ -93,5 +93,5 @@ def test_checks_and_buckets_exclude_each_other():
     run = torch.compile(
         lambda x: x + 1, backend="calque", options={"checks": True, "buckets": "pow2"}
     )
-    with pytest.raises(Exception, match="checks or buckets"):
+    with pytest.raises(Exception, match="checks and buckets"):
         run(TABLE)

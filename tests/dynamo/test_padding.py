@@ -196,7 +196,7 @@ def test_numbers_drawn_are_those_of_the_true_size():
         (lambda x: jnp.argmax(x.reshape(-1)), "padded in several places"),
         (lambda x: x.reshape(-1) + x.T.reshape(-1), "in different ways"),
         (lambda x: x.reshape(-1).reshape(x.shape[1], x.shape[0]), "splits|joined"),
-        (lambda x: lax.top_k(x, 2), "greatest along a padded axis"),
+        (lambda x: lax.top_k(x, 2), "maximum along a padded axis"),
         (lambda x: jnp.linalg.qr(x), "no rule"),
         (lambda x: lax.map(lambda row: row * 2, x), "no rule"),
     ],

@@ -164,7 +164,7 @@ x + torch.ones(4, device="jax")  # here
         """
 torch.ones(3, device="jax:1")  # here
 """,
-        "index 0 only",
+        "only index 0",
     ),
     "a number for a tensor": (
         """
@@ -188,13 +188,13 @@ def f(x):
     return scripted(x)
 f(x)  # here
 """,
-        "Jit the module that it was made from",
+        "Jit the original module",
     ),
     "a wrong option": (
         """
 calque.jit(model, max_programs="x")  # here
 """,
-        "max_programs=) is a number of programs, not str 'x'",
+        "max_programs=) must be a number of programs, not str 'x'",
     ),
     "a path for bytes": (
         """
@@ -213,7 +213,7 @@ calque.load_exported(b"junk")  # here
 program = calque.export(nn.Linear(3, 1), (torch.ones(2, 3),))
 program(torch.ones(2, 4))  # here
 """,
-        "dimension 1 of argument 0 (input) is 4, and the program takes 3",
+        "dimension 1 of argument 0 (input) is 4, but the program takes 3",
     ),
     "a rule that fails": (
         """

@@ -196,7 +196,7 @@ def in_variable(x):
 SHOWING = {
     "line by line": line_by_line,
     "indented": lambda x: show("\n".join("  " + line for line in f"a {x}".splitlines())),
-    "asked for its type": of_a_type,
+    "the type of": of_a_type,
     "print": lambda x: print(f"a {x} b {x}", file=io.StringIO()),
     "in a variable": in_variable,
     "function that prints": lambda x: show(f"a {x} b"),

@@ -158,4 +158,4 @@ def test_where_a_compiled_graph_ends_is_told():
     (door,) = [d for d in calque.explain(Branching(), torch.ones(2)).doors if "compile" in d.name]
     assert door.captured and door.reason.startswith("2 graphs, the first ends at ")
     line = Branching.forward.__code__.co_firstlineno + 2
-    assert f"test_explain.py:{line}: a branch by a tensor's value" in door.reason
+    assert f"test_explain.py:{line}: a branch on a tensor's value" in door.reason

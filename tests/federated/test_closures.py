@@ -78,9 +78,9 @@ def test_values_do_not_leave_the_function_they_belong_to() -> None:
         kept.append(x)
         return x
 
-    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+    with pytest.raises(fed.FederatedTypeError, match="outside the function that created it"):
         fed.computation("float32@SERVER")(lambda x: x + kept[0])
-    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+    with pytest.raises(fed.FederatedTypeError, match="outside the function that created it"):
         kept[0] + 1.0
 
 
@@ -90,7 +90,7 @@ def test_a_local_function_cannot_close_over_a_value(framework: Any) -> None:
         work = fed.local("float32", framework=framework)(lambda v: v * model)
         return fed.federated_map(work, x)
 
-    with pytest.raises(fed.FederatedTypeError, match="outside of the function that made it"):
+    with pytest.raises(fed.FederatedTypeError, match="outside the function that created it"):
         fed.computation("float32@SERVER", "{float32}@CLIENTS")(outer)
 
 

@@ -140,7 +140,7 @@ def test_what_a_function_leaves_outside_is_not_lost_in_silence() -> None:
         return total
 
     for function, name in ((appended, r"kept\[0\]"), (added, "total"), (module, r"kept\[0\]")):
-        with pytest.raises(TraceError, match=f"{name} is given a tensor by the function"):
+        with pytest.raises(TraceError, match=f"{name} is assigned a tensor by the function"):
             fed.local("float32[3]")(function)
     assert (kept, total.tolist()) == ([], [0.0] * 3)
 
@@ -168,7 +168,7 @@ def test_functions_of_the_other_framework_are_told_which_it_is(framework: Any) -
 
 @pytest.mark.parametrize("of", [np.asarray, torch.Tensor.numpy, lambda x: x.detach().numpy()])
 def test_numpy_is_told_without_the_way_by_the_cpu(of: Callable[[Any], Any]) -> None:
-    with pytest.raises(TraceError, match="goes to NumPy in a local function"):
+    with pytest.raises(TraceError, match="is converted to NumPy in a local function"):
         fed.local("float32[3]")(lambda x: torch.tensor(of(x)))
 
 

@@ -95,7 +95,7 @@ def test_writing_to_an_element_of_a_constant_is_an_error() -> None:
         row += 1
         return row
 
-    with pytest.raises(TraceError, match="a constant of a local function, is written to"):
+    with pytest.raises(TraceError, match="a local function writes to a tensor from outside"):
         fed.local("float32[4,3]", "int32")(raised)(TABLE, 1)
 
 

@@ -203,12 +203,12 @@ def test_polymorphic_computations_are_traced_once_for_each_type() -> None:
 @pytest.mark.parametrize(
     ("value", "shown"),
     [
-        (2.5, "is float32, and is asked to be int32"),
-        (np.zeros(2, np.int32), "is int32[2], and is asked to be int32"),
-        ("text", "a value of class str, and is asked to be int32"),
+        (2.5, "is float32, but int32 is expected"),
+        (np.zeros(2, np.int32), "is int32[2], but int32 is expected"),
+        ("text", "a value of class str, but int32 is expected"),
         (2**31, "is 2147483648, which int32 cannot hold"),
-        ({"a": 1}, "is <a=int32>, and is asked to be int32"),
-        (np.int8(1), "is int8, and is asked to be int32"),
+        ({"a": 1}, "is <a=int32>, but int32 is expected"),
+        (np.int8(1), "is int8, but int32 is expected"),
         (np.array([2**40]), "has numbers that int32 cannot hold"),
     ],
 )

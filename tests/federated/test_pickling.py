@@ -33,7 +33,7 @@ def test_a_computation_of_a_module_is_pickled_by_its_name(made: Any) -> None:
 
 def test_others_are_refused_with_a_remedy() -> None:
     inner = fed.local("float32")(lambda x: x)
-    said = "is pickled by its name(.|\n)*at the top of a module"
+    said = "is pickled by name(.|\n)*at the top level of a module"
     for made in (inner, total.configured(chunk=2)):
         with pytest.raises(TypeError, match=said) as caught:
             pickle.dumps(made)

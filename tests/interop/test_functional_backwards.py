@@ -61,7 +61,7 @@ def test_a_graph_that_is_used_up_is_refused_also_where_no_other_result_has_a_gra
 
     apply, params = calque.functional(Norm())
     assert apply(params) == 3
-    with pytest.raises(calque.TraceError, match=r"used up itself.*"):
+    with pytest.raises(calque.TraceError, match=r"already freed"):
         jax.grad(apply)(params)
 
 
@@ -89,7 +89,7 @@ def test_a_hook_that_runs_after_accumulation_is_refused_where_it_would_run() -> 
     module.weight.register_post_accumulate_grad_hook(lambda p: None)
     apply, params = calque.functional(module)
     assert apply(params, jnp.ones((4, 3))).shape == (4, 2)
-    with pytest.raises(calque.TraceError, match="'weight' has a hook that runs when"):
+    with pytest.raises(calque.TraceError, match="'weight' has a hook that runs after"):
         jax.grad(lambda p: apply(p, jnp.ones((4, 3))).sum())(params)
 
 
@@ -107,5 +107,5 @@ def test_hooks_that_jax_would_leave_out_are_refused(kind: str) -> None:
     apply, params = calque.functional(_with_a_hook(kind), gradient="jax")
     x = jnp.ones((2, 3))
     assert jax.jit(apply)(params, x).shape == (2, 2)
-    with pytest.raises(calque.TraceError, match="has a hook of the backward"):
+    with pytest.raises(calque.TraceError, match="has a backward hook"):
         jax.grad(lambda p: apply(p, x).sum())(params)

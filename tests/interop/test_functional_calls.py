@@ -129,7 +129,7 @@ def test_a_key_is_a_key():
     same = [apply(params, X, rng=key) for key in (0, jax.random.key(0), jax.random.PRNGKey(0))]
     assert (same[0] == same[1]).all() and (same[0] == same[2]).all()
     for wrong in ("0", 0.5, True, jnp.ones(2), jax.random.split(jax.random.key(0))):
-        with pytest.raises(TypeError, match="rng takes one key"):
+        with pytest.raises(TypeError, match="rng must be one JAX key"):
             apply(params, X, rng=wrong)
 
 

@@ -173,4 +173,4 @@ def test_a_number_that_a_function_closes_over_is_not_called_an_argument():
     run = calque.jit(lambda x, scale: scale(x))
     for number in (1, 2, 3):
         assert run(vector(1.0), lambda x, number=number: x * number).tolist() == [number]
-    assert run.history[-1] == "a value that the arguments hold was 2 and is 3"
+    assert run.history[-1] == "a value in the arguments was 2 and is 3"

@@ -161,7 +161,7 @@ def test_branches_that_give_other_shapes_are_refused():
     def run(x):
         return torch.cond(x.sum() > 0, lambda x: x.sin(), lambda x: x[:2] * 1, (x,))
 
-    with pytest.raises(calque.TraceError, match="different things"):
+    with pytest.raises(calque.TraceError, match="different types"):
         run(torch.ones(3, device="jax"))
 
 

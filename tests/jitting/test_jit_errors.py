@@ -412,7 +412,7 @@ def test_an_error_after_a_hook_arrives_and_the_hook_is_taken_off(registered, oth
 
     with pytest.raises(Failure) as caught:
         calque.jit(step)(x)
-    assert not any("moved on" in note for note in caught.value.__notes__)
+    assert not any("was advanced" in note for note in caught.value.__notes__)
     assert (w._backward_hooks, dict(w._backward_hooks or {})) == before
     assert w._backward_hooks is before[0] and w._post_accumulate_grad_hooks is None
     assert w.grad is None
@@ -434,7 +434,7 @@ def test_an_error_of_the_program_arrives_though_an_iterator_has_moved_on(error):
 
     with pytest.raises(error, match="mine") as caught:
         calque.jit(step)(torch.ones(2, device="jax"))
-    assert any("batches has moved on" in note for note in caught.value.__notes__)
+    assert any("batches was advanced" in note for note in caught.value.__notes__)
     assert list(batches) == [2, 3]
 
 

@@ -167,7 +167,7 @@ def test_objects_made_anew_for_each_call_are_served_by_one_program():
         references.append(weakref.ref(batch.x))
         assert double(batch).tolist() == [2 * i, 2 * i]
     assert double.history[1:] == [
-        "objects are compared by what they hold from now on (SimpleNamespace)"
+        "objects are compared by their contents from now on (SimpleNamespace)"
     ]
     assert double.compilations == 1
     del batch

@@ -21,7 +21,7 @@ def test_it_is_looked_at_when_the_program_has_run(fn):
         fn(bad)
     run = calque.jit(fn)
     assert run(torch.tensor([1.0, 2.0], device="jax")).tolist() == [2.0, 3.0]
-    with pytest.raises(RuntimeError, match="what this line asks for does not hold: "):
+    with pytest.raises(RuntimeError, match="the condition of this line does not hold: "):
         run(bad)
 
 

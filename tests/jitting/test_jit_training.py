@@ -202,7 +202,7 @@ def test_a_scheduler_inside_is_an_error_that_changes_nothing():
     lines, first = inspect.getsourcelines(scheduler_after)
     line = first + next(i for i, text in enumerate(lines) if "# here" in text)
     for _ in range(2):
-        with pytest.raises(calque.TraceError, match="outside of the jitted function") as caught:
+        with pytest.raises(calque.TraceError, match="outside the jitted function") as caught:
             step(*batches(1, "jax")[0])
         assert f"{__file__}:{line} in scheduler_after: 'lr' of SGD" in str(caught.value)
         for key, value in model.state_dict().items():

@@ -105,7 +105,7 @@ def test_another_place_is_another_program_only_where_it_matters():
     for i in (0, 4, 8, 4):
         assert asking(base[i : i + 4]).tolist() == (base[i : i + 4] * i).tolist()
     assert len(asking.history) == 3
-    assert "another place of its storage" in asking.history[-1]
+    assert "another position in its storage" in asking.history[-1]
     other = torch.ones(40, device="jax")
     assert asking(other[8:12]).tolist() == [8.0] * 4
     assert len(asking.history) == 3

@@ -25,5 +25,5 @@ def test_a_copy_of_a_jitted_function_has_its_settings() -> None:
 
 
 def test_a_wrong_option_is_refused_before_there_is_a_function() -> None:
-    with pytest.raises(TypeError, match=r"calque\.jit\(\.\.\., checks=\) is True or False"):
+    with pytest.raises(TypeError, match=r"calque\.jit\(\.\.\., checks=\) must be True or False"):
         calque.jit(checks="yes")  # type: ignore[call-overload]

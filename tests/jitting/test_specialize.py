@@ -424,7 +424,7 @@ def f(x):
     f = library(source)["f"]
     jitted = calque.jit(lambda x: f(x))
     caught = warned(lambda: agree(jitted, lambda x: x * x.sum(), [FIRST] * 6))
-    assert "other values where it is traced" in str(caught[0].message)
+    assert "other values while it is traced" in str(caught[0].message)
     assert not jitted.history
 
 

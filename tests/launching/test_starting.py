@@ -34,8 +34,8 @@ def test_the_environment_says_where_a_process_stands(monkeypatch: pytest.MonkeyP
         ({"processes": 0}, "at least one process"),
         ({"devices": 0}, "at least one device"),
         ({"nodes": 2}, "need a coordinator"),
-        ({"nodes": 2, "node": 2, "coordinator": "a:1"}, "is none of 2"),
-        ({"coordinator": "first"}, "such as host:1234"),
+        ({"nodes": 2, "node": 2, "coordinator": "a:1"}, "does not exist: the 2 machines"),
+        ({"coordinator": "first"}, "the form host:1234"),
     ],
 )
 def test_jobs_that_cannot_be_are_refused(options: dict[str, Any], message: str) -> None:

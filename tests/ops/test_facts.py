@@ -132,7 +132,7 @@ def test_facts_are_told_of_operators_that_exist():
 
 
 def test_what_no_fact_is_called_is_refused():
-    with pytest.raises(TypeError, match="no fact of operators is called layuot"):
+    with pytest.raises(TypeError, match="operators have no fact called layuot"):
         facts("mm", layuot="images")  # pyright: ignore[reportCallIssue]
 
 

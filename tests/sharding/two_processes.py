@@ -193,10 +193,10 @@ def collectives() -> None:
     dist.barrier()
     x = sharding.shard(torch.arange(8.0), P("dp"))
     refused(lambda: dist.all_reduce(x), "global already")
-    refused(lambda: calque.jit(lambda y: dist.all_reduce(y))(own), "global there")
+    refused(lambda: calque.jit(lambda y: dist.all_reduce(y))(own), "tensors are global")
     refused(lambda: functional.all_reduce(own, "sum", dist.group.WORLD), "torch.distributed itself")
     torch.jax.set_device(RANK)
-    refused(lambda: torch.jax.set_device(5), "index 0 only")
+    refused(lambda: torch.jax.set_device(5), "only index 0")
     sampler = DistributedSampler(list(range(8)), shuffle=False)
     assert list(sampler) == list(range(RANK, 8, 2))
 

@@ -311,7 +311,7 @@ def test_a_loop_has_no_gradient_under_jit() -> None:
 
 
 def test_the_body_of_a_loop_must_keep_the_kind_of_what_it_carries() -> None:
-    with pytest.raises(TraceError, match="takes float32.3. and returns float32.6."):
+    with pytest.raises(TraceError, match="takes float32.3. but returns float32.6."):
         calque.trace(
             lambda x: torch.while_loop(lambda x: x.sum() < 9, lambda x: (x.repeat(2),), (x,)), UP
         )

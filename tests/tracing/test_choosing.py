@@ -53,13 +53,13 @@ def test_auto_records_what_reads_values_and_says_why(caplog: pytest.LogCaptureFi
     assert "TraceError" in graph.meta["calque.refused"]["symbolic"]
     assert "test_choosing.py" in caplog.text
     assert torch.equal(graph(x.clone()), reads(x))
-    with pytest.raises(calque.TraceError, match="now it gives"):
+    with pytest.raises(calque.TraceError, match="gives .* now"):
         graph(x * 2)
 
 
 def test_where_no_tracer_is_faithful_each_says_why() -> None:
     with pytest.raises(
-        calque.TraceError, match=r"no tracer is faithful(.|\n)*symbolic:(.|\n)*record:"
+        calque.TraceError, match=r"no tracer can capture(.|\n)*symbolic:(.|\n)*record:"
     ):
         calque.trace(draws, x, tracer="auto")
 
@@ -76,7 +76,7 @@ def test_without_arguments_nothing_is_run() -> None:
     assert calque.trace(straight, tracer="auto").meta["calque.tracer"] == "symbolic"
     with pytest.raises(calque.TraceError):
         calque.trace(reads, tracer="auto")
-    with pytest.raises(TypeError, match="needs the arguments"):
+    with pytest.raises(TypeError, match="needs example inputs"):
         calque.trace(straight, tracer="record")
 
 

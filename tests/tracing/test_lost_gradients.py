@@ -107,5 +107,5 @@ def test_forward_mode_by_function_is_recorded_and_refused_in_a_trace() -> None:
 
     x = torch.zeros(3)
     assert calque.record(program, x).graph()(x).tolist() == [1, 1, 1]
-    with pytest.raises(calque.TraceError, match="an operator of PyTorch that takes functions"):
+    with pytest.raises(calque.TraceError, match="a PyTorch operator that takes functions"):
         calque.trace(program, x)

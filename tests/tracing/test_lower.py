@@ -109,7 +109,7 @@ def test_a_gradient_of_its_own_is_not_lost() -> None:
 
     x = torch.rand(3, requires_grad=True)
     graph = calque.trace(f, x)
-    with pytest.raises(calque.TraceError, match="defines a gradient"):
+    with pytest.raises(calque.TraceError, match="defines its own gradient"):
         lower(graph)
     with torch.no_grad():
         lowered = lower(graph)
@@ -261,7 +261,7 @@ def test_nested_tensors_are_refused_with_the_line() -> None:
     graph = calque.record(program, torch.ones(2, 2)).graph()
     x = torch.randn(2, 2)
     assert torch.equal(graph(x), program(x))
-    with pytest.raises(calque.TraceError, match="no abstract values") as caught:
+    with pytest.raises(calque.TraceError, match="cannot run on tensors without data") as caught:
         calque.lower(graph)
     assert "test_lower.py:" in caught.value.__notes__[0]
 
@@ -400,7 +400,7 @@ def test_pooling_of_channels_last_has_no_operator_that_writes() -> None:
 
 def test_modules_of_torchscript_are_refused_in_words() -> None:
     model = torch.nn.Sequential(torch.jit.script(torch.nn.Linear(2, 2)))
-    with pytest.raises(calque.TraceError, match="a module of TorchScript is one call"):
+    with pytest.raises(calque.TraceError, match="a TorchScript module is one opaque call"):
         calque.record(model, torch.ones(1, 2)).graph("aten")
 
 

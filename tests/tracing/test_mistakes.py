@@ -122,12 +122,17 @@ def test_captured_keywords() -> None:
 
 # function, text of the line, what is named, remedy
 EXPLAINED = [
-    (iterates, "for row", "the argument x is iterated", "Give example inputs"),
-    (asks_for_length, "len(x)", "the argument x is asked for its length", "x.shape[0]"),
+    (iterates, "for row", "the argument x is iterated", "Pass example inputs"),
+    (asks_for_length, "len(x)", "the argument x is passed to len()", "x.shape[0]"),
     (makes_an_int, "* int(", "the result of sum (float32[]), made at line", "Keep it a tensor"),
     (prints, "print(", "the result of sum (float32[]), made at line", "Print its shape"),
     (calls_numpy, "np.sin", "the argument x (float32[2, 3]) is passed to numpy", "torch function"),
-    (remembers, "SEEN.append", "SEEN is given a value from the traced program", "Return the value"),
+    (
+        remembers,
+        "SEEN.append",
+        "SEEN is assigned a value from the traced program",
+        "Return the value",
+    ),
 ]
 
 
@@ -214,9 +219,13 @@ class Remembering(torch.nn.Module):
 @pytest.mark.parametrize(
     ("what", "text", "message"),
     [
-        ("list", "history.append", "self.history is given a value from the traced program"),
+        ("list", "history.append", "self.history is assigned a value from the traced program"),
         ("number", "+= 1", "self.counts['calls'] changes from 0 to 1"),
-        ("dictionary", 'cache["last"]', "cache['last'] is given a value from the traced program"),
+        (
+            "dictionary",
+            'cache["last"]',
+            "cache['last'] is assigned a value from the traced program",
+        ),
         ("key", "counts.pop", "self.counts['calls'] is deleted"),
     ],
 )

@@ -113,7 +113,7 @@ def test_a_graph_computes_what_its_parts_compute(name: str, maker: str) -> None:
     if name == "while_loop" and maker == "trace":
         pytest.skip("a loop has no gradient in a graph of a trace")
     if name == "full backward hook" and maker == "trace":
-        with pytest.raises(calque.TraceError, match="how it was computed"):
+        with pytest.raises(calque.TraceError, match="has its .grad_fn read"):
             MAKERS[maker](program, torch.randn(shape).requires_grad_())
         return
     graph = MAKERS[maker](program, torch.randn(shape).requires_grad_())
@@ -136,17 +136,17 @@ def test_a_recorded_cond_guards_its_way() -> None:
         return torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x * 3, (x,))
 
     graph = calque.record(f, torch.ones(2)).graph()
-    with pytest.raises(calque.TraceError, match="gave True, and now it gives False"):
+    with pytest.raises(calque.TraceError, match="gave True .* gives False now"):
         graph(-torch.ones(2))
 
 
 def test_hooks_of_the_backward_pass_are_never_lost() -> None:
     model, x = Hooked(), torch.randn(3, 4).requires_grad_()
     recording = calque.record(model, x)
-    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+    with pytest.raises(calque.TraceError, match="backward hooks"):
         recording.graph("aten")
     model.register_full_backward_hook(lambda module, given, gave: None)
-    with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+    with pytest.raises(calque.TraceError, match="backward hooks"):
         calque.record(model, x).graph()
     with torch.no_grad():
         lowered = calque.lower(calque.record(nn.Sequential(model), x).graph())

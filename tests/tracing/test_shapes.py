@@ -189,7 +189,7 @@ def test_a_bound_method_of_a_module_is_traced() -> None:
 
 
 def test_what_is_no_program_is_refused() -> None:
-    with pytest.raises(TraceError, match="neither a module nor a function"):
+    with pytest.raises(TraceError, match="not callable"):
         calque.trace(3, X)
 
 

@@ -28,7 +28,7 @@ class Pair(NamedTuple):
 
 
 def origin_of_pair(pair: Pair) -> NodeOrigin | None:
-    """The line of the program that either node comes from."""
+    """Returns the line of the program that either node comes from."""
     return origin_of(pair.a) or origin_of(pair.b)
 
 
@@ -40,7 +40,8 @@ class Odd(NamedTuple):
 
 
 def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
-    """The nodes of two graphs that stand for the same, and what has no counterpart, in order.
+    """Yields the nodes of two graphs that stand for the same, and what has no counterpart, in
+    order.
 
     If a graph knows no places, and only one of the two calls layers, it cannot be told what has a
     counterpart inside of a layer.
@@ -90,8 +91,8 @@ def _is_other_layer(a: Stretch, b: Stretch) -> bool:
 
 
 def _outputs(a: Stretch, b: Stretch) -> Iterator[Pair]:
-    """What leaves both, in pairs: one with one, and of several those that look as no other does,
-    for they may be made in another order. Nothing if a node writes: values may be elsewhere.
+    """Yields what leaves both, in pairs: one with one, and of several those that look as no other
+    does, for they may be made in another order. Nothing if a node writes: values may be elsewhere.
     """
     left, right = a.leaving, b.leaving
     if a.writes or b.writes:

@@ -71,7 +71,9 @@ def diff(
     """
     runs = bool(args or kwargs)
     if devices is not None and (isinstance(devices, str) or len(devices) != 2):
-        raise ValueError(f"devices are one for each graph, ('cpu', 'jax'), and not {devices!r}")
+        raise ValueError(
+            f"devices must name one device for each graph, such as ('cpu', 'jax'), not {devices!r}"
+        )
     on = devices or (None, None)
     first, second = _graphs(a, b, on, args, kwargs)
     rows = list(aligned(first, second))
@@ -107,7 +109,9 @@ def _graphs(
         try:
             made[i] = _recorded(given, made[1 - i], devices[i], args, kwargs)
         except Exception as error:
-            error.add_note(f"calque.diff was recording {'ab'[i]}, its {_ORDINALS[i]} program")
+            error.add_note(
+                f"raised while calque.diff recorded {'ab'[i]}, its {_ORDINALS[i]} program"
+            )
             raise
     first, second = made
     assert first is not None and second is not None
@@ -125,7 +129,7 @@ def _graph_of(given: Any) -> GraphModule | None:
     if isinstance(given, GraphModule):
         return given
     if not callable(given):
-        raise TypeError(f"{given!r} is neither a graph nor a program")
+        raise TypeError(f"calque.diff expects a graph, a module or a function, not {given!r}")
     return None
 
 
@@ -136,12 +140,14 @@ def _recorded(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> GraphModule:
-    """The graph of a copy of a program, as deep as another graph.
+    """Returns the graph of a copy of a program, as deep as another graph.
 
     It is recorded where its arguments are, and if it asks where that is, on its device.
     """
     if not (args or kwargs):
-        raise TypeError("a program is recorded to be compared: give the arguments of a call")
+        raise TypeError(
+            "calque.diff has to run a program to compare it: pass the arguments of a call"
+        )
     level = "calls" if other is None else vocabulary(other)
     targets = other.graph.find_nodes(op="call_module") if other is not None else ()
     leaves = {str(node.target) for node in targets}
@@ -159,7 +165,7 @@ def _recorded(
 def _run(
     program: Any, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Recording:
-    """A recording of a copy of a program, on a device."""
+    """Returns a recording of a copy of a program, on a device."""
     is_method = isinstance(program, types.MethodType)
     owner = program.__self__ if is_method else program
     twin = copy.deepcopy(owner) if isinstance(owner, torch.nn.Module) else None

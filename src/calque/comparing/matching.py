@@ -51,7 +51,7 @@ def _left(rows: Sequence[Stretch], columns: Sequence[Stretch]) -> Iterator[Match
 
 
 def common_ends(a: Sequence[Node], b: Sequence[Node]) -> tuple[int, int]:
-    """How many nodes at the beginning of two stretches call the same, and then at the end.
+    """Returns how many nodes at the beginning of two stretches call the same, and then at the end.
 
     Parts of a result count at the beginning only, where what they are parts of counts too.
     """
@@ -72,7 +72,7 @@ def _by_place(stretch: Stretch) -> Hashable:
 
 
 def _by_text(stretch: Stretch) -> Hashable:
-    """The text of the line, in the call of a module; like no other if it cannot be read."""
+    """Returns the text of the line, in the call of a module; like no other if it cannot be read."""
     origin = origin_of(stretch.nodes[0])
     if stretch.place is None or origin is None or not origin.text:
         return object()

@@ -27,7 +27,7 @@ _GUARDS = CHECKS | {expect_answer, expect_one}
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
-    """The nodes that compute: neither inputs and members, nor guards.
+    """Returns the nodes that compute: neither inputs and members, nor guards.
 
     The copies to parameters and buffers with which a lowered graph ends stand in the order of their
     names: they write to different tensors, and the order in which a tracer met those is no matter.
@@ -54,7 +54,7 @@ def counts(node: Node) -> bool:
 
 
 def called(node: Node) -> str:
-    """The name of what a node calls, which is one for all ways to write it.
+    """Returns the name of what a node calls, which is one for all ways to write it.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -113,14 +113,14 @@ _WRITING |= {"ipow", "iand", "ior", "ixor", "ilshift", "irshift", "imatmul"}
 
 
 def _spelled(name: str, is_operator: bool) -> str:
-    """The one name of what has several, as methods, functions and Python's operators."""
+    """Returns the one name of what has several, as methods, functions and Python's operators."""
     if is_operator and name in _WRITING:
         return f"{_SPELLINGS.get(name[1:], name[1:])}_"
     return _SPELLINGS.get(name, name)
 
 
 def module_of(node: Node) -> Any:
-    """The layer that a node calls."""
+    """Returns the layer that a node calls."""
     owner = node.graph.owning_module
     return owner.get_submodule(str(node.target)) if owner is not None else None
 
@@ -160,7 +160,7 @@ def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> boo
 
 
 def result_of(graph: GraphModule) -> Any:
-    """The result of a graph, in the containers that a call of it gives."""
+    """Returns the result of a graph, in the containers that a call of it gives."""
     given = graph.graph.output_node().args[0]
     codegen = graph.graph._codegen
     if isinstance(codegen, PyTreeCodeGen) and codegen.pytree_info.out_spec is not None:
@@ -169,12 +169,12 @@ def result_of(graph: GraphModule) -> Any:
 
 
 def nodes_in(value: Any) -> Iterator[Node]:
-    """The nodes in a result."""
+    """Returns the nodes in a result."""
     return (part for part in tree_leaves(value) if isinstance(part, Node))
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """The parts of a result, and of the objects in it."""
+    """Yields the parts of a result, and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
             yield from flat(part.args[1:])
@@ -225,7 +225,7 @@ def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
 
 
 def _itself(node: Node) -> Node:
-    """The node that has made the tensor which a node has written to, and gives back."""
+    """Returns the node that has made the tensor which a node has written to, and gives back."""
     while writes(node) and called(node) not in ("setitem", "delitem"):
         source = node.kwargs.get("out", node.args[0] if node.args else None)
         if not isinstance(source, Node):

@@ -73,7 +73,7 @@ class Run(torch.fx.Interpreter):
         return _new(args), _new(kwargs)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input, in its containers."""
+        """Returns an input, in its containers."""
         return self._given[target]
 
 

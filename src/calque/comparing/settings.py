@@ -11,8 +11,8 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 
 def settings_of(layer: torch.nn.Module) -> dict[str, Any]:
-    """The plain values among the attributes of a layer and of the layers in it, by their names; the
-    mode of those that ask for it.
+    """Returns the plain values among the attributes of a layer and of the layers in it, by their
+    names; the mode of those that ask for it.
 
     >>> settings_of(torch.nn.Dropout(0.1).eval())
     {'p': 0.1, 'inplace': False, 'training': False}

@@ -86,7 +86,7 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
     if a.failed is not None or b.failed is not None:
         yield from _failed(a, b, not found)
         return
-    names = "the result", "the arguments, as they are left,", "the keywords, as they are left,"
+    names = "the result", "the arguments after the call", "the keyword arguments after the call"
     for i, (name, x, y) in enumerate(zip(names, first, second)):
         origins = [node and origin_of(node) for node in _given(a)] if not i else []
         yield from _of_ends(name, x, y, tolerances, origins)
@@ -104,7 +104,7 @@ def _of_state(
             continue  # each tracer counts its own constants
         kind = "parameter" if isinstance(left[name], torch.nn.Parameter) else "buffer"
         yield from _of_ends(
-            f"the {kind} {name}, as it is left,", left[name], right[name], tolerances
+            f"the {kind} {name} after the call", left[name], right[name], tolerances
         )
 
 
@@ -133,7 +133,7 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
 
 
 def _given(side: Side) -> list[Node | None]:
-    """The node of each tensor or number in the result of a graph, in order."""
+    """Returns the node of each tensor or number in the result of a graph, in order."""
     parts = (part for part in flat(result_of(side.graph)) if isinstance(part, (Node, *NUMBERS)))
     return [part if isinstance(part, Node) else None for part in parts]
 

@@ -57,7 +57,7 @@ class Stretch(NamedTuple):
 
 
 def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
-    """The nodes, cut where the place changes.
+    """Returns the nodes, cut where the place changes.
 
     Args:
         leaves: paths of modules whose inside is not told apart.
@@ -66,7 +66,7 @@ def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
 
 
 def single_calls(nodes: Sequence[Node]) -> list[Stretch]:
-    """The nodes, cut before each call, without their places."""
+    """Returns the nodes, cut before each call, without their places."""
     starts = [i for i, node in enumerate(nodes) if not i or not is_part(node)]
     return [Stretch(None, [*nodes[i:j]]) for i, j in zip(starts, [*starts[1:], len(nodes)])]
 
@@ -92,7 +92,7 @@ def _chain(node: Node) -> Chain:
 
 
 def path_of(name: str) -> str:
-    """The path of a module by the name that some tracer has for it.
+    """Returns the path of a module by the name that some tracer has for it.
 
     >>> path_of("layers.0"), path_of("L['self'].layers.0"), path_of("L['self']._modules['a'][1]")
     ('layers.0', 'layers.0', 'a.1')

@@ -68,7 +68,7 @@ def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Diffe
 
 
 def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
-    """How two calls of the same differ; None if they do not."""
+    """Returns how two calls of the same differ; None if they do not."""
     if not same_arguments(row.a, row.b, twins):
         return f"{row.a.format_node()} against {row.b.format_node()}"
     if row.a.op == row.b.op == "call_module":
@@ -97,7 +97,7 @@ def _odd(row: Odd) -> Difference:
 
 
 def _unlike(a: Stretch, b: Stretch) -> tuple[Node, Node]:
-    """The first nodes that call something else."""
+    """Returns the first nodes that call something else."""
     for x, y in zip(a.nodes, b.nodes):
         if called(x) != called(y):
             return x, y

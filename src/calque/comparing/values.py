@@ -47,7 +47,8 @@ class Parts(NamedTuple):
 
 
 def parts_of(value: Any) -> Parts:
-    """A result, an argument or a buffer in its parts; objects of other classes by their tensors.
+    """Returns a result, an argument or a buffer in its parts; objects of other classes by their
+    tensors.
 
     >>> parts_of([torch.ones(1), "name"]).structure
     ('builtins.list', {0: 'tensor', 1: 'name'})
@@ -135,7 +136,9 @@ def _named(value: Any) -> str:
 
 
 def _errors(a: torch.Tensor, b: torch.Tensor) -> tuple[float | None, float | None]:
-    """The greatest absolute and relative error; an infinite one where only one is a number."""
+    """Returns the greatest absolute and relative error; an infinite one where only one is a
+    number.
+    """
     if a.layout is not torch.strided or a.is_nested:
         return None, None
     wide = torch.complex128 if a.is_complex() else torch.float64

@@ -66,14 +66,14 @@ class Arguments:
 
     def __init__(self, told: Any, names: list[str]) -> None:
         if not isinstance(told, list) or not all(_is_parameter(entry) for entry in told):
-            raise ConversionError("arguments are no list of names with values")
+            raise ConversionError("arguments must be a list of names with values")
         self._parameters: dict[str, Any] = dict(told)
         found = [name for _, part in told for name in _names(part, 0)]
         if len(self._parameters) != len(told) or found != names:
-            raise ConversionError("arguments are not made of the inputs, in their order")
+            raise ConversionError("arguments must contain the inputs, in their order")
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-        """The arrays, in the order of the inputs.
+        """Returns the arrays, in the order of the inputs.
 
         Raises:
             TypeError: the arguments are of another structure, or another value is given for what
@@ -81,19 +81,22 @@ class Arguments:
         """
         parameters = list(self._parameters)
         if len(args) > len(parameters):
-            raise TypeError(f"takes {len(parameters)} arguments, not {len(args)}")
+            raise TypeError(f"expected {len(parameters)} arguments, got {len(args)}")
         given = dict(zip(parameters, args))
         twice = given.keys() & kwargs.keys()
         unknown = kwargs.keys() - set(parameters)
         if twice or unknown:
-            raise TypeError(f"cannot take {sorted(twice | unknown)}; there are {parameters}")
+            raise TypeError(
+                f"unexpected or repeated arguments {sorted(twice | unknown)}; the parameters are "
+                f"{parameters}"
+            )
         given |= kwargs
         found: list[Any] = []
         for name, told in self._parameters.items():
             if name in given:
                 _collect(told, given[name], name, found)
             elif next(_names(told, 0), None) is not None:
-                raise TypeError(f"the argument {name} is missing")
+                raise TypeError(f"missing argument {name}")
         return found
 
 
@@ -102,7 +105,7 @@ def _is_parameter(entry: Any) -> bool:
 
 
 def _names(told: Any, depth: int) -> Iterator[str]:
-    """The inputs in an argument, in order."""
+    """Yields the inputs in an argument, in order."""
     if depth > _DEPTH:
         raise ConversionError("arguments are nested too deeply")
     if isinstance(told, dict):
@@ -113,7 +116,7 @@ def _names(told: Any, depth: int) -> Iterator[str]:
         told = [part for _, part in parts] if kind == "dict" else parts
     elif not isinstance(told, list):
         if not isinstance(told, _ATOMS):
-            raise ConversionError(f"arguments have {told!r}, which is no value")
+            raise ConversionError(f"arguments contain {told!r}, which does not describe a value")
         return
     for part in told:
         yield from _names(part, depth + 1)
@@ -128,7 +131,7 @@ def _container(told: dict[str, Any]) -> tuple[str, Any]:
     for kind, part in told.items():
         if len(told) == 1 and kind in fits and fits[kind](part):
             return kind, part
-    raise ConversionError(f"arguments have {told!r}, which is no value")
+    raise ConversionError(f"arguments contain {told!r}, which does not describe a value")
 
 
 def _collect(told: Any, given: Any, name: str, found: list[Any]) -> None:
@@ -142,11 +145,11 @@ def _collect(told: Any, given: Any, name: str, found: list[Any]) -> None:
     elif kind == "dict":
         keys = [key for key, _ in parts]
         if not isinstance(given, dict) or given.keys() != set(keys):
-            raise TypeError(f"{name} is no dict of {keys}")
+            raise TypeError(f"{name} must be a dict with the keys {keys}")
         for key, part in parts:
             _collect(part, given[key], f"{name}[{key!r}]", found)
     else:
         if not isinstance(given, (tuple, list)) or len(given) != len(parts):
-            raise TypeError(f"{name} is no {kind} of {len(parts)} parts")
+            raise TypeError(f"{name} must be a {kind} of {len(parts)} parts")
         for i, (part, value) in enumerate(zip(parts, given)):
             _collect(part, value, f"{name}[{i}]", found)

@@ -155,7 +155,7 @@ class Calls:
         return value
 
     def _plain(self, argument: Any) -> Any:
-        """An argument without nodes."""
+        """Returns an argument without nodes."""
         if isinstance(argument, Node):
             return self._infos[argument]
         if isinstance(argument, slice):
@@ -232,7 +232,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """The elements of a tensor of any device, bfloat16 among the dtypes."""
+    """Returns the elements of a tensor of any device, bfloat16 among the dtypes."""
     plain = tensor.detach().cpu().contiguous()
     if plain.dtype == torch.bfloat16:
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

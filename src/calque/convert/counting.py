@@ -17,7 +17,7 @@ _COUNTED_AS = {  # the attention of the CPU is like the other
 
 
 def flops_of(node: Node) -> int | None:
-    """The floating-point operations of an operator; None if it is not counted.
+    """Returns the floating-point operations of an operator; None if it is not counted.
 
     Args:
         node: it and its arguments have their abstract values as `val` in their `meta`.

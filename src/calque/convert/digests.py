@@ -10,7 +10,7 @@ DIGEST = "program_sha256"
 
 
 def digest(told: dict[str, Any]) -> str:
-    """The SHA-256 of all but the digest itself, however the lines are broken."""
+    """Returns the SHA-256 of all but the digest itself, however the lines are broken."""
     rest = {key: value for key, value in told.items() if key != DIGEST}
     return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
 
@@ -23,6 +23,6 @@ def require_whole(told: dict[str, Any]) -> None:
     """
     if DIGEST in told and told[DIGEST] != digest(told):
         raise ConversionError(
-            f"program.json is not as it was saved: its {DIGEST} is of another program. Copy the "
-            f"file again; if it was changed on purpose, remove {DIGEST}"
+            f"program.json has changed since it was saved: its {DIGEST} belongs to another "
+            f"program. Copy the file again; if it was changed on purpose, remove {DIGEST}"
         )

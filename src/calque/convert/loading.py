@@ -86,20 +86,20 @@ class Loaded:
         if self._arguments is not None and not (is_flat and len(given) == len(self.inputs)):
             arrays = tuple(self._arguments.arrays(given, named))
         if len(arrays) != len(self.inputs):
-            raise TypeError(f"takes {len(self.inputs)} arrays, not {len(arrays)}")
+            raise TypeError(f"expected {len(self.inputs)} arrays, got {len(arrays)}")
         if any(isinstance(array, np.ndarray) for array in arrays):
             with jax.enable_x64(True):
                 arrays = tuple(map(jnp.asarray, arrays))
         for array, expected in zip(arrays, self.inputs):
             if not isinstance(array, (np.ndarray, jax.Array)):
                 raise TypeError(
-                    f"{expected.name} is an array of JAX or NumPy, and was given a "
-                    f"{type(array).__name__}; of a tensor x, x.numpy() is one"
+                    f"{expected.name} must be a JAX or NumPy array, not {type(array).__name__}; "
+                    "for a tensor x, pass x.numpy()"
                 )
             dtype = to_numpy(expected.dtype)
             if tuple(array.shape) != expected.shape or array.dtype != dtype:
                 raise TypeError(
-                    f"{expected.name} is {dtype}{list(expected.shape)}, and was given "
+                    f"{expected.name} must be {dtype}{list(expected.shape)}, not "
                     f"{array.dtype}{list(array.shape)}"
                 )
         return self._function(*arrays, rng=rng)
@@ -136,20 +136,22 @@ def _read_program(path: Path) -> dict[str, Any]:
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
     if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise ConversionError(f"{path.name} is no program of calque's")
+        raise ConversionError(f"{path.name} is not a program that calque saved")
     if told.get("version") != VERSION:
-        raise ConversionError(f"{path.name} has version {told.get('version')!r}, not {VERSION}")
+        raise ConversionError(
+            f"{path.name} has version {told.get('version')!r} instead of {VERSION}"
+        )
     kinds = {"inputs": list, "operators": list, "weights": dict, "weights_sha256": str}
     for key, kind in kinds.items():
         if not isinstance(told.get(key), kind):
-            raise ConversionError(f"{path.name}: {key} is missing, or no {kind.__name__}")
+            raise ConversionError(f"{path.name}: {key} is missing or not a {kind.__name__}")
     if "outputs" not in told:
         raise ConversionError(f"{path.name}: outputs is missing")
     return told
 
 
 def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is no number of JSON")
+    raise ValueError(f"{name} is not a JSON number")
 
 
 def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
@@ -171,7 +173,7 @@ def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
             raise ConversionError(f"{path.name} has no weight {name}")
         shape, dtype = _looks(looks, f"the weight {name}")
         if tuple(weights[name].shape) != shape or weights[name].dtype != dtype:
-            raise ConversionError(f"the weight {name} has another shape or dtype than is said")
+            raise ConversionError(f"the weight {name} has a different shape or dtype than stated")
     return weights
 
 
@@ -180,7 +182,7 @@ def _looks(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
     dtype = told.get("dtype") if isinstance(told, dict) else None
     fits = isinstance(shape, list) and all(type(n) is int and 0 <= n < _LONGEST for n in shape)
     if not fits or not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ConversionError(f"{where} has no shape and dtype")
+        raise ConversionError(f"{where} has no valid shape and dtype")
     return tuple(shape), _DTYPES[dtype]  # pyright: ignore[reportArgumentType]
 
 
@@ -216,9 +218,9 @@ class _Reader:
     def _new_name(self, entry: Any, where: str) -> str:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
-            raise ConversionError(f"{where} has no name")
+            raise ConversionError(f"{where} has no valid name")
         if name in self._nodes:
-            raise ConversionError(f"{where} has the name {name}, as another one has")
+            raise ConversionError(f"{where} has the name {name}, which is taken already")
         return name
 
     def _add(self, entry: Any, where: str) -> None:
@@ -226,14 +228,14 @@ class _Reader:
         where = f"{where} ({name})"
         args, kwargs = entry.get("args"), entry.get("kwargs", {})
         if not isinstance(args, list) or not isinstance(kwargs, dict):
-            raise ConversionError(f"{where} has no arguments")
+            raise ConversionError(f"{where} has no valid arguments")
         if entry.get("op") == READ:
             given = [self._value(part, where) for part in args]
             if len(given) != 1 or not isinstance(given[0], Node) or "gave" not in entry:
-                raise ConversionError(f"{where} checks no value of a tensor")
+                raise ConversionError(f"{where} must check the value of one tensor")
             spec = entry.get("format")
             if spec is not None and not (isinstance(spec, str) and SPEC.fullmatch(spec)):
-                raise ConversionError(f"{where} has a format that is none of a number")
+                raise ConversionError(f"{where} has a format that does not apply to numbers")
             told = self._value(entry["gave"], where), str(entry.get("source", where)), spec
             self._graph.call_function(_expect, (given[0], *told))
             return
@@ -243,7 +245,7 @@ class _Reader:
         if target is operator.getitem:
             fits = len(values) == 2 and isinstance(values[0], Node) and type(values[1]) is int
             if not fits or named:
-                raise ConversionError(f"{where} takes a part of something without a number")
+                raise ConversionError(f"{where} must take one part of a value, by an integer index")
         made = self._nodes[name] = self._graph.call_function(target, values, named)
         if "shape" in entry or "dtype" in entry:
             told = *_looks(entry, where), f"{where}: {entry['op']}"
@@ -254,13 +256,13 @@ class _Reader:
             return operator.getitem
         found = _OPERATOR.fullmatch(op) if isinstance(op, str) else None
         if found is None:
-            raise ConversionError(f"{where} has no operator: {op!r}")
+            raise ConversionError(f"{where} does not name an operator: {op!r}")
         space, packet, overload = found.groups()
         target = getattr(getattr(getattr(torch.ops, space), packet, None), overload, None)
         if not isinstance(target, OpOverload):
             raise ConversionError(f"{where}: PyTorch has no operator {op}")
         if target._schema.is_mutable:
-            raise ConversionError(f"{where}: {op} writes, which no operator here may do")
+            raise ConversionError(f"{where}: {op} writes to its arguments, which is not supported")
         return target
 
     def _value(self, told: Any, where: str) -> Any:
@@ -269,14 +271,14 @@ class _Reader:
         if isinstance(told, list):
             return [self._value(part, where) for part in told]
         if not isinstance(told, dict) or len(told) != 1:
-            raise ConversionError(f"{where}: {_short(told)} is no value")
+            raise ConversionError(f"{where}: {_short(told)} does not describe a value")
         ((key, value),) = told.items()
         try:
             return self._of_kind(key, value, where)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, ConversionError):
                 raise
-            raise ConversionError(f"{where}: {_short(told)} is no value") from error
+            raise ConversionError(f"{where}: {_short(told)} does not describe a value") from error
 
     def _of_kind(self, key: str, value: Any, where: str) -> Any:
         if key == "value":
@@ -321,7 +323,7 @@ def _short(told: Any) -> str:
 
 
 def _arrays(result: Any) -> list[Any]:
-    """The arrays of a result, which may have strings beside them."""
+    """Returns the arrays of a result, which may have strings beside them."""
     return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
 
@@ -335,8 +337,8 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
         if getattr(_trial, "runs", False):
             return
         raise TraceError(
-            f"{source}: the program has read a value here, which is compared when it runs.\n"
-            "Call what was loaded outside of jax.jit and its relatives."
+            f"{source}: the program read a value here, which has to be compared at each run.\n"
+            "Call the loaded program outside jax.jit and other transformations."
         )
     found = np.asarray(array).tolist()
     if spec is not None and isinstance(found, (bool, int, float, complex)):
@@ -344,8 +346,8 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
     given = list(gave) if isinstance(gave, (list, tuple)) else gave
     if not same_answer(_number(found, given), given):
         raise TraceError(
-            f"{source}: when this was recorded, a value was {spoken(given)}, and now it is "
-            f"{spoken(found)}; a recording follows the values that it has seen.\n"
+            f"{source}: a value read here was {spoken(given)} when the program was recorded, and "
+            f"is {spoken(found)} now; a recording is valid only for the values it has seen.\n"
             "Record and save again with these inputs, or keep the value a tensor."
         )
 
@@ -359,11 +361,11 @@ def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where
     said = f"{dtype_name(dtype)}{list(shape)}"
     if not isinstance(tensor, torch.Tensor):
         kind = type(tensor).__name__
-        raise ConversionError(f"{where} gives a {kind}, and the file says {said}")
+        raise ConversionError(f"{where} returned a {kind}, but the file says {said}")
     array = read(tensor)
     if tuple(array.shape) != tuple(shape) or array.dtype != to_numpy(dtype):
         found = f"{array.dtype}{list(array.shape)}"
-        raise ConversionError(f"{where} gives {found}, and the file says {said}")
+        raise ConversionError(f"{where} returned {found}, but the file says {said}")
 
 
 def _formatted(number: Any, spec: str) -> Any:
@@ -374,7 +376,7 @@ def _formatted(number: Any, spec: str) -> Any:
 
 
 def _number(found: Any, gave: Any) -> Any:
-    """The value as Python has converted it: `int(x)`, `bool(x)`."""
+    """Returns the value as Python has converted it: `int(x)`, `bool(x)`."""
     plain = isinstance(found, (bool, int, float)) and isinstance(gave, (bool, int, float))
     try:
         return type(gave)(found) if plain else found

@@ -14,7 +14,7 @@ from calque.upstream.torch_internals import boolean_dispatched
 def named_arguments(
     kind: str, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
-    """The arguments of a call by name, with defaults filled in.
+    """Returns the arguments of a call by name, with defaults filled in.
 
     Where the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
 
@@ -65,7 +65,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _of_forward(kind: type[torch.autograd.Function]) -> inspect.Signature:
-    """What `kind.apply` takes."""
+    """Returns what `kind.apply` takes."""
     signature = inspect.signature(kind.forward)
     if kind.setup_context is not torch.autograd.Function.setup_context:
         return signature
@@ -79,7 +79,7 @@ def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _by_schema(
     schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: bool = True
 ) -> dict[str, Any] | None:
-    """The arguments by the names of a schema; None where they do not fit.
+    """Returns the arguments by the names of a schema; None where they do not fit.
 
     Args:
         numbers: whether a number may stand for a tensor.

@@ -16,7 +16,7 @@ from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
 
 
 def name_of(target: Any) -> str:
-    """The name by which a class or a function is known.
+    """Returns the name by which a class or a function is known.
 
     >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
     ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
@@ -41,7 +41,7 @@ def name_of(target: Any) -> str:
 
 
 def operator_names(target: Any) -> list[str]:
-    """The names of an operator's overloads, or the one of the overload that is given.
+    """Returns the names of an operator's overloads, or the one of the overload that is given.
 
     >>> operator_names("aten.relu"), operator_names(torch.ops.aten.t.default)
     (['aten.relu.default', 'aten.relu.out'], ['aten.t.default'])
@@ -52,14 +52,14 @@ def operator_names(target: Any) -> list[str]:
         return [str(target)]
     if not isinstance(target, str):
         raise TypeError(
-            f"{target!r} is no operator. Write 'aten.relu' or torch.ops.aten.relu.default; "
-            "functions of PyTorch are registered by `function`, modules by `module`"
+            f"{target!r} is not an operator. Write 'aten.relu' or torch.ops.aten.relu.default; "
+            "register PyTorch's functions with `function` and modules with `module`"
         )
     found = _operator(target)
     if found is None:
         raise ValueError(
-            f"there is no operator {target!r}. Operators are called as 'aten.relu' or "
-            "'aten.add.Tensor'; functions and methods are registered by `function`"
+            f"there is no operator {target!r}. Name operators as 'aten.relu' or "
+            "'aten.add.Tensor'; register functions and methods with `function`"
         )
     return operator_names(found)
 
@@ -70,7 +70,7 @@ def is_operator(name: str) -> bool:
 
 
 def _operator(name: str) -> Any:
-    """What `torch.ops` knows by a name; None where it is no operator."""
+    """Returns what `torch.ops` knows by a name; None where it is no operator."""
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) not in (2, 3):
         return None
@@ -84,7 +84,7 @@ def _operator(name: str) -> Any:
 
 
 def function_names(target: Callable[..., Any] | str) -> list[str]:
-    """The names that calls of a function have, or calls of a method by its name.
+    """Returns the names that calls of a function have, or calls of a method by its name.
 
     >>> function_names(torch.relu), function_names("torch.conv2d"), function_names(operator.add)
     (['torch.relu'], ['torch.nn.functional.conv2d'], ['operator.add', 'Tensor.add'])
@@ -94,16 +94,14 @@ def function_names(target: Callable[..., Any] | str) -> list[str]:
     if isinstance(target, str):
         return _names_meant(target)
     if isinstance(target, torch.nn.Module) or _is_class_of(target, torch.nn.Module):
-        raise TypeError(
-            f"{target!r} is a module: modules are registered by `module`, with their class"
-        )
+        raise TypeError(f"{target!r} is a module: register its class with `module`")
     kind = getattr(target, "__self__", target)
     if _is_class_of(kind, torch.autograd.Function):
         return [f"{kind.__module__}.{kind.__name__}_apply"]
     if inspect.isgetsetdescriptor(target):
         return [f"Tensor.{target.__name__}"]
     if not callable(target):
-        raise TypeError(f"{target!r} is neither a function nor the name of one")
+        raise TypeError(f"{target!r} is not a function or the name of one")
     if is_tensor_method_or_property(target):
         return [f"Tensor.{getattr(target, '__name__', '')}"]
     name = name_of(target)
@@ -113,12 +111,12 @@ def function_names(target: Callable[..., Any] | str) -> list[str]:
 
 
 def _names_meant(name: str) -> list[str]:
-    """The names that calls have, by the name that somebody wrote."""
+    """Returns the names that calls have, by the name that somebody wrote."""
     root, *rest = name.removeprefix("torch.Tensor.").split(".")
     if name.startswith(("Tensor.", "torch.Tensor.")):
         method = name.rpartition("Tensor.")[2]
         if not hasattr(torch.Tensor, method):
-            raise ValueError(f"there is no method {name!r}: tensors have no {method}")
+            raise ValueError(f"{name!r} is not a method: tensors have no {method}")
         return [f"Tensor.{method}"]
     if _operator(name) is not None:
         return operator_names(name)
@@ -131,7 +129,7 @@ def _names_meant(name: str) -> list[str]:
         return function_names(found)
     if not rest or (root != "__main__" and not _is_package(root)):
         raise ValueError(
-            f"no call is of {name!r}. Functions are called by their modules, as in "
+            f"{name!r} does not name a function. Name functions with their module, as in "
             "'torch.nn.functional.relu', and methods as in 'Tensor.relu'"
         )
     return [name]
@@ -161,7 +159,7 @@ class _Asking(TorchFunctionMode):
 
 
 def _method_behind(function: Callable[..., Any]) -> list[str]:
-    """The method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
+    """Returns the method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
     for count in (1, 2):
         tensors = [torch.empty(1)] * count
         with _Asking() as asking:

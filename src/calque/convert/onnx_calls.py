@@ -32,12 +32,12 @@ class OnnxCall:
         return self._given[name]
 
     def get(self, name: str) -> Any:
-        """An argument that this overload may not have."""
+        """Returns an argument that this overload may not have."""
         self._asked.add(name)
         return self._given.get(name)
 
     def name(self, argument: str, dtype: str | None = None) -> str:
-        """The ONNX value of an argument; of another dtype, where that is given."""
+        """Returns the ONNX value of an argument; of another dtype, where that is given."""
         return self.named(self[argument], dtype)
 
     def shown(self, *names: str) -> None:
@@ -56,10 +56,12 @@ class OnnxCall:
                 continue
             default = parameter.default_value if parameter.has_default_value() else None
             if _listed(self._given[name]) != _listed(default):
-                self.refuse(f"the argument {name}={self._given[name]!r} has no form in ONNX here")
+                self.refuse(
+                    f"the argument {name}={self._given[name]!r} cannot be expressed in ONNX"
+                )
 
     def named(self, value: Any, dtype: str | None = None) -> str:
-        """The ONNX value of a tensor or a number."""
+        """Returns the ONNX value of a tensor or a number."""
         if isinstance(value, WeightInfo):
             found = self.graph.weight(value.name, self.call.weights[value.name])
         elif isinstance(value, TensorInfo):
@@ -69,7 +71,7 @@ class OnnxCall:
         return found if dtype in (None, value.dtype) else self.cast(found, dtype)
 
     def cast(self, name: str, dtype: str | None) -> str:
-        """A value in another dtype."""
+        """Returns a value in another dtype."""
         return self.graph.value("Cast", [name], to=kind_of(dtype))
 
     def add(self, kind: str, inputs: list[str], **attributes: Any) -> None:
@@ -103,7 +105,7 @@ class OnnxCall:
 
 
 def _wide(value: Any) -> Any:
-    """The value with tensors of a narrow dtype as ones of the wide dtype."""
+    """Returns the value with tensors of a narrow dtype as ones of the wide dtype."""
     if isinstance(value, TensorInfo | WeightInfo):
         return value._replace(dtype=WIDE) if value.dtype == NARROW else value
     if isinstance(value, dict):
@@ -116,7 +118,7 @@ def _listed(value: Any) -> Any:
 
 
 def library() -> Any:
-    """The package onnx, which is optional.
+    """Returns the package onnx, which is optional.
 
     Raises:
         ImportError: it is not installed.
@@ -125,5 +127,5 @@ def library() -> Any:
 
 
 def kind_of(dtype: str | None) -> int:
-    """The number by which ONNX knows a dtype."""
+    """Returns the number by which ONNX knows a dtype."""
     return library().helper.np_dtype_to_tensor_dtype(np.dtype(str(dtype)))

@@ -201,7 +201,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor | None, ...]:
-    """The sum, the mean or the maximum of each bag; the other results have no form here."""
+    """Returns the sum, the mean or the maximum of each bag; the other results have no form here."""
     starts = offsets[:-1] if include_last_offset else offsets
     bags = (torch.arange(indices.shape[0]).unsqueeze(1) >= starts).sum(1) - 1
     rows = weight.index_select(0, indices)

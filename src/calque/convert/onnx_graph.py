@@ -17,7 +17,7 @@ OPSET = 20
 
 
 def to_onnx(recording: Recording) -> Any:
-    """The program as an `onnx.ModelProto`, with its weights inside.
+    """Returns the program as an `onnx.ModelProto`, with its weights inside.
 
     The operators are those of convolutional networks and transformers
     (`calque.convert.onnx_operators`), and what PyTorch decomposes into these; sizes are those of
@@ -46,11 +46,11 @@ def to_onnx(recording: Recording) -> Any:
     found = list(leaves(calls.results))
     outputs = [leaf for leaf in found if isinstance(leaf, TensorInfo)]
     if not outputs:
-        raise ConversionError("the program gives no tensor that it has computed")
+        raise ConversionError("the program returns no tensor that it computes")
     for leaf in found:
         if isinstance(leaf, WeightInfo):
             raise ConversionError(
-                f"the program gives back {leaf.name}, which it has not computed; leave it out of "
+                f"the program returns {leaf.name}, which it does not compute; leave it out of "
                 "the result, or return a copy (clone)"
             )
     results = [graph.output(info) for info in outputs]
@@ -71,7 +71,7 @@ def to_onnx(recording: Recording) -> Any:
         onnx.checker.check_model(model, full_check=True)
     except (onnx.checker.ValidationError, onnx.shape_inference.InferenceError) as error:
         raise ConversionError(
-            f"an operator has no form in ONNX here, for the dtypes or shapes it has: {error}"
+            f"an operator cannot be expressed in ONNX with these dtypes or shapes: {error}"
         ) from None
     return model
 
@@ -83,7 +83,7 @@ def _value(info: TensorInfo) -> Any:
 
 
 def dtype_of(name: str | None) -> np.dtype:
-    """The dtype of an array whose dtype PyTorch calls so.
+    """Returns the dtype of an array whose dtype PyTorch calls so.
 
     Raises:
         ConversionError: ONNX has none.
@@ -91,7 +91,7 @@ def dtype_of(name: str | None) -> np.dtype:
     try:
         return np.dtype(str(name))
     except TypeError:
-        raise ConversionError(f"{name} has no form in ONNX here") from None
+        raise ConversionError(f"{name} cannot be expressed in ONNX") from None
 
 
 class OnnxGraph:
@@ -128,11 +128,11 @@ class OnnxGraph:
         return name
 
     def fresh(self) -> str:
-        """A name for a result of the node that is appended next."""
+        """Returns a name for a result of the node that is appended next."""
         return f"calque.value.{len(self.nodes)}"
 
     def constant(self, array: Any, dtype: Any = None) -> str:
-        """The name of a constant."""
+        """Returns the name of a constant."""
         name = f"calque.constant.{len(self.constants)}"
         self.constants[name] = _widened(np.asarray(array, dtype=dtype))
         return name
@@ -166,23 +166,27 @@ class OnnxGraph:
         given = {"", *inputs, *self.constants, *(n for node in kept for n in node.output)}
         for name in sorted(needed - given):
             raise ConversionError(
-                f"{name}, a further result of an operator, has no form in ONNX here"
+                f"{name}, a secondary result of an operator, cannot be expressed in ONNX"
             )
         self.constants = {name: a for name, a in self.constants.items() if name in needed}
 
     def named(self, name: str) -> str:
-        """The value that stands for a tensor of the program."""
+        """Returns the value that stands for a tensor of the program."""
         return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """The name of a parameter of the program's, with `weight.` before it where it is taken."""
+        """Returns the name of a parameter of the program's, with `weight.` before it where it is
+        taken.
+        """
         while name in self._taken:
             name = f"weight.{name}"
         self.constants[name] = _widened(array)
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
-        """An output by a name of its own, for one tensor may be several outputs, or an input."""
+        """Returns an output by a name of its own, for one tensor may be several outputs, or an
+        input.
+        """
         name = f"output_{self._outputs}"
         while name in self._taken or name in self.constants:
             name += "_"

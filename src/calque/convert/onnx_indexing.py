@@ -192,7 +192,7 @@ def _scatter_reduce(c: OnnxCall) -> None:
 
 
 def _neutral(kind: str, dtype: str) -> Any:
-    """What a reduction begins with."""
+    """Returns what a reduction begins with."""
     if kind in ("sum", "mean", "prod"):
         return float(kind == "prod")
     limits: Any = np.iinfo(dtype) if "int" in dtype else None

@@ -128,7 +128,7 @@ def _average_pool(c: OnnxCall) -> None:
 
 
 def _batched(c: OnnxCall) -> str:
-    """The images that are pooled, one batch of them."""
+    """Returns the images that are pooled, one batch of them."""
     count = len(_each(c, c["kernel_size"]))
     shape = c["self"].shape
     if len(shape) == count + 2:
@@ -152,7 +152,9 @@ def _part_inside(c: OnnxCall, sizes: dict[str, Any]) -> Any:
 
 
 def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
-    """The attributes of pooling; with `ceil_mode`, as much padding as the last window needs."""
+    """Returns the attributes of pooling; with `ceil_mode`, as much padding as the last window
+    needs.
+    """
     kernel, padding = (_each(c, c[name]) for name in ("kernel_size", "padding"))
     strides = _each(c, c["stride"]) if c["stride"] else kernel
     after, count = list(padding), len(kernel)
@@ -164,7 +166,7 @@ def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
 
 
 def _each(c: OnnxCall, value: Any) -> list[int]:
-    """A number for each dimension that is pooled, where one is given for all."""
+    """Returns a number for each dimension that is pooled, where one is given for all."""
     count = {"1d": 1, "2d": 2, "3d": 3}[c.call.op.split(".")[1].removesuffix(_WITH)[-2:]]
     return list(value) * count if len(value) == 1 else list(value)
 
@@ -267,7 +269,9 @@ _SIZE = "output_size"
 
 
 def _resizing(c: OnnxCall, place: int, count: int) -> dict[str, Any]:
-    """The scale along one dimension, by the names of the operator; along others there is none."""
+    """Returns the scale along one dimension, by the names of the operator; along others there is
+    none.
+    """
     names = ("scales",) if count == 1 else _SCALES[-count:]
     return {name: c.get(name) if i == place else None for i, name in enumerate(names)}
 

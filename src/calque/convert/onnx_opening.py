@@ -26,7 +26,7 @@ from calque.upstream.torch_internals import (
 
 
 def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
-    """A copy of the graph with each operator opened that can be, as far as needed.
+    """Returns a copy of the graph with each operator opened that can be, as far as needed.
 
     Args:
         graph: of ATen operators, with `val` in their `meta`.
@@ -140,7 +140,7 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModule | None:
-    """The operator's parts, with its tensors as inputs; None where they cannot be found."""
+    """Returns the operator's parts, with its tensors as inputs; None where they cannot be found."""
     leaves, form = pytree.tree_flatten((node.args, node.kwargs))
     vals = [leaf.meta.get("val") if isinstance(leaf, Node) else leaf for leaf in leaves]
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]

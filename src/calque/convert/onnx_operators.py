@@ -18,7 +18,7 @@ Convert = Callable[[OnnxCall], None]
 
 
 def table() -> Mapping[str, Convert]:
-    """The converter of each overload, by its name, such as `"aten.relu.default"`."""
+    """Returns the converter of each overload, by its name, such as `"aten.relu.default"`."""
     by_name = {**POINTWISE, **REDUCTIONS, **SCANS, **INDEXING, **LAYERS}
     return {
         f"aten.{name}.{overload}": convert

@@ -10,12 +10,12 @@ from calque.upstream.torch_internals import disable_current_modes
 
 
 def _numbered(shape: Any) -> Tensor:
-    """The number of each element of a tensor, in order."""
+    """Returns the number of each element of a tensor, in order."""
     return torch.arange(torch.Size(shape).numel()).view(shape)
 
 
 def _written(self: Tensor, src: Tensor, places: Tensor) -> Tensor:
-    """A copy in which the elements with these numbers are those of `src`."""
+    """Returns a copy in which the elements with these numbers are those of `src`."""
     values = src.to(self.dtype).expand(places.shape).reshape(-1)
     return self.reshape(-1).scatter(0, places.flatten(), values).reshape(self.shape)
 
@@ -23,7 +23,7 @@ def _written(self: Tensor, src: Tensor, places: Tensor) -> Tensor:
 def _strided_places(
     self: Tensor, size: list[int], stride: list[int], storage_offset: int | None
 ) -> Tensor:
-    """The numbers of the elements of `self` that a view of its memory has."""
+    """Returns the numbers of the elements of `self` that a view of its memory has."""
     start = self.storage_offset()
     offset = (start if storage_offset is None else storage_offset) - start
     length = sum((n - 1) * s for n, s in zip(self.shape, self.stride(), strict=True)) + 1
@@ -61,7 +61,7 @@ def _as_strided_scatter(
 
 
 def _scatter_into(view: Any) -> Callable[..., Tensor]:
-    """What writes to the elements that a view has."""
+    """Returns what writes to the elements that a view has."""
 
     def scatter(self: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         with disable_current_modes():
@@ -72,7 +72,7 @@ def _scatter_into(view: Any) -> Callable[..., Tensor]:
 
 
 def _resized(self: Tensor, made: Callable[[Tensor, list[int], int], Tensor], size: Any) -> Tensor:
-    """A linear resizing of images: a matrix product along each dimension.
+    """Returns a linear resizing of images: a matrix product along each dimension.
 
     Args:
         made: what resizes, given an image, its size and the dimension along which it is resized.

@@ -69,7 +69,7 @@ def _of_whole(c: OnnxCall, kind: str) -> None:
 
 
 def _of_bits(c: OnnxCall, kind: str) -> str:
-    """The operator, which is another one for whole numbers than for booleans."""
+    """Returns the operator, which is another one for whole numbers than for booleans."""
     return f"Bitwise{kind}" if kind in LOGICAL and c.out.dtype != "bool" else kind
 
 

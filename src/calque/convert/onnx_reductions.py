@@ -25,7 +25,9 @@ def _reduction(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _reduced(c: OnnxCall, kind: str) -> str:
-    """The largest or the smallest, and NaN where there is any, which ONNX Runtime passes over."""
+    """Returns the largest or the smallest, and NaN where there is any, which ONNX Runtime passes
+    over.
+    """
     return _reduced_over(c, kind, c.name("self"), c.graph.constant(_dims(c), np.int64))
 
 
@@ -123,7 +125,7 @@ def _numbers(c: OnnxCall) -> str:
 
 
 def _nan_first(c: OnnxCall, x: str, dim: int, extreme: float) -> str:
-    """The values, or where there is a NaN among them, what is largest just there."""
+    """Returns the values, or where there is a NaN among them, what is largest just there."""
     dtype = str(c["self"].dtype)
     is_nan = c.graph.value("IsNaN", [x])
     flags = c.cast(is_nan, "int32")

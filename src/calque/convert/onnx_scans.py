@@ -28,7 +28,7 @@ class Body:
         return name
 
     def constant(self, value: Any, dtype: str) -> str:
-        """The name of a number."""
+        """Returns the name of a number."""
         name = f"constant_{len(self.constants)}"
         array = np.asarray(value, np.dtype(dtype))
         self.constants.append(library().numpy_helper.from_array(array, name))

@@ -60,7 +60,7 @@ def _in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
 
 
 def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """A polynomial, by Horner's rule."""
+    """Returns a polynomial, by Horner's rule."""
     found = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         found = found * x + coefficient
@@ -84,7 +84,7 @@ def _lgamma(x: Tensor) -> Tensor:
 
 
 def _digamma(x: Tensor) -> Tensor:
-    """The asymptotic series to the right of 10, and by recurrence and reflection."""
+    """Returns the asymptotic series to the right of 10, and by recurrence and reflection."""
     is_left = x < 0.5
     z = torch.where(is_left, 1 - x, x)
     found = torch.zeros_like(z)
@@ -156,7 +156,7 @@ def _nanmedian(self: Tensor) -> Tensor:
 
 
 def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """The least of the most frequent values, and the last place where it is."""
+    """Returns the least of the most frequent values, and the last place where it is."""
     if not self.dim():
         return self.clone(), torch.zeros((), dtype=torch.int64)
     if self.is_floating_point():

@@ -31,7 +31,9 @@ class Opened(NamedTuple):
 
 
 def call_of(made: ModuleCall) -> Call:
-    """A call of a module as a converter would see it, but that its tensors have no names."""
+    """Returns a call of a module as a converter would see it, but that its tensors have no
+    names.
+    """
     given = mapped(made.args, _info), mapped(made.kwargs, _info)
     arguments = named_arguments("module", made.module, *given)
     inputs, outputs = _tensors(arguments), _tensors(mapped(made.result, _info))

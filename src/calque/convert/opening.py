@@ -67,7 +67,9 @@ class _Opening:
             self._records = self._found.get(mode, mode) if isinstance(mode, Node) else mode
 
     def operators_of(self, node: Node) -> GraphModule | None:
-        """The graph of a call's operators; None where there is none that could take its place."""
+        """Returns the graph of a call's operators; None where there is none that could take its
+        place.
+        """
         if node.op not in ("call_function", "call_method"):
             return None
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
@@ -145,7 +147,7 @@ class _Opening:
         return made
 
     def module(self) -> GraphModule:
-        """The new graph, with the members of the old one."""
+        """Returns the new graph, with the members of the old one."""
         copied = TracedGraph()
         copied.graph_copy(self._old.graph, {})
         made = GraphModule(self._old, copied)

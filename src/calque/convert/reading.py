@@ -46,7 +46,7 @@ def is_read(node: Node) -> bool:
 
 
 def read_of(graph: GraphModule, node: Node) -> Read:
-    """What a node reads, by which the guards behind it are told.
+    """Returns what a node reads, by which the guards behind it are told.
 
     Raises:
         ConversionError: it reads something that no file tells.
@@ -61,14 +61,15 @@ def read_of(graph: GraphModule, node: Node) -> Read:
     tensors = node.all_input_nodes
     if not is_told or len(tensors) != 1 or first is not tensors[0]:
         raise ConversionError(
-            f"{origin_of(node)}: {name} reads a value, which this format cannot check.\n"
+            f"{origin_of(node)}: {name} reads a value into Python, which this format cannot "
+            "check.\n"
             "Keep it a tensor, or save the part of the program that does not read it."
         )
     return Read(tensors[0], answers, spec)
 
 
 def name_of(node: Node) -> str:
-    """The method or function that a node calls."""
+    """Returns the method or function that a node calls."""
     target: Any = node.target
     is_operator = isinstance(target, str) or hasattr(target, "_schema")
     return str(target) if is_operator else getattr(target, "__name__", str(target))
@@ -93,7 +94,7 @@ def _member(root: Any, target: str) -> Any:
 
 
 def with_single_reads(graph: GraphModule) -> GraphModule:
-    """The graph, or a copy in which operators compute what is read of several tensors."""
+    """Returns the graph, or a copy in which operators compute what is read of several tensors."""
     if not any(map(_is_of_several, graph.graph.nodes)):
         return graph
     copied, known = Graph(), {}

@@ -29,7 +29,7 @@ class Placeholder:
 
     Attributes:
         call: the call.
-        reason: why: no converter claims it, or what its converter raised.
+        reason: why: no converter accepts it, or what its converter raised.
     """
 
     call: Call
@@ -87,7 +87,10 @@ class Coverage:
         for each in self.opened:
             kinds.setdefault((each.op, each.reason), []).append(each)
         for (op, reason), modules in kinds.items():
-            lines.append(f"  {len(modules):4} x {op} has a converter, and is opened: {reason}")
+            lines.append(
+                f"  {len(modules):4} x {op} has a converter, but its contents are converted "
+                f"instead: {reason}"
+            )
             lines += _places(modules)
         return "\n".join(lines)
 
@@ -122,7 +125,7 @@ class Converters:
 
     def __init__(self, level: Literal["function", "aten"] = "function") -> None:
         if level not in ("function", "aten"):
-            raise ValueError(f"level is {level!r}, and neither 'function' nor 'aten'")
+            raise ValueError(f"level must be 'function' or 'aten', not {level!r}")
         self.level = level
         self._by_name: dict[str, Converter] = {}
         self._operators: set[str] = set()
@@ -155,7 +158,7 @@ class Converters:
         """For modules of these classes, as a whole."""
         for each in classes:
             if not (isinstance(each, type) and issubclass(each, torch.nn.Module)):
-                raise TypeError(f"{each!r} is no class of modules")
+                raise TypeError(f"{each!r} is not a subclass of torch.nn.Module")
 
         def enter(converter: Converter) -> Converter:
             self._by_class.update(dict.fromkeys(classes, converter))
@@ -187,11 +190,13 @@ class Converters:
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """The converter of a call; None if no converter claims it, or a predicate has raised."""
+        """Returns the converter of a call; None if no converter accepts it, or a predicate has
+        raised.
+        """
         return self._found(call)[0]
 
     def _found(self, call: Call) -> tuple[Converter | None, str]:
-        """The converter of a call, or None and the reason."""
+        """Returns the converter of a call, or None and the reason."""
         for predicate, converter in reversed(self._predicates):
             try:
                 claims = predicate(call)
@@ -220,7 +225,7 @@ class Converters:
             return self._opened(calls) if self.level == "function" else self._labelless(calls), []
         if not isinstance(program, Recording):
             raise TypeError(
-                f"a recording or a graph is converted, and this is a {type(program).__name__}: "
+                f"convert expects a recording or a graph, not {type(program).__name__}: pass "
                 "calque.record(model, *args)"
             )
         if self.level == "function":
@@ -320,4 +325,4 @@ def _is_named(names: Collection[str], node: Node) -> bool:
     return node.name in names
 
 
-_UNCLAIMED = "no converter claims it"
+_UNCLAIMED = "no converter accepts it"

@@ -152,20 +152,20 @@ class _Writer:
             place = f"{origin_of(node)}: " if origin_of(node) else ""
             name = target if isinstance(target, OpOverload) else getattr(target, "__name__", target)
             raise ConversionError(
-                f"{place}{node.name} calls {name}, which is no operator of PyTorch's.\n"
-                "Nothing in this format assigns attributes or runs code of the program's."
+                f"{place}{node.name} calls {name}, which is not a PyTorch operator.\nThis format "
+                "cannot assign attributes or run the program's own Python code."
             )
         if target._schema.is_mutable:
             place = f"{origin_of(node)}: " if origin_of(node) else ""
             raise ConversionError(
-                f"{place}{target} writes to a tensor, and nothing in this format does.\n"
-                "Layers that update their buffers do not after model.eval(); else return the new "
+                f"{place}{target} writes to a tensor, which this format cannot express.\nCall "
+                "model.eval() for layers that update their buffers; otherwise return the new "
                 "value instead."
             )
         return str(target)
 
     def _reads(self, node: Node) -> list[dict[str, Any]]:
-        """The checks of a value that the program has read, which it is to be again."""
+        """Returns the checks of a value that the program has read, which it is to be again."""
         read = read_of(self._graph, node)
         made = {"op": READ, "args": [self._value(read.tensor)], "source": str(origin_of(node))}
         if read.spec is not None:
@@ -204,13 +204,13 @@ class _Writer:
         for kind, key in ATTRIBUTES.items():
             if isinstance(value, kind):
                 return {key: str(value).removeprefix("torch.")}
-        raise ConversionError(f"{value!r} cannot be written")
+        raise ConversionError(f"{value!r} cannot be saved")
 
     def _node(self, node: Node) -> Any:
         if node.op == "get_attr":
             name = str(node.target)
             if not isinstance(_member(self._graph, name), torch.Tensor):
-                raise ConversionError(f"{name} is no tensor, and cannot be written")
+                raise ConversionError(f"{name} is not a tensor and cannot be saved")
             self._weights[name] = None
             return {"weight": name}
         if node.target is rebuilt:  # an object; its tensors, in order
@@ -226,7 +226,7 @@ def _looks(node: Node) -> dict[str, Any]:
 
 
 def dtype_name(dtype: torch.dtype) -> str:
-    """The name of a dtype: `float32`."""
+    """Returns the name of a dtype: `float32`."""
     return str(dtype).removeprefix("torch.")
 
 

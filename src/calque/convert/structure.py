@@ -41,7 +41,7 @@ def makes_container(node: Node) -> bool:
 
 
 def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str], Any]) -> Any:
-    """The container that a node makes, of what `plain` gives for its arguments.
+    """Returns the container that a node makes, of what `plain` gives for its arguments.
 
     A class that takes nothing but tensors is told by the dict or tuple of its arguments.
     """
@@ -61,7 +61,9 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
 
 
 def given_by(argument: Any) -> list[Node]:
-    """The nodes of the tensors in a result, in order, however deep they are in what it makes."""
+    """Returns the nodes of the tensors in a result, in order, however deep they are in what it
+    makes.
+    """
     found: list[Node] = []
     for leaf in pytree.tree_leaves(argument):
         if isinstance(leaf, Node) and makes_container(leaf):
@@ -72,7 +74,7 @@ def given_by(argument: Any) -> list[Node]:
 
 
 def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node]:
-    """The nodes of a graph that need no conversion.
+    """Returns the nodes of a graph that need no conversion.
 
     Args:
         is_claimed: whether somebody converts a node all the same.
@@ -113,7 +115,7 @@ def _runs_nothing(node: Node, graph: GraphModule) -> bool:
 
 
 def _through(begin: Node, end: Node) -> list[Node]:
-    """The nodes from one to another."""
+    """Returns the nodes from one to another."""
     found = [begin]
     while found[-1] is not end:
         found.append(found[-1].next)

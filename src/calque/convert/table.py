@@ -68,18 +68,18 @@ class LayerTable:
         return "\n".join(map(aligned, (head, *cells)))
 
     def total(self, column: str) -> int:
-        """The sum of a column of numbers.
+        """Returns the sum of a column of numbers.
 
         Raises:
             ValueError: there is no such column.
         """
         numbers = [f.name for f in fields(Layer) if f.type in (int, "int")]
         if column not in numbers:
-            raise ValueError(f"the columns of numbers are {', '.join(numbers)}, not {column!r}")
+            raise ValueError(f"the numeric columns are {', '.join(numbers)}, not {column!r}")
         return sum(getattr(row, column) for row in self.rows)
 
     def to_csv(self) -> str:
-        """The rows as CSV, with a header; names that contain commas or quotes are quoted.
+        """Returns the rows as CSV, with a header; names that contain commas or quotes are quoted.
 
         A name that a spreadsheet would interpret as a formula gets an apostrophe in front.
         """
@@ -92,7 +92,7 @@ class LayerTable:
 
 
 def layer_table(recording: Recording) -> LayerTable:
-    """The layers of a recorded program, in the order in which it calls them.
+    """Returns the layers of a recorded program, in the order in which it calls them.
 
     A PyTorch layer is one row, and so is a function call outside such a layer. MACs are counted
     in the operators of the program, with the formulas of `torch.utils.flop_counter`.
@@ -142,7 +142,7 @@ def _bytes(info: TensorInfo) -> int:
 
 
 def _macs(graph: GraphModule) -> dict[str, int]:
-    """The MACs of each call of a graph, by the name of its node."""
+    """Returns the MACs of each call of a graph, by the name of its node."""
     with torch.no_grad():  # what is counted has no gradient
         operators = lowered(_marked(graph))
     found: dict[str, int] = {}
@@ -156,7 +156,7 @@ def _macs(graph: GraphModule) -> dict[str, int]:
 
 
 def _marked(graph: GraphModule) -> GraphModule:
-    """A copy of a graph whose nodes have their own names as their origins.
+    """Returns a copy of a graph whose nodes have their own names as their origins.
 
     Two inputs that are one tensor are two here, as operators have them: they count the same.
     """
@@ -180,7 +180,7 @@ def _shown(value: Any) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """A value as CSV holds it, which is neither a formula nor moves a terminal's cursor."""
+    """Returns a value as CSV holds it, which is neither a formula nor moves a terminal's cursor."""
     if isinstance(value, int):
         return value
     text = printable(value)

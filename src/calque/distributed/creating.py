@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor.zeros`, `randn` and the like on a mesh of JAX's devices."""
+"""`torch.distributed.tensor.zeros`, `randn` and similar functions on a mesh of JAX's devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,7 +22,7 @@ def created(
     requires_grad: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """A plain tensor of the device with a placement, never whole on one device.
+    """Returns a plain tensor of the device with a placement, never whole on one device.
 
     Its numbers, if they are random, are those that the device draws without a mesh.
 

@@ -33,7 +33,7 @@ class JaxDistributedDataParallel(DistributedDataParallel):
     _pin: Pin
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """The module's result for a global batch, split over all devices in dimension 0."""
+        """Returns the module's result for a global batch, split over all devices in dimension 0."""
         inputs, kwargs = tree_map(self._split, (inputs, kwargs))
         return self.module(*inputs, **kwargs)
 
@@ -51,21 +51,24 @@ class JaxDistributedDataParallel(DistributedDataParallel):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Nothing to put off: gradients add up in `.grad` as without a wrapper."""
+        """Does nothing: gradients add up in `.grad` as without a wrapper."""
         yield
 
     @contextmanager
     def join(self, *_: Any, **__: Any) -> Iterator[None]:
-        """Nothing to join: a batch is the global one, which all processes have alike."""
+        """Does nothing: a batch is global, and the same in all processes."""
         yield
 
     def register_comm_hook(self, *_: Any) -> None:
-        """Not to be had.
+        """Not supported.
 
         Raises:
             NotImplementedError: always.
         """
-        raise NotImplementedError("the gradient of a global loss is not communicated by hooks")
+        raise NotImplementedError(
+            "communication hooks are not supported: the gradient of a global loss needs no "
+            "communication"
+        )
 
 
 def _check_is_global(value: torch.Tensor) -> None:
@@ -73,14 +76,14 @@ def _check_is_global(value: torch.Tensor) -> None:
         return
     if placement_of(read(value.detach())) is None:
         raise RuntimeError(
-            "DistributedDataParallel got a batch that each process has its own of. A batch is "
-            "global here: take batches from calque.sharding.loader(data_loader, "
-            "P('data')), which joins those of the processes, labels too"
+            "DistributedDataParallel got a batch that is local to this process, but batches are "
+            "global here: take them, with their labels, from calque.sharding.loader(data_loader, "
+            "P('data')), which joins those of all processes"
         )
 
 
 def install() -> None:
-    """Serve modules whose parameters are on the device."""
+    """Support modules whose parameters are on the device."""
     theirs = DistributedDataParallel.__init__
 
     @functools.wraps(theirs)
@@ -97,8 +100,8 @@ def install() -> None:
     def refused(self: Any, module: nn.Module, *args: Any, **kwargs: Any) -> None:
         if any(p.device.type == "jax" for p in module.parameters()):
             raise NotImplementedError(
-                "FullyShardedDataParallel flattens parameters for collectives of its own: of a "
-                "module of the device 'jax' use torch.distributed.fsdp.fully_shard"
+                "FullyShardedDataParallel flattens parameters for its own collectives: for a "
+                "module on the device 'jax', use torch.distributed.fsdp.fully_shard"
             )
         older(self, module, *args, **kwargs)
 
@@ -113,7 +116,7 @@ def install() -> None:
 
 
 def _is_global(value: torch.Tensor) -> bool:
-    """Returns True of a batch whose statistics are those of all processes already."""
+    """Returns True for a batch that already spans all processes."""
     if not is_tensor(value):
         return False
     if active.trace is not None or torch.compiler.is_dynamo_compiling():

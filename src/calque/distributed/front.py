@@ -1,4 +1,4 @@
-"""Puts our side of PyTorch's distributed names in front of PyTorch's own."""
+"""Replaces functions of PyTorch's distributed API with dispatchers to calque's."""
 
 import functools
 from collections.abc import Callable
@@ -23,7 +23,7 @@ routes: dict[str, Callable[..., Any]] = {}
 
 
 def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -> None:
-    """`DeviceMesh.__init__` of a mesh of type "jax".
+    """`DeviceMesh.__init__` for a mesh of type "jax".
 
     Args:
         init: PyTorch's.
@@ -38,7 +38,7 @@ def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -
 
 
 def make_group(options: Any, *_: Any) -> Any:
-    """The process group of the backend "calque": it joins the processes for JAX, too."""
+    """Returns the process group of the backend "calque": it joins the processes for JAX, too."""
     if options.group_size > 1:
         join()
     install()
@@ -46,7 +46,7 @@ def make_group(options: Any, *_: Any) -> Any:
 
 
 def install() -> None:
-    """Put our side in place (a second call does nothing)."""
+    """Install the replacements (a second call does nothing)."""
     if _installed:
         return
     _installed.append(True)
@@ -67,9 +67,9 @@ def install() -> None:
     def from_local(local: Any, device_mesh: Any = None, *args: Any, **kwargs: Any) -> Any:
         if meshes.is_ours(device_mesh):
             raise NotImplementedError(
-                "DTensor.from_local on a mesh of type 'jax': there are no local tensors to make a "
-                "global one from. A tensor is global already; calque.sharding.constrain says how "
-                "it lies, and calque.sharding.loader joins the processes' own batches"
+                "DTensor.from_local on a mesh of type 'jax': tensors are global already, so "
+                "there are no local ones to build one from. Use calque.sharding.constrain to "
+                "place a tensor, and calque.sharding.loader to join the processes' own batches"
             )
         return theirs(local, device_mesh, *args, **kwargs)
 
@@ -77,16 +77,16 @@ def install() -> None:
 
 
 def _tell_dynamo(module: Any) -> None:
-    """Dynamo takes what `torch.Tensor` has when it is loaded for attributes of all tensors."""
+    """Remove the new names from the attributes that Dynamo expects on all tensors."""
     for name in tensors.ATTRIBUTES:
         module.all_tensor_attrs.pop(name, None)
 
 
 def _replace(theirs: Any, ours: Any, position: int | None) -> None:
-    """Have a function ask for its mesh first, whoever holds it under whatever name.
+    """Make a function check its mesh first, under any name that refers to it.
 
-    So its code is exchanged, and its own is called as another function: a script may have imported
-    it before the mesh was there.
+    Its code object is replaced, because a script may have imported the function before the mesh
+    existed.
 
     Args:
         theirs: PyTorch's function.
@@ -123,7 +123,8 @@ def enclosing({names}):
 
 
 def _routing(name: str, free: tuple[str, ...]) -> CodeType:
-    """The code of a function that calls what `routes` has, over the same enclosing variables.
+    """Returns the code of a function that calls an entry of `routes`, with the same enclosing
+    variables.
 
     It has to be compiled with these: else who looks at its frame (a debugger, a report of an
     exception) finds them without a value, which ends the process.

@@ -31,7 +31,7 @@ _warned: list[bool] = []
 
 class _Handle(UnshardHandle):
     def wait(self) -> None:
-        """Nothing to wait for."""
+        """Does nothing."""
 
 
 class JaxFSDPModule(FSDPModule):
@@ -43,7 +43,9 @@ class JaxFSDPModule(FSDPModule):
         return object.__new__(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """As the module's own; the class is made anew, for it has no name that a pickle knows."""
+        """Like the module's own, but the class is recreated, because pickles cannot find it by
+        name.
+        """
         made, args, *rest = super().__reduce_ex__(protocol)
         if made is copyreg.__newobj__:  # type: ignore[attr-defined]
             made, args = _remade, type(self)._made_of
@@ -53,13 +55,13 @@ class JaxFSDPModule(FSDPModule):
         return torch_internals.Module._apply(self, *args, **kwargs)  # type: ignore[arg-type]
 
     def unshard(self, async_op: bool = False) -> UnshardHandle | None:
-        """Nothing to do: a parameter is gathered where it is used."""
+        """Does nothing: a parameter is gathered where it is used."""
         return _Handle() if async_op else None
 
 
 def _nothing(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Nothing to do: XLA decides when to gather and when to sum."""
+        """Does nothing: XLA decides when to gather and when to sum."""
 
     method.__name__ = name
     return method
@@ -67,14 +69,14 @@ def _nothing(name: str) -> Any:
 
 def _refused(name: str) -> Any:
     def method(self: Any, *args: Any, **kwargs: Any) -> None:
-        """Not to be had.
+        """Not supported.
 
         Raises:
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            f"{name}() changes how gradients are summed between processes. Here a loss is that of "
-            "the global batch, and its gradient needs no such sum: scale the loss instead"
+            f"{name}() changes how gradients are summed over processes, but here the loss is "
+            "that of the global batch and its gradient needs no such sum: scale the loss instead"
         )
 
     method.__name__ = name
@@ -101,7 +103,7 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
 
 
 def goes_without(args: tuple[Any, ...], given: Any) -> bool:
-    """Returns True if a call of `fully_shard` without a mesh is about tensors of the device.
+    """Returns True if a call of `fully_shard` without a mesh concerns tensors of the device.
 
     Those on "meta" will be, unless the processes talk by another backend, and those of the CPU
     where they talk by ours.
@@ -149,21 +151,23 @@ def fully_shard(
     if mp_policy != MixedPrecisionPolicy():
         raise NotImplementedError(
             "mp_policy on a mesh of type 'jax': run the step under torch.autocast('jax', ...), "
-            "which casts where the values are used and keeps the weights"
+            "which casts values where they are used and keeps the weights"
         )
     if type(offload_policy) is not OffloadPolicy or any(v is not None for v in others.values()):
-        raise NotImplementedError(f"offload_policy and {sorted(others)} on a mesh of type 'jax'")
+        raise NotImplementedError(
+            f"offload_policy and {sorted(others)} are not supported on a mesh of type 'jax'"
+        )
     if on.ndim > 2:
-        raise ValueError(f"fully_shard takes a mesh of one or two dimensions, not of {on.ndim}")
+        raise ValueError(f"fully_shard expects a mesh of one or two dimensions, not {on.ndim}")
     if reshard_after_forward and not _warned:
         _warned.append(True)
         warn(
-            "fully_shard on a mesh of type 'jax': reshard_after_forward is left to XLA, which may "
-            "keep gathered weights from the forward for the backward"
+            "fully_shard on a mesh of type 'jax': XLA decides about reshard_after_forward, and "
+            "may keep gathered weights from the forward pass for the backward pass"
         )
     modules = list(module) if isinstance(module, list | tuple) else [module]
     if any(isinstance(one, JaxFSDPModule) for one in modules):
-        raise ValueError("fully_shard has been applied to the module already")
+        raise ValueError("fully_shard was already applied to this module")
     for one in modules:
         _shard(one, on, shard_placement_fn, ignored_params or set())
     return module
@@ -175,7 +179,7 @@ def _default() -> JaxDeviceMesh:
 
 
 def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...]) -> None:
-    """Warn where parameters that no dimension of which divides are more than a hundredth."""
+    """Warn if parameters without a divisible dimension are more than a hundredth of the module."""
     whole, total = {}, 0
     for name, parameter in module.named_parameters():
         if any(parameter is one for one in ignored):
@@ -188,9 +192,10 @@ def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...])
         named = ", ".join(f"{name} {tuple(p.shape)}" for name, p in list(whole.items())[:4])
         more = f" and {len(whole) - 4} more" if len(whole) > 4 else ""
         warn(
-            f"fully_shard leaves parameters whole on each device, since the mesh divides none of "
-            f"their dimensions evenly (PyTorch would pad them): {named}{more}. Make a dimension a "
-            f"multiple of the number of devices along {'_'.join(split)}, as of a padded vocabulary"
+            "fully_shard replicates parameters, because the mesh divides none of their "
+            f"dimensions evenly (PyTorch would pad them): {named}{more}. Make a dimension a "
+            f"multiple of the number of devices along {'_'.join(split)}, for example by padding "
+            "the vocabulary"
         )
 
 
@@ -217,7 +222,7 @@ def _shard(module: nn.Module, on: JaxDeviceMesh, chosen: Any, ignored: set[Any])
 
 @functools.cache
 def _class_of(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> type:
-    """The class of a module after `fully_shard`.
+    """Returns the class of a module after `fully_shard`.
 
     Args:
         kind: its class before.
@@ -239,7 +244,7 @@ def _hook(module: nn.Module, pin: Pin) -> None:
 
 
 def _pinned(theirs: Any, pin: Pin) -> Any:
-    """A class's `forward` that pins what goes in and out.
+    """Returns a `forward` that fixes the placements of inputs and outputs.
 
     Dynamo takes the hooks of the outermost module for other graphs than its `forward`.
     """

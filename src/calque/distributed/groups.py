@@ -50,15 +50,16 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return "calque"
 
     def getGroupName(self) -> str:
-        """There is none: what finds a group by its name would take tensors by way of the CPU.
+        """Not supported: collectives that find a group by its name would copy tensors to the CPU.
 
         Raises:
             NotImplementedError: always.
         """
         raise NotImplementedError(
-            "functional collectives (torch.distributed._functional_collectives) of the backend "
-            "'calque': use those of torch.distributed itself (all_reduce, all_gather, ...). Of a "
-            "tensor that is spread over the processes a sum() or mean() is over all of them"
+            "the backend 'calque' has no functional collectives "
+            "(torch.distributed._functional_collectives): use those of torch.distributed itself "
+            "(all_reduce, all_gather, ...). The sum() or mean() of a tensor that is spread over "
+            "the processes already covers all of them"
         )
 
     @property
@@ -69,19 +70,19 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return self._host if device.type == "cpu" else self
 
     def _everyone(self, tensor: torch.Tensor) -> Any:
-        """Returns an array whose first axis counts the processes: what each has, on this device."""
+        """Returns the values of all processes, along a new first axis, on this device."""
         if active.trace is not None:
             raise TraceError(
-                "a collective of torch.distributed in a traced function: a tensor is global there, "
-                "so that its sum() or mean() is over all devices already, and XLA puts in what the "
-                "processes have to tell each other. Leave the collective out, or make it eagerly"
+                "a torch.distributed collective is called in a traced function, where tensors "
+                "are global: sum() and mean() already cover all devices, and XLA inserts the "
+                "communication. Leave the collective out, or call it eagerly"
             )
         array = read(tensor.detach())
         if not is_here(array):
             raise RuntimeError(
-                f"a collective of torch.distributed on a tensor of shape {tuple(tensor.shape)} "
-                "that is spread over the processes: it is global already, so that its sum() or "
-                "mean() is over all of them"
+                "a torch.distributed collective is called on a tensor of shape "
+                f"{tuple(tensor.shape)} that is spread over the processes: it is global already, "
+                "so its sum() or mean() covers all of them"
             )
         if self.size() == 1:
             return array[None]
@@ -172,7 +173,9 @@ class ProcessGroupCalque(dist.ProcessGroup):
             options = opts or dist.AllToAllOptions()
             return self._host.alltoall_base(output, given, output_sizes, input_sizes, options)
         if output_sizes or input_sizes:
-            raise NotImplementedError("all_to_all of tensors of the device in parts of other sizes")
+            raise NotImplementedError(
+                "all_to_all of device tensors in parts of different sizes is not supported"
+            )
         parts = given.reshape(self.size(), -1, *given.shape[1:])
         _write(output, self._everyone(parts)[:, self.rank()].reshape(tuple(output.shape)))
         return _Done([output])
@@ -181,7 +184,9 @@ class ProcessGroupCalque(dist.ProcessGroup):
         if inputs[0].device.type != "jax":
             return self._host.alltoall(outputs, inputs, opts or dist.AllToAllOptions())
         if len({tuple(one.shape) for one in (*outputs, *inputs)}) > 1:
-            raise NotImplementedError("all_to_all of tensors of the device of several shapes")
+            raise NotImplementedError(
+                "all_to_all of device tensors of different shapes is not supported"
+            )
         received = self._everyone(torch.stack(inputs))[:, self.rank()]
         for output, value in zip(outputs, received, strict=True):
             _write(output, value)
@@ -225,8 +230,8 @@ class _Done(torch_distributed.Work):
 def _check_host(tensors: list[torch.Tensor], name: str) -> None:
     if tensors[0].device.type == "jax":
         raise NotImplementedError(
-            f"torch.distributed.{name} of a tensor of the device: a program of JAX is one of all "
-            "processes. Send tensor.cpu()"
+            f"torch.distributed.{name} does not support device tensors, because all processes "
+            "run one JAX program: use tensor.cpu()"
         )
 
 
@@ -234,7 +239,9 @@ def _reduction(op: Any) -> Callable[..., Any]:
     found = _REDUCTIONS.get(getattr(op, "op", op))
     if found is None:
         name = getattr(getattr(op, "op", op), "name", op)
-        raise NotImplementedError(f"{name} of tensors of the device: SUM, AVG, PRODUCT, MIN, MAX")
+        raise NotImplementedError(
+            f"{name} is not supported for device tensors: use SUM, AVG, PRODUCT, MIN or MAX"
+        )
     return found
 
 
@@ -245,7 +252,7 @@ def _write(tensor: torch.Tensor, value: Any) -> None:
 
 @lru_cache(maxsize=32)
 def _mesh(ranks: tuple[int, ...]) -> Mesh:
-    """One device of each process of a group."""
+    """A mesh of one device of each process in a group."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     devices = np.array([first[rank] for rank in ranks])
     return Mesh(devices, ("processes",), axis_types=(AxisType.Auto,))

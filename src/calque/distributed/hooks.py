@@ -1,4 +1,4 @@
-"""Hooks in place from `import calque` on; a mesh of type "jax" brings the rest.
+"""Hooks that `import calque` installs; a mesh of type "jax" loads the rest.
 
 Nothing is loaded for that. `torch.distributed` is as it was until such a mesh, or a process group
 with the backend "calque", is asked for.
@@ -15,7 +15,7 @@ from calque.device.runtime.imports import when_imported
 
 
 def install() -> None:
-    """Notice meshes of type "jax" and process groups of the backend "calque"."""
+    """Detect meshes of type "jax" and process groups of the backend "calque"."""
     if not torch.distributed.is_available():
         return
     kind = torch.distributed.device_mesh.DeviceMesh
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def _plans(mixin: Any) -> None:
-    """Have plans of transformers' models serve the device, too."""
+    """Make plans of transformers' models work on the device."""
     ours, kind = _hugging_face(), mixin.DistributedMixin
     _wrap(mixin.DistributedConfig, "_resolve_parallelism", ours.sizes)
     _wrap(mixin, "initialize_distributed_mesh", ours.meshes(mixin.TransformersDeviceMesh))
@@ -59,7 +59,7 @@ _TRANSFORMERS: dict[str, Callable[[Any], None]] = {
 
 
 def _wrap(holder: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
-    """Put a wrapper around a function; an older transformers that has none stays as it is."""
+    """Wrap a function, if this release of transformers has it."""
     if hasattr(holder, name):
         setattr(holder, name, wrapper(getattr(holder, name)))
 

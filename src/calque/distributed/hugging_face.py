@@ -58,7 +58,7 @@ _OUTPUTS: dict[str, Placement] = {
 
 
 def _of_device() -> bool:
-    """Returns True if transformers would take the device "jax"."""
+    """Returns True if transformers would use the device "jax"."""
     found = torch.accelerator.current_accelerator()
     if found is None or found.type != "jax":
         return False
@@ -102,8 +102,9 @@ def _meshes(theirs: Callable[[Any], Any], of_axes: Callable[[Any, Any], Any], co
         return theirs(config)
     if config.pp_size > 1 or config.ep_size > 1:
         raise NotImplementedError(
-            "pp_size and ep_size on the device 'jax': pipelines, and experts on devices of "
-            "their own, need other programs for each. tp_size and fsdp_size split all layers"
+            "pp_size and ep_size are not supported on the device 'jax': pipeline stages, and "
+            "experts on separate devices, need a program each. Use tp_size and fsdp_size, which "
+            "split all layers"
         )
     _join()
     mesh = init_device_mesh("jax", shape, mesh_dim_names=axes)
@@ -111,7 +112,7 @@ def _meshes(theirs: Callable[[Any], Any], of_axes: Callable[[Any, Any], Any], co
 
 
 def tensor_parallel(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`apply_tensor_parallelism` of a plan that has a style for each parameter and module."""
+    """`apply_tensor_parallelism` for a plan that has a style for each parameter and module."""
 
     @functools.wraps(theirs)
     def apply(model: Any, tp_mesh: Any, tp_plan: dict[str, str]) -> nn.Module:
@@ -131,8 +132,8 @@ def tensor_parallel(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module
         if whole:
             more = f" and {len(whole) - 4} more" if len(whole) > 4 else ""
             warn(
-                f"the plan leaves parameters whole on each device, since {tp_mesh.size()} does not "
-                f"divide the dimension to be split: {', '.join(whole[:4])}{more}"
+                f"the plan replicates parameters, because {tp_mesh.size()} does not divide the "
+                f"dimension to be split: {', '.join(whole[:4])}{more}"
             )
         _count_no_ranks(model)
         return model
@@ -141,7 +142,7 @@ def tensor_parallel(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module
 
 
 def _place(model: Any, name: str, p: nn.Parameter, style: str, mesh: JaxDeviceMesh) -> bool:
-    """Place a parameter as a style says; False where the mesh does not divide it."""
+    """Place a parameter according to a style; returns False if the mesh does not divide it."""
     wanted = _PARAMETERS[style](p, name.rpartition(".")[2]) if style in _PARAMETERS else _WHOLE
     fits = isinstance(wanted, Replicate) or divides(p, wanted.dim, mesh, mesh._axes[0])
     place(model, name, spec_of([wanted if fits else _WHOLE], mesh, p.ndim), mesh)
@@ -149,12 +150,14 @@ def _place(model: Any, name: str, p: nn.Parameter, style: str, mesh: JaxDeviceMe
 
 
 def _count_no_ranks(model: Any) -> None:
-    """Have generation and the Trainer not divide by the devices: a tensor has its global shape."""
+    """Keep generation and the Trainer from dividing by the number of devices, because tensors are
+    global.
+    """
     model._tp_size = model._fsdp_size = None
 
 
 def fully_sharded(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`apply_fully_sharded_data_parallelism`, after which nobody is to wait for other ranks."""
+    """`apply_fully_sharded_data_parallelism`, without the wait for other ranks."""
 
     @functools.wraps(theirs)
     def apply(model: Any, mesh_manager: Any, *plans: Any) -> nn.Module:
@@ -168,7 +171,7 @@ def fully_sharded(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def loading(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that gives a model's parameter its value: it gets its promised placement, too."""
+    """Returns a function that sets a model's parameter and gives it its promised placement."""
 
     @functools.wraps(theirs)
     def load(model: Any, name: str, *args: Any, **kwargs: Any) -> Any:

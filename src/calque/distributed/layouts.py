@@ -17,7 +17,7 @@ FREE = PartitionSpec.UNCONSTRAINED
 def spec_of(
     placements: Sequence[Placement] | None, mesh: JaxDeviceMesh, ndim: int
 ) -> PartitionSpec:
-    """The spec for PyTorch's placements, one for each dimension of a mesh.
+    """Returns the spec for PyTorch's placements, one for each dimension of a mesh.
 
     Raises:
         ValueError: there are not as many placements as dimensions of the mesh, or one names a
@@ -26,24 +26,29 @@ def spec_of(
     """
     given = list(placements) if placements is not None else [Replicate()] * mesh.ndim
     if len(given) != mesh.ndim:
-        raise ValueError(f"{len(given)} placements for a mesh of {mesh.ndim} dimensions")
+        raise ValueError(
+            f"expected one placement for each of the {mesh.ndim} dimensions of the mesh, got "
+            f"{len(given)}"
+        )
     entries: list[tuple[str, ...]] = [()] * ndim
     for placement, axes in zip(given, mesh._axes, strict=True):
         if isinstance(placement, Replicate):
             continue
         if type(placement) is not Shard:
             raise NotImplementedError(
-                f"{placement!r} is a state of tensors between processes, which a global tensor is "
-                "never in: XLA holds partial sums by itself. Use Shard or Replicate"
+                f"{placement!r} does not apply to global tensors, because XLA handles partial "
+                "sums itself. Use Shard or Replicate"
             )
         if not -ndim <= placement.dim < ndim:
-            raise ValueError(f"{placement} of a tensor of {ndim} dimensions")
+            raise ValueError(
+                f"{placement} names a dimension that a tensor of {ndim} dimensions does not have"
+            )
         entries[placement.dim] += axes
     return PartitionSpec(*(e[0] if len(e) == 1 else e or None for e in entries))
 
 
 def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, ...]:
-    """PyTorch's placements for a spec."""
+    """Returns PyTorch's placements for a spec."""
     found: list[Placement] = []
     for axes in mesh._axes:
         dims = [d for d, entry in enumerate(spec) if set(axes) & set(axes_of(entry))]
@@ -54,7 +59,7 @@ def placements_of(spec: PartitionSpec, mesh: JaxDeviceMesh) -> tuple[Placement, 
 def with_axes(
     spec: PartitionSpec | None, shape: Sequence[int], mesh: JaxDeviceMesh, axes: Sequence[str]
 ) -> PartitionSpec:
-    """A spec with a tensor split over some more axes, over none where no dimension divides.
+    """Returns a spec with a tensor split over more axes; unchanged if no dimension is divisible.
 
     The first dimension that is whole so far is taken, or else one that is split already.
     """

@@ -22,15 +22,15 @@ _torch_meshes: WeakKeyDictionary[Mesh, DeviceMesh] = WeakKeyDictionary()
 
 def _no_group() -> RuntimeError:
     return RuntimeError(
-        "a mesh of type 'jax' counts devices, and a process group counts processes: there is "
-        "no group along a dimension of the mesh. Tensors are global here, so that a mean or a "
-        "sum over them is over all devices, and XLA puts in the collectives; for what the "
-        "processes have to tell each other use torch.distributed.init_process_group('calque')"
+        "a mesh of type 'jax' counts devices, and a process group counts processes: a dimension "
+        "of the mesh has no group. Tensors are global here: their sum or mean covers all "
+        "devices, and XLA inserts the collectives. For other communication between processes, "
+        "use torch.distributed.init_process_group('calque')"
     )
 
 
 class _NoGroups(list[str]):
-    """The names of a mesh's groups, for functional collectives, which ask for them by number."""
+    """The names of a mesh's groups, which functional collectives look up by number."""
 
     def __getitem__(self, index: Any) -> NoReturn:
         raise _no_group()
@@ -61,7 +61,7 @@ class JaxDeviceMesh(DeviceMesh):
         flat._axes = (tuple(axis for axes in self._axes for axis in axes),)
 
     def get_group(self, mesh_dim: int | str | None = None) -> NoReturn:
-        """There is none.
+        """Not supported.
 
         Raises:
             RuntimeError: always.
@@ -69,7 +69,7 @@ class JaxDeviceMesh(DeviceMesh):
         raise _no_group()
 
     def get_rank(self) -> int:
-        """The number of this process's first device."""
+        """Returns the number of this process's first device."""
         return first_device()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
@@ -78,22 +78,24 @@ class JaxDeviceMesh(DeviceMesh):
         Warns if the process has devices at other places, too: a batch is a global one then.
         """
         if self.ndim > 1 and mesh_dim is None:
-            raise RuntimeError("a mesh of several dimensions needs the name of one: mesh_dim=")
+            raise RuntimeError(
+                "a mesh of several dimensions needs the name of one of them: mesh_dim="
+            )
         if isinstance(mesh_dim, str):
             mesh_dim = self._get_mesh_dim_by_name(mesh_dim)
         names = self._axes[mesh_dim or 0]
         places = _places(self._jax_mesh, names)
         if len(set(places)) > 1:
             warn(
-                f"this process has devices at {len(set(places))} places along {'_'.join(names)}, "
-                f"and is given the first of them as its local rank, {places[0]}: a tensor is "
-                "global here, so that a batch is the whole batch and not a part for each rank"
+                f"this process has devices at {len(set(places))} places along {'_'.join(names)}; "
+                f"the first of them, {places[0]}, is returned as its local rank. Tensors are "
+                "global here: a batch is the whole batch, not a part for each rank"
             )
         return places[0]
 
 
 def first_device() -> int:
-    """The number, among all devices, of the first one of this process."""
+    """Returns the number, among all devices, of the first one of this process."""
     own = jax.process_index()
     return next(i for i, device in enumerate(jax.devices()) if device.process_index == own)
 
@@ -109,7 +111,7 @@ def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
 
 
 def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
-    """Say what a new mesh is on JAX's devices.
+    """Set up a new mesh on JAX's devices.
 
     Args:
         made: PyTorch's mesh, whose own fields are there.
@@ -122,7 +124,9 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
     made._dim_group_names = _NoGroups()
     if root is None:
         if tuple(made._rank_map.tolist()) != tuple(range(made.size())):
-            raise ValueError("a mesh of type 'jax' has the devices in JAX's order: 0, 1, 2, ...")
+            raise ValueError(
+                "a mesh of type 'jax' must list the devices in JAX's order: 0, 1, 2, ..."
+            )
         names = names or tuple(f"dim_{i}" for i in range(made.ndim))
         made._jax_mesh = make_mesh(**dict(zip(names, made.shape, strict=True)))
         made._axes = tuple((name,) for name in names)
@@ -137,12 +141,12 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
 
 
 def torch_mesh(mesh: Mesh) -> DeviceMesh | None:
-    """PyTorch's mesh over one of JAX's, if it was made by PyTorch's name."""
+    """Returns PyTorch's mesh for a JAX mesh, if it was created through PyTorch's API."""
     return _torch_meshes.get(mesh)
 
 
 def is_ours(mesh: Any) -> bool:
-    """Returns True if a mesh is one of JAX's devices; None stands for the one in use."""
+    """Returns True if a mesh is of type "jax"; None means the current one."""
     if mesh is None:
         stack = torch_distributed.mesh_resources.mesh_stack
         mesh = stack[-1] if stack else None
@@ -150,7 +154,7 @@ def is_ours(mesh: Any) -> bool:
 
 
 def in_use(mesh: Any) -> JaxDeviceMesh:
-    """A mesh, or the one of the context around."""
+    """Returns a mesh, or the one of the enclosing context."""
     if mesh is None:
         mesh = torch_distributed.mesh_resources.get_current_mesh()
     return mesh

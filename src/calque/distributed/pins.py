@@ -1,4 +1,4 @@
-"""How values lie on their way through modules: what hooks of styles and of `fully_shard` call."""
+"""Placements of values between modules, for the hooks of styles and of `fully_shard`."""
 
 import math
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from calque.upstream.torch_internals import tree_map
 
 
 class Way(NamedTuple):
-    """How values of any shape lie along some axes of a mesh; other axes are left to XLA.
+    """A placement of values of any shape along some axes of a mesh; other axes are left to XLA.
 
     It is asked when an operator runs or is compiled, so that tracers see no question of shapes.
 
@@ -33,7 +33,7 @@ class Way(NamedTuple):
     dim: int | None
 
     def __call__(self, shape: tuple[int, ...]) -> NamedSharding | None:
-        """The placement for a shape; None for as it is."""
+        """Returns the placement for a shape; None to leave it unchanged."""
         count = math.prod(self.mesh.shape[axis] for axis in self.axes)
         entries: list[Any] = [FREE] * len(shape)
         if self.dim is None:
@@ -46,7 +46,7 @@ class Way(NamedTuple):
 
 
 class Split:
-    """Has tensors of the device lie in a `Way`, and gives back anything else; can be pickled.
+    """Gives tensors of the device a `Way`, and returns other values unchanged; picklable.
 
     Attributes:
         way: how they lie.
@@ -69,7 +69,7 @@ Pin = Callable[[Any], Any]
 
 
 def split(mesh: Mesh, axes: tuple[str, ...], dim: int | None) -> Pin:
-    """A function that has tensors of the device lie in a `Way`, and gives back anything else."""
+    """Returns a function that gives tensors of the device a `Way`, and returns others unchanged."""
     return Split(Way(mesh, axes, dim))
 
 
@@ -82,7 +82,7 @@ def laid(layout: Placement | None, mesh: JaxDeviceMesh) -> Pin:
 
 
 def as_it_is(value: Any) -> Any:
-    """The value."""
+    """Returns the value unchanged."""
     return value
 
 
@@ -90,22 +90,22 @@ def as_it_is(value: Any) -> Any:
 
 
 def first_input_pinned(pin: Pin, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """A forward pre-hook."""
+    """Returns a forward pre-hook."""
     return (pin(inputs[0]), *inputs[1:]) if inputs else inputs
 
 
 def inputs_pinned(
     pin: Pin, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """A forward pre-hook with keywords."""
+    """Returns a forward pre-hook with keywords."""
     return tree_map(pin, (args, kwargs))
 
 
 def output_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
-    """A forward hook of a module that gives a tensor."""
+    """Returns a forward hook of a module that gives a tensor."""
     return pin(output)
 
 
 def outputs_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
-    """A forward hook."""
+    """Returns a forward hook."""
     return tree_map(pin, output)

@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, of placed tensors.
+"""`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, for placed tensors.
 
 PyTorch has DTensors gathered by all processes, and takes any other tensor for one that each has.
 """
@@ -13,7 +13,7 @@ from calque.upstream.torch_internals import tree_map
 
 
 def install() -> None:
-    """Have whole state dicts gathered, one tensor at a time."""
+    """Make whole state dicts gather one tensor at a time."""
     collect = theirs._gather_state_dict
 
     @functools.wraps(collect)

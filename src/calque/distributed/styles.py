@@ -108,7 +108,7 @@ def _pin_first_input(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) 
 
 
 def pin_output(module: nn.Module, mesh: JaxDeviceMesh, layout: Placement) -> nn.Module:
-    """Have what a module gives be split, or whole, over a mesh of one dimension."""
+    """Split or replicate a module's output over a mesh of one dimension."""
     module.register_forward_hook(partial(output_pinned, laid(layout, mesh)))
     return module
 
@@ -124,7 +124,7 @@ STYLES: dict[str, Callable[[Any, nn.Module, JaxDeviceMesh], nn.Module]] = {
 
 
 def install() -> None:
-    """Have the styles annotate modules where the mesh is of type "jax"."""
+    """Make the styles annotate modules if the mesh is of type "jax"."""
     for name, ours in STYLES.items():
         kind = getattr(styles, name, None)
         if kind is not None:
@@ -137,7 +137,7 @@ def _in_front(theirs: Any, ours: Any) -> Any:
         if not isinstance(device_mesh, JaxDeviceMesh):
             return theirs(self, module, device_mesh)
         if device_mesh.ndim != 1:
-            raise ValueError("a parallel style takes a mesh of one dimension: mesh['tp']")
+            raise ValueError("a parallel style needs a mesh of one dimension: mesh['tp']")
         return ours(self, module, device_mesh)
 
     return apply

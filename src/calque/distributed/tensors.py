@@ -65,7 +65,7 @@ def distribute_module(
     input_fn: Callable[..., Any] | None = None,
     output_fn: Callable[..., Any] | None = None,
 ) -> nn.Module:
-    """Like PyTorch's: parameters that `partition_fn` leaves as they are become replicated."""
+    """Like PyTorch's: parameters that `partition_fn` leaves unchanged become replicated."""
     mesh = in_use(device_mesh)
     for name, part in module.named_modules():
         if partition_fn is not None:
@@ -89,7 +89,7 @@ def _output_hook(function: Any, mesh: Any, module: nn.Module, inputs: Any, outpu
 
 
 def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
-    """Give a parameter of a module a placement; one of the CPU moves to the device.
+    """Give a parameter of a module a placement; a CPU parameter is moved to the device.
 
     It stays the same object, so that weights that are shared and optimizers keep it. One on "meta"
     gets the placement with its memory (`to_empty`, `materialize`).
@@ -119,13 +119,14 @@ def _kind_of(module: nn.Module) -> str:
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
-    """The spec of a tensor, or that which one elsewhere will have; None if it has none."""
+    """Returns the spec of a tensor, or the one promised to it; None if it has none."""
     found = promised(tensor) or placement(tensor)
     return None if found is None else found.spec
 
 
 def full_tensor(tensor: torch.Tensor, *, grad_placements: Any = None) -> torch.Tensor:
-    """DTensor's: the tensor, whole on each device of its mesh; differentiable, also in a program.
+    """Like DTensor's: returns the tensor, whole on each device of its mesh; differentiable, also in
+    a program.
 
     Args:
         tensor: a tensor with a placement, or a value in a program.
@@ -144,7 +145,7 @@ def redistribute(
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """DTensor's: the tensor with other placements; differentiable, also in a program.
+    """Like DTensor's: returns the tensor with other placements; differentiable, also in a program.
 
     Args:
         tensor: a tensor with a placement, or a value in a program.
@@ -160,14 +161,14 @@ def redistribute(
     if forward_dtype is not None or backward_dtype is not None:
         raise NotImplementedError(
             "redistribute(forward_dtype=, backward_dtype=) is not supported: convert the tensor "
-            "with .to(dtype) before it"
+            "first, with .to(dtype)"
         )
     on = _mesh_of(tensor) if device_mesh is None else real_object(device_mesh)
     return constrain(tensor, spec_of(placements, on, tensor.ndim), mesh=on._jax_mesh)
 
 
 def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
-    """DTensor's, of a tensor that each device has whole: the tensor.
+    """Like DTensor's, for a tensor that each device has whole: returns the tensor.
 
     Raises:
         RuntimeError: no device has it whole, or that is not known, in a program.
@@ -177,26 +178,26 @@ def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
         return tensor
     held = "XLA chooses the placement" if found is None else f"a device holds {found.local_shape}"
     raise RuntimeError(
-        f"to_local() of a tensor of shape {tuple(tensor.shape)}, of which {held}: tensors are "
-        "global here, and a process has several devices, so that there is no one local tensor to "
-        "compute with. Compute with the tensor itself; calque.sharding.local(tensor) gives the "
-        "parts to look at"
+        f"to_local() is called on a tensor of shape {tuple(tensor.shape)}, of which {held}: "
+        "tensors are global here and a process has several devices, so there is no single local "
+        "tensor. Compute with the tensor itself; calque.sharding.local(tensor) returns the "
+        "local parts for inspection"
     )
 
 
 def _placement(tensor: torch.Tensor) -> Any:
-    """The placement of a tensor; None of a value in a program."""
+    """Returns the placement of a tensor; None for a value in a program."""
     return None if _is_in_program(tensor) else placement(tensor)
 
 
 def _is_in_program(tensor: torch.Tensor) -> bool:
-    """Returns True for a value that a program computes, and for what stands for one in Dynamo."""
+    """Returns True for a value that a program computes, also in Dynamo."""
     cell = getattr(tensor.untyped_storage(), "cell", None)
     return cell is None or isinstance(cell.array, jax.core.Tracer)
 
 
 def _mesh_of(tensor: torch.Tensor) -> Any:
-    """PyTorch's mesh that a tensor is placed on; of a value in a program, the one made last."""
+    """Returns the PyTorch mesh of a tensor; for a value in a program, the last one created."""
     if _is_in_program(tensor):
         return torch_mesh(mesh_or_latest(None))
     found = placement(tensor)
@@ -213,7 +214,7 @@ def _device_mesh(tensor: torch.Tensor) -> Any:
 
 
 def _method(function: Callable[..., torch.Tensor]) -> OfPlaced:
-    """A method that only tensors on a mesh of PyTorch's name have; Dynamo knows it for a method."""
+    """Returns a method that only tensors on a PyTorch mesh have, and that Dynamo supports."""
 
     def found(tensor: torch.Tensor) -> Any:
         return None if _mesh_of(tensor) is None else MethodType(function, tensor)

@@ -78,9 +78,9 @@ def backend(
 
 
 def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any]:
-    """Returns the options with the defaults of those left out, checked."""
+    """Checks the options, and returns them with defaults filled in."""
     if mode not in (None, "default"):
-        raise ValueError(f"backend 'calque' has no mode {mode!r}: XLA optimizes in one way")
+        raise ValueError(f"backend 'calque' does not support mode={mode!r}: leave it out")
     unknown = set(options or {}) - set(_OPTIONS)
     if unknown:
         raise ValueError(
@@ -89,7 +89,10 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any
         )
     settings = {**_OPTIONS, **(options or {})}
     if settings["checks"] and settings["buckets"] is not None:
-        raise ValueError("backend 'calque' has checks or buckets, not both: padding is not checked")
+        raise ValueError(
+            "backend 'calque' does not support checks and buckets together: padded values cannot "
+            "be checked"
+        )
     return settings
 
 

@@ -1,4 +1,4 @@
-"""`torch.compile(model)` without a backend, of a model on the device: ours is used.
+"""Makes `torch.compile(model)` without a backend use calque for models on the device.
 
 PyTorch's default, inductor, makes code for the devices that it knows, and ends with a KeyError at
 another. So a graph that has tensors of the device goes to this backend; others stay as they are.
@@ -18,7 +18,7 @@ logger: logging.Logger = logging.getLogger("calque.compile")
 
 
 def install() -> None:
-    """Stand in front of inductor."""
+    """Put calque's check in front of inductor."""
     wrapper: Any = InductorWrapper
     theirs = wrapper.__call__
 
@@ -29,11 +29,11 @@ def install() -> None:
         if self.config:
             raise RuntimeError(
                 f"torch.compile(..., backend='inductor') with {', '.join(sorted(self.config))}: "
-                "inductor makes no code for the jax device, and XLA has no such options.\n"
-                'Write torch.compile(model, backend="calque"), without the mode and the options of '
-                "inductor, or move the model to another device."
+                "inductor generates no code for the jax device, and XLA has no such options.\n"
+                'Write torch.compile(model, backend="calque"), without inductor\'s mode and '
+                "options, or move the model to another device."
             )
-        logger.info('a graph on the jax device: compiled with backend="calque", not inductor')
+        logger.info('a graph on the jax device is compiled with backend="calque", not inductor')
         return importlib.import_module("calque.dynamo.backend").backend(model_, list(inputs_))
 
     wrapper.__call__ = call

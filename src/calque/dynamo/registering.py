@@ -1,4 +1,4 @@
-"""Has PyTorch take the backend from several threads that ask for it for the first time at once.
+"""Lets several threads load the backend for the first time at once.
 
 `torch.compile(model, backend="calque")` looks the name up, loads the entry point if nobody has, and
 registers what it got. Threads that do so together register it once each, and PyTorch refuses all
@@ -15,12 +15,12 @@ _REGISTER, _THEIRS = "register_backend", "_register_backend_once"
 
 
 def install() -> None:
-    """Have a backend registered again under its name be no error, once dynamo is imported."""
+    """Make repeated registration of a backend harmless, once dynamo is imported."""
     when_imported("torch._dynamo.backends.registry", _be_lenient)
 
 
 def _be_lenient(registry: ModuleType) -> None:
-    """Change the function itself: calls of it may be under way, which have loaded calque."""
+    """Change the function's code in place, because calls of it may be in progress."""
     register = getattr(registry, _REGISTER, None)
     known = isinstance(getattr(registry, "_COMPILER_FNS", None), dict)
     if not (known and isinstance(register, FunctionType)) or hasattr(registry, _THEIRS):
@@ -37,7 +37,7 @@ _register_backend_once: Callable[..., Any] = print
 
 
 def _register(compiler_fn: Any = None, name: str | None = None, tags: Any = ()) -> Any:
-    """Runs in PyTorch's module, whose own things these two names are there."""
+    """Replacement code that runs in PyTorch's module, where these two names are defined."""
     if compiler_fn is not None and _COMPILER_FNS.get(name) is compiler_fn:
         return compiler_fn
     return _register_backend_once(compiler_fn, name, tags)

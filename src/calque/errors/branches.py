@@ -38,7 +38,7 @@ _OF_ITEMS = frozenset(("IndexError", "KeyError"))
 
 
 def harmless_answer(frame: FrameType) -> bool | None:
-    """The truth value with which a frame, which asks for one now, does not raise.
+    """Returns the truth value with which a frame, which asks for one now, does not raise.
 
     None where something else depends on it, or where it cannot be told.
     """
@@ -47,7 +47,7 @@ def harmless_answer(frame: FrameType) -> bool | None:
 
 
 def line_of(frame: FrameType) -> str:
-    """The line of source that a frame is at, without the spaces around it."""
+    """Returns the line of source that a frame is at, without the spaces around it."""
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
 
 

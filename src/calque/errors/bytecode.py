@@ -55,7 +55,7 @@ _EFFECTS: dict[str, Callable[[int], tuple[int, int]]] = {
 
 @lru_cache(maxsize=256)
 def instructions_of(code: CodeType) -> list[Instruction]:
-    """The instructions of a code object."""
+    """Returns the instructions of a code object."""
     return list(dis.get_instructions(code))
 
 
@@ -65,7 +65,7 @@ def is_branch(one: Instruction) -> bool:
 
 
 def effect(one: Instruction) -> tuple[int, int] | None:
-    """How many values an instruction takes from the stack, and how many it puts there.
+    """Returns how many values an instruction takes from the stack, and how many it puts there.
 
     None if that is not known.
     """
@@ -76,7 +76,8 @@ def effect(one: Instruction) -> tuple[int, int] | None:
 
 
 def producer(instructions: list[Instruction], index: int, depth: int) -> int | None:
-    """Where a value was put on the stack that an instruction finds at a depth (0 is the top).
+    """Returns where a value was put on the stack that an instruction finds at a depth (0 is the
+    top).
 
     None where the code between is not straight.
     """

@@ -79,7 +79,9 @@ def is_librarys(frame: FrameType) -> bool:
 
 
 def asking_frame() -> FrameType:
-    """The innermost frame that is neither calque's nor of PyTorch's wrappers of operators."""
+    """Returns the innermost frame that is neither calque's nor of PyTorch's wrappers of
+    operators.
+    """
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
         frame = frame.f_back
@@ -87,7 +89,7 @@ def asking_frame() -> FrameType:
 
 
 def raising_file(error: BaseException) -> str:
-    """The file of the innermost frame of a traceback that `asking_frame` would give."""
+    """Returns the file of the innermost frame of a traceback that `asking_frame` would give."""
     found, step = "", error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
@@ -105,7 +107,7 @@ def is_packages(frame: FrameType | None) -> bool:
 
 
 def user_frame() -> FrameType | None:
-    """The innermost frame that belongs to no library; None if every frame does."""
+    """Returns the innermost frame that belongs to no library; None if every frame does."""
     frame = sys._getframe(1)
     while frame is not None and is_librarys(frame):
         frame = frame.f_back

@@ -24,7 +24,7 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """The code of a function, a method, or an object that is called."""
+    """Returns the code of a function, a method, or an object that is called."""
     handler = getattr(handler, "handler", handler)  # of the one that waits where it has to
     while isinstance(handler, functools.partial):
         handler = handler.func

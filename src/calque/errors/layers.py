@@ -15,7 +15,8 @@ _CALL = torch_internals.Module._call_impl.__code__
 
 
 def layer_of(traceback: TracebackType | None) -> str | None:
-    """The innermost layer that was running, by its path in the model; None outside of models.
+    """Returns the innermost layer that was running, by its path in the model; None outside of
+    models.
 
     The path is that of `named_modules()`, as in the keys of `state_dict()`.
     """

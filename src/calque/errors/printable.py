@@ -2,7 +2,7 @@
 
 
 def printable(text: str) -> str:
-    r"""A name on one line, with what cannot be printed as Python spells it.
+    r"""Returns a name on one line, with what cannot be printed as Python spells it.
 
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
@@ -17,5 +17,5 @@ def _spelled(character: str) -> str:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """A text of no more characters than `most`."""
+    """Returns a text of no more characters than `most`."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

@@ -139,7 +139,7 @@ class _Following:
         return End.SHOWN, value
 
     def _used(self, use: Use, value: Value) -> End | Value:
-        """What becomes of a value that an instruction takes."""
+        """Returns what becomes of a value that an instruction takes."""
         one, name = use.instruction, use.instruction.opname
         if is_branch(one):
             return End.READ if value is Value.COMPUTED else End.SHOWN
@@ -170,7 +170,7 @@ class _Following:
         return value if name in _TEXTUAL else End.SHOWN
 
     def _called(self, use: Use, value: Value) -> End | Value:
-        """What becomes of an argument of a call."""
+        """Returns what becomes of an argument of a call."""
         place = use.argument()
         if place is None:  # it is a method of the value's
             return value
@@ -206,7 +206,7 @@ class _Following:
         known: dict[str, Any],
         frame: FrameType | None,
     ) -> End:
-        """What becomes of a variable of a function."""
+        """Returns what becomes of a variable of a function."""
         if (code, name, value) in self._met or self._depth > _DEEPEST:
             return End.SHOWN
         self._met.add((code, name, value))
@@ -226,7 +226,7 @@ def _is_one_of(called: Any, functions: tuple[Any, ...]) -> bool:
 
 
 def _depths(one: Instruction, name: str) -> list[int]:
-    """Where on the stack an instruction puts a variable."""
+    """Returns where on the stack an instruction puts a variable."""
     if one.opname in LOCALS:
         return [0] if one.argval == name else []
     if one.opname == "STORE_FAST_LOAD_FAST":

@@ -23,7 +23,8 @@ def is_full() -> bool:
 
 
 def tidy(error: E) -> E:
-    """The same exception, its traceback without the frames of libraries, to be raised again.
+    """Returns the same exception, its traceback without the frames of libraries, to be raised
+    again.
 
     Of calque's own errors, which name the line themselves, only the innermost frame is kept. The
     layer of a model that was running is added as a note. Exceptions that libraries caught on the
@@ -56,7 +57,7 @@ def with_user_frames_only(error: BaseException, innermost: bool = False) -> None
 
 
 def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """The function, whose exceptions show the user's own frames: for what users call.
+    """Returns the function, whose exceptions show the user's own frames: for what users call.
 
     Functions of users may be called within, and call such functions in turn.
     """

@@ -37,7 +37,9 @@ class Use:
         self._at = at
 
     def argument(self) -> int | str | None:
-        """Which argument of the call it is, by place or keyword; None if it is what is called."""
+        """Returns which argument of the call it is, by place or keyword; None if it is what is
+        called.
+        """
         count, names = self.instruction.arg or 0, self._keywords()
         place = count - 1 - (self.depth - (self.instruction.opname == "CALL_KW"))
         if place < 0:
@@ -62,7 +64,9 @@ class Use:
         return following is not None and following.opname == "POP_TOP"
 
     def callee(self) -> Any:
-        """What is called, or the name of a method of a text; None if that cannot be told."""
+        """Returns what is called, or the name of a method of a text; None if that cannot be
+        told.
+        """
         above = (self.instruction.arg or 0) + (self.instruction.opname == "CALL_KW")
         for depth in (above, above + 1):
             at = producer(self._instructions, self._at, depth)
@@ -71,7 +75,7 @@ class Use:
         return None
 
     def _value(self, at: int) -> Any:
-        """What an instruction has loaded, without running any code of the program's."""
+        """Returns what an instruction has loaded, without running any code of the program's."""
         one = self._instructions[at]
         if one.opname == "LOAD_GLOBAL":
             return self.known.get(one.argval, getattr(builtins, one.argval, None))
@@ -93,7 +97,7 @@ class Use:
 
 
 def parameter(called: Any, place: int | str) -> str | None:
-    """The name of the parameter of a function that an argument is bound to."""
+    """Returns the name of the parameter of a function that an argument is bound to."""
     if isinstance(place, str):
         return place
     if isinstance(called, MethodType):

@@ -53,7 +53,8 @@ def warn_of_untested(installed: Mapping[str, str]) -> None:
     """
     if said := untested({"Python": platform.python_version(), **installed}):
         warn(
-            f"calque was never tested with {' and '.join(said)}: it may fail, or raise other "
-            "errors than PyTorch's. constraints*.txt of its sources are the sets that are tested.",
+            f"calque has not been tested with {' and '.join(said)}: it may fail, or raise "
+            "different errors than PyTorch does. The versions it is tested with are in "
+            "constraints*.txt in its sources.",
             UntestedVersionWarning,
         )

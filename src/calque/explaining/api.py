@@ -47,7 +47,7 @@ def explain(
     """
     if not callable(fn):
         raise TypeError(
-            f"calque.explain takes a module or a function and an example call, not "
+            "calque.explain expects a module or a function and example arguments, not "
             f"{type(fn).__name__}: `calque.explain(model, x)`"
         )
     traces = list(fn.history) if isinstance(fn, Jitted | JittedModule) else []
@@ -77,7 +77,7 @@ def explain(
 
 
 def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """The program as it would be on the device: a copy, if it is a module of the CPU."""
+    """Returns the program as it would be on the device: a copy, if it is a module of the CPU."""
     if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
         return doors.copied(fn, args, kwargs)
 
@@ -96,8 +96,8 @@ def _state(module: Module) -> list[torch.Tensor]:
 def _reads(report: Report, fn: Any, args: Any, kwargs: Any) -> Any:
     if not isinstance(fn, Module):
         report.notes.append(
-            "values read by Python: a function is not run, for it may change what it reaches; an "
-            "error of calque.jit names the first line that reads one"
+            "values read by Python: a function is not run, because it may have side effects; "
+            "calque.jit's error names the first line that reads a value"
         )
         return None
     try:
@@ -115,11 +115,11 @@ def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -
     if isinstance(fn, Module) and is_random:
         fn = copy.deepcopy(fn).eval()
         report.notes.append(
-            "CPU against device in training mode: each has random numbers of its own, so they are "
+            "CPU against device in training mode: each draws its own random numbers, so they are "
             "compared in eval mode"
         )
     elif is_random:
-        report.notes.append("CPU against device: each has random numbers of its own")
+        report.notes.append("CPU against device: each draws its own random numbers")
         return
     compare = doors.disagreements if isinstance(fn, Module) else doors.disagreements_of_traces
     try:
@@ -127,5 +127,5 @@ def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -
     except Exception as error:
         if is_of_handler(error):
             raise
-        what = "" if isinstance(fn, Module) else "a function is compared by graphs of traces; "
+        what = "" if isinstance(fn, Module) else "a function is compared through its traced graph; "
         report.notes.append(f"CPU against device: {what}{error}")

@@ -1,4 +1,4 @@
-"""The ways into XLA, each tried on a program, and what is found by running a copy of it."""
+"""Tries each way into XLA on a program, and finds out more by running a copy of it."""
 
 import copy
 import os
@@ -32,7 +32,7 @@ def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
         return Door("calque.jit", True)
     if reads and all(is_library(read.file) for read in reads):
         which = f"{len(reads)} value{'s' if len(reads) > 1 else ''}"
-        return Door("calque.jit", True, f"assuming {which} that code of packages reads")
+        return Door("calque.jit", True, f"assuming {which} that library code reads")
     return Door("calque.jit", False, _spoken(error))
 
 
@@ -50,7 +50,9 @@ def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     """`torch.compile`: how many graphs dynamo makes of a copy of a module."""
     if not isinstance(fn, Module):
-        return Door("torch.compile", None, "dynamo runs what it compiles: tried for modules only")
+        return Door(
+            "torch.compile", None, "tried for modules only, because dynamo runs what it compiles"
+        )
     from calque.upstream import torch_compile  # loads dynamo
 
     module, args, kwargs = copied(fn, args, kwargs)
@@ -74,11 +76,11 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 
 def _reason(told: Any) -> str:
     first = str(told).strip().splitlines()[0]
-    return "a branch by a tensor's value" if first.startswith("generic_jump") else first
+    return "a branch on a tensor's value" if first.startswith("generic_jump") else first
 
 
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
-    """Returns where a copy of a module asks for values, as it runs."""
+    """Returns where a copy of a module reads values when it runs."""
     module, args, kwargs = copied(module, args, kwargs)
     observer = Observer()
     with observer.watching():
@@ -87,13 +89,14 @@ def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
 
 
 def disagreements(module: Module, args: Any, kwargs: Any) -> list[str]:
-    """Returns where a module computes something else on the device than on the CPU."""
+    """Returns where a module's results on the device differ from those on the CPU."""
     found = diff(module, module, *args, devices=("cpu", "jax"), **kwargs)
     return [str(difference) for difference in found]
 
 
 def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Like `disagreements`, for a function, by the graphs of its traces: it may change its state.
+    """Like `disagreements`, for a function, by the graphs of its traces, because it may have side
+    effects.
 
     Raises:
         TraceError: it cannot be traced on both.
@@ -111,7 +114,7 @@ def _on(device: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
-    """A copy of a module on the device, and of its arguments."""
+    """Returns a copy of a module on the device, and of its arguments."""
 
     def moved(value: Any) -> Any:
         return value.detach().clone().to("jax") if isinstance(value, torch.Tensor) else value

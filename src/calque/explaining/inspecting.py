@@ -31,7 +31,7 @@ class _Seen(DispatchMode):
         return func(*args, **(kwargs or {}))
 
     def operators(self) -> list[Operator]:
-        """The operators seen, the most frequent first."""
+        """Returns the operators seen, the most frequent first."""
         return [
             Operator(op.name(), count, served_by(op))  # type: ignore[arg-type]
             for op, count in self.counts.most_common()
@@ -69,7 +69,9 @@ class Inspection:
         )
 
     def costs(self) -> tuple[float | None, dict[str, int]]:
-        """The floating-point operations of a run, and the bytes that it takes; compiles it."""
+        """Returns the floating-point operations of a run, and the bytes that it takes; compiles
+        it.
+        """
         compiled = self.lowered.compile()
         cost = compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) and cost else cost

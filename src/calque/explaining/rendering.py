@@ -22,7 +22,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
         found.append(("values read by Python", _limited(report.host_reads) or ["none"]))
     lifted = [f"{len(names)} x {kind}{_named(names)}" for kind, names in report.lifted.items()]
     if lifted:
-        lifted.append(f"{report.written} tensors written, the memory of {report.donated} reused")
+        lifted.append(f"{report.written} tensors written; {report.donated} buffers reused")
         found.append(("inputs", lifted))
     if report.guards:
         found.append(("compared before each call", report.guards))
@@ -41,7 +41,7 @@ def sections(report: Report) -> list[tuple[str, list[str]]]:
 
 
 def as_text(report: Report) -> str:
-    """The report for a terminal."""
+    """Returns the report for a terminal."""
     lines = [report.name]
     for heading, rows in sections(report):
         lines.append(f"  {heading}:")
@@ -50,7 +50,7 @@ def as_text(report: Report) -> str:
 
 
 def as_html(report: Report) -> str:
-    """The report for a notebook."""
+    """Returns the report for a notebook."""
     rows = []
     for heading, lines in sections(report):
         shown = "<br>".join(html.escape(line).replace("\n", "<br>") for line in lines)

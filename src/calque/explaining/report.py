@@ -78,11 +78,11 @@ class Report:
 
     @property
     def captured(self) -> bool:
-        """Returns True if a door captures the program."""
+        """Returns True if any entry point captures the program."""
         return any(door.captured for door in self.doors)
 
     def to_dict(self) -> dict[str, Any]:
-        """The whole report as plain data, which `json.dumps` accepts."""
+        """Returns the whole report as plain data, which `json.dumps` accepts."""
         return {"captured": self.captured, **asdict(self)}
 
     def __str__(self) -> str:

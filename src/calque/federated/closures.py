@@ -60,7 +60,7 @@ class Closure:
         return _all_found(self._roots)
 
     def changed(self, since: dict[str, "_Part"], of_c: bool = False) -> str | None:
-        """What is not as it was, be it changed by the function itself; None if all is.
+        """Returns what is not as it was, be it changed by the function itself; None if all is.
 
         Args:
             since: what it was.
@@ -89,10 +89,10 @@ class Closure:
                 raise type_error(
                     f"the local function {self._name!r} reads {path!r}, which was "
                     f"{before.value!r} when it was defined, and is {after.value!r} now",
-                    "Pass it as an argument, or as a default that is fixed where the function is "
-                    f"defined: {path}={path}."
+                    "Pass it as an argument, or as a default value that is fixed when the "
+                    f"function is defined: {path}={path}."
                     if path.isidentifier()
-                    else "Pass it as an argument, or define the function anew.",
+                    else "Pass it as an argument, or define the function again.",
                 )
             if after.state != before.state:
                 written = "tensors have been written to"
@@ -100,7 +100,7 @@ class Closure:
                 raise type_error(
                     f"the local function {self._name!r} reads {path!r}, whose {what} since it was "
                     "defined",
-                    "Pass them as arguments, or define the function anew.",
+                    "Pass them as arguments, or define the function again.",
                 )
 
 
@@ -113,7 +113,7 @@ class _Part(NamedTuple):
 
 
 def _roots(function: Any) -> list[tuple[str, Any]]:
-    """What to begin with: a function, and the object that it is a method of."""
+    """Returns what to begin with: a function, and the object that it is a method of."""
     function = inspect.unwrap(function)
     if isinstance(function, MethodType):
         return [("self", function.__self__), ("", inspect.unwrap(function.__func__))]
@@ -141,13 +141,13 @@ def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
 
 
 def states_of_all() -> dict[str, bytes]:
-    """What the generators that all code shares draw next, by their names."""
+    """Returns what the generators that all code shares draw next, by their names."""
     numpys = np.random.get_state(legacy=False)
     return {"random": pickle.dumps(random.getstate()), "numpy.random": pickle.dumps(numpys)}
 
 
 def state_of(generator: Any) -> bytes:
-    """What a generator draws next."""
+    """Returns what a generator draws next."""
     if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
         return b""
     if isinstance(generator, random.Random):
@@ -233,7 +233,7 @@ class _Reader:
             yield f"{name} of {function.__qualname__}", value
 
     def _of_code(self, function: FunctionType) -> Iterator[tuple[str, Any]]:
-        """The variables that a function reads, and its defaults."""
+        """Yields the variables that a function reads, and its defaults."""
         read, assigned, attributes = _names(function.__code__)
         self.names |= attributes
         found: dict[str, Any] = dict(function.__kwdefaults__ or {})
@@ -290,8 +290,8 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str], set[str]]:
-    """The globals that code reads, what it assigns of globals and of variables around it, and the
-    attributes that it reads.
+    """Returns the globals that code reads, what it assigns of globals and of variables around it,
+    and the attributes that it reads.
     """
     read: set[str] = set()
     assigned: set[str] = set()

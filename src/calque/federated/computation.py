@@ -53,7 +53,7 @@ class Computation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments, bound as Python binds them.
+        """Returns the result for these arguments, bound as Python binds them.
 
         Raises:
             FederatedTypeError: an argument is of another type; shows both.
@@ -77,7 +77,8 @@ class Computation:
 
     @with_user_frames
     def lower(self, *args: Any, **kwargs: Any) -> Any:
-        """The program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles it.
+        """Returns the program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles
+        it.
 
         Without arguments, it is the program for the types of the parameters and the number of
         clients in `configured(clients=...)`; all sizes have to be known.
@@ -97,7 +98,7 @@ class Computation:
         check: bool | None = None,
         data: Mapping[str, Any] | None = None,
     ) -> "Computation":
-        """The same computation with different settings for compilation.
+        """Returns the same computation with different settings for compilation.
 
         Args:
             chunk: how many clients are computed at once on a device. More need more memory.
@@ -113,17 +114,17 @@ class Computation:
             TypeError: `mesh` is not a mesh.
         """
         if chunk is not None and not (_is_whole(chunk) and chunk >= 1):
-            raise ValueError(f"a chunk has at least one client, a whole number, not {chunk}")
+            raise ValueError(f"chunk must be an integer of at least 1, not {chunk}")
         if clients is not None and not (_is_whole(clients) and clients >= 0):
-            raise ValueError(f"there is a whole number of clients, not {clients}")
+            raise ValueError(f"clients must be a non-negative integer, not {clients}")
         if mesh is not None and not isinstance(mesh, Mesh):
             raise TypeError(
-                "a mesh is a jax.sharding.Mesh (calque.sharding.mesh(clients=-1) makes one of all "
-                f"devices), not {type(mesh).__name__}"
+                "mesh must be a jax.sharding.Mesh (calque.sharding.mesh(clients=-1) makes one "
+                f"of all devices), not {type(mesh).__name__}"
             )
         spread = mesh or self._options.mesh
         if axis is not None and (spread is None or axis not in spread.axis_names):
-            raise ValueError(f"there is no mesh with an axis {axis!r}")
+            raise ValueError(f"the computation has no mesh with an axis {axis!r}")
         given = {"chunk": chunk, "mesh": mesh, "axis": axis, "clients": clients, "check": check}
         changes = {name: value for name, value in given.items() if value is not None}
         if data is not None:
@@ -169,13 +170,15 @@ class PolymorphicComputation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """The result for these arguments; traced once for each combination of their types."""
+        """Returns the result for these arguments; traced once for each combination of their
+        types.
+        """
         types = tuple(type_of(value) for value in args)
         named = {name: type_of(value) for name, value in kwargs.items()}
         return self.of(*types, **named)(*args, **kwargs)
 
     def of(self, *types: Any, **named: Any) -> Computation:
-        """The computation for arguments of these types."""
+        """Returns the computation for arguments of these types."""
         kinds = [*types, *named.values()]
         containers = tuple(
             part.container
@@ -215,7 +218,7 @@ def _is_whole(number: Any) -> bool:
 
 
 def _reference(made: Computation | PolymorphicComputation) -> str:
-    """The name by which a computation is pickled, as Python's functions are.
+    """Returns the name by which a computation is pickled, as Python's functions are.
 
     Raises:
         TypeError: it is not found by a name in its module.
@@ -226,8 +229,8 @@ def _reference(made: Computation | PolymorphicComputation) -> str:
         found = getattr(found, part, None)
     if found is not made:
         raise TypeError(
-            f"the computation {made.__name__!r} is pickled by its name, and is not "
-            f"{made.__module__}.{name}.\nDefine it at the top of a module, and configure it where "
-            "it is used."
+            f"the computation {made.__name__!r} is pickled by name, but {made.__module__}.{name} "
+            "is a different object.\nDefine it at the top level of a module, and configure it "
+            "where it is used."
         )
     return name

@@ -55,8 +55,8 @@ class Constants(TorchDispatchMode):
         made = [x for x in tree_leaves(result) if _is_on_cpu(x) and _memory(x) not in given]
         if made and torch.Tag.nondeterministic_seeded in func.tags:
             raise TraceError(
-                "a random operator of PyTorch runs on the CPU in a local function, which would "
-                "give the same numbers at every call.\nDo not say device='cpu' there."
+                "a random PyTorch operator runs on the CPU in a local function, so it would give "
+                "the same numbers at every call.\nLeave device='cpu' out."
             )
         self._note(made)
         return result
@@ -74,9 +74,9 @@ class Constants(TorchDispatchMode):
             if memory in self._trained:
                 raise TraceError(
                     f"the parameter {self._trained[memory]!r} is read from the module that was "
-                    "given to federated.learning, which clients do not change: they train copies."
-                    "\nWhat the loss takes of the parameters is for forward to return; if they "
-                    "are to stay as they are, read them from copy.deepcopy(module)."
+                    "passed to federated.learning, but clients train copies of it.\nIf the loss "
+                    "needs parameters, return them from forward; if they should stay as they "
+                    "are, read them from copy.deepcopy(module)."
                 )
 
     def _note(self, made: list[torch.Tensor]) -> None:
@@ -87,9 +87,9 @@ class Constants(TorchDispatchMode):
 def written_constant() -> TraceError:
     """The error for a write to a tensor from outside, or to a copy of it, which would be lost."""
     return TraceError(
-        "a tensor from outside, which is a constant of a local function, is written to.\n"
-        "Write to a tensor that the function makes itself (tensor.clone()), and return it; what a "
-        "module keeps and federated.learning trains belongs in a buffer (register_buffer)."
+        "a local function writes to a tensor from outside, which is a constant for it.\nWrite to "
+        "a tensor that the function creates (tensor.clone()), and return it; keep state of a "
+        "module that federated.learning trains in a buffer (register_buffer)."
     )
 
 
@@ -98,7 +98,7 @@ def _is_on_cpu(value: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tensors over the same memory have in common."""
+    """Returns what tensors over the same memory have in common."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata

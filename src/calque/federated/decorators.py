@@ -93,7 +93,7 @@ def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
 
 
 def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: Any) -> Any:
-    """The decorator, or the computation of the function that it was called with."""
+    """Returns the decorator, or the computation of the function that it was called with."""
     if types and _is_function(types[0]):
         function, *rest = types
         return _of_function(make, function, tuple(rest), named)
@@ -105,7 +105,7 @@ def _of_function(
     make: Callable[..., Computation], function: Any, types: tuple[Any, ...], named: Any
 ) -> Any:
     if not callable(function):
-        raise type_error(f"{function!r} cannot be called", "Make a computation of a function.")
+        raise type_error(f"{function!r} cannot be called", "Pass a function.")
     if types or named:
         return make(function, packing_of(function, types, named))
     packing = annotated_packing(getattr(function, "forward", function))
@@ -128,7 +128,7 @@ def _of_function(
 
 
 def _trace(function: Any, packing: Packing) -> Computation:
-    """A Python function as a lambda."""
+    """Returns a Python function as a lambda."""
     with outside(), scope() as inner:
         name = None if packing.type is None else fresh("arg")
         values = [] if name is None else [Value(Reference(name, _known(packing.type)), inner)]
@@ -140,7 +140,7 @@ def _trace(function: Any, packing: Packing) -> Computation:
             place = f" ({code.co_filename}:{code.co_firstlineno})" if code else ""
             raise type_error(
                 f"the computation {_name(function)!r}{place} returns None",
-                "Return what it has computed.",
+                "Return its result.",
             )
         block = Lambda(name, packing.type, inner.closed(to_block(result)))
     made = Computation(_name(function), block, packing)
@@ -156,19 +156,20 @@ def _values_explained() -> Iterator[None]:
     except TypeError as error:
         if Value.__name__ in str(error) and not isinstance(error, CalqueError):
             error.add_note(
-                "A Value of a federated computation stands for arrays that are not there yet.\n"
-                "Use operators of Python, federated.* or a local function: federated.local."
+                "A Value of a federated computation stands for arrays that do not exist yet.\n"
+                "Use Python operators, federated.* or a local function (federated.local)."
             )
         raise
 
 
 def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:
-    """A function of tensors as a computation that transformations do not look into."""
+    """Returns a function of tensors as a computation that transformations do not look into."""
     for kind in walk(packing.type) if packing.type is not None else ():
         if isinstance(kind, FederatedType | FunctionType):
             raise type_error(
                 f"a local function cannot take {kind}",
-                "It runs in one place: declare what lives there, and use federated_map.",
+                "It runs in one place: declare the type of the values there, and use "
+                "federated_map.",
             )
     with outside():
         block: CompiledComputation = compiled(function, packing, framework)

@@ -19,13 +19,16 @@ _WORDING = (
     ("inside calque.jit,", "in a local function,"),
     ("inside calque.jit:", "in a local function:"),
     ("the buffer 'module.", "the buffer '"),
-    ("in a functional module", "in a local function"),
+    ("a functional module", "a local function"),
     (
-        "pass buffers=apply.buffers and use the new ones that come back, or call module.eval()",
+        "pass buffers=apply.buffers and use the new buffers that it returns, or call module.eval()",
         "call module.eval(), or train it by federated.learning",
     ),
     (
-        ", return it, or let calque.jit(fn, specialize=True) compile a program for each value",
+        (
+            ", return it, or use calque.jit(fn, specialize=True), which compiles a program for "
+            "each value"
+        ),
         " or return it",
     ),
     ("; or calque.jit(fn, specialize=True), a program for each number of elements", ""),
@@ -58,7 +61,7 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
 
 
 def moved(value: Any) -> Any:
-    """A pytree with the tensors on the CPU as constants on "jax"."""
+    """Returns a pytree with the tensors on the CPU as constants on "jax"."""
     return jax.tree.map(lambda leaf: _constant(leaf) if _on(leaf, "cpu") else leaf, value)
 
 
@@ -99,9 +102,9 @@ class _MovedConstants(TorchFunctionMode):
             raise _gradient_of_constant()
         if func in _TO_NUMPY and _on(args[0], "jax") and active.trace is not None:
             raise TraceError(
-                f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} goes to NumPy "
-                "in a local function, where it has no value yet.\n"
-                "Compute with PyTorch's functions there, or return it."
+                f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} is "
+                "converted to NumPy in a local function, where it has no value yet.\nCompute "
+                "with PyTorch's functions there, or return it."
             )
         leaves = jax.tree.leaves(given)
         if not (any(_on(x, "cpu") for x in leaves) and any(_on(x, "jax") for x in leaves)):
@@ -125,7 +128,7 @@ class _MovedConstants(TorchFunctionMode):
         return result
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A constant that notes whether a gradient reaches it."""
+        """Returns a constant that notes whether a gradient reaches it."""
         copy = _constant(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
             copy.requires_grad_()
@@ -147,15 +150,15 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
-    """The tensors whose gradients `torch.autograd.grad` is asked for."""
+    """Returns the tensors whose gradients `torch.autograd.grad` is asked for."""
     return jax.tree.leaves(inputs)
 
 
 def _gradient_of_constant() -> TraceError:
     return TraceError(
-        "the gradient of a tensor on the CPU, which is a constant of a local function, is asked "
-        "for.\nTrain a copy: copy.deepcopy(module), tensor.detach().clone().requires_grad_(), or "
-        "an argument."
+        "a local function computes the gradient of a CPU tensor, which is a constant for it.\n"
+        "Train a copy: copy.deepcopy(module), tensor.detach().clone().requires_grad_(), or an "
+        "argument."
     )
 
 

@@ -63,7 +63,7 @@ class Draws:
                 raise TraceError(
                     f"the module or its loss draws from {drawn[0]!r} while it is traced, so the "
                     "numbers would be the same in every step.\nDraw with PyTorch (torch.rand), "
-                    "whose numbers are different in each step and for each client."
+                    "which gives different numbers in each step and for each client."
                 )
         put_back(snapshot, repeats)
 
@@ -101,11 +101,13 @@ def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bo
     snapshot.restore()
     lost = [(row, key) for row, _, keys in changed for key in keys if is_outside(row)]
     if lost:
-        raise _lost(snapshot, *lost[0], "is given a tensor by the function, but lives outside it")
+        raise _lost(
+            snapshot, *lost[0], "is assigned a tensor by the function, but lives outside it"
+        )
     if not _same_whenever_called(snapshot, [(row, now) for row, now, _ in changed], repeats):
         row, now, keys = max(changed, key=lambda one: bool(one[2]))
         key = keys[0] if keys else _changed_key(row, now)
-        raise _lost(snapshot, row, key, "is changed by the function, and its next call reads that")
+        raise _lost(snapshot, row, key, "is changed by the function and read by its next call")
     for row, now, keys in changed:
         if not keys:
             row.assign(now)
@@ -152,7 +154,7 @@ def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
 
 
 def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
-    """The user's line that assigns an attribute, of the code that has run."""
+    """Returns the user's line that assigns an attribute, of the code that has run."""
     for code in snapshot.codes:
         if is_library(code.co_filename):
             continue
@@ -163,7 +165,7 @@ def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
 
 
 def _changed_key(row: Row, now: dict[Any, Any]) -> Any:
-    """The first key of a row whose value is another, or one that is gone."""
+    """Returns the first key of a row whose value is another, or one that is gone."""
     found = row.difference(now)
     return next(iter({**row.before, **now})) if found is None else found[0]
 

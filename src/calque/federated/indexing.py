@@ -95,7 +95,8 @@ def _gathered(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, bool]:
 
 
 def _unknown(tensor: Any, index: Any) -> tuple[int, torch.Tensor, Any] | None:
-    """The axis and the position of the first integer whose value is not known, if there is one.
+    """Returns the axis and the position of the first integer whose value is not known, if there is
+    one.
 
     The third is the index into what `index_select` gives for them.
     """

@@ -59,8 +59,8 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
 
 
 _SPOKEN = {
-    "torch": "PyTorch: its arguments are tensors. For one of JAX, say framework='jax'.",
-    "jax": "JAX: its arguments are arrays. For one of PyTorch, leave framework='jax' out.",
+    "torch": "PyTorch: its arguments are tensors. For a JAX function, pass framework='jax'.",
+    "jax": "JAX: its arguments are arrays. For a PyTorch function, leave framework='jax' out.",
 }
 
 
@@ -97,7 +97,7 @@ class LocalFunction:
             self._call = call
 
     def __call__(self, *held: Any) -> Any:
-        """The held result for the held argument, if there is one."""
+        """Returns the held result for the held argument, if there is one."""
         if self._program is not None:
             program, structure = self._program
             return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
@@ -110,7 +110,7 @@ class LocalFunction:
             self._closure.note()
 
     def result_type(self) -> Type:
-        """The type of the result, found by tracing the function.
+        """Returns the type of the result, found by tracing the function.
 
         Raises:
             FederatedTypeError: it returns something that is no value.
@@ -136,21 +136,19 @@ class LocalFunction:
         kind = type_of_held(result)
         if self._kind is not None and not _same_names(self._kind, kind):
             raise type_error(
-                f"the function {self.name!r} gives {self._kind} when it is traced, and {kind} for "
-                "these arguments",
-                "Return the same fields in the same order, whatever the sizes are.",
+                f"the function {self.name!r} returned {self._kind} when it was traced, but "
+                f"{kind} for these arguments",
+                "Return the same fields in the same order for all sizes.",
             )
 
     def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
-        """The type of the result, the program, and the structure of the held result."""
+        """Returns the type of the result, the program, and the structure of the held result."""
         found: list[Type] = []
 
         def traced(*held: Any) -> Any:
             result = self._result(*held)
             if result is None:
-                raise type_error(
-                    f"the function {self.name!r} returns None", "Return what it has computed."
-                )
+                raise type_error(f"the function {self.name!r} returns None", "Return its result.")
             found.append(type_of_held(result))
             return to_held(result)
 
@@ -168,9 +166,9 @@ class LocalFunction:
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
             raise type_error(
-                f"a random operator of PyTorch runs in the local function {self.name!r}, which "
+                f"a random PyTorch operator runs in the local function {self.name!r}, so it "
                 "would give the same numbers at every call",
-                "Draw them in a local function of JAX from the bits of a key, and pass them in.",
+                "Draw them in a JAX local function from the bits of a key, and pass them in.",
             ) from None
         self._closure.note()
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
@@ -188,10 +186,10 @@ class LocalFunction:
         again = jax.make_jaxpr(lambda *held: to_held(other._result(*held)))(*shapes)
         if not _same_program(jaxpr, again):
             raise TraceError(
-                f"the local function {self.name!r} changes {path!r}, and its next call reads that. "
-                "It would be lost, because the function runs only while it is traced, not at each "
-                "call.\nTake such state as an argument, and return it; for random numbers, the "
-                "bits of a key."
+                f"the local function {self.name!r} changes {path!r}, and its next call reads "
+                "that. The change would be lost, because the function runs only while it is "
+                "traced, not at each call.\nTake such state as an argument, and return it; for "
+                "random numbers, take the bits of a key."
             )
 
     def _result(self, *held: Any) -> Any:
@@ -202,7 +200,7 @@ class LocalFunction:
 
 
 def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledComputation:
-    """A user's function as a building block, traced once to find its type.
+    """Returns a user's function as a building block, traced once to find its type.
 
     Raises:
         FederatedTypeError: a parameter or the result is of no type of tensors.
@@ -213,7 +211,7 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
 
 
 def _with_own_arguments(function: Any) -> Any:
-    """A function of records that may write to its arguments, as nobody else holds them."""
+    """Returns a function of records that may write to its arguments, as nobody else holds them."""
     if isinstance(function, torch.nn.Module):
         return _OfRecords(function)
 
@@ -247,7 +245,9 @@ class _OfRecords(torch.nn.Module):
 
 
 def _with_own_arrays(traced: Any) -> Any:
-    """A traced program whose constants nobody else writes to: JAX refers to NumPy's arrays."""
+    """Returns a traced program whose constants nobody else writes to: JAX refers to NumPy's
+    arrays.
+    """
     if isinstance(traced, np.ndarray):
         return traced.copy()
     if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):

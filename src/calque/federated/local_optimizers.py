@@ -39,7 +39,7 @@ def _explained(error: TraceError) -> TraceError:
     """The error, in words of steps if one of them needs a number as a float of Python."""
     if "into a Python float" in str(error):
         said = (
-            "a step of an optimizer, or a hook of it, reads a tensor as a Python number (float(), "
+            "an optimizer's step or hook reads a tensor as a Python number (float(), "
             "bool(), `if`), which has no value yet.\n"
             "Compute with the tensor (torch.where, clamp), or use another optimizer."
         )
@@ -86,8 +86,9 @@ class _Step:
             return
         if isinstance(optimizer, torch.optim.LBFGS):
             raise TraceError(
-                "LBFGS decides by values how far it goes, which a local function of PyTorch has "
-                "not.\nUse it as client_optimizer of learning.fed_avg, or another optimizer."
+                "LBFGS chooses its step by values, which do not exist in a PyTorch local "
+                "function.\nUse it as client_optimizer of learning.fed_avg, or use another "
+                "optimizer."
             )
         count_on_device(optimizer)
         self._numbers = numbers_traced()

@@ -31,7 +31,7 @@ class Record:
 
 
 def as_records(tree: Any) -> Any:
-    """A pytree with records in place of dicts and of instances of data classes."""
+    """Returns a pytree with records in place of dicts and of instances of data classes."""
 
     def record(leaf: Any) -> Any:
         fields = _fields(leaf)
@@ -44,7 +44,7 @@ def as_records(tree: Any) -> Any:
 
 
 def from_records(tree: Any) -> Any:
-    """A pytree with dicts and instances of data classes in place of records."""
+    """Returns a pytree with dicts and instances of data classes in place of records."""
 
     def instance(leaf: Any) -> Any:
         if not isinstance(leaf, Record):
@@ -56,7 +56,7 @@ def from_records(tree: Any) -> Any:
 
 
 def _fields(leaf: Any) -> dict[Any, Any] | None:
-    """What a dict or an instance of a data class holds, by name; None for anything else."""
+    """Returns what a dict or an instance of a data class holds, by name; None for anything else."""
     if isinstance(leaf, dict) and not isinstance(leaf, OrderedDict):
         return leaf
     return fields_of(leaf)

@@ -37,7 +37,7 @@ class Packing:
     single: bool
 
     def pack(self, args: tuple[Any, ...], kwargs: Mapping[str, Any]) -> Any:
-        """The arguments of a call as one value.
+        """Returns the arguments of a call as one value.
 
         Raises:
             FederatedTypeError: they do not fit the parameters; says what Python would.
@@ -53,14 +53,16 @@ class Packing:
         names = self.type.names
         if len(values) != len(names) or not set(bound.kwargs) <= set(names[self.positional :]):
             raise type_error(
-                f"a function of {self.type} is called with other arguments",
-                "Pass as many as there are types, and keywords of their names.",
+                f"a function with parameter type {self.type} is called with other arguments",
+                "Pass one argument for each type, and keywords with their names.",
             )
         ordered = [*bound.args, *(bound.kwargs[str(name)] for name in names[self.positional :])]
         return Struct(zip(names, ordered, strict=True))
 
     def unpack(self, *packed: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments and the keywords that the packed value, if there is one, stands for."""
+        """Returns the arguments and the keywords that the packed value, if there is one, stands
+        for.
+        """
         if self.type is None:
             return (), {}
         if self.single:
@@ -101,7 +103,9 @@ def packing_of(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """A function's signature; that of any arguments by position if it tells none, as in C."""
+    """Returns a function's signature; that of any arguments by position if it tells none, as in
+    C.
+    """
     try:
         return inspect.signature(function)
     except ValueError:
@@ -146,7 +150,7 @@ def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
 
 
 def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single: bool) -> Packing:
-    """The packing for types that are bound to parameters."""
+    """Returns the packing for types that are bound to parameters."""
     pairs: list[tuple[str | None, Type]] = []
     positional = 0
     for name, parameter in signature.parameters.items():

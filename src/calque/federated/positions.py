@@ -19,7 +19,7 @@ def is_iterator(value: Any) -> bool:
 
 
 def position_of(iterator: Any, depth: int = 0) -> Any:
-    """What differs once something has been taken from an iterator.
+    """Returns what differs once something has been taken from an iterator.
 
     >>> numbers = iter([1, 2, 3])
     >>> before = position_of(numbers)
@@ -53,7 +53,7 @@ def _is_plain_iterator(value: Any) -> bool:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """A part of what makes an iterator anew, as something to compare."""
+    """Returns a part of what makes an iterator anew, as something to compare."""
     if type(value) in _PLAIN:
         return repr(value)  # nan is nan
     if type(value) is tuple and depth < _DEEPEST:

@@ -50,7 +50,7 @@ class Ragged:
 
     @classmethod
     def of(cls, clients: SequenceOf[Any]) -> "Ragged":
-        """The sequences of clients, each a pytree of arrays with the elements first."""
+        """Returns the sequences of clients, each a pytree of arrays with the elements first."""
         lengths = np.array([jax.tree.leaves(one)[0].shape[0] for one in clients], np.int32)
         ends = np.cumsum(lengths, dtype=np.int32)
         rows = _with_room(int(ends[-1]))
@@ -73,12 +73,12 @@ class Ragged:
         return self.places.length
 
     def take(self, clients: Any) -> "Ragged":
-        """The sequences of some clients, by their numbers; no element is copied."""
+        """Returns the sequences of some clients, by their numbers; no element is copied."""
         places = jax.tree.map(lambda leaf: leaf[clients], self.places)
         return Ragged(self.elements, places, self.capacity)
 
     def at(self, place: Place, first: Any = 0) -> Sequence:
-        """The sequence of one client, padded with copies of its last element.
+        """Returns the sequence of one client, padded with copies of its last element.
 
         Args:
             place: where the client's elements are.
@@ -89,7 +89,8 @@ class Ragged:
         return Sequence(elements, place.length)
 
     def over_devices(self, devices: int, clients: int) -> "Ragged":
-        """The same sequences in as many rows for each device, which hold its clients' elements.
+        """Returns the same sequences in as many rows for each device, which hold its clients'
+        elements.
 
         Args:
             devices: each has as many clients, in their order.
@@ -115,7 +116,7 @@ class Ragged:
         return Ragged(elements, places, self.capacity)
 
     def padded(self) -> Sequence:
-        """The sequences of all clients, with the clients as leading axis."""
+        """Returns the sequences of all clients, with the clients as leading axis."""
         found = jax.vmap(self.at)(jax.tree.map(jnp.asarray, self.places))
         return Sequence(found.elements, found.length)
 
@@ -137,17 +138,19 @@ class Ragged:
 
 
 def take(data: Any, clients: Any) -> Any:
-    """The values of some clients, by their numbers."""
+    """Returns the values of some clients, by their numbers."""
     return over_ragged(data, lambda part: part.take(clients), lambda leaf: leaf[clients])
 
 
 def padded(held: Any) -> Any:
-    """A held value with the clients as leading axis of all its arrays."""
+    """Returns a held value with the clients as leading axis of all its arrays."""
     return over_ragged(held, Ragged.padded, lambda leaf: leaf)
 
 
 def over_ragged(held: Any, ragged: Callable[[Ragged], Any], other: Callable[[Any], Any]) -> Any:
-    """A held value with one function applied to what is ragged, and another to all other arrays."""
+    """Returns a held value with one function applied to what is ragged, and another to all other
+    arrays.
+    """
     return jax.tree.map(
         lambda part: ragged(part) if isinstance(part, Ragged) else other(part),
         held,
@@ -161,6 +164,6 @@ def is_ragged(part: Any) -> bool:
 
 
 def _with_room(count: int) -> int:
-    """A number at most an eighth larger, of which there are few, and so of programs."""
+    """Returns a number at most an eighth larger, of which there are few, and so of programs."""
     step = 1 << max(count.bit_length() - 4, 0)
     return max(-(-count // step) * step, 1)

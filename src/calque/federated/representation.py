@@ -88,8 +88,8 @@ class Sequence:
         """`op(op(op(zero, first), second), …)` over the elements that count; not in PyTorch."""
         if isinstance(self.length, torch.Tensor):
             raise type_error(
-                "Sequence.reduce is called in a local function of PyTorch",
-                "Use federated.sequence_reduce, a local function of JAX, or elements and mask.",
+                "Sequence.reduce is called in a PyTorch local function",
+                "Use federated.sequence_reduce, a JAX local function, or elements and mask.",
             )
 
         def step(carry: Any, x: Any) -> tuple[Any, None]:
@@ -113,7 +113,7 @@ class Sequence:
         return jax.lax.cond(index < longest, own, lambda c: c, carry)
 
     def sum(self) -> Any:
-        """The sum of the elements that count."""
+        """Returns the sum of the elements that count."""
 
         def total(leaf: Any) -> Any:
             counts = self.mask.reshape(-1, *[1] * (leaf.ndim - 1))
@@ -137,7 +137,7 @@ class Sequence:
 
 
 def to_python(held: Any, kind: Type) -> Any:
-    """A held value in the containers of its type."""
+    """Returns a held value in the containers of its type."""
     if isinstance(kind, StructType):
         return rebuild(kind, [to_python(h, t) for h, t in zip(held, kind, strict=True)])
     if isinstance(kind, SequenceType):
@@ -146,7 +146,7 @@ def to_python(held: Any, kind: Type) -> Any:
 
 
 def to_held(value: Any) -> Any:
-    """A value in containers as it is held; the way back is by the type."""
+    """Returns a value in containers as it is held; the way back is by the type."""
     if isinstance(value, Sequence):
         return Sequence(to_held(value.elements), jnp.asarray(value.length, jnp.int32))
     if isinstance(value, Mapping):
@@ -159,7 +159,7 @@ def to_held(value: Any) -> Any:
 
 
 def type_of_held(value: Any) -> Type:
-    """The type of a value in containers, sequences among them."""
+    """Returns the type of a value in containers, sequences among them."""
     if isinstance(value, Sequence):
         return SequenceType(_without_leading_axis(type_of_value(value.elements)))
     if isinstance(value, Mapping):
@@ -199,6 +199,6 @@ def _without_leading_axis(kind: Type) -> Type:
 
 
 def _weak_dtype(value: Any) -> Any:
-    """The dtype of a Python number, as `type_of_value` has it; an array keeps its own."""
+    """Returns the dtype of a Python number, as `type_of_value` has it; an array keeps its own."""
     kind = type_of_value(value) if isinstance(value, bool | int | float | complex) else None
     return kind.dtype if isinstance(kind, TensorType) else None

@@ -1,4 +1,4 @@
-"""Run a functional ATen graph on arrays: each node is a rule of the op table, and nothing else.
+"""Runs a functional ATen graph on arrays, with a rule of the op table for each node.
 
 Tensors of the device have sizes that are numbers. Arrays may have JAX's symbolic dimensions, so
 this is how a graph becomes one program for all sizes.
@@ -39,12 +39,12 @@ from calque.upstream.torch_internals import OpOverload, pytree, tree_leaves
 
 
 def _of_whole(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that rounds, which leaves sizes as they are."""
+    """Returns a rounding function that leaves sizes unchanged."""
     return lambda x, *digits: x if is_symbolic_dim(x) else function(x, *digits)
 
 
 def _as_float(x: Any) -> Any:
-    """A size as a number that need not be whole."""
+    """Returns a size as a real number."""
     return RealSize(x) if is_symbolic_dim(x) else float(x)
 
 
@@ -79,36 +79,36 @@ class ArrayNodes(Nodes):
     """
 
     def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
-        """A rule of `higher_order`."""
+        """Returns a rule of `higher_order`."""
         return rule(self.function_of, *args, **kwargs)
 
     @staticmethod
     def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-        """A subgraph as a function of arrays and sizes; gives a tuple of them."""
+        """Returns a subgraph as a function of arrays and sizes that returns a tuple of them."""
         nodes = ArrayNodes(graph)
         return lambda *values: tuple(nodes.results(values))
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph."""
+        """Returns a constant of the graph."""
         value = super().get_attr(target, args, kwargs)
         return read(value) if isinstance(value, torch.Tensor) else value
 
     def fetch_args_kwargs_from_env(self, n: fx.Node) -> Any:
-        """The arguments of a node; only Python's own functions take a `RealSize`."""
+        """Returns the arguments of a node; only Python's own functions accept a `RealSize`."""
         found = super().fetch_args_kwargs_from_env(n)
         if n.op == "call_function" and (n.target in _SYMBOLIC or _is_arithmetic(n.target)):
             return found
         return pytree.tree_map_only(RealSize, as_array, found)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's; a result of another dtype than the graph says is an error."""
+        """Like the base class's, but a result with another dtype than in the graph is an error."""
         result = super().run_node(n)
         if n.op == "call_function":
             _verify(n, result)
         return result
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One operator, or one function of sizes."""
+        """Calls an operator, or a function of sizes."""
         is_operator = isinstance(target, OpOverload)
         try:
             if is_operator:
@@ -121,14 +121,14 @@ class ArrayNodes(Nodes):
             first = str(error).strip().partition("\n")[0]
             name = target.name() if is_operator else getattr(target, "__name__", str(target))
             raise TraceError(
-                f"{name} needs sizes that are known when the program is made, and one of "
-                f"its sizes is dynamic: {first}\nLeave that dimension out of dynamic_shapes, or "
-                "give it bounds with torch.export.Dim(name, min=..., max=...)."
+                f"{name} needs static sizes, but one of its sizes is dynamic: {first}\nLeave that "
+                "dimension out of dynamic_shapes, or give it bounds with torch.export.Dim(name, "
+                "min=..., max=...)."
             ) from None
 
 
 def call(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """One ATen operator on arrays: by its rule, or on the device where all sizes are numbers."""
+    """Calls an ATen operator on arrays: by its rule, or on the device if all sizes are numbers."""
     name = op.name()
     drawn = _of_shapes().get(name)
     if drawn is not None:
@@ -163,12 +163,12 @@ def call(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 @cache
 def _of_shapes() -> dict[str, OpOverload]:
-    """Random operators that the device makes of others before a rule is met."""
+    """Handles random operators that the device composes of others."""
     return {canonical(like): overload_of(name) for name, like in told("like").items()}
 
 
 def _is_plain(rule: Rule) -> bool:
-    """Returns True if arguments and a key are all that a rule takes (see `Rule`)."""
+    """Returns True if a rule takes only arguments and a key (see `Rule`)."""
     return not (callable(rule.random) or callable(rule.data_dependent) or rule.data_dependent)
 
 
@@ -183,7 +183,7 @@ def _traced(rule: Rule) -> frozenset[str]:
 
 
 def _argument(value: Any, is_traced: bool) -> Any:
-    """An argument as a rule takes it: dtypes are numpy's, numbers for tensors weakly typed."""
+    """Returns an argument in the form for rules: NumPy dtypes, weakly typed numbers for tensors."""
     if isinstance(value, torch.dtype):
         return to_numpy(value)
     if isinstance(value, list | tuple):
@@ -194,10 +194,10 @@ def _argument(value: Any, is_traced: bool) -> Any:
 
 
 def _on_device(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-    """An operator without a plain rule, on tensors of the device."""
+    """Calls an operator without a plain rule on tensors of the device."""
     if any(map(_is_dynamic, tree_leaves((tuple(args), kwargs)))):
         raise UnsupportedOpError(
-            f"{op.name()} has no rule for dynamic sizes: leave the dimension out of dynamic_shapes"
+            f"{op.name()} has no rule for dynamic sizes: leave that dimension out of dynamic_shapes"
         )
     if any(is_written(argument) for argument in op._schema.arguments):
         raise UnsupportedOpError(f"{op.name()} writes to an argument: the graph is not functional")
@@ -212,13 +212,13 @@ def _is_dynamic(value: Any) -> bool:
 
 
 def _verify(node: fx.Node, result: Any) -> None:
-    """Raise TraceError where a rule gave another dtype or shape than PyTorch says."""
+    """Raise TraceError if a rule's dtype or shape differs from PyTorch's."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, Array):
         return  # the parts of a tuple that are used are nodes of their own
     sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, result.shape)]
     if result.dtype != to_numpy(value.dtype) or result.shape != tuple(sizes):
         raise TraceError(
-            f"{node.target} gave {result.dtype}{list(result.shape)} where PyTorch gives "
+            f"{node.target} returned {result.dtype}{list(result.shape)}, but PyTorch returns "
             f"{value.dtype}{list(value.shape)}"
         )

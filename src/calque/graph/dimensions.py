@@ -1,4 +1,4 @@
-"""The sizes of `torch.export` as sizes of JAX: numbers, or symbols with bounds.
+"""Converts sizes of `torch.export` to JAX's: numbers, or symbols with bounds.
 
 Expressions are asked what they are by sympy's own flags: to import sympy takes a fifth of a second.
 """
@@ -53,11 +53,11 @@ class Dimensions:
             self.known[symbol] = value if isinstance(value, int) else self.known[value]
 
     def of(self, shape: Iterable[Any]) -> tuple[Any, ...]:
-        """A shape of JAX's."""
+        """Returns a JAX shape."""
         return tuple(self._of(n.node.expr) if isinstance(n, torch.SymInt) else n for n in shape)
 
     def _of(self, expression: Any) -> Any:
-        """A dimension, or a sum or product of some (`2 * batch + 1`)."""
+        """Returns a dimension, or a sum or product of some (`2 * batch + 1`)."""
         if expression.is_Symbol:
             return self.known[str(expression)]
         if expression.is_Integer:
@@ -75,7 +75,7 @@ class Dimensions:
 
 
 def _bounds(symbol: Any, values: Any) -> list[str]:
-    """The constraints on a symbol; JAX takes for granted that a dimension is not empty."""
+    """Returns the constraints on a symbol; JAX assumes that a dimension is not empty."""
     found = []
     if values is not None and values.lower > 1:
         found.append(f"{symbol} >= {int(values.lower)}")

@@ -23,7 +23,8 @@ _LN2 = math.log(2)  # PyTorch's kernels give logarithms to the base 2
 
 
 def _over_scores(function: Callable[..., Any], with_scores: int, out_axes: Any) -> Any:
-    """A function of scores and one position, over all positions of (batch, head, query, key).
+    """Returns a function of scores and one position, over all positions of (batch, head, query,
+    key).
 
     Args:
         function: takes `with_scores` scores, then b, h, q, k.
@@ -42,7 +43,7 @@ def _positions(shape: Sequence[int]) -> list[Array]:
 
 @custom_vmap
 def _summed(value: Array) -> Array:
-    """A value that is summed over every axis it is vectorized along."""
+    """Returns a value summed over every axis along which it is vectorized."""
     return value
 
 
@@ -53,7 +54,7 @@ def _sum(size: int, batched: Any, value: Array) -> tuple[Array, bool]:
 
 
 def _scatter(shape: Sequence[int], indices: Sequence[Array], vals: Array) -> Array:
-    """Zeros to which values are added at indices; vectorized, into the same zeros.
+    """Adds values to zeros at indices; vectorized calls share the zeros.
 
     The gradient of `bias[h, q - k]`: a table for each score would not fit into memory. Without
     indices, as for a number that scales every score, it is the sum.
@@ -85,7 +86,9 @@ def _wide(array: Array) -> Array:
 
 
 def _scores(query: Array, key: Array, scale: float) -> Array:
-    """The scaled products; keys have fewer heads than queries, or a batch of one, if shared."""
+    """Returns the scaled products; keys have fewer heads than queries, or a batch of one, if
+    shared.
+    """
     groups = query.shape[1] // key.shape[1]
     key = jnp.repeat(_wide(key), groups, axis=1)
     return jnp.einsum("bhqe,bhke->bhqk", _wide(query), _whole(key, query)) * scale
@@ -96,7 +99,9 @@ def _whole(array: Array, query: Array) -> Array:
 
 
 def _attend(scores: Array, value: Array, query: Array) -> tuple[Array, Array]:
-    """The attention and the logarithm of the sum; a row that is masked as a whole gives zeros."""
+    """Returns the attention and the logarithm of the sum; a row that is masked as a whole gives
+    zeros.
+    """
     masked = jnp.isneginf(scores)
     top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
     top = jnp.where(jnp.isneginf(top), 0, top)

@@ -1,4 +1,4 @@
-"""PyTorch's higher-order operators over arrays: control flow becomes JAX's control flow.
+"""PyTorch's higher-order operators on arrays: control flow becomes JAX's control flow.
 
 A rule here takes first what makes a function of arrays of a subgraph: it gives a tuple, with None
 where the subgraph does.
@@ -17,7 +17,7 @@ HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
 
 
 def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put a function into the table as the rule of a higher-order operator."""
+    """Register a function as the rule of a higher-order operator."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         HIGHER_ORDER[name] = function
@@ -75,7 +75,7 @@ def _map(
     mutated_arg_indices: str = "",
 ) -> Any:
     if mutated_arg_indices:  # PyTorch 2.13 has no such argument
-        raise NotImplementedError("map: a function that writes to its arguments")
+        raise NotImplementedError("map: the function writes to its arguments")
     step = _capturing(of(body), captured)
     return tuple(lax.map(lambda items: step(*items), tuple(xs)))
 

@@ -1,4 +1,4 @@
-"""Run an ATen-level graph of `torch.fx` on JAX arrays."""
+"""Runs an ATen-level `torch.fx` graph on JAX arrays."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -30,9 +30,10 @@ from calque.upstream.jax_internals import eval_context
 from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, pytree, tree_leaves
 
 _CAPTURED = (
-    "the values of a tensor decide a Python number or a size here ({}), inside of one program.\n"
-    "Leave torch._dynamo.config.capture_scalar_outputs and capture_dynamic_output_shape_ops off: "
-    "torch.compile then runs this line in Python, between two programs."
+    "a Python number or a size depends on a tensor's values here ({}), which one program cannot "
+    "handle.\nLeave torch._dynamo.config.capture_scalar_outputs and "
+    "capture_dynamic_output_shape_ops off: torch.compile then runs this line in Python, between "
+    "two programs."
 )
 
 
@@ -63,7 +64,7 @@ class JaxInterpreter:
         self._nodes = Nodes(module)
 
     def __call__(self, *args: Any, rng: Array | None = None, **kwargs: Any) -> Any:
-        """The graph's results.
+        """Returns the graph's results.
 
         Args:
             *args: arrays (or Python values, where the graph takes some).
@@ -103,7 +104,8 @@ class JaxInterpreter:
 
 
 class Nodes(fx.Interpreter):
-    """Runs the nodes of a graph on tensors of the device, whatever device they were traced for.
+    """Runs the nodes of a graph on tensors of the device, regardless of the device it was traced
+    for.
 
     Args:
         module: the graph.
@@ -121,23 +123,23 @@ class Nodes(fx.Interpreter):
         self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
-        """The graph's results, in their containers."""
+        """Returns the graph's results, in their containers."""
         with torch.no_grad(), torch_c.AutoDispatchBelowAutograd():
             return self.run(*inputs, enable_io_processing=False)
 
     def results(self, inputs: Sequence[Any]) -> list[Any]:
-        """The graph's results, one after another."""
+        """Returns the graph's results, one after another."""
         found = self.found(inputs)
         return [found] if self.single else list(found)
 
     @property
     def lifting(self) -> Lifting:
-        """The trace that the nodes run in."""
+        """The trace in which the nodes run."""
         assert isinstance(active.trace, Lifting)
         return active.trace
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's; an error names the user's line that the node is from."""
+        """Like the base class's, but an error names the user's line of the node."""
         failures = self.lifting.failures
         known = len(failures or ())
         try:
@@ -157,21 +159,21 @@ class Nodes(fx.Interpreter):
         return found
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input; those that no other takes are a tuple or a dict, as in a function."""
+        """Returns an input; remaining ones are a tuple or a dict, as in a function."""
         if target.startswith("**"):
             return {}
         found = super().placeholder(target, args, kwargs)
         return tuple(found) if target.startswith("*") else found
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A constant of the graph, on the device."""
+        """Returns a constant of the graph, on the device."""
         value = self.fetch_attr(target)
         if isinstance(value, torch.Tensor):
             return wrap(constant(value))
         return value
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One operator, or one higher-order operator with its subgraphs."""
+        """Calls an operator, or a higher-order operator with its subgraphs."""
         if target is assign:
             return None  # as what is written to members: a function of arrays has only results
         if target is expect_container and isinstance(args[0], dict):
@@ -189,13 +191,13 @@ class Nodes(fx.Interpreter):
         return self.call_higher_order(rule, args, kwargs)
 
     def call_higher_order(self, rule: Any, args: Any, kwargs: Any) -> Any:
-        """A rule of `higher_order`, which is one over arrays."""
+        """Calls a rule of `higher_order`, which works on arrays."""
         arrays, named = pytree.tree_map_only(torch.Tensor, read, (tuple(args), kwargs))
         found = rule(self.function_of, *arrays, **named)
         return pytree.tree_map_only(jax.Array, wrap, found)
 
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """One ATen operator, or one function of numbers."""
+        """Calls an ATen operator, or a function of numbers."""
         if target is torch.ops.aten.detach.default and self._stopping:
             # Below autograd nothing says so; an alias of what is written to must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
@@ -211,7 +213,7 @@ class Nodes(fx.Interpreter):
 
     @staticmethod
     def function_of(graph: fx.GraphModule) -> Callable[..., tuple[Any, ...]]:
-        """A subgraph as a function of arrays and numbers; gives a tuple of them."""
+        """Returns a subgraph as a function of arrays and numbers that returns a tuple of them."""
         nodes = Nodes(graph)
 
         def run(*values: Any) -> tuple[Any, ...]:
@@ -224,7 +226,9 @@ class Nodes(fx.Interpreter):
 
 
 def _as_foretold(found: Any, foretold: Any) -> Any:
-    """Results with the strides that they have in the graph: those of control flow are row-major."""
+    """Returns results with their strides in the graph, because those of control flow are
+    row-major.
+    """
     values, spec = pytree.tree_flatten(found)
     likes = tree_leaves(foretold)
     if len(likes) == len(values):
@@ -242,12 +246,14 @@ def _restrided(value: Any, like: Any) -> Any:
 
 
 def on_device(device: torch.device) -> torch.device:
-    """Returns where an operator is to make its result, whatever device its graph was traced for."""
+    """Returns the device for an operator's result, regardless of the device of its trace."""
     return device if device.type == "meta" else torch.device("jax")
 
 
 def constant(tensor: torch.Tensor) -> Array:
-    """The value of a tensor that belongs to a graph: a constant, not an input of the trace."""
+    """Returns the value of a tensor that belongs to a graph: a constant, not an input of the
+    trace.
+    """
     trace, active.trace = active.trace, None
     try:
         with eval_context():
@@ -258,7 +264,7 @@ def constant(tensor: torch.Tensor) -> Array:
 
 
 def _plain(value: Any) -> Any:
-    """A result as arrays in the containers of Python; fx has its own, which JAX does not know."""
+    """Returns a result as arrays in Python containers, instead of those of torch.fx."""
     if isinstance(value, torch.Tensor):
         return read(value)
     if isinstance(value, immutable_list):

@@ -1,4 +1,4 @@
-"""The line of the user's program that a node of a graph is from, and errors that name it."""
+"""The user's line that a node of a graph comes from, and errors that name it."""
 
 import contextlib
 import re
@@ -12,7 +12,7 @@ _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
 def origin_of(node: fx.Node) -> Origin | None:
-    """The line of the user's that a node is from; None if the graph does not say."""
+    """Returns the user's line that a node comes from; None if it is unknown."""
     places = _PLACE.findall(node.stack_trace or "")
     places = [place for place in places if not is_library(place[0])] or places
     if not places:
@@ -22,7 +22,7 @@ def origin_of(node: fx.Node) -> Origin | None:
 
 
 def line_of(node: fx.Node) -> str:
-    """Returns `origin_of` as text; empty if the graph does not say."""
+    """Returns `origin_of` as text; empty if it is unknown."""
     return str(origin_of(node) or "")
 
 
@@ -30,7 +30,7 @@ _LOCATED = "_calque_located"
 
 
 def located(error: Exception, node: fx.Node) -> Exception:
-    """An error of a node with the user's line in front, once."""
+    """Returns an error of a node with the user's line in front, once."""
     line = line_of(node)
     if getattr(error, _LOCATED, False) or not line:
         return error

@@ -1,4 +1,4 @@
-"""The layer that a node of a graph belongs to, as JAX's name scopes, by which profiles name it."""
+"""The layers of a graph's nodes as JAX name scopes, for profiles."""
 
 import re
 from collections.abc import Iterator
@@ -15,7 +15,7 @@ _NOTHING = nullcontext()
 
 
 def scopes_of(node: fx.Node) -> AbstractContextManager[Any]:
-    """Returns a context in which operations have the name of the node's layer.
+    """Returns a context manager in which operations are named after the node's layer.
 
     PyTorch's tracers keep the layers in `nn_module_stack`; nodes of a backward have those of the
     forward in `fwd_nn_module_stack`.
@@ -36,7 +36,7 @@ def scopes_of(node: fx.Node) -> AbstractContextManager[Any]:
 
 @lru_cache(maxsize=4096)
 def _names(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the name of each layer within the one around it, from outside in."""
+    """Returns the name of each enclosing layer, from outside in."""
     return tuple(_relative(paths))
 
 

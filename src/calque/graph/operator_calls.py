@@ -42,12 +42,12 @@ def _with_random(nodes: Caller, state: Any, op: Any, *args: Any, **kwargs: Any) 
 
 
 def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
-    """An operator of `torch.library` that writes to its arguments, on copies of what it writes to.
+    """Calls an operator of `torch.library` that writes to its arguments, on copies of these.
 
     It gives the operator's results and the copies.
     """
     if "_all_bases" not in kwargs or not isinstance(op, OpOverload):
-        raise UnsupportedOpError(f"{op} writes to what it is given in a way that has no rule")
+        raise UnsupportedOpError(f"{op} writes to its arguments in a way that has no rule")
     bases = kwargs.pop("_all_bases")
     copies: list[Any] = [None if base is None else _copied(base) for base in bases]
     views = read_view_information_from_args(*get_mutable_args(op), kwargs, copies)
@@ -57,7 +57,7 @@ def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
 
 
 def _copied(base: torch.Tensor) -> torch.Tensor:
-    """A copy that views by sizes, strides and an offset find as they find the tensor."""
+    """Returns a copy with the same storage layout, for views by sizes, strides and offset."""
     if base.storage_offset():
         return clone_preserve_strides(base)
     stride = base.stride()

@@ -1,4 +1,4 @@
-"""Run a graph of `torch.export` on arrays whose sizes have one form each.
+"""Runs a graph of `torch.export` on arrays, with each size in one symbolic form.
 
 `(n - 2) // 2 + 1` and `n // 2` are the same size, but JAX does not know that. A pooling layer gives
 the first, and PyTorch, which knows it, has the second wherever the program asks for that size.
@@ -17,7 +17,7 @@ from calque.upstream.jax_internals import is_symbolic_dim
 
 
 class SizedNodes(ArrayNodes):
-    """Gives each result the sizes that the graph has for it, as the graph writes them.
+    """Gives each result its sizes in the form in which the graph has them.
 
     Args:
         module: the graph.
@@ -29,7 +29,9 @@ class SizedNodes(ArrayNodes):
         self._dimensions = dimensions
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's; results whose sizes have other forms are resized by nothing."""
+        """Like the base class's, but sizes in other forms are replaced without changing their
+        values.
+        """
         result = super().run_node(n)
         value = n.meta.get("val")
         if not isinstance(value, torch.Tensor) or not isinstance(result, Array):

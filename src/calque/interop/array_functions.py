@@ -14,7 +14,7 @@ from calque.program.manual_axes import axes_of, run_varying
 
 
 def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[..., Any]:
-    """A program as a function of all arrays; `constant` if its derivative is zero."""
+    """Returns a program as a function of all arrays; `constant` if its derivative is zero."""
     pruned, kept = prune(jaxpr)
     function = in_64_bits(pruned)
 
@@ -26,7 +26,7 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 
 
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """A function some of whose results cannot be differentiated; says why, by index."""
+    """Returns a function some of whose results cannot be differentiated; says why, by index."""
 
     def refusal(said: str) -> Callable[..., Array]:
         @jax.custom_vjp
@@ -49,17 +49,17 @@ def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., 
 
 
 def _words(said: str) -> str:
-    """What to say of a result whose backward PyTorch has refused."""
+    """Returns what to say of a result whose backward PyTorch has refused."""
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (
-            "a result is differentiated whose backward raises.\n"
-            f"It says: {said}.\nReturn result.detach() if its derivative is to be zero."
+            f"the backward pass of a result that is differentiated raises an error: {said}.\n"
+            "Return result.detach() if its derivative should be zero."
         )
     return (
-        "a result is differentiated whose graph the function has used up itself, by backward() or "
-        f"grad().\nPyTorch says: {said}.\nReturn result.detach() if its derivative is to be zero, "
-        "or keep the graph: create_graph=True."
+        "the graph of a result that is differentiated was already freed by backward() or grad() "
+        f"in the function.\nPyTorch's error: {said}.\nReturn result.detach() if its derivative "
+        "should be zero, or keep the graph: create_graph=True."
     )
 
 

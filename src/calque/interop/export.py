@@ -35,7 +35,7 @@ def export(
     dynamic_shapes: Any = None,
     platforms: Sequence[str] | None = None,
 ) -> "Exported":
-    """A module as one StableHLO program that runs without PyTorch.
+    """Returns a module as one StableHLO program that runs without PyTorch.
 
     Like `torch.export.export`, which it calls. Parameters and buffers are not part of the program
     but arguments of it, in a dict with the keys of `state_dict()`. So one program serves every
@@ -84,7 +84,7 @@ def export(
 
 
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
-    """The program in PyTorch's core operators."""
+    """Returns the program in PyTorch's core operators."""
     with warnings.catch_warnings(), Patches() as patches:
         # PyTorch copies its own deprecated objects.
         warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
@@ -94,7 +94,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
 
 
 def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = None) -> "Exported":
-    """A program from `Exported.serialize()`, with the weights that it is to run with.
+    """Returns a program from `Exported.serialize()`, with the weights that it is to run with.
 
     Args:
         data: the bytes, complete and unchanged.
@@ -119,7 +119,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
 
 
 def _restored(data: bytes, state: dict[str, Array], values: Mapping[str, Any]) -> "Exported":
-    """A program that was pickled."""
+    """Returns a program that was pickled."""
     return Exported(jax.export.deserialize(bytearray(unseal(data))), state, values, None)
 
 
@@ -150,11 +150,12 @@ class Exported:
         return f"Exported({inputs}) on {', '.join(self.program.platforms)}"
 
     def stablehlo(self) -> str:
-        """The program as text, in MLIR's syntax."""
+        """Returns the program as text, in MLIR's syntax."""
         return self.program.mlir_module()
 
     def serialize(self) -> bytes:
-        """The program as bytes, without its weights; `jax.export.deserialize` reads them too.
+        """Returns the program as bytes, without its weights; `jax.export.deserialize` reads them
+        too.
 
         By a checksum at the end, `load_exported` can tell that the bytes are complete. JAX ignores
         it.
@@ -174,7 +175,7 @@ class Exported:
         return _restored, (self.serialize(), self.state, self._values)
 
     def with_state(self, state: Mapping[str, Any]) -> "Exported":
-        """The same program with other weights, as tensors or arrays.
+        """Returns the same program with other weights, as tensors or arrays.
 
         Raises:
             KeyError: the state lacks an array that the program takes.
@@ -241,9 +242,9 @@ class Exported:
             return None
         known = f" as {self._values[key]!r}" if key in self._values else ""
         raise ValueError(
-            f"a Python value is part of the program{known}, and {value!r} is given for "
-            f"{exported_inputs.named(path, self._names)}: export again for another one, or pass "
-            "None for the one it has"
+            f"the program was exported with a Python value{known}, but got {value!r} for "
+            f"{exported_inputs.named(path, self._names)}: export again with the new value, or "
+            "pass None to use the exported one"
         )
 
 
@@ -254,12 +255,12 @@ def _check_examples(model: Any, args: Any) -> None:
     """Raise TypeError where `export` is given something else than a module and a tuple."""
     if not isinstance(model, Module):
         raise TypeError(
-            f"calque.export takes a module, not {type(model).__name__}: of a function, write it as "
-            "the forward of an nn.Module"
+            f"calque.export expects a module, not {type(model).__name__}: wrap a function as the "
+            "forward of an nn.Module"
         )
     if not isinstance(args, tuple | list):
         raise TypeError(
-            f"calque.export takes the example inputs in a tuple, not {type(args).__name__}: "
+            f"calque.export expects the example inputs in a tuple, not {type(args).__name__}: "
             "`calque.export(model, (x,))`"
         )
 
@@ -269,7 +270,9 @@ def _check_platforms(platforms: Any) -> None:
     if platforms is not None and (
         isinstance(platforms, str) or not all(one in known for one in platforms)
     ):
-        raise ValueError(f"platforms is a list of some of {', '.join(known)}, not {platforms!r}")
+        raise ValueError(
+            f"platforms must be a list of names from {', '.join(known)}, not {platforms!r}"
+        )
 
 
 def _is_none(value: Any) -> bool:
@@ -281,15 +284,15 @@ def _array(value: Any) -> Array:
 
 
 def _chosen(program: jax.export.Exported, state: Mapping[str, Any]) -> dict[str, Array]:
-    """The arrays of a state that a program takes."""
+    """Returns the arrays of a state that a program takes."""
     (taken, *_), _ = jax.tree.unflatten(program.in_tree, program.in_avals)
     missing = [name for name in taken if name not in state]
     if missing:
-        raise KeyError(f"the program takes {', '.join(missing)}, which the state does not have")
+        raise KeyError(f"the program takes {', '.join(missing)}, which the state does not contain")
     with x64():
         found = {name: _array(state[name]) for name in taken}
     wrong = [
-        f"{name} is {_spoken(found[name])}, and the program takes {_spoken(aval)}"
+        f"{name} is {_spoken(found[name])}, but the program takes {_spoken(aval)}"
         for name, aval in taken.items()
         if (found[name].shape, found[name].dtype) != (aval.shape, aval.dtype)
     ]

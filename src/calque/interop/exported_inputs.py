@@ -34,7 +34,7 @@ def check(
         if path not in expected
     ]
     wrong += [
-        f"{named(path, names)} is not an input of the program, but a part of it: pass None"
+        f"{named(path, names)} is part of the program, not an input of it: pass None"
         for path, array in given.items()
         if array is not None and expected.get(path, array) is None
     ]
@@ -55,7 +55,7 @@ def told(
     given: Mapping[Path, Array | None],
     names: Sequence[str] = (),
 ) -> ValueError:
-    """What JAX says of sizes that do not fit, by the arguments that have them.
+    """Returns what JAX says of sizes that do not fit, by the arguments that have them.
 
     Args:
         error: JAX's.
@@ -83,18 +83,20 @@ def _said(expected: Mapping[Path, Any], names: Sequence[str]) -> str:
 
 def _difference(aval: Any, array: Array, argument: str, sizes: dict[str, Any]) -> str | None:
     if aval.dtype != array.dtype:
-        return f"{argument} is {array.dtype}, and the program takes {aval.dtype}"
+        return f"{argument} is {array.dtype}, but the program takes {aval.dtype}"
     if len(aval.shape) != array.ndim:
-        return f"{argument} has {array.ndim} dimensions, and the program takes {_spoken(aval)}"
+        return f"{argument} has {array.ndim} dimensions, but the program takes {_spoken(aval)}"
     for dimension, (size, found) in enumerate(zip(aval.shape, array.shape)):
         where = f"dimension {dimension} of {argument}"
         if isinstance(size, int):
             if size != found:
-                return f"{where} is {found}, and the program takes {size}"
+                return f"{where} is {found}, but the program takes {size}"
             continue
         known = sizes.setdefault(str(size), (found, where))
         if known[0] != found:
-            return f"{where} is {found}, and {known[1]}, the same size {size}, is {known[0]}"
+            return (
+                f"{where} is {found}, but {known[1]}, which has the same size {size}, is {known[0]}"
+            )
     return None
 
 
@@ -119,7 +121,7 @@ def _short(path: Path, names: Sequence[str]) -> str:
 
 
 def named(path: Path, names: Sequence[str]) -> str:
-    """An argument in words."""
+    """Returns an argument in words."""
     kind, first, *_ = _keys(path)
     within = tree_util.keystr(path[2:])
     if kind == 1:

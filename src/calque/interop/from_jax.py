@@ -23,7 +23,7 @@ from calque.upstream.torch_internals import let_dynamo_call
 
 
 def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """A JAX function as a PyTorch function on the device "jax".
+    """Returns a JAX function as a PyTorch function on the device "jax".
 
     The function is compiled by `jax.jit` once for each signature; Python values among the
     arguments are static. Gradients come from JAX and flow through torch's autograd, as often as
@@ -51,7 +51,7 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     [0.5, 0.5]
     """
     if not callable(fn):
-        raise TypeError(f"calque.from_jax takes a function of JAX, not {type(fn).__name__}")
+        raise TypeError(f"calque.from_jax expects a JAX function, not {type(fn).__name__}")
     functions: dict[Any, _Function] = {}
 
     @functools.wraps(fn)
@@ -110,7 +110,7 @@ class _Function:
         return [_strong(result) for result in results if _is_number(result)]
 
     def __call__(self, tensors: list[torch.Tensor]) -> Any:
-        """The results in the function's own structure."""
+        """Returns the results in the function's own structure."""
         found = jax_nodes.call(self._program, tensors)
         key = tuple((tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors)
         if key not in self._forms:  # nothing has run: a graph is made of it
@@ -129,7 +129,7 @@ class _Key:
     kind: str
 
     def of(self, words: Array) -> Array:
-        """The key that some words are."""
+        """Returns the key that some words are."""
         return jax.random.wrap_key_data(words, impl=self.kind)
 
 
@@ -146,14 +146,14 @@ class _Form:
     constants: list[tuple[Any] | None]
 
     def of(self, found: list[torch.Tensor]) -> Any:
-        """The results in the function's own structure."""
+        """Returns the results in the function's own structure."""
         rest = iter(found)
         leaves = [next(rest) if one is None else one[0] for one in self.constants]
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
 def _strong(result: Any) -> Array:
-    """A result as an array, which no later operator takes for a Python number."""
+    """Returns a result as an array, which no later operator takes for a Python number."""
     array = jax.numpy.asarray(result)
     return jax.lax.convert_element_type(array, array.dtype)
 
@@ -184,6 +184,6 @@ def _check(tensors: Sequence[torch.Tensor]) -> None:
     for tensor in tensors:
         if tensor.device.type != "jax":
             raise RuntimeError(
-                f"a JAX function takes tensors on device 'jax', not on {tensor.device}: move it "
-                "with .to('jax')"
+                f"a JAX function takes tensors on device 'jax', not on {tensor.device}: move the "
+                "tensor with .to('jax')"
             )

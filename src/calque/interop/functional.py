@@ -34,7 +34,7 @@ _WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place
 def functional(
     module_or_fn: Module | Callable[..., Any], *, gradient: Gradient = "torch"
 ) -> tuple["Functional", dict[str, Array]]:
-    """A module as a pure JAX function, and its parameters as a plain dict of arrays.
+    """Returns a module as a pure JAX function, and its parameters as a plain dict of arrays.
 
     Args:
         module_or_fn: a module on any device, or a function of tensors. Tensors that a function
@@ -68,10 +68,10 @@ def functional(
     """
     if not callable(module_or_fn):
         raise TypeError(
-            f"calque.functional takes a module or a function, not {type(module_or_fn).__name__}"
+            f"calque.functional expects a module or a function, not {type(module_or_fn).__name__}"
         )
     if gradient not in ("torch", "jax"):
-        raise ValueError(f'gradient is "torch" or "jax", not {gradient!r}')
+        raise ValueError(f'gradient must be "torch" or "jax", not {gradient!r}')
     apply = Functional(module_or_fn, gradient)
     return apply, apply.parameters()
 
@@ -105,7 +105,7 @@ class Functional:
         return self.__dict__ | {"_traces": {}, "settle": _settle_nothing}
 
     def parameters(self) -> dict[str, Array]:
-        """The parameters as arrays, tied weights once."""
+        """Returns the parameters as arrays, tied weights once."""
         if self._module is None:
             return {}
         return {name: to_jax(p.detach()) for name, p in self._module.named_parameters()}
@@ -126,7 +126,7 @@ class Functional:
         inputs = [*arrays, key_data(rng)] if rng is not None else arrays
         if trace.random and rng is None:
             raise TraceError(
-                "a random operator ran in a functional module: pass rng=jax.random.key(...)"
+                "a random operator runs in a functional module: pass rng=jax.random.key(...)"
             )
         given = inputs if trace.random else arrays
         axes = axes_of(given)
@@ -141,7 +141,9 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> set[str]:
-        """The names of the parameters that gradients of the result get to, for such a call."""
+        """Returns the names of the parameters that gradients of the result get to, for such a
+        call.
+        """
         trace = self._trace(*_flat(params, buffers, args, kwargs))
         names = sorted(params)
         return {names[place] for place in trace.gradient_of if place < len(names)}
@@ -214,8 +216,9 @@ class Functional:
         for name, tensor in given.items():
             if read(tensor) is not before[name]:
                 raise TraceError(
-                    f"the buffer {name!r} is written in a functional module: pass buffers="
-                    "apply.buffers and use the new ones that come back, or call module.eval()"
+                    f"a functional module writes to the buffer {name!r}: pass "
+                    "buffers=apply.buffers and use the new buffers that it returns, or call "
+                    "module.eval()"
                 )
         return result, None, state
 
@@ -227,6 +230,6 @@ class Functional:
 
 
 def _flat(params: Any, buffers: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
-    """The leaves of a call, and its structure."""
+    """Returns the leaves of a call, and its structure."""
     leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
     return list(map(as_given, leaves)), spec

@@ -20,7 +20,7 @@ def is_array(value: Any) -> bool:
 
 
 def as_given(leaf: Any) -> Any:
-    """A leaf of the arguments, those with values as arrays."""
+    """Returns a leaf of the arguments, those with values as arrays."""
     if isinstance(leaf, torch.Tensor):
         return to_jax(leaf)
     # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
@@ -35,7 +35,7 @@ def key_of(leaf: Any) -> Any:
 
 
 def key_data(rng: Any) -> Any:
-    """The words of a key.
+    """Returns the words of a key.
 
     Raises:
         TypeError: it is none.
@@ -52,7 +52,7 @@ def key_data(rng: Any) -> Any:
     return words[-2:]
 
 
-_NO_KEY = "rng takes one key of JAX, jax.random.key(0), not {}; for several, jax.vmap"
+_NO_KEY = "rng must be one JAX key, such as jax.random.key(0), not {}; use jax.vmap for several"
 
 
 def packed(words: Array) -> Array:

@@ -26,13 +26,13 @@ class Pure(Lifting):
     """Lifts nothing: what is no argument of a pure function is a constant of it."""
 
     def read(self, cell: Cell) -> Array:
-        """The value of a cell: of one from outside, as it is now."""
+        """Returns the value of a cell: of one from outside, as it is now."""
         if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
             return super().read(cell)
         return cell.array
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """The value of a CPU tensor, as it is now."""
+        """Returns the value of a CPU tensor, as it is now."""
         return self._host_constant(tensor)
 
 
@@ -70,7 +70,7 @@ class Call:
         self.used_up: dict[int, str] = {}
 
     def run(self, leaves: list[Any], spec: Any) -> list[Array]:
-        """The arrays of the result for such arguments; behind them, the gradients."""
+        """Returns the arrays of the result for such arguments; behind them, the gradients."""
         lifting = self._lifting
         differentiable = self._functional._gradient == "torch"
         stand_ins: list[Any] = []
@@ -121,7 +121,7 @@ class Call:
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
-    """The stand-ins, those of buffers without a gradient: modules write them in place."""
+    """Returns the stand-ins, those of buffers without a gradient: modules write them in place."""
     _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
     for tensor in (buffers or {}).values():
         tensor.requires_grad_(False)
@@ -129,7 +129,7 @@ def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
 
 
 def _computed(value: Any) -> Any:
-    """A tensor that a function may write to, whose gradient goes through to `value`."""
+    """Returns a tensor that a function may write to, whose gradient goes through to `value`."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
     made = value.clone()

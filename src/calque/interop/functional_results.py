@@ -37,6 +37,6 @@ class Results:
         return lambda items: structure.build([part(items) for part in parts])
 
     def of(self, arrays: list[Array]) -> Any:
-        """The result with arrays for its tensors."""
+        """Returns the result with arrays for its tensors."""
         items = iter(arrays)
         return trees.unflatten([part(items) for part in self._parts], self._spec)

@@ -54,8 +54,8 @@ class Trace:
         lifted = lift(lifting, lambda: call.run(leaves, spec), torch.enable_grad())
         if lifting.written:
             raise TraceError(
-                "a tensor that is no argument is written in a functional module, which has no "
-                "effects: pass it as an argument, or make it a buffer of the module"
+                "a functional module, which has no side effects, writes to a tensor that is not "
+                "an argument: pass it as an argument, or make it a buffer of the module"
             )
         jaxpr, inputs = with_narrow_indices(lifted.closed), lifted.inputs
         self.random: bool = any(isinstance(one.source, KeySource) for one in lifting.inputs)
@@ -109,6 +109,6 @@ class Trace:
         return run
 
     def rebuild(self, arrays: list[Array]) -> Any:
-        """The result for the program's output arrays."""
+        """Returns the result for the program's output arrays."""
         result, buffers = self._call.results.of(arrays)
         return (result, buffers) if self._call.has_buffers else result

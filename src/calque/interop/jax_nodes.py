@@ -25,7 +25,7 @@ Tensor = torch.Tensor
 
 
 def call(jax_program: JaxProgram, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """The results of a program, in PyTorch's graph."""
+    """Returns the results of a program, in PyTorch's graph."""
     if not is_plain(tensors):
         return list(_Transformed.apply(named(jax_program), *tensors))
     if torch.is_grad_enabled() and any(map(_is_differentiated, tensors)):
@@ -46,7 +46,7 @@ def _arrays(tensors: Sequence[Tensor]) -> list[jax.Array]:
 
 
 def _wanted(ctx: Any, tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """The places of the tensors whose gradients are asked for."""
+    """Returns the places of the tensors whose gradients are asked for."""
     needed = zip(tensors, ctx.needs_input_grad[1:], strict=True)
     return tuple(i for i, (tensor, is_needed) in enumerate(needed) if is_needed)
 
@@ -77,7 +77,9 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        """The gradients; as results of a node of their own where they are differentiated."""
+        """Returns the gradients; as results of a node of their own where they are
+        differentiated.
+        """
         saved = ctx.saved_tensors
         tensors, values = saved[: ctx.count], saved[ctx.count :]
         carried = [incoming[i] for i in ctx.carrying]
@@ -122,7 +124,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        """The gradients."""
+        """Returns the gradients."""
         tensors = ctx.saved_tensors
         places = tuple(i for i in _wanted(ctx, tensors) if _has_tangents(tensors[i]))
         gradient = ctx.program.gradient(places, len(tensors))
@@ -131,7 +133,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def jvp(ctx: Any, _: None, *tangents: Tensor | None) -> Any:
-        """The tangents of the results."""
+        """Returns the tangents of the results."""
         places = tuple(i for i, tangent in enumerate(tangents) if tangent is not None)
         given = [tangent for tangent in tangents if tangent is not None]
         found = call(ctx.program.tangent(places), [*ctx.saved_tensors, *given])
@@ -139,7 +141,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, number: int, *tensors: Tensor) -> Any:
-        """The results for each index of an axis, and where they have it."""
+        """Returns the results for each index of an axis, and where they have it."""
         found = call(program_of(number).mapped(tuple(in_dims[1:])), tensors)
         return tuple(found), (0,) * len(found)
 

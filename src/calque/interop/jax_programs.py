@@ -41,17 +41,17 @@ class JaxProgram:
         _programs[self.number] = self
 
     def __call__(self, arrays: Sequence[Array]) -> list[Array]:
-        """The results."""
+        """Returns the results."""
         with precision(arrays):
             return settled(self._run(*arrays))
 
     def shapes(self, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-        """The shapes and dtypes of the results, for those of the arrays."""
+        """Returns the shapes and dtypes of the results, for those of the arrays."""
         with precision(arrays):
             return jax.eval_shape(self._run, *arrays)
 
     def _gradient(self, wanted: Places, count: int) -> "JaxProgram":
-        """The gradients of the arrays at some places, as PyTorch has them.
+        """Returns the gradients of the arrays at some places, as PyTorch has them.
 
         It takes `count` arrays and then the gradients of those results that are not integers.
         """
@@ -68,7 +68,7 @@ class JaxProgram:
         return WithResiduals(self, wanted)
 
     def _tangent(self, places: Places) -> "JaxProgram":
-        """The tangents of the results that are not integers.
+        """Returns the tangents of the results that are not integers.
 
         It takes the arrays, and then the tangents of those at some places.
         """
@@ -82,11 +82,13 @@ class JaxProgram:
         return JaxProgram(tangents)
 
     def _mapped(self, axes: tuple[int | None, ...]) -> "JaxProgram":
-        """The function, for each index of some axes; that of the results comes first."""
+        """Returns the function, for each index of some axes; that of the results comes first."""
         return JaxProgram(jax.vmap(self.function, axes))
 
     def _of(self, places: Places, arrays: Sequence[Array]) -> Callable[..., Any]:
-        """The function of the arrays at some places: its inexact results, and all of them."""
+        """Returns the function of the arrays at some places: its inexact results, and all of
+        them.
+        """
 
         def of(*wanted: Array) -> tuple[list[Array], list[Array]]:
             filled = list(arrays)
@@ -118,14 +120,14 @@ class WithResiduals:
         self._pull = jax.jit(pull)
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], Pullback]:
-        """The results, and what the backward needs."""
+        """Returns the results, and what the backward needs."""
         with precision(arrays):
             return settled(self._run(*arrays))
 
     def pull_back(
         self, pullback: Pullback, arguments: Sequence[Array], incoming: Sequence[Array]
     ) -> list[Array]:
-        """The gradients for incoming ones, those of the results that are not integers.
+        """Returns the gradients for incoming ones, those of the results that are not integers.
 
         Args:
             pullback: what a forward has left.
@@ -151,13 +153,13 @@ _named: dict[int, JaxProgram] = {}
 
 
 def named(program: JaxProgram) -> int:
-    """The number of a program, which lives as long as the process from now on."""
+    """Returns the number of a program, which lives as long as the process from now on."""
     _named[program.number] = program
     return program.number
 
 
 def program_of(number: int) -> JaxProgram:
-    """The program with a number.
+    """Returns the program with a number.
 
     Raises:
         TraceError: there is none.
@@ -165,9 +167,9 @@ def program_of(number: int) -> JaxProgram:
     program = _programs.get(number)
     if program is None:
         raise TraceError(
-            "a graph calls a function of calque.from_jax that this process does not have: such a "
-            "function is no part of a saved graph. Make the graph again, in this process, or save "
-            "it as calque.export gives it"
+            "a graph calls a calque.from_jax function that this process does not have, because "
+            "saved graphs do not include such functions. Build the graph again in this process, "
+            "or save the program with calque.export"
         )
     return program
 

@@ -42,8 +42,8 @@ def register_hooks(module: torch.nn.Module, stand_ins: Mapping[str, torch.Tensor
 def _refusal(name: str) -> Callable[[torch.Tensor], Any]:
     def refuse(_: torch.Tensor) -> None:
         raise RuntimeError(
-            f"the parameter {name!r} has a hook that runs when its gradient has been accumulated, "
-            "and a pure function accumulates none; use register_hook"
+            f"the parameter {name!r} has a hook that runs after its gradient is accumulated, but "
+            "a pure function accumulates no gradients; use register_hook"
         )
 
     return refuse
@@ -92,6 +92,6 @@ def _undifferentiated(what: str, array: Any) -> Any:
 @_undifferentiated.defjvp
 def _refuse_derivative(what: str, primals: Any, tangents: Any) -> Any:
     raise TraceError(
-        f"{what} has a hook of the backward, which calque.functional(..., gradient='jax') would "
-        "not run: leave gradient='torch', or remove the hook"
+        f"{what} has a backward hook, which calque.functional(..., gradient='jax') would not "
+        "run: use gradient='torch', or remove the hook"
     )

@@ -66,7 +66,7 @@ def repeats(
 
 
 def _reached(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
-    """Which outputs depend on some of the inputs."""
+    """Returns which outputs depend on some of the inputs."""
     jaxpr = closed.jaxpr
     reached = {v for v, wanted in zip(jaxpr.invars, inputs, strict=True) if wanted}
     for equation in jaxpr.eqns:
@@ -76,7 +76,7 @@ def _reached(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
 
 
 def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
-    """A number for each output, the same for two that are computed in the same way.
+    """Returns a number for each output, the same for two that are computed in the same way.
 
     Args:
         closed: the program.
@@ -105,7 +105,7 @@ def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
 
 
 def _key(value: Any) -> Hashable:
-    """What two parameters of equations, or constants, have in common that mean the same."""
+    """Returns what two parameters of equations, or constants, have in common that mean the same."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         return array.shape, str(array.dtype), array.tobytes()

@@ -15,12 +15,12 @@ _SEAL = struct.Struct("<Q32sI8s")
 
 
 def seal(content: bytes) -> bytes:
-    """The bytes with their seal."""
+    """Returns the bytes with their seal."""
     return content + _SEAL.pack(len(content), _digest(content, _VERSION), _VERSION, _MAGIC)
 
 
 def unseal(data: bytes | bytearray | memoryview) -> bytes:
-    """The bytes without their seal.
+    """Returns the bytes without their seal.
 
     Raises:
         TypeError: they are no bytes.
@@ -28,27 +28,27 @@ def unseal(data: bytes | bytearray | memoryview) -> bytes:
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(
-            f"load_exported takes the bytes of a program, not {type(data).__name__}: of a file, "
-            "`pathlib.Path(path).read_bytes()`"
+            f"load_exported expects the bytes of a program, not {type(data).__name__}: for a "
+            "file, pass `pathlib.Path(path).read_bytes()`"
         )
     data = bytes(data)
     if len(data) < _SEAL.size or not data.endswith(_MAGIC):
         raise ValueError(
             f"these {len(data)} bytes are not a program that calque exported, or their end is "
-            "missing or damaged: export the program again (what jax.export wrote, "
-            "jax.export.deserialize reads)"
+            "missing or damaged: export the program again (for programs exported by jax.export, "
+            "use jax.export.deserialize)"
         )
     content, (length, digest, version, _) = data[: -_SEAL.size], _SEAL.unpack(data[-_SEAL.size :])
     if length == len(content) and digest == _digest(content, version):
         if version == _VERSION:
             return content
         raise ValueError(
-            f"this program has version {version} of calque's format, and this release reads "
+            f"this program has version {version} of calque's format, but this release reads "
             f"version {_VERSION}: load it with the release that wrote it, or export it again"
         )
     raise ValueError(
-        f"the exported program is damaged: its {len(data)} bytes are not those that were written "
-        "(the checksum differs); copy the file again, in binary mode, or export the program again"
+        f"the exported program is damaged: its {len(data)} bytes do not match their checksum; "
+        "copy the file again, in binary mode, or export the program again"
     )
 
 

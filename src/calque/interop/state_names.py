@@ -19,7 +19,9 @@ def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[
         RuntimeError: names are missing, or there are others.
     """
     if not isinstance(given, Mapping):
-        raise TypeError(f"{kind} is a dict keyed as state_dict(), not {type(given).__name__}")
+        raise TypeError(
+            f"{kind} must be a dict with the keys of state_dict(), not {type(given).__name__}"
+        )
     found = {names[name] for name in given if name in names}
     missing = [name for name, one in names.items() if one not in found]
     unknown = [str(name) for name in given if name not in names]
@@ -27,11 +29,12 @@ def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[
     if unknown:
         wrong.append(f"the module has no {', '.join(unknown)} among its {_spoken(kind)}")
     if any(name in elsewhere for name in unknown):
-        wrong.append("buffers are given as `buffers=`")
+        wrong.append("pass buffers as `buffers=`")
     if wrong:
         raise RuntimeError(
             "; ".join(wrong)
-            + ".\nPass what calque.functional gave, or all of it with other values."
+            + ".\nPass the dict that calque.functional returned, or one with the same keys and "
+            "other values."
         )
 
 

@@ -77,10 +77,14 @@ class Stateless:
         self.state_shapes: Any = jax.tree.map(jax.typeof, self.state)
 
     def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
-        """A tensor that the program holds: a constant of it, or the name it has in the state."""
+        """Returns a tensor that the program holds: a constant of it, or the name it has in the
+        state.
+        """
         name = spec.target
         if spec.kind not in _TENSORS:
-            raise TraceError(f"the program holds {name or spec.arg.name!r}, which is no tensor")
+            raise TraceError(
+                f"the program contains {name or spec.arg.name!r}, which is not a tensor"
+            )
         kept = program.state_dict.get(name)
         if kept is None and name not in written:
             return constant(program.constants[name])
@@ -139,12 +143,12 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
         if spec.kind is OutputKind.USER_OUTPUT or spec.kind in _WRITES:
             if isinstance(node, str | bytes):
                 raise TraceError(
-                    f"the program gives {node!r}: return tensors and numbers only, and add such "
-                    "values to what a call gives"
+                    f"the program returns {node!r}: return only tensors and numbers, and add "
+                    "such values to the result of a call"
                 )
             continue
         place = line_of(node) if isinstance(node, fx.Node) else ""
-        what = f"has an effect beside its results: {_effects(graph)}"
+        what = f"has a side effect: {_effects(graph)}"
         if spec.kind is OutputKind.USER_INPUT_MUTATION:
             what = f"writes to its input {spec.target!r}: return the new value instead"
         raise TraceError(f"{place}: the program {what}" if place else f"the program {what}")
@@ -180,7 +184,7 @@ def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
 
 
 def _effects(graph: fx.Graph) -> str:
-    """The operators of a graph that have effects."""
+    """Returns the operators of a graph that have effects."""
     calls = [node for node in graph.nodes if str(node.target) == "with_effects"]
     return ", ".join(str(node.args[1]) for node in calls)
 
@@ -196,6 +200,6 @@ def _drop_assertions(graph: fx.Graph) -> None:
 
 def _refuse_random() -> Array:
     raise TraceError(
-        "the program draws random numbers: call model.eval() before the export, or take them as an "
-        "input"
+        "the program draws random numbers: call model.eval() before exporting, or pass the "
+        "numbers as an input"
     )

@@ -1,4 +1,4 @@
-"""Guards over memory: which arguments, and which parts of the state, share storages."""
+"""Guards about memory: which arguments and which parts of the state share storages."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -14,14 +14,14 @@ Leaves = list[Any]
 
 
 class PinnedGuard:
-    """Arguments that are part of the function's own state, too.
+    """Guards that arguments which also belong to the function's own state still do.
 
     Args:
         pinned: their cells and storage offsets, by index.
         hosts: the same of CPU tensors: the tensors, with their indexes.
     """
 
-    guarded = "which arguments are part of the state"
+    guarded = "which arguments belong to the state"
 
     def __init__(
         self,
@@ -33,7 +33,7 @@ class PinnedGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they still are."""
+        """Returns True if they still do."""
         for index, (cell, offset) in self._pinned.items():
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
@@ -47,24 +47,24 @@ class PinnedGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return f"argument {self._failed} was part of the function's own state"
+        return f"argument {self._failed} belonged to the function's own state before"
 
 
 class StorageGuard:
-    """Arguments of which the function asks where they lie in their storage.
+    """Guards the positions of arguments in their storages, if the function reads them.
 
     Args:
         forms: what `form` gives for them, by index.
     """
 
-    guarded = "where arguments lie in their storage"
+    guarded = "positions of arguments in their storages"
 
     def __init__(self, forms: Mapping[int, Any]) -> None:
         self._forms = forms
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they lie there."""
+        """Returns True if the positions are unchanged."""
         for index, expected in self._forms.items():
             if form(leaves[index]) != expected:
                 self._failed = index
@@ -74,13 +74,13 @@ class StorageGuard:
     def why(self) -> str:
         """Returns what differs."""
         return (
-            f"argument {self._failed} lies at another place of its storage, or in a storage of "
-            "another shape, and the function asks where"
+            f"argument {self._failed} has another position in its storage, or a storage of "
+            "another shape, and the function reads that"
         )
 
 
 class SharingGuard:
-    """The storages passed behind a call's arguments are there, in the same form.
+    """Guards that the storages passed in addition to a call's arguments exist, in the same form.
 
     Args:
         sources: of the leaves.
@@ -90,7 +90,7 @@ class SharingGuard:
         writes: whether the program writes to anything.
     """
 
-    guarded = "tensors at places that the function rebinds, and memory that is shared"
+    guarded = "tensors that the function rebinds, and shared memory"
 
     def __init__(
         self,
@@ -108,7 +108,9 @@ class SharingGuard:
         self._reason = ""
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if it is, and what the program writes to is nowhere else."""
+        """Returns True if they do, and nothing else shares the memory that the program writes
+        to.
+        """
         found: list[Any] = []
         for source in self._sources:
             own = source.find(leaves)

@@ -1,4 +1,4 @@
-"""Hooks that PyTorch runs even where a module raises (`always_call=True`).
+"""Hooks that PyTorch runs even if a module raises (`always_call=True`).
 
 PyTorch leaves them out while a function is traced, and a call of a jitted function that raises is
 taken back as a whole: what such a hook would have done for the error is refused, not lost.
@@ -14,7 +14,7 @@ from calque.upstream import torch_internals
 
 
 def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | None:
-    """Returns the exception to raise in place of the function's; None for that one itself.
+    """Returns the exception to raise instead of the function's own; None to keep that one.
 
     Args:
         error: what the function raised.
@@ -28,10 +28,10 @@ def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | Non
     code = getattr(hook, "__code__", None)
     place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
     return TraceError(
-        f"{place}a forward hook with always_call=True has to run for an error "
-        f"({type(error).__name__}: {error}), and a call of a jitted function that raises changes "
-        "nothing.\nRaise the error outside of the jitted function, or run this call without "
-        "calque.jit."
+        f"{place}a forward hook with always_call=True has to run after an error "
+        f"({type(error).__name__}: {error}), but a call of a jitted function that raises must "
+        "not change anything.\nRaise the error outside the jitted function, or run this call "
+        "without calque.jit."
     )
 
 

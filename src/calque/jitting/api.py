@@ -117,7 +117,7 @@ def jit(
 
 
 def _jitted(settings: Settings, fn: Any) -> Any:
-    """A function, a module or a class of modules, jitted."""
+    """Returns a function, a module or a class of modules, jitted."""
     if isinstance(fn, type) and issubclass(fn, Module):
         fn.forward = Jitted(fn.forward, settings)
         return fn

@@ -75,7 +75,7 @@ class Arguments:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """Run the function in this.
+        """A context manager in which to run the function.
 
         Raises:
             Inseparable: it asked for more of an argument than its window; whatever else it raised.
@@ -95,7 +95,7 @@ class Arguments:
             raise Inseparable(index for group in groups for index in group)
 
     def check_apart(self, state: Iterable[Tensor]) -> None:
-        """Raise Joined where tensors of the state are arguments, or lie in their memory.
+        """Raise Joined if tensors of the state are arguments, or share memory with them.
 
         What the function makes of an argument lies there, too, and may look like state: it only
         counts if another tensor lay there before.
@@ -112,7 +112,7 @@ class Arguments:
             raise Joined(joined)
 
     def check_separable(self, written: Collection[Cell]) -> None:
-        """Raise Inseparable where a write to one argument would show in another."""
+        """Raise Inseparable if a write to one argument would be visible in another."""
         for indexes in self._groups.values():
             cells = {cell_of(self.stand_ins[i]) for i in indexes}
             if len(cells) > 1 and not cells.isdisjoint(written):
@@ -120,7 +120,7 @@ class Arguments:
 
 
 def _held_elsewhere(leaves: list[Any]) -> set[Cell]:
-    """The memory of arguments over which there are other tensors than these."""
+    """Returns the memory of arguments that other tensors also use."""
     tensors = list({id(leaf): leaf for leaf in leaves if is_tensor(leaf)}.values())
     given = Counter(map(cell_of, tensors))
     storages = {cell_of(tensor): tensor.untyped_storage() for tensor in tensors}

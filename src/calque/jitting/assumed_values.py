@@ -1,4 +1,4 @@
-"""Values that a program assumes: seen in an eager call, compared at each call of the program.
+"""Values that a program assumes: observed in an eager call, compared at each call of the program.
 
 A trace cannot know a value that the host asks for. An `Observer` sees those of an eager call;
 `Assumptions` answer with them in a trace, where the same code asks for the same kind of value; what
@@ -36,7 +36,7 @@ _CLOSE = 1e-4
 
 
 class Seen(NamedTuple):
-    """A value that the host asked for."""
+    """A value that the host has read."""
 
     asked: Asked
     value: np.ndarray
@@ -46,7 +46,7 @@ class Seen(NamedTuple):
         return self.value.tobytes() == value.tobytes()
 
     def is_near(self, value: np.ndarray) -> bool:
-        """Returns True if it is the same but for rounding, in which programs differ from eager
+        """Returns True if it is the same up to rounding, in which programs differ from eager
         calls.
         """
         if self.agrees(value):
@@ -63,7 +63,7 @@ Observation = list[Seen]
 
 
 class Observer:
-    """Sees what the host asks for in an eager call.
+    """Observes the values that the host reads in an eager call.
 
     Attributes:
         seen: the values, in order; None if they are too large to be kept.
@@ -74,7 +74,7 @@ class Observer:
         self._bytes = 0
 
     def see(self, array: Array, use: str) -> None:
-        """Take note of a value that is asked for."""
+        """Record a value that is read."""
         self._bytes += array.nbytes
         if self._bytes > _LARGEST:
             self.seen = None
@@ -83,8 +83,8 @@ class Observer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Inside this context, the thread runs eagerly but as in a trace: code takes the same
-        branches.
+        """A context manager in which the thread runs eagerly, but code takes the branches of a
+        trace.
         """
         before, active.observer, active.inlining = active.observer, self, True
         handles = [
@@ -106,7 +106,7 @@ class Observer:
 
 
 class Assumptions:
-    """The values that one trace may assume, and those that it does assume.
+    """The values that a trace may assume, and those that it has assumed.
 
     Args:
         everywhere: whether the user's own code may be answered, too.
@@ -129,7 +129,7 @@ class Assumptions:
         self.unmet: Unforeseen | None = None
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
-        """The value to assume; None where none may be.
+        """Returns the value to assume; None if none may be assumed.
 
         Raises:
             NeedsValue: it may be assumed, but was not seen.
@@ -151,30 +151,32 @@ class Assumptions:
         return seen.value.copy()
 
     def allowed(self, file: str) -> bool:
-        """Returns True if code of a file may be answered."""
+        """Returns True if code in a file may get assumed values."""
         return self._everywhere or is_library(file)
 
     def shown(self, file: str) -> bool:
-        """Returns True if a text that code of a file makes of a tensor has its values.
+        """Returns True if text that code in a file makes from a tensor shows its values.
 
         That of debuggers and loggers has not, unless they are to be had everywhere.
         """
         return self.allowed(file) and (self._everywhere or not is_standard(file))
 
     def refused(self, error: Exception) -> BaseException:
-        """Returns the error for a step that no program can repeat; a signal in a package's code."""
+        """Returns the error for a step that no program can repeat; in a package's code, a
+        signal.
+        """
         if not is_packages(asking_frame()):
             return error
         self.unmet = NeverServed(str(error))
         return self.unmet
 
     def check_met(self) -> None:
-        """Raise again what stopped the trace."""
+        """Raise the error that stopped the trace again."""
         if self.unmet is not None:
             raise self.unmet
 
     def checked_by(self, checks: Checks, describer: Describer) -> "Checks | Assumed":
-        """The checks of the program, with those of what was assumed; nothing more is assumed."""
+        """Returns the program's checks, including those of assumed values; ends the assumptions."""
         self._closed = True
         taken, self.taken = self.taken, []
         if not taken:
@@ -184,13 +186,13 @@ class Assumptions:
 
 
 def _prepared(error: Callable[[], Exception]) -> Exception:
-    """An error that stands for a signal, and may never be raised."""
+    """Returns an error that represents a signal, and may never be raised."""
     with preparing_errors():
         return error()
 
 
 class Missed(Unforeseen):
-    """A program has met other values than it assumes.
+    """A program has found values that differ from those it assumes.
 
     Attributes:
         observed: what was asked for, as the program computed it.
@@ -198,13 +200,15 @@ class Missed(Unforeseen):
     """
 
     def __init__(self, observed: Observation, certain: int) -> None:
-        super().__init__(f"not as the program assumes: {observed[certain - 1].asked}")
+        super().__init__(
+            f"a value differs from what the program assumes: {observed[certain - 1].asked}"
+        )
         self.observed = observed
         self.certain = certain
 
     @property
     def asked(self) -> Asked:
-        """The first that is another."""
+        """The first value that differs."""
         return self.observed[self.certain - 1].asked
 
 
@@ -249,12 +253,14 @@ class Assumed:
         self.hits += 1
 
     def failed(self, error: Exception) -> NeedsValue:
-        """Returns the error to raise for one of the program's, which may come of wrong values."""
+        """Returns the error to raise for one of the program's, which may result from wrong
+        values.
+        """
         self.misses += 1
         return NeedsValue(error)
 
     def allows(self, missed: Missed) -> bool:
-        """Returns True if the values that another program found leave this one possible."""
+        """Returns True if this program's assumptions fit the values that another program found."""
         found = missed.observed[: missed.certain]
         return all(
             mine.asked == other.asked and mine.agrees(other.value)
@@ -267,7 +273,7 @@ class Assumed:
 
 
 def merged(observation: Observation, missed: Missed, same_call: bool = False) -> Observation | None:
-    """An observation with the values as a program computes them; None if it is of other values.
+    """Returns an observation with the values that a program computed; None if they differ.
 
     Args:
         observation: what an eager call has shown.

@@ -1,4 +1,4 @@
-"""Describe what a traced function leaves behind (see `results`)."""
+"""Describe the results and other remains of a traced function (see `results`)."""
 
 from collections.abc import (
     AsyncIterator,
@@ -43,7 +43,7 @@ from calque.state.template import Template
 
 
 class Describer:
-    """Collects the arrays that tensors need which outlive a trace, each storage once.
+    """Collects the arrays of tensors that outlive a trace, each storage once.
 
     Every tensor that outlives it, whoever found it, is to be described here: one that has a graph
     behind it is connected to PyTorch's graph at each call.
@@ -95,7 +95,7 @@ class Describer:
         self._hooked = hooked
 
     def describe(self, value: Any) -> Any:
-        """The description of a tensor, or of a leaf of a result.
+        """Returns the description of a tensor, or of a leaf of a result.
 
         What is described twice is one object after each call, too.
         """
@@ -106,17 +106,17 @@ class Describer:
                 if isinstance(value, Coroutine):
                     value.close()  # which nobody will await now
                 raise unrepeatable(
-                    f"a {type(value).__name__}{made} leaves the function",
-                    "and would run in one call only",
-                    "Compile the function that it awaits, which returns tensors.",
+                    f"the function returns or stores a {type(value).__name__}{made}",
+                    "which would run in only one call",
+                    "Jit the function that it awaits, which returns tensors.",
                 )
             if isinstance(value, Iterator):
                 code = getattr(value, "gi_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
                 raise unrepeatable(
-                    f"a {type(value).__name__}{made} leaves the function",
-                    "and would give its items in one call only",
-                    "Return a list of them.",
+                    f"the function returns or stores a {type(value).__name__}{made}",
+                    "which would yield its items in only one call",
+                    "Return a list of the items.",
                 )
             if isinstance(value, str):
                 refuse_kept(value)
@@ -167,7 +167,7 @@ class Describer:
         return self._over_outside(value)
 
     def _other(self, value: Any) -> Description:
-        """Describes a value that is no tensor of the device."""
+        """Describes a value that is not a tensor on the device."""
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
         if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
@@ -200,7 +200,7 @@ class Describer:
         return Leaf(is_parameter, requires_grad, gradient)
 
     def _view_of_leaf(self, value: torch.Tensor) -> Description | None:
-        """Describes a view of a leaf that was made in the trace; None if it is none."""
+        """Describes a view of a leaf that was created in the trace; None for other tensors."""
         leaf = source_of(value)
         if leaf is None or not leaf.is_leaf:
             return None
@@ -213,7 +213,7 @@ class Describer:
     def _differentiable(
         self, value: torch.Tensor, source: Existing | Argument | Fresh
     ) -> ViewOf | Attached:
-        """Describes a view with a graph, whose gradients flow to its base or go another way."""
+        """Describes a view with a graph, whose gradients flow to its base or elsewhere."""
         view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
         if self._is_plain(value):
             flow = Flow(value.retains_grad, gradient)
@@ -231,7 +231,7 @@ class Describer:
         return self.describe(value.grad)
 
     def _over_outside(self, value: torch.Tensor) -> Description:
-        """Describes a tensor made in the trace over the storage of one that was not."""
+        """Describes a tensor created in the trace that uses the storage of an older tensor."""
         base = value._base if value._is_view() else None
         whose = self._arguments.get(id(base))
         seen = whose is not None or id(base) in self._outside
@@ -254,7 +254,7 @@ class Describer:
         return self.carriers.attach(value, ViewOf(source, view, value.dtype))
 
     def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
-        """The description of a leaf made in the trace, if it outlives it."""
+        """Returns the description of a leaf made in the trace, if it outlives it."""
         known = self._known.get(id(tensor))
         if known is None or not isinstance(known[1], Fresh | ViewOf):
             return None
@@ -262,16 +262,16 @@ class Describer:
         return known[1]
 
     def rewritten(self, tensor: torch.Tensor, target: Existing | Argument) -> Attached:
-        """The description of a tensor from outside that has another history."""
+        """Returns the description of a tensor from outside whose autograd history has changed."""
         return self.carriers.attach(tensor, target)
 
     def settle(self) -> None:
-        """Nothing more will be described."""
+        """Finish: nothing more will be described."""
         self.carriers.settle(self._fresh, self._is_plain)
         self._relate()
 
     def _relate(self) -> None:
-        """Tell the views without a graph what else they are related to.
+        """Relate views without a graph to the tensors that share their storage.
 
         A tensor is a view of one that outlives the trace, too; or several are views of one that
         does not: that is made at each call for them.
@@ -292,7 +292,7 @@ class Describer:
                     made.base = base
 
     def forget(self) -> dict[int, Description]:
-        """Let go of the tensors.
+        """Release the tensors.
 
         Returns:
             What was made in the trace, by its place among the outputs.
@@ -310,6 +310,6 @@ class Describer:
         return made
 
     def add(self, array: Array) -> int:
-        """Make an array an output of the program; gives its index."""
+        """Make an array an output of the program; returns its index."""
         self.arrays.append(array)
         return len(self.arrays) - 1

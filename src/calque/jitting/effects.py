@@ -1,4 +1,4 @@
-"""The changes that each call of a program makes to Python state, as it makes them."""
+"""The changes that each call of a program makes to Python state."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -38,7 +38,7 @@ class Change:
     counts: bool = False
 
     def apply(self, values: list[Any], given: Any) -> None:
-        """Give it the values, at a call with these (args, kwargs)."""
+        """Make the change, in a call with these (args, kwargs)."""
         row = self.row
         if self.path is not None:
             row = type(row)(container_at(self.path, given), row.path)
@@ -50,7 +50,7 @@ class Change:
 
 
 class Effects:
-    """The changes of one trace, in the form in which each call makes them.
+    """The changes of one trace, in the form in which each call repeats them.
 
     Args:
         changes: the changes.
@@ -72,7 +72,7 @@ class Effects:
         return bool(self._changes or self._computed)
 
     def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
-        """Make the changes; gives the values that the function returns, too.
+        """Make the changes; also returns the values that the function returns.
 
         Args:
             make: gives the tensor for a description.
@@ -88,7 +88,7 @@ class Effects:
 
 
 def stands_alone(row: Row) -> bool:
-    """Returns True if what a row holds is told by no row of another object, too."""
+    """Returns True if no row of another object describes the same state."""
     if isinstance(row, AttributeRow):
         return row.write is set_attribute
     return type(row) in (DictRow, ListRow, NamedRow, ClassRow, CellRow)

@@ -1,4 +1,4 @@
-"""Places of the state in which somebody else puts another tensor between calls."""
+"""Places in the state whose tensor is replaced between calls, by code outside the function."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -15,7 +15,7 @@ Place = tuple[Any, Any]
 
 
 class Exchanged:
-    """The places that one jitted function has found exchanged: `self.hidden = hidden.detach()`.
+    """The places that a jitted function has found replaced: `self.hidden = hidden.detach()`.
 
     A program compares which tensor a place holds. Where another one has come, the next program
     takes what it finds there, as an input.
@@ -28,7 +28,7 @@ class Exchanged:
         self.places: tuple[Place, ...] = ()
 
     def learn(self, guard: Any) -> None:
-        """Take note of the place where a guard has failed."""
+        """Record the place where a guard has failed."""
         found = guard.first_difference() if isinstance(guard, StateGuard) else None
         if found is None or isinstance(found[0], WeakRow) or len(self.places) == _MOST:
             return
@@ -49,7 +49,8 @@ def _is_plain(value: Any) -> bool:
 def exchanged(
     places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place]
 ) -> Iterator[Rebound]:
-    """Yields those of the places that a trace has met and not `changed` (the row's id, and a key).
+    """Yields the places that a trace has met and that are not in `changed` (the row's id, and a
+    key).
 
     It yields none if the program may ask which tensor a place holds.
     """

@@ -1,4 +1,4 @@
-"""The compiled programs of a jitted function: the same program is compiled once."""
+"""The compiled programs of a jitted function; equal programs are compiled once."""
 
 import logging
 import time
@@ -33,7 +33,7 @@ class Executables:
         self._recent: deque[Any] = deque(maxlen=kept)
 
     def of(self, lowered: Any, options: Options) -> Any:
-        """The executable of a lowered program, compiled if it is new."""
+        """Returns the executable of a lowered program, compiled if it is new."""
         if calls_back(lowered):  # its text says nothing of what it calls
             return self._compile(lowered, options)
         text = hash((lowered.as_text(), devices_of(lowered), *options.items()))

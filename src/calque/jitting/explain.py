@@ -51,7 +51,7 @@ def _named(names: list[str]) -> str:
 
 
 def explain(jitted: Any) -> Explanation:
-    """The report on a `Jitted`."""
+    """Returns the report on a `Jitted`."""
     result = Explanation(str(jitted), list(jitted.history), jitted.compilations)
     for programs in jitted.programs.values():
         result.programs.extend(program.describe() for program in programs)

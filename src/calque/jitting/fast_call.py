@@ -1,4 +1,4 @@
-"""Calls with the same kinds of tensors as the last one, by functions that are made for that.
+"""Generated functions for calls with the same kinds of tensors as the last one.
 
 The general path takes a call's arguments apart as pytrees, looks its signature up and asks the
 programs that it finds. Most calls are like the one before: some tensors, nothing else. For these a
@@ -58,8 +58,8 @@ class FastCalls:
         self._seen: Any = None
 
     def like(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
-        """Calls like this one, if their arguments are tensors that need nothing else than is
-        compared, and nothing changes from call to call what that is.
+        """Returns the fast call for calls like this one, if their arguments are plain tensors and
+        nothing else has to be compared.
 
         Args:
             args, kwargs: of a call that the program serves.

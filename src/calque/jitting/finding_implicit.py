@@ -1,4 +1,4 @@
-"""Which tensors a program is handed anew at each call, though nobody passes them."""
+"""Finds the tensors that a program looks up at each call, although they are not passed to it."""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int, Any]) -> Target:
-    """A tensor from outside, as each call finds it.
+    """Returns how each call finds a tensor from outside.
 
     Args:
         positions: the indexes of the arguments, by id.
@@ -31,7 +31,7 @@ def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int,
 
 
 class ImplicitFinder:
-    """Finds them: those of places that the function rebinds, and gradients.
+    """Finds these tensors: those that the function rebinds, and gradients.
 
     Args:
         state: the Python state of the trace.
@@ -95,7 +95,7 @@ class ImplicitFinder:
                 self._add(GradientOf(target), [gradient])
 
     def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """The places whose tensors and containers no other place of the state holds."""
+        """Returns the places whose tensors and containers no other place of the state holds."""
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
             stack = list(row.before.values())
@@ -120,7 +120,7 @@ class ImplicitFinder:
         ]
 
     def _is_replaceable(self, tensor: Tensor) -> bool:
-        """Returns True if another tensor may stand in its place in the next call."""
+        """Returns True if another tensor may take its place in the next call."""
         if not tensor.is_leaf:
             return True
         before = self._known.before.get(id(tensor))

@@ -20,7 +20,7 @@ program is given, where derivatives of gradients need them."""
 
 
 class Gathering:
-    """Gives the arrays of a call.
+    """Gathers the arrays of a call.
 
     Args:
         inputs: those of the program.
@@ -43,7 +43,7 @@ class Gathering:
         ]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
-        """Gathers the inputs that are not on the device; finding them may run the user's code."""
+        """Gathers the inputs that are not on the device, which may run the user's code."""
         return [(place, source(leaves)) for place, source in self.early]
 
     def arrays(self, call: Call) -> list[Any]:
@@ -62,12 +62,12 @@ class Gathering:
         return arrays
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """The cells behind them."""
+        """Returns the cells behind them."""
         return self._cells + [_cell_of(leaves[index]) for index in self._arguments]
 
 
 class Changing:
-    """Gives the cells that a call changes; those of tensors whose gradient it assigns, too.
+    """Finds the cells that a call changes, including those of tensors whose gradient it assigns.
 
     Args:
         recording: of the function.
@@ -92,7 +92,7 @@ class Changing:
         return not (self._cells or self._arguments)
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """The cells, each once."""
+        """Returns the cells, each once."""
         if not self._arguments:
             return self._cells
         found = [_cell_of(leaves[index]) for index in self._arguments]

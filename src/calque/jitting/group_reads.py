@@ -1,4 +1,4 @@
-"""Whether code reads of an optimizer's dicts more than items whose keys it contains.
+"""Decides whether code reads more of an optimizer's dicts than items with constant keys.
 
 Numbers of param groups are inputs of a program, and code outside of the optimizer's step that reads
 one has to see it. `group["lr"]` names it; `dict(group)` reads all of them.
@@ -58,7 +58,7 @@ def reads_all(code: CodeType, name: str) -> bool:
 
 
 def _is_by_key(steps: list[_Step], place: int, code: CodeType) -> bool:
-    """Returns True if all that is done with what has been loaded is to take items by their keys.
+    """Returns True if code only takes items by constant keys from the loaded value.
 
     Args:
         steps: of the code.
@@ -84,7 +84,7 @@ def _is_by_key(steps: list[_Step], place: int, code: CodeType) -> bool:
 
 
 def _is_gone_through(steps: list[_Step], place: int, code: CodeType) -> bool:
-    """Returns True if of each element of a loop only items are taken by their keys."""
+    """Returns True if code only takes items by constant keys from each element of a loop."""
     while _at(steps, place).opname in _INLINED and place < len(steps):
         place += 1
     one, held = _at(steps, place), _at(steps, place + 1)

@@ -1,4 +1,4 @@
-"""Guards: what a compiled program was made for that is not an input of it.
+"""Guards: conditions that a compiled program depends on, other than its inputs.
 
 A program serves a call only if every guard holds; one that fails names itself, so that
 `explain()` can say why a function was traced again.
@@ -34,11 +34,11 @@ class Guard(Protocol):
     guarded: str
 
     def holds(self) -> bool:
-        """Returns True if it does."""
+        """Returns True if the condition holds."""
         ...
 
     def why(self) -> str:
-        """Returns what differed when it was last asked and did not hold."""
+        """Returns what differed when the guard last failed."""
         ...
 
 
@@ -52,11 +52,11 @@ class CallGuard(Protocol):
     guarded: str
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Returns True if it does for a call's leaves and its (args, kwargs)."""
+        """Returns True if the condition holds for a call's leaves and its (args, kwargs)."""
         ...
 
     def why(self) -> str:
-        """Returns what differed when it was last asked and did not hold."""
+        """Returns what differed when the guard last failed."""
         ...
 
 
@@ -75,9 +75,9 @@ _param_groups = attrgetter("param_groups")
 
 
 class CellGuard:
-    """Tensors of the state are over the same storages, and have the same geometry.
+    """Guards that tensors of the state have the same storages and geometry.
 
-    `p.data = x` changes that, and no operator tells of it.
+    `p.data = x` changes that, without an operator.
     """
 
     guarded = "storages of the state"
@@ -98,7 +98,7 @@ class CellGuard:
         self.looked_at: int = -1
 
     def holds(self) -> bool:
-        """Returns True if every tensor stands where it stood, in the same geometry."""
+        """Returns True if every tensor has the same storage and geometry."""
         if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
             return False
         if list(map(_dtype, self.tensors)) != self.dtypes:
@@ -109,7 +109,7 @@ class CellGuard:
         return self.have_shapes()
 
     def have_shapes(self) -> bool:
-        """Returns True if the arrays have the shapes that they had, which operators tell of."""
+        """Returns True if the arrays have the same shapes; operators report changes."""
         count = regeometries.count
         if count != self.looked_at:
             if [cell.array.shape for cell in self.cells] != self.shapes:
@@ -119,11 +119,11 @@ class CellGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "a tensor was given other data or another geometry (`.data = `, `set_`, `resize_`)"
+        return "a tensor has other data or another geometry (`.data = `, `set_`, `resize_`)"
 
 
 class GradientGuard:
-    """requires_grad of the leaves a program reads, and which of them have a gradient.
+    """Guards requires_grad of the leaves a program reads, and which of them have a gradient.
 
     Args:
         leaves: they.
@@ -153,7 +153,7 @@ class GradientGuard:
         self.without: list[torch.Tensor] = [leaf for leaf, has in rows if not has]
 
     def holds(self) -> bool:
-        """Returns True if every flag and every gradient's presence is as it was."""
+        """Returns True if every flag and the presence of every gradient are unchanged."""
         if list(map(_requires_grad, self.leaves)) != self.flags:
             return False
         if self.without and any(map(is_not, map(_gradient, self.without), repeat(None))):
@@ -164,7 +164,7 @@ class GradientGuard:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Inside this context, as many gradients are there as were."""
+        """A context manager in which the same gradients are present as before."""
         before = [(leaf, leaf.grad) for leaf in (*self.without, *self.with_gradient)]
         for leaf in self.without:
             leaf.grad = None
@@ -183,11 +183,11 @@ class GradientGuard:
             return "requires_grad of a tensor changed"
         if any(leaf.grad is not gradient for leaf, gradient in self.fixed):
             return "a gradient that is also a variable now refers to a different tensor"
-        return "a gradient that was None is there now, or the other way round"
+        return "a gradient that was None is a tensor now, or vice versa"
 
 
 class WeakGradientGuard:
-    """As `GradientGuard`, of leaves that the state holds weakly: the guard keeps none alive.
+    """Like `GradientGuard`, for leaves that the state holds weakly: the guard keeps none alive.
 
     Args:
         leaves: they, whether they have a gradient, and whether the program may look at it even if
@@ -203,7 +203,7 @@ class WeakGradientGuard:
         ]
 
     def holds(self) -> bool:
-        """Returns True if all that are alive are as they were; of others the state tells."""
+        """Returns True if all live ones are unchanged; the state guard covers the others."""
         for reference, flag, looks, has_gradient in self._rows:
             leaf = reference()
             if leaf is None:
@@ -218,7 +218,7 @@ class WeakGradientGuard:
 
 
 class OptimizerGuard:
-    """The settings of optimizers that are not live numbers (nesterov, amsgrad); the param groups.
+    """Guards settings of optimizers that are not inputs (nesterov, amsgrad), and the param groups.
 
     Attributes:
         optimizers: the optimizers.
@@ -273,12 +273,12 @@ class OptimizerGuard:
             if settings_of(optimizer, self._lent) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
         if not self._are_groups():
-            return "an optimizer was given other param groups"
-        return "a comparison with a hyper-parameter has another answer"
+            return "an optimizer has other param groups"
+        return "a comparison with a hyper-parameter has another result"
 
 
 class HostGuard:
-    """CPU tensors that Python code of the function looked at: their bits must be the same."""
+    """Guards the values of CPU tensors that Python code of the function read, bit by bit."""
 
     guarded = "values of CPU tensors"
 
@@ -297,4 +297,4 @@ class HostGuard:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "a CPU tensor that the function computes with changed; move it to 'jax'"
+        return "a CPU tensor that the function computes with has changed; move it to 'jax'"

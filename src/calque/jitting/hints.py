@@ -1,16 +1,16 @@
-"""Hints that PyTorch's own errors lack where they are raised in a trace."""
+"""Hints for PyTorch's own errors that are raised in a trace."""
 
 _HINTS = (
     (
         TypeError,
         "can't convert jax:0 device type tensor to numpy",
-        "inside calque.jit it has no value: return it, and call .cpu().numpy() on what you get",
+        "inside calque.jit it has no value: return it, and call .cpu().numpy() on the result",
     ),
 )
 
 
 def add_hint(error: Exception) -> None:
-    """Add a note to an error whose own words send the user the wrong way."""
+    """Add a note to an error whose message would mislead the user."""
     for kind, words, hint in _HINTS:
         if isinstance(error, kind) and words in str(error):
             if hint not in getattr(error, "__notes__", ()):

@@ -1,4 +1,4 @@
-"""The tensors from outside whose place in PyTorch's graph a traced function sees, and changes.
+"""Tensors from outside whose autograd history a traced function sees and changes.
 
 A function may write what carries gradients into a tensor that it was given, and a backward inside
 it may reach what was computed before the call. A trace leaves no mark of either: each call makes
@@ -23,23 +23,23 @@ Tensor = torch.Tensor
 
 
 class Entry(torch.autograd.Function):
-    """The border in front of an argument that was computed with a graph of its own."""
+    """The border before an argument that has its own autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
-        """A tensor that is no leaf, as the argument is none."""
+        """Returns a tensor that is not a leaf, like the argument."""
         ctx.received = []
         ctx.save_for_backward(torch.empty(0))
         return leaf.detach()
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> None:
-        """Take note of what a backward inside the function brings."""
+        """Record the gradient that a backward pass inside the function computes."""
         ctx.received.append(gradient)
 
 
 def entered(inside: Tensor, argument: Tensor) -> Tensor:
-    """A tensor as the argument that it stands for is: a leaf, or with a graph behind it."""
+    """Returns a tensor that is like the argument it represents: a leaf, or with a graph."""
     inside.requires_grad_(argument.requires_grad)
     if argument.is_leaf or torch.is_inference_mode_enabled():
         return inside
@@ -48,7 +48,7 @@ def entered(inside: Tensor, argument: Tensor) -> Tensor:
 
 
 def sequence() -> int:
-    """The number of the next node of PyTorch's graph that this thread makes."""
+    """Returns the sequence number of the next autograd node that this thread creates."""
     with torch.inference_mode(False), torch.enable_grad():
         node = torch.empty(0, requires_grad=True).view(0).grad_fn
     assert node is not None
@@ -69,19 +69,19 @@ class Histories:
         self._entries: dict[int, Tensor] = {}
 
     def is_older(self, tensor: Tensor) -> bool:
-        """Returns True if a tensor that is no leaf was computed before the trace."""
+        """Returns True if a non-leaf tensor was computed before the trace."""
         node = node_of(tensor)
         return node is not None and node._sequence_nr() < self._started
 
     def know(self, tensor: Tensor) -> None:
-        """Take note of a tensor from outside."""
+        """Record a tensor from outside."""
         if has_graph(tensor):
             self.border.add(tensor)
         elif is_leaf(tensor):
             self._leaves[id(tensor)] = tensor
 
     def know_arguments(self, stand_ins: Iterable[Any]) -> None:
-        """Take note of what stands for the arguments."""
+        """Record the tensors that represent the arguments."""
         for index, tensor in enumerate(stand_ins):
             if isinstance(tensor, Tensor) and tensor.device.type == "jax":
                 self.know(tensor)
@@ -89,7 +89,7 @@ class Histories:
                     self._entries[index] = tensor
 
     def check_operator(self, func: Any, args: Any, kwargs: Any) -> None:
-        """An operator is about to run.
+        """Check an operator that is about to run.
 
         Raises:
             TraceError: it gives a tensor a history that a program could not give it.
@@ -101,14 +101,14 @@ class Histories:
             for tensor in written(func, args, kwargs):
                 if isinstance(tensor, Tensor) and not self._is_free(tensor):
                     raise unrepeatable(
-                        f"a tensor of shape {tuple(tensor.shape)} from outside calque.jit, "
-                        "which is a view or has a graph of its own, is written with gradients",
+                        f"a tensor of shape {tuple(tensor.shape)} from outside calque.jit, which "
+                        "is a view or has an autograd graph, is written to with gradients",
                         "which the compiled program could not repeat",
                         "Pass it as an argument, or write it under torch.no_grad().",
                     )
 
     def _is_free(self, tensor: Tensor) -> bool:
-        """Returns True if a tensor, if it is from outside, may get another history."""
+        """Returns True if a tensor's history may change, should it be from outside."""
         if id(tensor) in self._leaves:
             return not tensor._is_view()
         if tensor._is_view() and tensor not in self.border:
@@ -117,30 +117,31 @@ class Histories:
         return tensor not in self.border or any(tensor is one for one in self._entries.values())
 
     def changed(self) -> list[Tensor]:
-        """The tensors from outside that have another history now."""
+        """Returns the tensors from outside whose history has changed."""
         entries = self._entries.values()
         edges = [(t, get_gradient_edge(t)[:2], self.border.edge(t)[:2]) for t in entries]
         return self._changed() + [t for t, now, before in edges if now != before]
 
     def _changed(self) -> list[Tensor]:
-        """The leaves from outside that are none now."""
+        """Returns the leaves from outside that are no longer leaves."""
         leaves = self._leaves.values()
         return [t for t in leaves if not t._is_view() and t.grad_fn is not None]
 
     def forget(self, keys: Iterable[int]) -> None:
-        """Let go of leaves, by id."""
+        """Release leaves, by id."""
         for key in keys:
             self._leaves.pop(key, None)
 
     def restore(self) -> None:
-        """Take back what the trace did to tensors that others hold."""
+        """Undo what the trace did to tensors that others hold."""
         for tensor in self._changed():
             tensor.detach_()
 
     def passed(
         self, leaves: list[Any], is_known: Callable[[Tensor], bool]
     ) -> list[tuple[int, Tensor, bool]]:
-        """Returns what backwards inside the function bring to arguments that were computed outside.
+        """Returns the gradients that backward passes inside the function compute for arguments with
+        a graph from outside.
 
         Returns:
             The index of the argument, the gradient, and whether the graph is to be kept.
@@ -158,7 +159,7 @@ class Histories:
             ):
                 raise TraceError(
                     f"backward() inside calque.jit reaches argument {index}, which was computed "
-                    "outside from tensors that the function uses, too: detach it, or compute it "
+                    "outside from tensors that the function also uses: detach it, or compute it "
                     "inside"
                 )
             with torch.no_grad():
@@ -172,9 +173,7 @@ class Histories:
 
 @contextmanager
 def without_saved_hooks() -> Iterator[None]:
-    """Inside this context, hooks for saved tensors are those that are set within: a trace saves no
-    values.
-    """
+    """A context manager without outer hooks for saved tensors, because a trace saves no values."""
     hooks = []
     while (found := torch_c.autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(found)
@@ -187,7 +186,9 @@ def without_saved_hooks() -> Iterator[None]:
 
 
 def _is_kept(node: Any) -> bool:
-    """Returns True if a node has what it saved: whether all backwards through it kept the graph."""
+    """Returns True if a node still has its saved tensors: all backward passes through it kept the
+    graph.
+    """
     try:
         node.saved_tensors  # noqa: B018
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Watch the CPU tensors of a traced function, and remember the tensors it uses.
+"""Watches the CPU tensors of a traced function, and records the tensors it uses.
 
 A CPU tensor made in the trace is a constant; one from outside that goes to the device is an input;
 one from outside that Python code computes with becomes a guard on its value; one from outside
@@ -62,7 +62,7 @@ class Witness(DispatchMode):
 
     @classmethod
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
-        """A witness of a part of a trace, for which it sees what the one around would have seen."""
+        """Returns a witness for a part of a trace, which reports to this one."""
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
         return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
@@ -91,12 +91,12 @@ class Witness(DispatchMode):
         result = foreign.run(func, args, kwargs)
         if func in _SETS and args[0].device.type == "cpu":
             if _memory(args[0]) not in self.lifting.host_memory:
-                self._look_at(args[0], "The function takes the memory of a CPU tensor")
+                self._look_at(args[0], "The function accesses the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
         return result
 
     def see(self, tensor: torch.Tensor) -> None:
-        """A tensor of the device is read or written, by no operator."""
+        """Record that a tensor on the device is read or written without an operator."""
         self._see(tensor, [])
 
     def _see(self, tensor: torch.Tensor, outside: list[torch.Tensor]) -> bool:
@@ -132,7 +132,7 @@ class Witness(DispatchMode):
             self._look_at(tensor, f"{func} computes on the CPU with a tensor")
 
     def read(self, tensor: torch.Tensor) -> None:
-        """A CPU tensor is read as Python values, by no operator."""
+        """Record that a CPU tensor is read as Python values, without an operator."""
         if id(tensor) not in self.lifting.host_born:
             self._look_at(tensor, "The function reads the values of a CPU tensor")
 
@@ -157,7 +157,7 @@ class Witness(DispatchMode):
             self._origins[id(tensor)] = user_origin()
 
     def values(self) -> list[tuple[torch.Tensor, torch.Tensor]]:
-        """The CPU tensors that were looked at, each with the values that it had then.
+        """Returns the CPU tensors that were read, each with its values at that time.
 
         Raises:
             TraceError: one was written to, by no operator.
@@ -166,9 +166,9 @@ class Witness(DispatchMode):
             if not has_same_bits(tensor, value):
                 place = f"{self._origins[key]}: " if self._origins[key] else ""
                 raise TraceError(
-                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read "
-                    "here and written to by no operator, through NumPy perhaps, which the compiled "
-                    "program could not repeat.\n"
+                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read here "
+                    "and written to without an operator (through NumPy, for instance), which "
+                    "the compiled program could not repeat.\n"
                     "Move the tensor to device 'jax', or return the value and write it outside."
                 )
         return list(self.looked_at.values())
@@ -195,7 +195,7 @@ class Witness(DispatchMode):
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """What tensors over the same memory have in common."""
+    """Returns an identifier of a tensor's memory."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata
@@ -216,7 +216,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Run an operator that must leave its tensor's geometry as it is."""
+    """Run an operator that must not change its tensor's geometry."""
     tensor = args[0]
     before = view_of(tensor)
     func(*args, **kwargs)
@@ -224,10 +224,10 @@ def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         after = tuple(tensor.shape)
         set_geometry(tensor, before)
         raise unrepeatable(
-            f"{func} gives a tensor {_spoken(tensor)} from outside another geometry, of shape "
+            f"{func} changes the geometry of a tensor {_spoken(tensor)} from outside to shape "
             f"{after},",
             "which the compiled program could not repeat",
-            "Use a view of it instead (`x.t()` for `x.t_()`), or change it before the call.",
+            "Use a view instead (`x.t()` for `x.t_()`), or change the tensor before the call.",
         )
     return tensor
 
@@ -243,7 +243,7 @@ def _takes_traced_number(args: Any, kwargs: Any) -> bool:
 
 
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """The arguments of an operator that takes a number of the program, moved to the device.
+    """Returns the arguments of an operator that takes a number of the program, moved to the device.
 
     A kernel of the CPU would compute with the number, which has no value yet.
 
@@ -256,9 +256,9 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             if number.places:
                 number.watch.give_up(number)
         raise unrepeatable(
-            f"{func} computes on the CPU with a number of a param group",
+            f"{func} computes on the CPU with a number from a param group",
             "inside calque.jit, where the number is an input of the program and has no value",
-            "Make the tensor on the device, with device='jax'.",
+            "Create the tensor with device='jax'.",
         )
 
     def move(x: Any) -> Any:
@@ -268,7 +268,7 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
 
 
 def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
-    """The arguments that an operator writes to."""
+    """Returns the arguments that an operator writes to."""
     if not func._schema.is_mutable:
         return []
     found = []

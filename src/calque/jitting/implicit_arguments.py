@@ -1,5 +1,5 @@
-"""Arguments that nobody passes: tensors that a function reads at a place, where each call may
-find another one (a hidden state that it rebinds, a gradient that others make).
+"""Implicit arguments: tensors that a function looks up and that may differ in each call (a hidden
+state that it rebinds, a gradient that is computed elsewhere).
 """
 
 from typing import Any, Protocol
@@ -14,13 +14,15 @@ from calque.state.rows import Row
 
 
 class Implicit(Protocol):
-    """A source of leaves behind those of a call."""
+    """A source of leaves in addition to those of a call."""
 
     def expect(self, leaves: list[Any]) -> None:
-        """Take the leaves of the trace as the form that later ones must have."""
+        """Use the leaves of the trace as the form that later ones must have."""
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        """The leaves, given those of the call; None if they are not of the form of the trace."""
+        """Returns the leaves, given those of the call; None if their form differs from the
+        trace.
+        """
 
     def why(self) -> str:
         """Returns what is expected."""
@@ -28,7 +30,7 @@ class Implicit(Protocol):
 
 
 class HeldIn:
-    """The tensors in a place that the function rebinds."""
+    """The tensors in a variable that the function rebinds."""
 
     def __init__(self, place: Rebound) -> None:
         self.holder: Row = place.holder
@@ -45,7 +47,7 @@ class HeldIn:
         return found[0] if [form(leaf) for leaf in found[0]] == self.keys else None
 
     def why(self) -> str:
-        return f"{self.holder.name(self.key)} holds other shapes, dtypes or values than it did"
+        return f"{self.holder.name(self.key)} has other shapes, dtypes or values than before"
 
 
 class GradientOf:
@@ -68,11 +70,11 @@ class GradientOf:
         return [gradient]
 
     def why(self) -> str:
-        return "a gradient has another shape, dtype or stride than it had"
+        return "a gradient has another shape, dtype or stride than before"
 
 
 def is_hooked(leaf: Any) -> bool:
-    """Returns True if gradients of a leaf of PyTorch's graph call somebody's function."""
+    """Returns True if a leaf of the autograd graph has hooks."""
     return (
         isinstance(leaf, torch.Tensor)
         and leaf.requires_grad
@@ -82,7 +84,7 @@ def is_hooked(leaf: Any) -> bool:
 
 
 def form(leaf: Any) -> Any:
-    """The key of a leaf, and of a tensor how it lies in its storage."""
+    """Returns the key of a leaf, with a tensor's geometry in its storage."""
     key = signature.key_of(leaf)
     if not trees.is_tensor(leaf):
         return key

@@ -1,4 +1,4 @@
-"""How the user's program would name the tensors that were lifted, for reports."""
+"""Names for lifted tensors in terms of the user's program, for reports."""
 
 import torch
 from torch.optim import Optimizer
@@ -12,7 +12,8 @@ from calque.program.trees import is_tensor
 def names_by_cell(
     reach: Reach, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
 ) -> dict[Cell, str]:
-    """A name for the cell of each tensor that was reached, of its gradient and optimizer state.
+    """Returns a name for the cell of each tensor that was reached, of its gradient and optimizer
+    state.
 
     Args:
         reach: what the function reaches.

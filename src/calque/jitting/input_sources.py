@@ -1,4 +1,6 @@
-"""Where each call of a program finds its inputs and puts what it writes: state, or an argument."""
+"""Finds where each call of a program gets its inputs and writes its outputs: state, or an
+argument.
+"""
 
 from collections.abc import Iterable
 from typing import Any
@@ -42,7 +44,7 @@ class SourceFinder:
         self._own_hosts = own_hosts
 
     def find(self, one: Input, cells: dict[Cell, str], tensors: dict[int, str]) -> None:
-        """Give an input its source and name; the names of cells, and of tensors by id."""
+        """Find the source and name of an input, given names of cells, and of tensors by id."""
         source = one.source
         if isinstance(source, CellSource):
             one.name = cells.get(source.cell, "")
@@ -85,5 +87,5 @@ def sink_of(cell: Cell, arguments: Arguments, count: int) -> Sink:
 
 
 def state_of(inputs: Iterable[Input]) -> set[Cell]:
-    """The cells of the function's own state among the inputs."""
+    """Returns the cells of the function's own state among the inputs."""
     return {one.source.cell for one in inputs if isinstance(one.source, CellSource)}

@@ -1,4 +1,4 @@
-"""A function that runs as one XLA program: which program serves a call, and when it is traced."""
+"""A function that runs as one XLA program; chooses the program for a call, or traces one."""
 
 import copy
 import functools
@@ -55,7 +55,7 @@ _turn, _present = threads.turn, threads.present
 _functorch_level = torch_c.functorch.maybe_current_level
 _dispatch_modes = torch_c.len_torch_dispatch_stack
 _is_anomaly = torch.is_anomaly_enabled
-_TENSORS = "the function left tensors behind in its last call"
+_TENSORS = "the function kept tensors in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
 
@@ -111,7 +111,7 @@ class Jitted(Generic[P, R]):
             raise  # which adds no frame, unlike `raise error`
 
     def _shared(self, args: Any, kwargs: Any) -> Any:
-        """Serve a call where other threads may be on the device."""
+        """Handle a call when other threads may use the device."""
         fast = self._fast
         if fast is not None and not kwargs:
             try:
@@ -124,7 +124,7 @@ class Jitted(Generic[P, R]):
         return self._call(args, kwargs)
 
     def _call(self, args: Any, kwargs: Any) -> Any:
-        """Serve a call in general."""
+        """Handle a call in the general case."""
         leaves, spec = self._flatten(args, kwargs)
         given = args, kwargs
         while True:
@@ -155,7 +155,7 @@ class Jitted(Generic[P, R]):
         return trees.flatten_call(args, kwargs, self._ordered)
 
     def _restructure(self, signal: Restructure) -> None:
-        """Take arguments apart in another way; programs for single objects let go of these."""
+        """Change how arguments are flattened; programs for single objects release these."""
         with self._lock:
             self._objects.follow(signal)
             for key in [k for k in self.programs if signature.holds_any(k, signal.opened)]:
@@ -178,7 +178,7 @@ class Jitted(Generic[P, R]):
         return None
 
     def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
-        """The program, if a second trace gives the same one; else the second one."""
+        """Returns the program if a second trace gives the same one; else the second one."""
         with described_otherwise() as texts:
             exchanged = program.recording.exchanged
             again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
@@ -190,7 +190,7 @@ class Jitted(Generic[P, R]):
             return program
         again.compile_with(self._executables.of, lowered)
         self.programs[key].clear()
-        self.history.append("the function differs from call to call")
+        self.history.append("the function does something else in each call")
         return again
 
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> JittedProgram:
@@ -216,7 +216,7 @@ class Jitted(Generic[P, R]):
 
     @settles
     def _keep(self, key: Any, program: JittedProgram, reason: str) -> None:
-        """Take note of a trace, and keep its program if it may serve other calls."""
+        """Record a trace, and keep its program if other calls can use it."""
         self.history.append(reason)
         known = self.programs.setdefault(key, [])
         if program.single_use:
@@ -260,7 +260,7 @@ class Jitted(Generic[P, R]):
         return program, lowered
 
     def _forget(self, newest: Any) -> None:
-        """Drop a signature: one whose programs did not run since one was dropped, or the oldest."""
+        """Drop a signature: one whose programs have not run since the last drop, or the oldest."""
         calls = {k: sum(p.calls for p in programs) for k, programs in self.programs.items()}
         others = [k for k in self.programs if k != newest]
         idle = [k for k in others if calls[k] == self._calls.get(k, 0)]
@@ -276,7 +276,7 @@ class Jitted(Generic[P, R]):
             self._exchanged.learn(guard)
             return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
-            return "the function differs from call to call"
+            return "the function does something else in each call"
         if key in self.programs:
             return self._left_behind
         return signature.difference(self._last, key)
@@ -314,7 +314,7 @@ class Jitted(Generic[P, R]):
         return Jitted, (self._fn, self._settings)
 
     def __calque_state__(self) -> Any:
-        """Returns the function, as the state that `calque.state` looks through."""
+        """Returns the function, whose state `calque.state` searches."""
         return self._fn
 
     def __str__(self) -> str:
@@ -325,7 +325,7 @@ class Jitted(Generic[P, R]):
 
 
 def _is_inlined() -> bool:
-    """Returns True if a jitted function runs as a part of what is around it.
+    """Returns True if a jitted function is inlined into an enclosing trace.
 
     That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
     whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,

@@ -1,4 +1,4 @@
-"""The tensors from outside that a trace meets, and how each was before the function ran."""
+"""The tensors from outside that a trace meets, with their state before the function ran."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -17,7 +17,7 @@ _MODES = torch_c.DispatchKeySet(torch_c.DispatchKey.Python)
 
 
 class Before(NamedTuple):
-    """How a leaf was.
+    """The state of a leaf before the function ran.
 
     Attributes:
         gradient: its `.grad`.
@@ -33,7 +33,7 @@ class Before(NamedTuple):
 
 
 class KnownTensors:
-    """The leaves among them.
+    """The leaves among these tensors.
 
     Args:
         histories: knows the others, too.
@@ -66,11 +66,11 @@ class KnownTensors:
         self.tensors[id(tensor)] = tensor
 
     def gradients(self) -> dict[int, Tensor | None]:
-        """The gradients that were there, by the id of their tensor."""
+        """Returns the gradients that existed before, by the id of their tensor."""
         return {key: before.gradient for key, before in self.before.items()}
 
     def forget_aliases(self, outside: dict[int, Tensor]) -> None:
-        """Let go of tensors that were made in the trace over storages from outside.
+        """Release tensors that were created in the trace over storages from outside.
 
         No call finds them again: what they are told (a gradient, a flag) is lost with them, or
         part of what the function gives.
@@ -99,8 +99,8 @@ class KnownTensors:
             tensor, alias = self.tensors[key], self.before[key].alias
             if tensor.shape != alias.shape or tensor.dtype != alias.dtype:
                 raise TraceError(
-                    f"the data of a tensor of shape {tuple(alias.shape)} from outside is "
-                    f"replaced by data of shape {tuple(tensor.shape)} inside calque.jit"
+                    f"inside calque.jit, the data of a tensor of shape {tuple(alias.shape)} from "
+                    f"outside is replaced by data of shape {tuple(tensor.shape)}"
                 )
             tensor.data = alias
             write(tensor, value)
@@ -113,7 +113,7 @@ class KnownTensors:
         return flags
 
     def restore(self) -> None:
-        """Leave all as it was before the trace."""
+        """Restore the state before the trace."""
         for key, tensor in self.tensors.items():
             before = self.before[key]
             if cell_of(tensor) is not before.cell:

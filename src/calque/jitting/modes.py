@@ -1,4 +1,4 @@
-"""PyTorch's modes: they change what a function computes, and the function may change them."""
+"""PyTorch's modes, which affect what a function computes, and which it may change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ _MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
 
 
 def ambient() -> tuple[Any, ...]:
-    """The modes that a program is compiled for."""
+    """Returns the modes that a program is compiled for."""
     enabled = torch.is_autocast_enabled("jax")
     return (
         torch.is_grad_enabled(),
@@ -43,7 +43,7 @@ def ambient() -> tuple[Any, ...]:
 
 
 def _function_modes() -> tuple[Any, ...]:
-    """The modes of functions that are on, a default device for one."""
+    """Returns the active function modes, such as a default device."""
     return tuple(
         getattr(mode, "device", None) or (type(mode), id(mode))
         for mode in get_current_function_mode_stack()
@@ -51,7 +51,7 @@ def _function_modes() -> tuple[Any, ...]:
 
 
 def function_modes() -> list[Any]:
-    """The modes themselves."""
+    """Returns the modes themselves."""
     return list(get_current_function_mode_stack())
 
 
@@ -64,7 +64,7 @@ class Modes:
         self._dispatch = len(get_current_dispatch_mode_stack())
 
     def changed(self) -> dict[str, Any]:
-        """The modes that have changed; they are put back."""
+        """Returns the modes that have changed, and restores them."""
         found = {}
         for name, (read, write) in _MODES.items():
             now = read()
@@ -74,15 +74,15 @@ class Modes:
         return found
 
     def check_functions(self) -> None:
-        """Raise TraceError where the default device, or another such mode, was changed."""
+        """Raise TraceError if the default device, or another function mode, was changed."""
         if _function_modes() != self._functions:
             raise TraceError(
-                "the default device, or another mode of functions, is changed inside calque.jit "
-                "and left so.\nChange it outside, or in a `with` statement."
+                "the default device, or another function mode, is changed inside calque.jit and "
+                "not restored.\nChange it outside, or in a `with` statement."
             )
 
     def restore(self) -> None:
-        """Put back what was changed."""
+        """Restore the modes that were changed."""
         self.changed()
 
 

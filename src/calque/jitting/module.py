@@ -1,4 +1,4 @@
-"""Jitted modules: what `calque.jit(module)` gives is an `nn.Module`, as of `torch.compile`."""
+"""Jitted modules: `calque.jit(module)` returns an `nn.Module`, like `torch.compile`."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -115,7 +115,7 @@ class JittedModule(Module):
         self._orig_mod.add_module(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:
-        """Take what the module saved without this one around it, too."""
+        """Also accept the state dict of the unwrapped module."""
         inner = f"{prefix}_orig_mod."
         names = [name for name in state_dict if name.startswith(prefix)]
         if not any(name.startswith(inner) for name in names):

@@ -1,4 +1,4 @@
-"""See each call of a module in a trace, without a hook: which hooks there are is state."""
+"""Observes calls of modules in a trace without a hook, because hooks are part of the state."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,7 +13,8 @@ Enter = Callable[[Module], Callable[[], object] | None]
 
 @contextmanager
 def watching_calls(enter: Enter) -> Iterator[None]:
-    """Inside this context, calls of modules are seen; not those of `module.compile()`d ones.
+    """A context manager that observes calls of modules, except those compiled by
+    `module.compile()`.
 
     Args:
         enter: is called before a module runs; gives what is to be called when it has ended, in

@@ -1,4 +1,4 @@
-"""Which numbers of optimizers are inputs of a program, and which are compared.
+"""Decides which numbers of optimizers are inputs of a program, and which are guarded.
 
 A learning rate is read from its group at each call. Where the traced function assigns it itself, or
 reads it outside of the optimizer's step, it is state as any other.
@@ -45,11 +45,11 @@ class Numbers:
         self._groups: set[Row] = set()
 
     def row_of(self, holder: Any) -> Row | None:
-        """The row of a dict."""
+        """Returns the row of a dict."""
         return self._snapshot.rows.get(id(holder))
 
     def lent(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
-        """The keys of a dict whose numbers are inputs; no row compares them.
+        """Returns the keys of a dict whose numbers are inputs; no row compares them.
 
         Args:
             optimizer: steps.
@@ -88,7 +88,7 @@ class Numbers:
         }
 
     def compare_read(self, told: bool) -> None:
-        """Numbers of optimizers that code reads by itself are compared, though they are inputs.
+        """Guard numbers that code reads outside the optimizer's step, although they are inputs.
 
         Args:
             told: whether an optimizer has told all of them.
@@ -103,7 +103,7 @@ class Numbers:
             row.ignored = set(row.ignored) - read
 
     def leave_out_idle(self, stepped: Collection[Optimizer], told: bool) -> None:
-        """Numbers of optimizers that do not step in the trace are no matter, if no code reads them.
+        """Ignore numbers of optimizers that do not step in the trace, if no code reads them.
 
         So it is in the calls of a training step that only accumulate gradients, between which a
         schedule changes the rate.
@@ -147,7 +147,7 @@ class Numbers:
         return [c for c, owner in ran if owner >= Owner.PACKAGE and c not in self.in_steps]
 
     def _own(self, optimizer: Optimizer, group: Group) -> set[str]:
-        """The keys of a param group whose numbers the function itself assigns.
+        """Returns the keys of a param group whose numbers the function itself assigns.
 
         Such a number is none that each call brings: it is compared, and assigned by each call. If
         a hook of a step of PyTorch's does, it computes it from the others, so that all are
@@ -180,13 +180,13 @@ def is_number(value: Any) -> bool:
 
 
 def is_pytorchs(optimizer: Optimizer) -> bool:
-    """Returns True if an optimizer steps as one of PyTorch's own does."""
+    """Returns True if an optimizer's step is one of PyTorch's own."""
     return type(optimizer).step.__module__.startswith("torch.")
 
 
 @functools.lru_cache(maxsize=16384)
 def asks_for_types(code: CodeType) -> bool:
-    """Returns True if code may ask for the type of a number.
+    """Returns True if code may check the type of a number.
 
     A number that is lent has another, which nobody sees who asks `type(step) is int`.
 
@@ -211,7 +211,7 @@ _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()
 
 
 def learn(optimizer: Optimizer, keys: Collection[str]) -> None:
-    """A step of an optimizer has assigned numbers: such are lent from now on."""
+    """Note that an optimizer's step assigns numbers, which become inputs from now on."""
     _learned.setdefault(type(optimizer), set()).update(keys)
 
 
@@ -221,7 +221,7 @@ def _assigned_by(optimizer: Optimizer) -> Collection[str]:
 
 @functools.lru_cache(maxsize=256)
 def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
-    """The keys by which an optimizer's step may assign items.
+    """Returns the keys by which an optimizer's step may assign items.
 
     PyTorch's own optimizers assign no numbers of their groups.
     """
@@ -232,7 +232,7 @@ def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
-    """An optimizer's step, and the methods and functions of its package that it names."""
+    """Returns an optimizer's step, and the methods and functions of its package that it names."""
     if kind.step.__module__.startswith("torch."):
         return ()
     root = kind.step.__module__.partition(".")[0]

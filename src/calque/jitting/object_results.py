@@ -1,4 +1,4 @@
-"""Objects in the result of a traced function that are no containers JAX or PyTorch knows.
+"""Objects in the result of a traced function that are not registered containers.
 
 A cache of keys and values, say: an object of the user's or a library's, made in the trace, that
 holds tensors. Its tensors become results of the program, and the object a shell of which each call
@@ -24,7 +24,7 @@ _UNCOPIED = (Module, Optimizer)
 
 
 class _Place:
-    """Where a tensor goes."""
+    """The position of a tensor."""
 
     __slots__ = ("index",)
 
@@ -33,7 +33,7 @@ class _Place:
 
 
 class _Shared:
-    """A list, dict or set without tensors that is held elsewhere, too: it is not copied."""
+    """A list, dict or set without tensors that is also held elsewhere, and so is not copied."""
 
     __slots__ = ("value",)
 
@@ -48,7 +48,7 @@ class Shells:
         self.rows: list[tuple[int, Any]] = []
 
     def closed(self, results: list[Any]) -> list[Any]:
-        """The leaves of a call's result, given those of the opened one."""
+        """Returns the leaves of a call's result, given those of the opened one."""
         given = iter(results)
         leaves: list[Any] = []
         for count, shell in self.rows:
@@ -94,9 +94,7 @@ def _is_held_by(value: Any, leaves: list[Any]) -> bool:
 
 
 def _others(value: Any, leaves: list[Any]) -> bool:
-    """Returns True if something else than the list, and calls that are running, refers to an
-    object.
-    """
+    """Returns True if anything other than the list and running calls refers to an object."""
     holders = gc.get_referrers(value)
     return any(h is not leaves and not isinstance(h, types.FrameType) for h in holders)
 
@@ -117,7 +115,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
-    """The tensors in an object, and what is given, by id; none if it must not be copied."""
+    """Returns the tensors in an object, by id; none if it must not be copied."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
     rest = [(value, _DEPTH)]
@@ -139,7 +137,8 @@ def _rebuilt(
     plain: Callable[[Any, Collection[Any]], Any],
     parts: Collection[int] = (),
 ) -> Any:
-    """A copy of an object, and of all on the way to its tensors (or places), which are swapped.
+    """Returns a copy of an object and of its parts down to its tensors (or places), which are
+    swapped.
 
     What has none is what `plain` makes of it, and of the copies that were made so far.
     """
@@ -192,9 +191,7 @@ def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
 
 
 def _reaches(value: Any, depth: int, parts: Collection[int] = ()) -> bool:
-    """Returns True if an object holds a tensor or a place, or is to be looked at again in each
-    copy.
-    """
+    """Returns True if an object holds a tensor or a place, or has to be searched in each copy."""
     seen: set[int] = set()
     rest = [(value, depth)]
     while rest:

@@ -1,4 +1,4 @@
-"""Plain objects that a function is given: which of their classes it takes apart.
+"""Plain objects among the arguments of a function, and the classes that are flattened.
 
 The first object of a class is compared as an object, for it may be one that lasts, such as a
 configuration. When a call brings another one in its place, objects of that class are taken apart
@@ -19,7 +19,7 @@ _ANEW = frozenset((set, *CALLED))
 
 
 class Objects:
-    """How one jitted function takes objects apart.
+    """How one jitted function flattens objects.
 
     Attributes:
         opened: the classes whose objects are taken apart.
@@ -31,7 +31,7 @@ class Objects:
         self._touched: frozenset[type] = frozenset()
 
     def follow(self, signal: Restructure) -> None:
-        """Do as a signal says."""
+        """Follow a signal of a trace."""
         self._closed |= signal.closed
         self._touched |= signal.touched
         self.opened = (self.opened | signal.opened) - self._closed
@@ -72,7 +72,7 @@ class Objects:
 
 
 class Distinct:
-    """Tells objects of the arguments from those of the state.
+    """Distinguishes objects among the arguments from those of the state.
 
     Args:
         opened: the classes whose objects are taken apart.
@@ -85,7 +85,9 @@ class Distinct:
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
     def shared(self, given: Any) -> set[type]:
-        """The classes of the objects among a call's (args, kwargs) that are the state's, too."""
+        """Returns the classes of objects among a call's (args, kwargs) that also belong to the
+        state.
+        """
         known, found = self._known, set()
         for one, kind in objects_in(given, self._opened):
             held = known.get(id(one))
@@ -95,7 +97,7 @@ class Distinct:
 
 
 def _reference(value: Any) -> Any:
-    """Returns a function that gives an object, without keeping it alive where possible."""
+    """Returns a function that returns an object, without keeping it alive if possible."""
     try:
         return weakref.ref(value)
     except TypeError:

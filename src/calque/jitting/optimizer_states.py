@@ -8,14 +8,14 @@ from torch.optim import Optimizer
 
 
 def states_of(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
-    """Returns each parameter and its state; what else an optimizer keeps there is its own."""
+    """Returns each parameter and its state, without other entries of an optimizer's `state`."""
     for parameter, state in list(optimizer.state.items()):
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
             yield parameter, state
 
 
 def counts_of(optimizer: Optimizer) -> Iterator[tuple[dict[Any, Any], Any, torch.Tensor]]:
-    """Returns tensors of one element that are on the CPU, where the parameters are not.
+    """Returns tensors with one element that are on the CPU, while the parameters are not.
 
     They are in the state of a parameter, in that of the optimizer, or in a param group where it is
     none of the hyper-parameters.

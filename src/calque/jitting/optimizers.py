@@ -1,4 +1,4 @@
-"""Make torch's own optimizers traceable: state that exists, steps on the device, live numbers.
+"""Makes optimizers traceable: creates their state, moves step counts to the device, traces numbers.
 
 An optimizer as it comes makes its state in its first step, counts steps on the CPU, and computes
 with Python floats that schedulers change. While a function is traced, and only around
@@ -82,7 +82,7 @@ class OptimizerLending:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Act around every optimizer step of this trace."""
+        """A context manager that acts on every optimizer step of this trace."""
         handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -109,7 +109,7 @@ class OptimizerLending:
             raise _changed(type(changed[0]).__name__, changed[1], running)
 
     def give_up_in_step(self) -> None:
-        """An error was raised: in a step, it may be for the numbers that were lent.
+        """Handle an error: in a step, traced numbers may be the cause.
 
         Raises:
             NotLent: numbers were.
@@ -119,7 +119,7 @@ class OptimizerLending:
             raise NotLent(places)
 
     def rollback(self) -> None:
-        """Undo what a failed trace left in the optimizers: state made, step counts moved."""
+        """Undo what a failed trace did to optimizers: created state, moved step counts."""
         for state, key in reversed(self._created):
             state.pop(key, None)
         for container, key, value in reversed(self._moved):
@@ -165,7 +165,7 @@ class OptimizerLending:
             self._give_back()
 
     def _create_state(self, optimizer: Optimizer) -> None:
-        """Run the optimizer's own lazy initialisation, outside of the program."""
+        """Run the optimizer's lazy initialization, outside the program."""
         known = {p: set(s) for p, s in states_of(optimizer)}
         with self.lifting.suspended(), torch.no_grad():
             for group in optimizer.param_groups:
@@ -181,7 +181,7 @@ class OptimizerLending:
                 self._created.extend((state, key) for key in state if key not in known[parameter])
 
     def _move_steps(self, optimizer: Optimizer) -> None:
-        """Counts that an eager step left on the CPU move beside the parameters."""
+        """Move step counts that an eager step left on the CPU to the parameters' device."""
         for holder, key, value in counts_of(optimizer):
             with self.lifting.suspended():
                 holder[key] = value.to("jax")
@@ -266,7 +266,7 @@ def _foreach_narrowed(*counts: Array) -> list[Array]:
 
 
 def _give_counts(widened: list[tuple[Any, torch.Tensor]]) -> None:
-    """Write step counts back that were lent in another dtype."""
+    """Write back step counts that were traced in another dtype."""
     counts = [state["step"] for state, _ in widened]
     if any(not is_tensor(c) or c.ndim or c.dtype != torch.float64 for c in counts):
         for count, (_, step) in zip(counts, widened, strict=True):
@@ -281,7 +281,7 @@ def _give_counts(widened: list[tuple[Any, torch.Tensor]]) -> None:
 
 
 def _check_device(optimizer: Optimizer) -> None:
-    """Raise TraceError where an optimizer is to step parameters that are left on the CPU."""
+    """Raise TraceError if an optimizer would step parameters that are on the CPU."""
     for group in optimizer.param_groups:
         for parameter in group["params"]:
             if parameter.device.type == "cpu" and parameter.grad is not None:
@@ -291,7 +291,7 @@ def _check_device(optimizer: Optimizer) -> None:
                     "CPU",
                     "inside calque.jit, whose program runs on the jax device",
                     f'Move the model before the call, `model.to("jax")`, and its inputs; {name} '
-                    "then has the moved parameters.",
+                    "then steps the moved parameters.",
                 )
 
 
@@ -301,19 +301,19 @@ def _changed(name: str, key: str, running: Running) -> TraceError:
     how = "by scheduler.step()" if place else "after the optimizer's step"
     return TraceError(
         f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit {how}, "
-        "which one program cannot repeat.\nDo that outside of the jitted function, after the "
-        "call: the program reads the numbers of the param groups at each call."
+        "which one program cannot repeat.\nChange it outside the jitted function, after the "
+        "call: the program reads the param groups at each call."
     )
 
 
 def _wait(optimizer: Optimizer) -> None:
-    """Keep a thread that saves an optimizer waiting while another one has lent it numbers."""
+    """Make a thread that saves an optimizer wait while another thread traces its numbers."""
     if active.trace is None:
         wait_for_traces()
 
 
 def _settings(group: Group, lent: Collection[Place]) -> Group:
-    """The part of a param group that a program is compiled for."""
+    """Returns the part of a param group that a program is compiled for."""
     return {
         key: value
         for key, value in group.items()
@@ -328,7 +328,7 @@ _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
 def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Group]:
-    """The settings of each param group that a program is compiled for.
+    """Returns the settings of each param group that a program is compiled for.
 
     Args:
         optimizer: has them.
@@ -338,7 +338,7 @@ def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Grou
 
 
 def _steps_within_itself(optimizer: Optimizer) -> bool:
-    """Returns True if a step of a class calls that of its base, which has hooks of its own."""
+    """Returns True if the step of a class calls its base's step, which has its own hooks."""
     count, frame = 0, sys._getframe(2)
     while frame is not None and count < 2:
         count += frame.f_code is HOOKED_STEP and frame.f_locals.get("self") is optimizer
@@ -358,7 +358,7 @@ def _run_init_group(optimizer: Any, group: Group) -> None:
 
 
 def _momentum_buffers(optimizer: Optimizer, group: Group) -> None:
-    """SGD's buffers as zeros, where that gives the same first step (no dampening)."""
+    """Create SGD's buffers as zeros, if that gives the same first step (no dampening)."""
     if group["momentum"] == 0 or group["dampening"] != 0:
         return
     for parameter in group["params"]:

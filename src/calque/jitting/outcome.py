@@ -53,7 +53,7 @@ class Outcome:
         self._positions: dict[int, int] = {}
 
     def body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
-        """Run the function, and describe what it leaves; gives the outputs of the program."""
+        """Run the function, and describe its effects; returns the outputs of the program."""
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)
         # In a list, because a call holds its arguments where PyTorch evaluates frames.
@@ -88,7 +88,7 @@ class Outcome:
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
 
     def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
-        """The function's result."""
+        """Returns the function's result."""
         trace = self._trace
         with noting_refusals() as refusals:
             try:
@@ -117,9 +117,7 @@ class Outcome:
                 refusals.clear()  # their tracebacks hold this frame
 
     def _described(self, returned: list[Any]) -> Describer:
-        """Describe the result, which is taken from a list, and what else has changed, which is put
-        back.
-        """
+        """Describe the result, which is taken from a list, and other changes, which are undone."""
         result = returned.pop()
         trace, recording = self._trace, self._recording
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
@@ -191,13 +189,13 @@ class Outcome:
             state.check_backward(ran)
 
     def _outputs(self, outputs: list[Array]) -> list[Array]:
-        """The outputs of the forward, and those of the backward behind them."""
+        """Returns the outputs of the forward pass, followed by those of the backward pass."""
         backward = self._recording.backward
         self._recording.n_outputs = len(outputs)
         return outputs + (backward.gradients if backward else [])
 
     def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
-        """The gradients of a path, which are all that the program is to give."""
+        """Returns the gradients of a path, which are the program's only outputs."""
         recording = self._recording
         tensors = [carrier.tensor for carrier in describer.carriers.found]
         derived = derive(self._trace.lifting, tensors, around, self._trace.path)
@@ -212,7 +210,7 @@ class Outcome:
         return self._outputs([read(gradient) for gradient in derived.gradients])
 
     def _placing(self, describer: Describer) -> Callable[[Edge], Description | None]:
-        """Returns where each call finds a tensor with gradients; None if it is of the call."""
+        """Returns where each call finds a tensor with gradients; None if the call creates it."""
         tensors = self._trace.histories.border.tensors
 
         def place(edge: Edge) -> Description | None:
@@ -231,7 +229,7 @@ class Outcome:
         return is_tensor(tensor) and self._trace.lifting.is_fresh(cell_of(tensor))
 
     def _reached(self) -> dict[int, torch.Tensor]:
-        """All tensors that the function reaches by itself, by id."""
+        """Returns all tensors that the function can reach, by id."""
         return self._trace.reach.tensors | self._trace.state.snapshot.tensors
 
     def _outside(self) -> dict[int, torch.Tensor]:
@@ -269,7 +267,7 @@ class Outcome:
 
 
 def _check_numbers(watch: Watch) -> None:
-    """Numbers that were lent to optimizers may not outlive the trace.
+    """Refuse traced numbers of optimizers that outlive the trace.
 
     Raises:
         NotLent: one of them does.
@@ -283,7 +281,7 @@ def _check_numbers(watch: Watch) -> None:
 
 
 def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:
-    """The cells made in the trace that outlive it, and which output each is."""
+    """Returns the cells created in the trace that outlive it, with the index of their output."""
     if any(ref() is not None for ref in made):
         collect_new()
     alive = [cell for ref in made if (cell := ref()) is not None]

@@ -1,4 +1,4 @@
-"""Run a compiled program: gather its inputs, donate what it may, write its outputs back."""
+"""Runs a compiled program: gathers its inputs, donates buffers, writes outputs back."""
 
 import operator
 from collections.abc import Callable, Collection
@@ -143,14 +143,16 @@ class JittedProgram(Program[Call]):
         return FoundPlacementGuard(find, lay, count)
 
     def lower(self) -> Any:
-        """The program as `jax.stages.Lowered`."""
+        """Returns the program as `jax.stages.Lowered`."""
         with x64():
             forward = self._forward if self.whole is None else untransposed(self._forward)
             forward = shortened(forward, self._scan_layers, calls=self.whole is None)
             return self.lowered(forward, self.turned)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
-        """Take the executable that `compiler` gives for the lowered program and XLA's options."""
+        """Compile the program with `compiler`, which takes the lowered program and XLA's
+        options.
+        """
         with x64():
             self.run_by(compiler(lowered, self._options))
 
@@ -179,7 +181,7 @@ class JittedProgram(Program[Call]):
     # Guards ---------------------------------------------------------------------------------------
 
     def fast_call(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
-        """Serves calls like this one in fewer steps; None if that cannot be.
+        """Returns a faster function for calls like this one; None if there is none.
 
         Args:
             args, kwargs: of a call that the program serves.
@@ -194,11 +196,13 @@ class JittedProgram(Program[Call]):
 
     @property
     def state_written(self) -> Collection[Cell]:
-        """The cells of the state, no argument's, if it writes to any."""
+        """The cells of the state (not of arguments), if the program writes to any."""
         return self._state if self.n_written else ()
 
     def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
-        """The first guard that does not hold for a call's leaves and (args, kwargs), or None."""
+        """Returns the first guard that does not hold for a call's leaves and (args, kwargs), or
+        None.
+        """
         self.checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
@@ -245,15 +249,15 @@ class JittedProgram(Program[Call]):
         return self.finish(call, outputs)
 
     def reads(self, call: Call) -> list[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that the inputs come from."""
         return self._gathering.cells(call[0])
 
     def changes(self, call: Call) -> list[Cell]:
-        """The cells that the call changes."""
+        """Returns the cells that the call changes."""
         return self._changing.cells(call[0])
 
     def check(self, call: Call) -> None:
-        """Raise `Stale` where the program does not serve the call any more."""
+        """Raise `Stale` if the program can no longer serve the call."""
         if turns.past.changes == self.checked:
             return
         leaves = call[0]
@@ -265,7 +269,7 @@ class JittedProgram(Program[Call]):
             raise turns.Stale
 
     def look(self, call: Call, outputs: list[Array]) -> None:
-        """Raise what the checks of values say."""
+        """Raise the errors of failed value checks."""
         self.recording.checks.look(outputs, self.n_written)
 
     def failed(self, error: RuntimeError) -> BaseException:
@@ -273,11 +277,11 @@ class JittedProgram(Program[Call]):
         return super().failed(error) if self.assumed is None else self.assumed.failed(error)
 
     def targets(self, call: Call) -> list[Cell]:
-        """The cells that the outputs belong into."""
+        """Returns the cells that the outputs are written to."""
         return targets(self.sinks, call[0])
 
     def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
-        """Assign what the function assigns.
+        """Make the function's assignments.
 
         Returns:
             The leaves of its result; and the gradients that are to be passed on, with their tensors
@@ -326,7 +330,7 @@ class JittedProgram(Program[Call]):
         return results, [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
 
     def _rebind(self, made: Outputs) -> None:
-        """Give places other tensors; all are made before the first is given."""
+        """Rebind tensors; all are created before the first is assigned."""
         assigned = [
             (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
             for place, descriptions in self.recording.rebound
@@ -335,7 +339,7 @@ class JittedProgram(Program[Call]):
             place.holder.put(place.key, value)
 
     def _carry(self, call: Call, made: Outputs, residuals: list[Array]) -> None:
-        """Give the tensors of a call their graph."""
+        """Attach the autograd graph to the tensors of a call."""
         recording, (leaves, _, _, kept) = self.recording, call
         assert self.carrying is not None
         origin = None

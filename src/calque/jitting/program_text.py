@@ -1,4 +1,4 @@
-"""Compare the texts of two lowered programs, whatever their inner functions are called.
+"""Compares the texts of two lowered programs, regardless of the names of inner functions.
 
 JAX numbers functions of one name, and lowers a function twice that it has traced twice: the same
 program has another text after its caches were cleared. So a call is compared by what it calls.
@@ -31,7 +31,9 @@ class ProgramText:
         self._known: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
-        """The lines of a function, where each function that it calls is named by its content."""
+        """Returns the lines of a function, with each function that it calls named by its
+        content.
+        """
         if name not in self._known:
             self._known[name] = [_NAME.sub(self._content, line) for line in self._own(name)]
         return self._known[name]
@@ -48,12 +50,12 @@ class ProgramText:
         return f"@{_NUMBER.sub('', name)}#{digest}"
 
     def called(self, name: str, line: int) -> list[str]:
-        """The functions that a line of a function names."""
+        """Returns the functions that a line of a function names."""
         return [one for one in _NAME.findall(self._own(name)[line]) if one in self._lines]
 
 
 def difference(before: str, now: str) -> tuple[str, str] | None:
-    """The first lines in which two programs differ; None if they are the same program."""
+    """Returns the first lines in which two programs differ; None if they are the same program."""
     if before == now:
         return None
     one, other = ProgramText(before), ProgramText(now)

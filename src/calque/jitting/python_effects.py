@@ -44,7 +44,7 @@ _CALLED = (FunctionType, MethodType, functools.partial)
 
 @dataclass(frozen=True)
 class Rebound:
-    """A place that the function gave a new tensor, or a container of tensors.
+    """A place to which the function assigned a new tensor, or a container of tensors.
 
     Attributes:
         holder, key: the place.
@@ -98,7 +98,7 @@ class PythonState:
     def expect_arguments(
         self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
     ) -> None:
-        """Take note of the containers among the arguments that the function is given.
+        """Record the containers among the function's arguments.
 
         Args:
             args, kwargs: the arguments.
@@ -154,37 +154,35 @@ class PythonState:
             self._expect(item, (*steps, key), inside)
 
     def _is_rebuilt(self, value: Any) -> bool:
-        """Returns True if an object stands for one of the call's whose class is known as a
-        container.
-        """
+        """Returns True if an object represents an argument whose class is a known container."""
         is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
         if is_leaf or isinstance(value, type):
             return False
         return hasattr(value, "__dict__") or bool(slots_of(type(value)))
 
     def keys_changed(self, rebound: Iterable[Rebound]) -> set[tuple[int, Any]]:
-        """What the function changes: the id of a row and a key, or None for all of them."""
+        """Returns what the function changes: the id of a row and a key, or None for all keys."""
         found = {(id(place.holder), place.key) for place in rebound}
         for change, _ in self._changes:
             found.update((id(change.row), key) for key in ([None] if change.whole else change.keys))
         return found
 
     def restore(self) -> None:
-        """Put everything back.
+        """Restore everything.
 
         Raises:
-            TraceError: something cannot be put back.
+            TraceError: something cannot be restored.
         """
         left = self.snapshot.restore()
         if left:
             row = left[0]
             raise TraceError(
-                f"{row.path} has moved on while the function was traced, in a trace that was given "
-                "up.\nTake from it outside of the jitted function, and pass what it gives."
+                f"{row.path} was advanced while the function was traced, in a trace that "
+                "failed.\nAdvance it outside the jitted function, and pass the items."
             )
 
     def look(self) -> set[int]:
-        """See what has changed; gives the ids of the containers and objects that are kept by it."""
+        """Find the changes; returns the ids of containers and objects that they keep."""
         self.snapshot.look_again()
         self._changed = list(self.snapshot.changed())
         arguments = [(row, row.items()) for _, row in self._arguments]
@@ -197,7 +195,7 @@ class PythonState:
         return {key for key in self._holders if key not in known and key not in self.given}
 
     def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
-        """Take note of every change; all that can be is undone, and tensors are given back.
+        """Record every change, undo those that can be undone, and return the tensors.
 
         Args:
             returned: the ids of what is kept that the function returns, too.
@@ -223,7 +221,7 @@ class PythonState:
         return rebound
 
     def check_backward(self, count: int) -> None:
-        """Nothing may change in the backward of what has left the function: that runs later.
+        """Refuse changes of state in the backward pass of results, which runs later.
 
         Args:
             count: how many pieces of code had run before it.
@@ -240,9 +238,9 @@ class PythonState:
                 code = next((c for c in files if not c.co_filename.startswith("<")), None)
                 place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
                 raise TraceError(
-                    f"{place}{row.name(changed[0])} is changed by the backward of a result, which "
-                    "runs outside of the compiled program.\nCall backward() in the jitted "
-                    "function, too."
+                    f"{place}{row.name(changed[0])} is changed by the backward pass of a result, "
+                    "which runs outside the compiled program.\nCall backward() in the jitted "
+                    "function as well."
                 )
 
     def _collect(
@@ -287,7 +285,9 @@ class PythonState:
             self._changes.append((Change(row, keys, False, path), values))
 
     def _count(self, row: Row, key: Any, by: int) -> None:
-        """A number changes: where code does not read it, by as much as it has in the trace."""
+        """Record a changed number; if code does not read it, each call changes it by the same
+        amount.
+        """
         known = any(one.owner is row.owner and name == key for one, name in self.counted)
         self.counted.add((row, key))
         if not known:  # in no other row of the same namespace
@@ -305,14 +305,14 @@ class PythonState:
         return trees.tensors_in(value)
 
     def _is_made_here(self, value: Any) -> bool:
-        """Returns True if a value is made of tensors, and each call makes it anew."""
+        """Returns True if a value consists of tensors and is created by each call."""
         known = self.snapshot.known
         if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
             return False
         return trees.tensors_in(value) is not None
 
     def _is_given(self, value: Any) -> bool:
-        """Returns True if a value is, or holds, a container that each call brings."""
+        """Returns True if a value is, or holds, a container from the call's arguments."""
         if not isinstance(value, dict | list | tuple):
             return False
         if id(value) in self.given:
@@ -320,7 +320,9 @@ class PythonState:
         return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Like `describe`, which tells how to make a tensor, also for containers of each call."""
+        """Like `describe`, which says how to create a tensor, but also for containers of each
+        call.
+        """
 
         def description(value: Any) -> Any:
             steps = self.given.get(id(value))
@@ -329,7 +331,7 @@ class PythonState:
         return description
 
     def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
-        """The changes that are no `Rebound`.
+        """Returns the changes other than `Rebound`s.
 
         Args:
             describe: tells how to make a tensor.
@@ -343,16 +345,20 @@ class PythonState:
         return Effects([change for change, _ in changes], template, self.numbers.computed)
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
-        """Returns how each call makes values anew; `describe` tells how to make a tensor."""
+        """Returns a template from which each call creates values; `describe` says how to create a
+        tensor.
+        """
         given = {key: Given(steps) for key, steps in self.given.items()}
         template = Template(values, self.snapshot.known, describe, given)
         refuse_kept(template.texts)
         for value in template.unmade:
-            self.unrepeatable.append(f"a {type(value).__name__} is kept, which cannot be made anew")
+            self.unrepeatable.append(
+                f"a {type(value).__name__} is stored, which cannot be created again in each call"
+            )
         return template
 
     def made(self, container: Any, key: Any) -> None:
-        """Something that was prepared for the trace stays: it counts as there before."""
+        """Mark something that was prepared for the trace as existing before it."""
         row = self.snapshot.rows.get(id(container))
         if row is not None and key in container:
             row.before[key] = container[key]

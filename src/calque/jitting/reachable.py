@@ -1,4 +1,4 @@
-"""The modules, optimizers and tensors that a function can reach by its names.
+"""Finds the modules, optimizers and tensors that a function can reach through its names.
 
 Found by looking, not by running: through arguments, closures, the globals its code names, bound
 methods, containers and the attributes of the user's own objects.
@@ -49,12 +49,12 @@ class Reach:
             self.add(root, "")
 
     def add(self, root: Any, path: str) -> None:
-        """Look at one more thing."""
+        """Search one more value."""
         self.visit(root, _DEPTH, path)
         self._look_into_objects()
 
     def visit(self, value: Any, depth: int, path: str) -> None:
-        """Look at a value, and at what it holds as far as `depth` steps."""
+        """Visit a value and its contents, up to `depth` levels."""
         if value is None or depth < 0 or isinstance(value, _OPAQUE) or id(value) in self._seen:
             return
         if len(self._keep) > _MOST:
@@ -150,7 +150,7 @@ class Reach:
         self.visit(value, depth - 1, path)
 
     def _look_into_objects(self) -> None:
-        """The attributes of plain objects whose names occur in code that was reached.
+        """Visit the attributes of plain objects whose names occur in reachable code.
 
         The others (a step counter of the training loop, say) are none of the function's business.
         """
@@ -193,7 +193,9 @@ def _is_users(kind: type) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """The names of globals and attributes in a function's code, and the words in its constants."""
+    """Returns the names of globals and attributes in a function's code, and the words in its
+    constants.
+    """
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

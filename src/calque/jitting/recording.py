@@ -1,4 +1,4 @@
-"""The findings of one trace of a function."""
+"""The results of one trace of a function."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ Target = Existing | Argument
 
 
 class Recording:
-    """The findings of one trace.
+    """The results of one trace.
 
     Attributes:
         jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values for `sinks`,

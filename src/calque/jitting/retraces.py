@@ -1,4 +1,4 @@
-"""Warnings of functions that are traced again and again: what differed, and what to do."""
+"""Warnings about functions that are traced repeatedly: what differed, and what to do."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -13,22 +13,24 @@ WARNED = (4, 16)
 ON_CPU = "values of CPU tensors"
 
 _NUMBER = (
-    'Pass the number as a tensor, `torch.tensor(value, device="jax")`: it is an input then, and '
+    'Pass the number as a tensor, `torch.tensor(value, device="jax")`: it is then an input, and '
     "one program serves all its values."
 )
 _SHAPE = (
     "Pad the tensor to a few sizes, or compile with torch.compile(fn, backend='calque', "
-    "dynamic=True, options={'buckets': 'pow2'}), which pads by itself."
+    "dynamic=True, options={'buckets': 'pow2'}), which pads automatically."
 )
 _OTHER = (
-    "Give the function the same kind of arguments at each call, and keep what changes in a tensor. "
+    "Pass the same kinds of arguments at each call, and keep what changes in a tensor. "
     "fn.explain() lists every trace and its reason."
 )
 _HOST = (
-    "computes with CPU tensors, whose values are compiled in: it is traced for each of them.\n"
+    "computes with CPU tensors, whose values are compiled into the program, so each new value "
+    "needs a new trace.\n"
     'Move the model and its inputs to the device: `model.to("jax")`, `x.to("jax")`. Lengths for '
-    "`pack_padded_sequence` have to stay on the CPU: leave the sequences padded and mask what the "
-    "layers give, `torch.arange(n) < lengths[:, None]`, and one program serves all lengths."
+    "`pack_padded_sequence` have to stay on the CPU: instead, leave the sequences padded and "
+    "mask the layers' outputs, `torch.arange(n) < lengths[:, None]`, so that one program serves "
+    "all lengths."
 )
 
 
@@ -55,7 +57,7 @@ def _is_tensors(key: Any) -> bool:
 
 
 class Retraces:
-    """Says once each that one jitted function has been traced so many times."""
+    """Warns once at each number of traces of a jitted function in `WARNED`."""
 
     def __init__(self, fn: Callable[..., Any]) -> None:
         self._fn = fn
@@ -63,11 +65,11 @@ class Retraces:
         self._remedy = _OTHER
 
     def compare(self, before: Any, now: Any) -> None:
-        """Take note of what differs between the signatures of two calls, before a trace."""
+        """Record what differs between the signatures of two calls, before a trace."""
         self._remedy = remedy(before, now)
 
     def traced(self, history: list[str], guarded: Iterable[str]) -> None:
-        """A trace has been made.
+        """Handle a finished trace.
 
         Args:
             history: why each was, this one too.
@@ -81,8 +83,8 @@ class Retraces:
             self._warn(_HOST)
         elif len(history) in WARNED and not self._said_host:
             self._warn(
-                f"was traced {len(history)} times, and each takes as long as a compilation; the "
-                f"last time because {history[-1]}.\n{remedy}"
+                f"was traced {len(history)} times, and each trace includes a compilation; the "
+                f"last one because {history[-1]}.\n{remedy}"
             )
 
     def _warn(self, text: str) -> None:

@@ -1,4 +1,4 @@
-"""The containers of a result: which are one object, and which were there before the call."""
+"""The containers in a result: which are the same object, and which existed before the call."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
@@ -19,7 +19,7 @@ def _is_container(value: Any) -> bool:
 
 
 class Nested(Made):
-    """A container that a result holds at several places.
+    """A container that occurs in a result several times.
 
     Args:
         leaves: the descriptions of what is in it.
@@ -75,7 +75,7 @@ class Containers:
         self._shared = frozenset(key for key, count in counts.items() if count > 1)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """The leaves of a result, and what puts them back."""
+        """Returns the leaves of a result, and what puts them back."""
         return trees.flatten(tree, self.has)
 
     def has(self, leaf: Any) -> bool:
@@ -84,7 +84,7 @@ class Containers:
         return any(key in ids for ids in (self._outside, self._given, self._kept, self._shared))
 
     def describe(self, leaf: Any, describer: Describer) -> Description:
-        """The description of a leaf."""
+        """Returns the description of a leaf."""
         if id(leaf) in self._given:
             return Given(self._given[id(leaf)])
         if id(leaf) in self._outside:

@@ -1,4 +1,4 @@
-"""The options of `calque.jit`: their names, types and defaults, and the check of what is passed."""
+"""The options of `calque.jit`: names, types, defaults and checks."""
 
 from dataclasses import dataclass, fields
 from typing import Any, TypedDict
@@ -36,21 +36,21 @@ class Settings:
         for option in fields(self):
             value = getattr(self, option.name)
             if option.type is bool and not isinstance(value, bool):
-                raise _wrong(option.name, "is True or False", value)
+                raise _wrong(option.name, "must be True or False", value)
         if self.specialize is not None and not isinstance(self.specialize, bool):
-            raise _wrong("specialize", "is None, True or False", self.specialize)
+            raise _wrong("specialize", "must be None, True or False", self.specialize)
         most = self.max_programs
         if isinstance(most, bool) or not isinstance(most, int):
-            raise _wrong("max_programs", "is a number of programs", most)
+            raise _wrong("max_programs", "must be a number of programs", most)
         if most < 1:
-            raise ValueError(f"at least one program has to be kept, not max_programs={most}")
+            raise ValueError(f"calque.jit(..., max_programs=) must be at least 1, not {most}")
 
 
 def check_function(fn: Any) -> None:
     """Raise a TypeError if `calque.jit` cannot take a function."""
     if not callable(fn):
         raise TypeError(
-            f"calque.jit takes a function, a method or a module, not {_shown(fn)}: write "
+            f"calque.jit expects a function, a method or a module, not {_shown(fn)}: write "
             "`calque.jit(fn)`, or `@calque.jit` above the function"
         )
 

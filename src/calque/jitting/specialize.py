@@ -1,4 +1,4 @@
-"""Jitted functions that need values of tensors: programs for those values that repeat.
+"""Jitted functions that need values of tensors: programs for values that repeat.
 
 A call whose values nobody has seen runs eagerly, and is watched. The next call of its signature is
 traced for the values seen; its program compares them each time. Where they differ, another program
@@ -30,7 +30,7 @@ _REMEMBERED = 8
 
 
 class Eager:
-    """Stands among the programs of a signature that runs eagerly from now on.
+    """Takes the place of programs for a signature that runs eagerly from now on.
 
     It serves calls whose modules are in the modes of training that they were in.
     """
@@ -45,15 +45,15 @@ class Eager:
         self.calls: int = 0
 
     def failing(self, leaves: list[Any], given: Any = None) -> Any:
-        """Itself, if it cannot serve a call."""
+        """Returns itself if it cannot serve a call."""
         return None if all(m.training is mode for m, mode in self._modes) else self
 
     def fast_call(self, args: Any, kwargs: Any, key: Any) -> None:
-        """None: every call is looked at."""
+        """Returns None, because every call has to be checked."""
 
     def why(self) -> str:
-        """Why a call is not served."""
-        return "modules went from training to evaluation, or back"
+        """Returns why a call is not served."""
+        return "modules switched between training and evaluation"
 
     def __call__(self, leaves: list[Any], given: Any = None) -> Any:
         """Run the function."""
@@ -84,13 +84,13 @@ class Signature:
         self._hits = 0
 
     def missed(self, programs: list[Any]) -> None:
-        """Take note of a call that no program could serve."""
+        """Record a call that no program could serve."""
         hits = sum(p.assumed.hits for p in programs if p.assumed is not None)
         self.debt = max(0, self.debt - max(0, hits - self._hits)) + 1
         self._hits = hits
 
     def remember(self, observation: Observation) -> None:
-        """Take note of the values of a call."""
+        """Record the values of a call."""
         self.observations.insert(0, observation)
         del self.observations[_REMEMBERED:]
 
@@ -119,7 +119,8 @@ class Specializing:
         self._signatures: dict[Any, Signature] = {}
 
     def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> JittedProgram:
-        """A program for a call that none serves, for the values last seen if it needs some.
+        """Returns a new program for a call that no program serves, for the last observed values if
+        it needs any.
 
         Raises:
             NeedsValue: it needs a value that nobody has seen.
@@ -159,7 +160,7 @@ class Specializing:
         return program
 
     def call(self, key: Any, leaves: list[Any], spec: Any, signal: Unforeseen, given: Any) -> Any:
-        """Serve a call that a program or a trace has given up."""
+        """Handle a call that a program or a trace could not serve."""
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()
         if isinstance(signal, NeverServed):
@@ -184,7 +185,7 @@ class Specializing:
         tried: set[int],
         given: Any,
     ) -> JittedProgram | None:
-        """Another program that may be right for a call; None if there is none."""
+        """Returns another program that may be right for a call; None if there is none."""
         programs = self._programs[key]
         for program in programs:
             possible = program.assumed is not None and program.assumed.allows(missed)
@@ -205,7 +206,7 @@ class Specializing:
         return None
 
     def _watched(self, key: Any, given: Any, known: Signature, signal: Unforeseen) -> Any:
-        logger.info("a call runs eagerly, to see values: %s", signal)
+        logger.info("a call runs eagerly, to observe values: %s", signal)
         observer = Observer()
         args, kwargs = given
         with observer.watching():
@@ -216,10 +217,10 @@ class Specializing:
     def _learn(
         self, key: Any, known: Signature, signal: Unforeseen, seen: Observation | None
     ) -> None:
-        """Take note of what an eager call has shown; see whether programs are worth their while."""
+        """Record what an eager call has shown; see whether programs are worth their while."""
         asked = signal.asked if isinstance(signal, Missed) else signal
         if seen is None:
-            self._give_up(key, f"it asks for too many values: {asked}")
+            self._give_up(key, f"it reads too many values: {asked}")
             return
         if isinstance(signal, Missed):
             known.missed(self._programs[key])
@@ -230,7 +231,7 @@ class Specializing:
         if known.debt >= _PATIENCE:
             self._give_up(key, f"most calls have another value: {asked}")
         elif known.unmet >= _MOST_UNMET:
-            self._give_up(key, f"it asks for other values where it is traced: {asked}")
+            self._give_up(key, f"it reads other values while it is traced: {asked}")
 
     def _give_up(self, key: Any, why: str) -> Eager:
         self._signatures.pop(key, None)
@@ -241,9 +242,9 @@ class Specializing:
         name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
         line = user_origin()
         warnings.warn_explicit(
-            f"{name} runs eagerly from now on where its arguments are like these: {why}\n"
-            "Do that step outside of the jitted function, or let the values repeat (pad to one "
-            "size). calque.jit(..., specialize=False) raises an error there instead.",
+            f"{name} runs eagerly from now on for arguments like these: {why}\nDo that step "
+            "outside the jitted function, or make the values repeat (pad to one size). "
+            "calque.jit(..., specialize=False) raises an error there instead.",
             EagerWarning,
             line.file if line else "<unknown>",
             line.line if line else 0,

@@ -1,4 +1,4 @@
-"""Arguments that are objects of the function's own state, too: the list that it appends to, say.
+"""Arguments that also belong to the function's own state, such as a list that it appends to.
 
 What a program does to one of the two it does to that one only, and what it knows of one it does not
 know of the other. So a program that was traced for arguments apart from the state serves no others;
@@ -23,7 +23,8 @@ Steps = tuple[Any, ...]
 
 
 class Overlap(Exception):
-    """Containers among the arguments are part of the state: the trace is to be given them.
+    """Signals that containers among the arguments belong to the state, and have to be passed to the
+    trace.
 
     Args:
         places: the keys that lead to them from (args, kwargs).
@@ -34,7 +35,7 @@ class Overlap(Exception):
 
 
 class Joined(Exception):
-    """Arguments lie in memory that the state has, too: the trace is to be made again so.
+    """Signals that arguments share memory with the state, so that tracing has to be repeated.
 
     Args:
         cells: of the memory.
@@ -45,7 +46,7 @@ class Joined(Exception):
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """The lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
+    """Yields the lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
     if isinstance(given, dict):
         if len(steps) > 1:
             yield steps, given
@@ -62,14 +63,16 @@ def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
 
 
 def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
-    """The containers of a call that the function reaches by itself, too."""
+    """Returns the containers of a call that the function also reaches in another way."""
     if given is None:
         return {}
     return {steps: one for steps, one in containers(given) if id(one) in rows}
 
 
 def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
-    """A tree like a call's (args, kwargs), with the call's own containers at some places."""
+    """Returns a tree like a call's (args, kwargs), with the call's own containers in some
+    positions.
+    """
     if steps in places:
         return given
     if type(tree) is tuple:
@@ -84,7 +87,7 @@ def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()
 
 
 class Apart:
-    """The guard that arguments are none of the state, but for tensors that were.
+    """Guards that arguments do not belong to the state, except for tensors that did before.
 
     Args:
         rows: of the state.
@@ -94,7 +97,7 @@ class Apart:
         distinct: tells objects among the arguments from those of the state; None for nothing.
     """
 
-    guarded = "arguments that are part of the state"
+    guarded = "arguments that belong to the state"
 
     def __init__(
         self,
@@ -117,7 +120,7 @@ class Apart:
         return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._tensors]
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Returns True if it is so for a call's leaves and (args, kwargs)."""
+        """Returns True if the guard holds for a call's leaves and (args, kwargs)."""
         if self._among(leaves) != self._shared:
             return False
         if given is not None and self._distinct is not None and self._distinct.shared(given):
@@ -128,7 +131,7 @@ class Apart:
 
     def why(self) -> str:
         """Returns what differs."""
-        return "an argument is an object of the function's own state, or is none any more"
+        return "an argument now is, or no longer is, an object of the function's own state"
 
 
 def apart_of(
@@ -139,7 +142,8 @@ def apart_of(
     own_containers: frozenset[Any],
     own_tensors: Mapping[int, torch.Tensor],
 ) -> Apart | None:
-    """The guard that tells arguments from the state, where the program depends on it; else None.
+    """Returns the guard that keeps arguments apart from the state, if the program depends on it;
+    else None.
 
     Args:
         state: what the trace has met.
@@ -167,7 +171,7 @@ def apart_of(
 
 
 def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | None:
-    """Returns a check that the objects taken apart are not the state's; None if none were."""
+    """Returns a check that flattened objects do not belong to the state; None if there are none."""
     if not isinstance(spec, Structure) or given is None:
         return None
     distinct = Distinct(spec.opened, snapshot.known)

@@ -1,4 +1,4 @@
-"""The state of an optimizer lies where the parameters lie, whatever it was made like."""
+"""Places the state of an optimizer like its parameters."""
 
 from typing import Any
 
@@ -13,7 +13,7 @@ from calque.jitting.optimizer_states import states_of
 
 
 def place_state(optimizer: Optimizer) -> None:
-    """Give state of its parameter's shape the parameter's placement, where it has none.
+    """Give state with its parameter's shape the parameter's placement, if it has none.
 
     Optimizers make state like a gradient, which has no placement of its own while a function is
     traced, or by its shape alone. Without this each device would hold the whole of it.

@@ -1,4 +1,4 @@
-"""The guards of a program, made from what its trace has met."""
+"""Creates the guards of a program from what its trace has met."""
 
 from collections.abc import Set
 from typing import Any
@@ -32,7 +32,7 @@ def guards_of_state(
     state: PythonState,
     optimizers: OptimizerGuard | None,
 ) -> list[Guard]:
-    """The guards of the state, cheapest first.
+    """Returns the guards of the state, cheapest first.
 
     Args:
         known: the leaves from outside.
@@ -73,7 +73,7 @@ def guards_of_calls(
     recording: Recording,
     pinned_hosts: list[tuple[int, torch.Tensor]],
 ) -> list[CallGuard]:
-    """The guards of arguments.
+    """Returns the guards of arguments.
 
     Args:
         leaves: of the trace.

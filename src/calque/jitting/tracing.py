@@ -1,4 +1,4 @@
-"""Trace a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
+"""Traces a function once: from a Python call to a jaxpr with its inputs, outputs and guards."""
 
 from collections.abc import Callable, Iterator, MutableMapping
 from contextlib import contextmanager
@@ -83,8 +83,8 @@ def record(
         except Overlap as error:
             if error.places <= own:
                 raise TraceError(
-                    "an argument is a container that the function also reaches by itself and "
-                    "changes, so its tensors cannot be distinguished from the function's own: "
+                    "an argument is a container that the function also reaches and changes in "
+                    "another way, so its tensors cannot be told apart from the function's own: "
                     "pass a copy"
                 ) from None
             own |= error.places
@@ -101,7 +101,7 @@ def record(
 
 
 class Unshaped(BaseException):
-    """Parameters have no shapes yet: a call that runs eagerly gives them theirs."""
+    """Signals that parameters have no shapes yet; an eager call initializes them."""
 
 
 def _traced(
@@ -150,7 +150,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
 def _given_up(
     trace: "Trace", error: BaseException, assumptions: Assumptions | None
 ) -> TraceError | None:
-    """Leave all as it was before a trace that has failed; gives what to raise in its place."""
+    """Restore the state before a failed trace; returns the error to raise instead."""
     refused = refusal(error, trace.modules)
     try:
         trace.rollback()
@@ -162,14 +162,14 @@ def _given_up(
 
 
 def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
-    """Returns True if an error is the program's and no other attempt will be made."""
+    """Returns True if an error belongs to the program and no other attempt will be made."""
     if owner_of_class(type(error)) is Owner.ENGINE:
         return False
     return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 
 
 class Trace:
-    """A trace while it runs; what is of use afterwards goes to its recording."""
+    """A running trace; what is needed afterwards goes into its recording."""
 
     def __init__(
         self,
@@ -237,14 +237,14 @@ class Trace:
     # The trace ------------------------------------------------------------------------------------
 
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
-        """The closed jaxpr of the function, and where its inputs come from."""
+        """Returns the closed jaxpr of the function, and where its inputs come from."""
         self.spec = spec
         args, kwargs = trees.unflatten(self.stand_ins, spec)
         if self.own_containers:
             args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
             if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):
                 raise Overlap(self.own_containers)
-            self.state.unrepeatable.append("an argument is part of the function's state")
+            self.state.unrepeatable.append("an argument belongs to the function's state")
         self.state.expect_arguments(args, kwargs, self.own_containers)
         lifted = lift(self.lifting, lambda: Outcome(self).body(fn, args, kwargs), self._watching())
         self.late: int = lifted.late
@@ -252,7 +252,7 @@ class Trace:
 
     @contextmanager
     def _watching(self) -> Iterator[None]:
-        """Inside this context, optimizers, modules and CPU tensors are seen."""
+        """A context manager that observes optimizers, modules and CPU tensors."""
         with (
             without_saved_hooks(),
             self.lending.installed(),
@@ -277,7 +277,7 @@ class Trace:
         return self.layers.enter(module)
 
     def _on_met(self, tensor: torch.Tensor) -> None:
-        """A tensor that code may change in ways that are no operators (`.grad = None`)."""
+        """Handle a tensor that code may change without an operator (`.grad = None`)."""
         made_here = is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
         if not made_here and id(tensor) not in self._given_ids:
             self._on_tensor(tensor)
@@ -300,7 +300,7 @@ class Trace:
 
     @settles
     def rollback(self) -> None:
-        """Leave everything as it was before the trace."""
+        """Restore the state before the trace."""
         self.histories.restore()
         self.known.restore()
         self.modes.restore()
@@ -313,7 +313,7 @@ class Trace:
     # Afterwards -----------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """Fill the recording; forget the tensors of this one call."""
+        """Fill the recording, and release the tensors of this call."""
         recording = self.recording
         for source, tensors in self.implicit.found:  # now that the tensors are as they were
             source.expect(tensors)
@@ -352,7 +352,7 @@ class Trace:
         )
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
-        """Tell the program's inputs from each other; gives the CPU tensors that are two things."""
+        """Distinguish the program's inputs; returns the CPU tensors with two roles."""
         met = {**self.own_tensors, **self.state.snapshot.tensors}
         own_hosts = [tensor for tensor in met.values() if tensor.device.type == "cpu"]
         finder = SourceFinder(self.leaves, self.arguments, own_hosts)
@@ -361,6 +361,6 @@ class Trace:
         return finder.pinned_hosts
 
     def forget(self) -> None:
-        """Hold nothing any more: parts of the trace refer to it, and would keep what it has met."""
+        """Release everything, because parts of the trace refer to it."""
         self.state.snapshot.forget()
         vars(self).clear()

@@ -1,4 +1,4 @@
-"""Checks that a function does the same at each call: a second trace, and streaks of traces.
+"""Checks that a function does the same in each call, by a second trace and by counting traces.
 
 A program is kept because the state that its function reads is what it was. That rests on seeing all
 of that state; the second trace is the net below: made at the second call, with nothing changed in
@@ -25,18 +25,18 @@ _STREAK = 6
 _PATIENCE = 8
 """At how many calls a second trace may be put off."""
 _REMEDY = (
-    "Such a call takes as long as a trace. Do that step outside of the jitted function and pass "
-    "what it gives, or keep the number in a tensor."
+    "Each call takes as long as a trace. Do that step outside the jitted function and pass its "
+    "result, or keep the number in a tensor."
 )
 _OBJECTS = (
-    "Such a call takes as long as a trace, as a program is made for each object. Pass a dict of "
-    "what it holds, or register its class with `torch.utils._pytree.register_pytree_node` or "
+    "Each call takes as long as a trace, because a program is made for each object. Pass a dict "
+    "of its contents, or register its class with `torch.utils._pytree.register_pytree_node` or "
     "`jax.tree_util.register_dataclass`."
 )
 
 
 def takes_keywords(fn: Any) -> bool:
-    """Returns True if a function has `**kwargs`, and so sees their order."""
+    """Returns True if a function has `**kwargs`, and so can see their order."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -45,7 +45,7 @@ def takes_keywords(fn: Any) -> bool:
 
 
 class Fingerprint:
-    """The findings of a trace, in a form in which two can be compared."""
+    """The results of a trace, in a form in which two can be compared."""
 
     def __init__(self, program: JittedProgram, lowered: Any, leaves: list[Any]) -> None:
         self._layouts = list(map(form, filter(is_tensor, leaves)))
@@ -57,20 +57,22 @@ class Fingerprint:
         ]
 
     def fits(self, leaves: list[Any]) -> bool:
-        """Returns True if arguments lie in their storages as they did: else inputs are others,
-        rightly.
+        """Returns True if arguments have the same positions in their storages; otherwise inputs
+        differ for a reason.
         """
         return self._layouts == list(map(form, filter(is_tensor, leaves)))
 
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first difference; None if there is none."""
         if not same_value(tuple(self._constants), tuple(other._constants)):
-            return f"it returns {tuple(self._constants)}, and then {tuple(other._constants)}"
+            return (
+                f"it returns {tuple(self._constants)} at first, and then {tuple(other._constants)}"
+            )
         found = program_text.difference(self._text, other._text)
         if found is None:
             return None
         before, now = map(_short, found)
-        return f"`{before}` in the first trace is `{now}` in the second"
+        return f"`{before}` in the first trace becomes `{now}` in the second"
 
 
 def _short(line: str) -> str:
@@ -79,7 +81,7 @@ def _short(line: str) -> str:
 
 
 class Repeating:
-    """Counts whether the traces of one jitted function repeat.
+    """Tracks whether the traces of a jitted function repeat.
 
     Attributes:
         differing: signatures whose calls differ in a way that no guard sees: they are traced each
@@ -97,7 +99,7 @@ class Repeating:
     def made(
         self, key: Any, program: JittedProgram, lowered: Any, leaves: list[Any], reason: str
     ) -> None:
-        """A program was traced for a call's leaves, because of `reason`."""
+        """Record that a program was traced for a call's leaves, because of `reason`."""
         if self._verify and program.assumed is None and not program.single_use:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
@@ -118,11 +120,13 @@ class Repeating:
 
     @property
     def tells(self) -> bool:
-        """Returns True if it is told here that the function is traced at each call, now or soon."""
+        """Returns True if this class warns, now or soon, that the function is traced at each
+        call.
+        """
         return self._warned or self._streak[1] > 1
 
     def is_due(self, program: JittedProgram, leaves: list[Any]) -> bool:
-        """Returns True if a program is to be compared with a second trace at this call."""
+        """Returns True if a program has to be compared with a second trace in this call."""
         first = self._unverified.get(id(program))
         if first is None or program.calls > _PATIENCE:
             program.unverified = False
@@ -130,16 +134,16 @@ class Repeating:
         return first.fits(leaves)
 
     def served(self) -> None:
-        """A program has served another call."""
+        """Record that a program has served another call."""
         self._streak = (None, 0)
 
     def differs(self, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
-        """Returns True if a second trace has given another program."""
+        """Returns True if a second trace gave another program."""
         first = self._unverified.get(id(program))
         return first is not None and first.difference(Fingerprint(again, lowered, [])) is not None
 
     def compare(self, key: Any, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
-        """Returns True if a second trace has given the same program, or may not be compared."""
+        """Returns True if a second trace gave the same program, or cannot be compared."""
         if again.recording.survivors and len(present) > 1:
             # Another thread may hold what it has read of the state while that was traced.
             return True
@@ -156,7 +160,7 @@ class Repeating:
         return False
 
     def warn(self, why: str, remedy: str = _REMEDY) -> None:
-        """Say once that the function is traced at each call."""
+        """Warn once that the function is traced at each call."""
         if self._warned:
             return
         self._warned = True

@@ -1,4 +1,4 @@
-"""Programs of several processes: started together, joined by JAX, ended together."""
+"""Programs of several processes, which are started, connected and ended together."""
 
 from calque.launching.joining import join
 from calque_cli.starting import Job, start

@@ -1,4 +1,4 @@
-"""A process becomes one of several that compute together."""
+"""Joins a process to others that compute together."""
 
 import os
 import socket
@@ -56,7 +56,7 @@ def _join_by_environment() -> None:
 
 
 def _coordinator() -> str:
-    """The address at which the first process listens.
+    """Returns the address at which the first process listens.
 
     `calque launch` says it. torchrun itself listens at the port of the environment; there the first
     process writes another down for the rest.

@@ -1,4 +1,4 @@
-"""What processes of a program tell each other besides tensors: decisions, names of files."""
+"""Communication between the processes of a program besides tensors: decisions, file names."""
 
 import pickle
 from typing import TypeVar
@@ -11,7 +11,7 @@ T = TypeVar("T")
 
 
 def of_all(value: np.ndarray) -> np.ndarray:
-    """What each process has, in the order of their numbers.
+    """Returns the values of all processes, in their order.
 
     Args:
         value: an array of the same shape and dtype in each, which calls this.
@@ -24,7 +24,7 @@ def of_all(value: np.ndarray) -> np.ndarray:
 
 
 def broadcast(value: T, source: int = 0) -> T:
-    """What one process has, in each.
+    """Returns the value of one process, in all processes.
 
     Args:
         value: an object that can be pickled.
@@ -39,6 +39,6 @@ def broadcast(value: T, source: int = 0) -> T:
 
 
 def barrier(name: str) -> None:
-    """Wait until all processes have come here."""
+    """Wait until all processes have reached this point."""
     if jax.process_count() > 1:
         sync_global_devices(name)

@@ -1,4 +1,4 @@
-"""Stretches of equations that do the same with other variables.
+"""Sequences of equations that do the same with different variables.
 
 They are alike if their equations are the same, one by one, and take from each other what they take
 from each other in every stretch. What they take from elsewhere may differ, and so may literals.
@@ -21,7 +21,7 @@ Place = tuple[int, int]
 
 @dataclass(frozen=True)
 class Alike:
-    """Some stretches that are alike.
+    """A group of equivalent sequences.
 
     Attributes:
         stretches: the equations of each.
@@ -37,7 +37,9 @@ class Alike:
     literals: list[Place]
 
     def results(self, index: int) -> list[Any]:
-        """The variables of one stretch that something else takes, of this one or of another."""
+        """Returns the variables that are used outside their sequence, as positions in one
+        sequence.
+        """
         own = self.stretches[index]
         return [own[place].outvars[number] for place, number in self.made]
 
@@ -47,7 +49,7 @@ class Alike:
         return [shared(stretch) for stretch in self.stretches]
 
     def _named(self) -> list[Any]:
-        """The first stretch's equations, with name scopes that hold for every stretch."""
+        """Returns the first sequence's equations, with name scopes that fit all sequences."""
         depths = list(map(len, self.scopes))
         return [
             renamed(
@@ -58,7 +60,7 @@ class Alike:
         ]
 
     def body(self, jaxpr: Any) -> ClosedJaxpr:
-        """Returns the work of each stretch as a jaxpr from what it is given to what it makes.
+        """Returns the work of each sequence as a jaxpr from its inputs to its results.
 
         Args:
             jaxpr: the one that they are part of.
@@ -89,7 +91,7 @@ class Alike:
 
 
 def key_of(equation: Any) -> Hashable | None:
-    """Returns a key for what an equation does to any operands; None if it is like no other."""
+    """Returns a key of what an equation does, apart from its operands; None if it is unique."""
     if equation.effects:
         return None
     primitive = equation.primitive
@@ -107,7 +109,7 @@ def key_of(equation: Any) -> Hashable | None:
 
 
 class _Content:
-    """The content of an inner jaxpr: equal for two that do the same.
+    """The content of an inner jaxpr; equal for equivalent ones.
 
     JAX's caches decide whether a function that is called twice is one jaxpr or two. What a program
     repeats, and so its text, must not depend on them.
@@ -152,7 +154,7 @@ _contents: weakref.WeakKeyDictionary[ClosedJaxpr, _Content] = weakref.WeakKeyDic
 
 
 def _by_content(value: Any) -> Any:
-    """A parameter of an equation, jaxprs in it by what they do."""
+    """Returns a parameter of an equation, with jaxprs in it compared by content."""
     if type(value) is tuple:
         return tuple(map(_by_content, value))
     if not isinstance(value, ClosedJaxpr):
@@ -166,7 +168,7 @@ def _by_content(value: Any) -> Any:
 def alike(
     stretches: Sequence[Equations], is_needed: Callable[[int, Any], bool]
 ) -> Iterator[tuple[list[int], Alike]]:
-    """Groups stretches of the same equations that are alike, each group by their indexes.
+    """Groups equivalent sequences of equations; each group is a list of their indexes.
 
     Args:
         stretches: their equations are the same, one by one (see `key_of`).
@@ -192,7 +194,7 @@ def alike(
 
 @dataclass(frozen=True)
 class _Flow:
-    """The inputs of one stretch, and where they come from.
+    """The inputs of one sequence, and where they come from.
 
     Attributes:
         form: for each operand, the equation and the result it is, or the how manieth other variable

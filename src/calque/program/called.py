@@ -1,4 +1,4 @@
-"""Functions that a call brings, taken apart: their code, and the values that it closes over.
+"""Functions among a call's arguments, flattened to their code and the values it closes over.
 
 A lambda that is made anew at each step is other code to nobody: it is the tensors that it closes
 over that differ, and those are inputs of a program as any others.
@@ -31,7 +31,7 @@ class Same:
 
 
 def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
-    """What a function is, the names of its keywords, and the values that it holds.
+    """Returns a function's key, the names of its keywords, and the values that it holds.
 
     None if it is more than that: it has attributes of its own, or assigns what it closes over,
     which whoever made it would see.
@@ -61,7 +61,7 @@ def made_of(
     parts: Callable[[], list[Any]],
     made: list[Any],
 ) -> Any:
-    """Put back what `taken_apart` gave, of other values.
+    """Rebuild a function from `taken_apart` with other values.
 
     Args:
         kind: the class.

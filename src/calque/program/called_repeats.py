@@ -22,7 +22,7 @@ LAYER, COLUMN = "repeated_layer", "repeated_update"
 
 
 def called(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A jaxpr of the same results that calls what it repeats."""
+    """Returns an equivalent jaxpr that calls its repeated parts."""
     return _layers(_columns(closed))
 
 
@@ -68,7 +68,7 @@ def _called_columns(jaxpr: Any, region: Region, end: int) -> list[Any]:
 
 
 def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
-    """A call of what some stretches do in place of each of them.
+    """Replaces each of some sequences with a call of their shared work.
 
     Args:
         jaxpr: the one that they are part of.
@@ -88,7 +88,7 @@ def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
 
 
 def call_of(closed: ClosedJaxpr, name: str) -> Any:
-    """An equation that calls a jaxpr; its operands and results have to be put in."""
+    """Returns an equation that calls a jaxpr, without operands and results yet."""
     equation = _template(tuple(closed.in_avals), tuple(closed.out_avals))
     return equation.replace(params={**equation.params, "jaxpr": closed, "name": name})
 

@@ -1,4 +1,4 @@
-"""Keep images with their channels last through a whole program, on CPUs.
+"""Keeps images with their channels last throughout a program, on CPUs.
 
 XLA's convolutions for CPUs want the channels last, and PyTorch's have them second, so that every
 convolution turns its image to and fro. Here the turning back is postponed: what is elementwise, a
@@ -25,14 +25,14 @@ Order = tuple[int, ...]
 
 @dataclass(frozen=True)
 class Turned:
-    """A value whose axes are in another order: `array` is `transpose(value, order)`."""
+    """A value with reordered axes: `array` is `transpose(value, order)`."""
 
     array: Any
     order: Order
 
 
 def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -> ClosedJaxpr:
-    """A jaxpr of the same results in which images keep their channels last.
+    """Returns an equivalent jaxpr in which images keep their channels last.
 
     Args:
         closed: the program.
@@ -60,7 +60,7 @@ def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -
 
 
 def kernels(closed: ClosedJaxpr) -> dict[int, Order]:
-    """The inputs that are nothing but kernels of convolutions, and how these want them."""
+    """Returns the inputs that are used only as kernels of convolutions, and the order they need."""
     found: dict[int, Order] = {}
     others: set[int] = set()
     _find_kernels(closed.jaxpr, list(range(len(closed.jaxpr.invars))), found, others)
@@ -91,7 +91,7 @@ def _find_kernels(
 
 
 def _has_images(jaxpr: Any) -> bool:
-    """True if there are convolutions: attention turns arrays of four axes in the same ways."""
+    """True if there are convolutions; attention also transposes arrays with four axes."""
     return any(
         (equation.primitive.name == "conv_general_dilated" and _ndim_of(equation) > 3)
         or "convolution" in str(equation.params.get("name"))  # which may be a product
@@ -105,7 +105,7 @@ def _ndim_of(equation: Any) -> int:
 
 
 def _convolves(jaxpr: Any) -> bool:
-    """Returns True if there are images that a convolution, or a product in its place, turns."""
+    """Returns True if there are images that a convolution, or an equivalent product, transposes."""
     for equation in jaxpr.eqns:
         if equation.primitive.name == "conv_general_dilated":
             if _ndim_of(equation) > 3:
@@ -119,7 +119,7 @@ def _convolves(jaxpr: Any) -> bool:
 
 
 def _inner(equation: Any) -> Sequence[Any]:
-    """The jaxprs of a call; none for loops and other equations."""
+    """Returns the jaxprs of a call; none for loops and other equations."""
     if equation.primitive.name in _CALLS:
         return [getattr(one, "jaxpr", one) for one in jaxprs_in_params(equation.params)]
     return []
@@ -145,7 +145,7 @@ def _moves_channels(permutation: Sequence[int]) -> bool:
 
 
 def _turned(array: Any, order: Sequence[int]) -> Any:
-    """The value of which an array is the transposed one."""
+    """Returns the value whose transpose an array is."""
     return array if list(order) == sorted(order) else Turned(array, tuple(order))
 
 
@@ -156,7 +156,7 @@ def _plain(value: Any) -> Any:
 
 
 def _as(value: Any, order: Order) -> Any:
-    """The array of a value with its axes in an order."""
+    """Returns the array of a value with its axes in the given order."""
     if isinstance(value, Turned):
         if value.order == order:
             return value.array
@@ -166,7 +166,7 @@ def _as(value: Any, order: Order) -> Any:
 
 
 def _order(values: Sequence[Any]) -> Order:
-    """The order that an equation works in: of its largest turned operand."""
+    """Returns the axis order for an equation: that of its largest transposed operand."""
     turned = [v for v in values if isinstance(v, Turned)]
     return max(turned, key=lambda v: v.array.size).order
 
@@ -273,7 +273,7 @@ def _barrier(equation: Any, values: list[Any]) -> Sequence[Any]:
 
 
 def _permuted(*names: str) -> Callable[[Any, list[Any]], Sequence[Any]]:
-    """For equations whose parameters have an entry for each axis, or None."""
+    """Handles equations whose parameters have an entry for each axis, or None."""
 
     def rule(equation: Any, values: list[Any]) -> Sequence[Any]:
         order = _order(values)
@@ -305,7 +305,7 @@ def _broadcast(equation: Any, values: list[Any]) -> Sequence[Any]:
 
 
 def _along(name: str) -> Callable[[Any, list[Any]], Sequence[Any]]:
-    """For equations that work along one axis, or some, that a parameter names."""
+    """Handles equations that work along axes named by a parameter."""
 
     def rule(equation: Any, values: list[Any]) -> Sequence[Any]:
         order, axes = _order(values), equation.params[name]

@@ -22,7 +22,7 @@ _collections: list[int] = []
 
 @contextmanager
 def collecting_less() -> Iterator[None]:
-    """Inside this context, the collector runs rarely, unless it is off or waits as long already."""
+    """A context manager in which the garbage collector runs rarely."""
     global _waiting, _before, _raised, _collections
     with _lock:
         _waiting += 1
@@ -42,7 +42,9 @@ def collecting_less() -> Iterator[None]:
 
 @contextmanager
 def collecting_nothing_new() -> Iterator[None]:
-    """As `collecting_less`; what is made inside will stay, and is not looked at at the end."""
+    """Like `collecting_less`, for objects that will stay alive and need no collection at the
+    end.
+    """
     with collecting_less():
         yield
         if gc.get_freeze_count() == 0:  # else what the user has frozen would be looked at again
@@ -51,7 +53,7 @@ def collecting_nothing_new() -> Iterator[None]:
 
 
 def collect_new() -> None:
-    """Collect what has become garbage of the objects made inside `collecting_less`.
+    """Collect garbage among the objects created inside `collecting_less`.
 
     They are in the youngest generation, and a collection makes what survives it a generation older:
     so this looks at no generation that has none of them. The oldest has all that PyTorch and JAX

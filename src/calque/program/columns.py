@@ -1,4 +1,4 @@
-"""Operators on lists of tensors, as one small program for each tensor.
+"""Splits operators on lists of tensors into a small program for each tensor.
 
 PyTorch's optimizers call an operator on a list of all parameters, then the next one. What they do
 with one parameter is the same for all parameters of one shape. So the operators are taken apart,
@@ -23,7 +23,7 @@ def is_of_lists(equation: Any) -> bool:
 
 
 class Region:
-    """Equations from an operator on lists on, as columns that have nothing to do with each other.
+    """Equations following an operator on lists, as independent columns.
 
     Attributes:
         before: those that need nothing of the columns.
@@ -36,7 +36,7 @@ class Region:
         self._equations: list[tuple[Any, int]] = []
 
     def takes(self, equation: Any) -> bool:
-        """Add an equation; False if it brings columns together, and so is not of this region."""
+        """Add an equation; returns False if it combines columns, and so ends the region."""
         if equation.effects:
             return False
         if not is_of_lists(equation):
@@ -56,7 +56,7 @@ class Region:
         return True
 
     def _touched(self, equation: Any) -> set[int]:
-        """The columns whose results an equation takes."""
+        """Returns the columns whose results an equation takes."""
         known = self._column_of
         given = [known[v] for v in equation.invars if not isinstance(v, Literal) and v in known]
         return {self._root(column) for column in given}
@@ -68,7 +68,7 @@ class Region:
         return column
 
     def _add(self, equation: Any, touched: set[int]) -> None:
-        """Add an equation to the columns whose results it takes, which are one from now on."""
+        """Add an equation to the columns whose results it takes, and merge these."""
         if touched:
             own = touched.pop()
             for other in touched:
@@ -81,7 +81,7 @@ class Region:
             self._column_of[variable] = own
 
     def columns(self) -> list[list[Any]]:
-        """The equations of each column."""
+        """Returns the equations of each column."""
         found: dict[int, list[Any]] = {}
         for equation, column in self._equations:
             found.setdefault(self._root(column), []).append(equation)
@@ -91,7 +91,7 @@ class Region:
 def columns_alike(
     columns: Sequence[list[Any]], outside: set[Any]
 ) -> Iterator[tuple[list[int], Alike]]:
-    """The columns that are alike, each group by their indexes.
+    """Yields groups of equivalent columns, as lists of their indexes.
 
     Args:
         columns: of a region.
@@ -110,7 +110,7 @@ def columns_alike(
 
 
 def _parts(equation: Any) -> list[Any]:
-    """The equations of an operator's inner jaxpr, with its operands and results as theirs."""
+    """Returns the equations of an operator's inner jaxpr, with its operands and results inlined."""
     inner, parts = equation.params["jaxpr"].jaxpr, []
     names: dict[Any, Any] = dict(zip(inner.invars, equation.invars, strict=True))
     for own, outer in zip(inner.outvars, equation.outvars, strict=True):
@@ -125,7 +125,7 @@ def _parts(equation: Any) -> list[Any]:
 
 
 def can_be_taken_apart(equation: Any) -> bool:
-    """Returns True if all results of an operator are made by equations of its own, each by one."""
+    """Returns True if each result of an operator comes from a separate equation of its own."""
     closed = equation.params["jaxpr"]
     made = {v for e in closed.jaxpr.eqns for v in e.outvars}
     results = closed.jaxpr.outvars
@@ -135,7 +135,7 @@ def can_be_taken_apart(equation: Any) -> bool:
 
 
 def regions(equations: Sequence[Any]) -> Iterator[tuple[int, int, Region]]:
-    """The regions of some equations, as (start, end, region)."""
+    """Yields the regions of some equations, as (start, end, region)."""
     index = 0
     while index < len(equations):
         if not is_of_lists(equations[index]) or not can_be_taken_apart(equations[index]):

@@ -1,4 +1,4 @@
-"""Let code that a trace runs leave out its branches on values.
+"""Makes code in a trace skip its branches on values.
 
 `torch.compiler.is_compiling()` is true, by which PyTorch's own code and libraries decide, as they
 do under `torch.compile`; and `torch.distributions` does not look whether the values of its
@@ -37,7 +37,7 @@ _before = (False, True)
 
 @contextmanager
 def announced_as_compiling() -> Iterator[None]:
-    """`torch.compiler.is_compiling()` returns True inside this context (see the module)."""
+    """A context manager in which `torch.compiler.is_compiling()` returns True."""
     global _running, _before
     with _while_dynamo_rests():
         with _lock:
@@ -64,7 +64,7 @@ def announced_as_compiling() -> Iterator[None]:
 
 
 def others_compile() -> bool:
-    """Returns True if somebody else compiles in this thread: dynamo, or `torch.export`.
+    """Returns True if dynamo or `torch.export` is compiling in this thread.
 
     They set the flag for all threads, and so it does not say which one.
     """
@@ -80,11 +80,11 @@ def others_compile() -> bool:
 
 
 def _while_dynamo_rests() -> AbstractContextManager[Any]:
-    """Dynamo's own lock, which a thread may take again."""
+    """Holds dynamo's reentrant lock."""
     dynamo = sys.modules.get("torch._dynamo.convert_frame")
     return getattr(dynamo, "compile_lock", None) or nullcontext()
 
 
 def told_to_compile(told: bool) -> None:
-    """Change, within `announced_as_compiling`, what code is told that asks."""
+    """Change, within `announced_as_compiling`, the answer of `is_compiling()`."""
     torch_internals.compiler._is_compiling_flag = told

@@ -1,4 +1,4 @@
-"""Options of XLA for compiling one program; nothing of the process is set."""
+"""XLA options for compiling one program, without changing the process."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _refused: set[str] = set()
 
 
 def options_of(jaxpr: Any, only_computes: bool) -> Options:
-    """The options for a program.
+    """Returns the options for a program.
 
     Args:
         jaxpr: the program.
@@ -29,7 +29,7 @@ def options_of(jaxpr: Any, only_computes: bool) -> Options:
 
 
 def compile_with(lowered: Any, options: Options) -> jax.stages.Compiled:
-    """The executable of a lowered program, with those of the options that this XLA knows."""
+    """Compiles a lowered program, with the options that this XLA supports."""
     known = {name: value for name, value in options.items() if name not in _refused}
     if not known:
         return lowered.compile()

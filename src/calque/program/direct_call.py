@@ -1,4 +1,4 @@
-"""Call a compiled program of `calque.jit` without JAX's own check of every argument.
+"""Calls a compiled program of `calque.jit` without JAX's own check of every argument.
 
 A program's guards have seen to the arguments already. With some hundred arrays of state JAX's check
 is a fifth of what a call costs the host.
@@ -55,7 +55,7 @@ class Bare(NamedTuple):
 def compile_checked(
     lowered: jax.stages.Lowered, options: Options | None = None
 ) -> jax.stages.Compiled:
-    """The executable of a lowered program; results are looked at first: XLA may die of their size.
+    """Compiles a lowered program, after checking its results' sizes, which could crash XLA.
 
     Args:
         lowered: the program.
@@ -70,7 +70,7 @@ def compile_checked(
 
 
 def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
-    """A compiled program, to be called with what is known to be right.
+    """Returns a compiled program for calls with valid arguments.
 
     JAX's own call is used where `calque.device.runtime.executable` has no other.
 
@@ -115,7 +115,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
 
 
 class _Placed:
-    """Numpy values of one argument as arrays on the device; the last one is kept."""
+    """Moves NumPy values of one argument to the device, and keeps the last one."""
 
     def __init__(self, compiled: Any, index: int) -> None:
         self._aval = compiled.in_avals[0][index]

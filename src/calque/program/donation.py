@@ -1,4 +1,4 @@
-"""Give a program the memory of the arrays that it replaces, where nobody else holds them."""
+"""Donates arrays that a program replaces, if nothing else refers to them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -14,14 +14,14 @@ PICKED_ALONE = _ALONE + 1  # and what was picked
 
 
 def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
-    """A function that takes these items out of a list."""
+    """Returns a function that takes these items out of a list."""
     return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
 
 
 def protect(
     arrays: list[Array], donated: Sequence[int], pick: Callable[..., tuple[Array, ...]]
 ) -> None:
-    """Replace those arguments that are to be donated, and that somebody else holds, by copies.
+    """Replace donated arguments that something else refers to with copies.
 
     A clone, a view's base or a user of `calque.to_jax` may stand on the same array.
 

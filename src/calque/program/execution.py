@@ -1,4 +1,4 @@
-"""Start an executable so that an error of it loses nothing.
+"""Starts an executable such that an error loses nothing.
 
 A program that was given the memory of its arguments has deleted them when it fails. So programs
 that may raise (`jaxprs.may_raise`) are given nothing, and their results are waited for. Of a want
@@ -63,13 +63,13 @@ class Execution:
 
     @property
     def bare(self) -> Bare | None:
-        """The executable itself, once no call has to be looked after; None until then."""
+        """The executable itself, once calls need no supervision; None until then."""
         if self._may_raise or not self._proven:
             return None
         return None if self._need.is_too_large else self._bare
 
     def started(self, arrays: list[Any]) -> tuple[Iterator[list[Array]], bool]:
-        """The program, ready to run.
+        """Returns the program, ready to run.
 
         Args:
             arrays: the arguments; nothing but this list and the cells may hold those donated.
@@ -97,7 +97,7 @@ class Execution:
             self._proven = True
 
     def _hold(self, arrays: list[Any]) -> Any:
-        """Have the program work on copies of what it is given."""
+        """Make the program work on copies of its arguments."""
         if (
             jax.default_backend() == "cpu" and not spread.exists
         ):  # XLA copies what is visible to others
@@ -110,5 +110,5 @@ class Execution:
 
 
 def told(error: RuntimeError) -> BaseException:
-    """An error of a program as what it stands for: what a callback raised, or a want of memory."""
+    """Returns the error that a program's error represents: that of a callback, or out of memory."""
     return callbacks.raised(error) or as_out_of_memory(error)

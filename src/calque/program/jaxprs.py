@@ -1,4 +1,4 @@
-"""Surgery on jaxprs: drop what the outputs do not need, cut a forward from its backward."""
+"""Transformations of jaxprs: removing dead code, splitting forward and backward."""
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ from calque.upstream.jax_internals import jaxprs_in_params
 
 
 def live(equations: list[Any], outputs: list[Any]) -> list[Any]:
-    """The equations that the outputs need, and those with effects."""
+    """Returns the equations that the outputs need, and those with effects."""
     wanted = {v for v in outputs if not isinstance(v, Literal)}
     kept = []
     for equation in reversed(equations):
@@ -23,7 +23,8 @@ def live(equations: list[Any], outputs: list[Any]) -> list[Any]:
 
 
 def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations: Any) -> Any:
-    """A closed jaxpr with other inputs, outputs and equations, and the constants that they need.
+    """Returns a closed jaxpr with other inputs, outputs and equations, and the constants that they
+    need.
 
     Constants that nothing needs would be part of the program's text, and be kept with it.
     """
@@ -42,7 +43,9 @@ def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations:
 
 
 def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
-    """The jaxpr without unneeded equations and inputs, and the positions of the inputs kept."""
+    """Returns the jaxpr without unneeded equations and inputs, and the positions of the inputs
+    kept.
+    """
     inner = closed.jaxpr
     equations = live(inner.eqns, inner.outvars)
     used = {v for e in equations for v in e.invars if not isinstance(v, Literal)}
@@ -64,7 +67,7 @@ class Late(NamedTuple):
 
 
 def constant(closed: ClosedJaxpr) -> list[int]:
-    """The indexes of the outputs that depend on no input."""
+    """Returns the indexes of the outputs that depend on no input."""
     inner = closed.jaxpr
     varying = set(inner.invars)
     for equation in inner.eqns:
@@ -125,7 +128,8 @@ def split(
 
 
 def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> ClosedJaxpr:
-    """A backward for incoming gradients of which some are nothing, which is not the same as zero.
+    """Returns a backward for incoming gradients of which some are nothing, which is not the same as
+    zero.
 
     A zero times an infinite slope is NaN. So the equations that only what is missing reaches are
     left out; where it is added to something else, it is zero.
@@ -164,12 +168,12 @@ def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> 
 
 
 def variables(equations: list[Any]) -> set[Any]:
-    """The variables that some equations read."""
+    """Returns the variables that some equations read."""
     return {v for e in equations for v in e.invars if is_variable(v)}
 
 
 def _zeros(variable: Any) -> tuple[list[Any], Any]:
-    """The equations, if it takes any, of zeros like a variable, and these zeros."""
+    """Returns the equations, if it takes any, of zeros like a variable, and these zeros."""
     aval = variable.aval
     with x64():
         traced = jax.make_jaxpr(lambda: lax.full(aval.shape, 0, aval.dtype))()
@@ -187,7 +191,7 @@ def may_raise(jaxpr: Any) -> bool:
 
 
 def every(jaxpr: Any) -> Iterator[Any]:
-    """A jaxpr and those that it calls; one that is called a hundred times comes once."""
+    """Yields a jaxpr and those that it calls; one that is called a hundred times comes once."""
     programs = {id(jaxpr): jaxpr}
     waiting = [jaxpr]
     while waiting:
@@ -201,7 +205,7 @@ def every(jaxpr: Any) -> Iterator[Any]:
 
 
 def constrained(jaxpr: Any) -> Iterator[Any]:
-    """The equations of a jaxpr itself that say where a value lies."""
+    """Returns the equations of a jaxpr itself that say where a value lies."""
     return (one for one in jaxpr.eqns if one.primitive.name == "sharding_constraint")
 
 

@@ -51,7 +51,8 @@ def lift(
 
 
 def _close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
-    """The traced jaxpr with the trace's inputs as its own in place of `input_p`, and those inputs.
+    """Returns the traced jaxpr with the trace's inputs as its own in place of `input_p`, and those
+    inputs.
 
     JAX drops equations that nothing needs, and with them inputs.
     """

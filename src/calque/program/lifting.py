@@ -1,4 +1,4 @@
-"""Lift state: the cells, CPU tensors and random state that a traced function reads and writes.
+"""Lifts state: the cells, CPU tensors and random state that a traced function reads and writes.
 
 While a `Lifting` is active on a thread, every read of a cell that existed before becomes an input
 of the program, and every write to one stays in the trace. Nothing outside is changed, so a trace
@@ -69,7 +69,7 @@ class Input:
 
 
 class Lifting:
-    """One trace's view of the world (see the module); implements `device.memory.cell.Trace`."""
+    """The state as seen by one trace; implements `device.memory.cell.Trace`."""
 
     def __init__(
         self, checks: bool | None = None, assumptions: AssumesValues | None = None
@@ -97,12 +97,12 @@ class Lifting:
     # The cells ------------------------------------------------------------------------------------
 
     def is_fresh(self, cell: Cell) -> bool:
-        """Returns True if a cell was made in this trace."""
+        """Returns True if a cell was created in this trace."""
         reference = self.fresh.get(id(cell))
         return reference is not None and reference() is cell
 
     def read(self, cell: Cell) -> Array:
-        """The value of a cell at this point of the trace."""
+        """Returns the value of a cell at this point of the trace."""
         value = self.values.get(cell)
         if value is not None:
             return value
@@ -124,7 +124,7 @@ class Lifting:
         return traced
 
     def write(self, cell: Cell, array: Array) -> None:
-        """Give a cell a new value from this point on."""
+        """Set the value of a cell from this point on."""
         if self.is_fresh(cell):
             placement = self.placements.get(cell) if self.placements else None
             cell.array = array if placement is None else placed(array, placement)
@@ -138,11 +138,13 @@ class Lifting:
         self.written[cell] = None
 
     def created(self, cell: Cell, storage: torch.UntypedStorage) -> None:
-        """Take note of a cell made in the trace."""
+        """Record a cell created in the trace."""
         self.fresh[id(cell)] = weakref.ref(cell)
 
     def new_input(self, source: Source, shape: Any, dtype: Any, weak: bool = False) -> Array:
-        """A new input of the program, as a traced array (weakly typed for Python numbers)."""
+        """Returns a new input of the program, as a traced array (weakly typed for Python
+        numbers).
+        """
         slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
         made = Input(source, shape, dtype, weak)
         self.inputs.append(made)
@@ -151,7 +153,7 @@ class Lifting:
     # CPU tensors ----------------------------------------------------------------------------------
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """A CPU tensor's value: a constant if it was made in the trace, else an input."""
+        """Returns a CPU tensor's value: a constant if it was made in the trace, else an input."""
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
         known = self.host_slots.get(id(tensor))
@@ -162,7 +164,7 @@ class Lifting:
         return known
 
     def forget_moved(self) -> None:
-        """Let go of CPU tensors that are on the device now, as a module's are that is moved."""
+        """Release CPU tensors that were moved to the device, as with `module.to("jax")`."""
         for held in (self.host_born, self.host_memory):
             for key in [k for k, tensor in held.items() if tensor.device.type != "cpu"]:
                 del held[key]
@@ -174,7 +176,7 @@ class Lifting:
             return jax.numpy.asarray(array)
 
     def number(self, tensor: torch.Tensor) -> Any:
-        """A traced tensor as a traced Python number; None where numbers must be known.
+        """Returns a traced tensor as a traced Python number; None if numbers must be known.
 
         A traced number is real, and no truth value.
         """
@@ -183,16 +185,16 @@ class Lifting:
         return self.lend_number(read(tensor))
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
-        """A value that the host asks for, if it may be assumed."""
+        """Returns a value that the host reads, if it may be assumed."""
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
 
     def shown(self, file: str) -> bool:
-        """Returns True if a text that code of a file makes of a tensor has its values."""
+        """Returns True if text that code in a file makes from a tensor shows its values."""
         return self.assumptions is not None and self.assumptions.shown(file)
 
     @contextmanager
     def unassuming(self) -> Iterator[None]:
-        """Inside this context, no value is assumed."""
+        """A context manager in which no value is assumed."""
         before, self.assumptions = self.assumptions, None
         try:
             yield
@@ -206,11 +208,11 @@ class Lifting:
     # Random state ---------------------------------------------------------------------------------
 
     def _device_state(self) -> Array:
-        """The device's random state, as an input of the program."""
+        """Returns the device's random state, as an input of the program."""
         return self.new_input(RandomSource(), (2,), np.uint64)
 
     def draw(self) -> Array:
-        """The packed key of the next draw."""
+        """Returns the packed key of the next draw."""
         if not self._segments:
             self._segments.append(self.random_source())
         base = self._segments[self._segment]
@@ -222,7 +224,7 @@ class Lifting:
             return jax.numpy.asarray(base) + np.array([0, offset], np.uint64)
 
     def peek(self) -> Array:
-        """The packed key of the next draw, which is not drawn."""
+        """Returns the packed key of the next draw, without drawing."""
         segment, drawn, draws = self._segment, self._drawn, self.draws
         packed = self.draw()
         self._segment, self._drawn, self.draws = segment, drawn, draws
@@ -230,7 +232,9 @@ class Lifting:
 
     @contextmanager
     def drawing_from(self, packed: Array) -> Iterator[None]:
-        """Draw again what was drawn after `peek` gave a key; the trace's own state stays."""
+        """A context manager that repeats the draws after a key from `peek`, without changing the
+        trace's state.
+        """
         before = self._segments, self._segment, self._drawn
         self._segments, self._segment, self._drawn = [None, packed], 1, 0
         try:
@@ -246,7 +250,9 @@ class Lifting:
         self._segment, self._drawn = len(self._segments) - 1, 0
 
     def get_random(self) -> tuple[int, int]:
-        """A token of the random state at this point, for `restore_random` in the same trace."""
+        """Returns a token of the random state at this point, for `restore_random` in the same
+        trace.
+        """
         return _SEGMENT_MARK + self._segment, self._drawn
 
     def restore_random(self, seed: int, offset: int) -> None:
@@ -262,11 +268,13 @@ class Lifting:
         self._segment, self._drawn = segment, offset
 
     def forget_draws(self) -> None:
-        """Begin anew: the next draw is the first, from a state that is asked for again."""
+        """Reset: the next draw is the first, from a state that is read again."""
         self._segments, self._segment, self._drawn = [], 0, 0
 
     def final_random(self) -> tuple[int, int] | None:
-        """The (seed, offset) the trace ends with, if it seeded the device; None otherwise."""
+        """Returns the (seed, offset) the trace ends with, if it seeded the device; None
+        otherwise.
+        """
         if self._segment == 0:
             return None
         packed = self._segments[self._segment]
@@ -288,7 +296,9 @@ class Lifting:
 
     @contextmanager
     def unchecked(self) -> Iterator[None]:
-        """Collect no checks: within control flow of JAX's, whose values are not the program's."""
+        """A context manager without checks, for JAX's control flow, whose values are not the
+        program's.
+        """
         failures, looking = self.failures, self.looking
         self.failures, self.looking = None, False
         try:
@@ -298,7 +308,9 @@ class Lifting:
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Run eagerly in the middle of the trace: what is made here exists before the program."""
+        """A context manager that runs eagerly inside a trace: what it creates exists before the
+        program.
+        """
         active.trace = None
         try:
             with eval_context():  # ensure_compile_time_eval would fold into what jit caches

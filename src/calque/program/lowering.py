@@ -1,4 +1,4 @@
-"""Lower a jaxpr as `jax.jit` would, without tracing it once more.
+"""Lowers a jaxpr as `jax.jit` would, without tracing it again.
 
 `jax.jit(jaxpr_as_fun(closed)).lower(...)` binds every equation anew to arrive at an equal jaxpr,
 which takes as long as lowering it. Here JAX traces a function of the same inputs and outputs with
@@ -22,7 +22,7 @@ def _avals(*given: Any, avals: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.stages.Lowered:
-    """A jaxpr as `jax.stages.Lowered`.
+    """Returns a jaxpr as `jax.stages.Lowered`.
 
     Args:
         closed: the jaxpr.
@@ -44,7 +44,9 @@ def _is_high(closed: ClosedJaxpr) -> bool:
 
 
 def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) -> Any:
-    """The jaxpr as `jax.stages.Traced`; None for releases of JAX built another way."""
+    """Returns the jaxpr as `jax.stages.Traced`; None for releases of JAX where that is
+    impossible.
+    """
 
     def run(*arrays: Any) -> Any:
         return placeholder_p.bind(*arrays, avals=tuple(closed.out_avals))

@@ -1,4 +1,4 @@
-"""Programs within `jax.shard_map`, where the types of values say which mesh axes they vary over.
+"""Programs within `jax.shard_map`, where types include the mesh axes over which values vary.
 
 A jaxpr that was traced elsewhere knows of no such axes, and the programs inside of it (of `jit`, of
 loops, of branches) have types that would drop them. So it is traced again, all of its values
@@ -19,7 +19,7 @@ _CALLS = frozenset(("jit", "pjit", "closed_call", "core_call", "remat2", "checkp
 
 
 def axes_of(arrays: Sequence[Any]) -> frozenset[str]:
-    """The mesh axes that one of the arrays varies over; none outside of `jax.shard_map`.
+    """Returns the mesh axes that one of the arrays varies over; none outside of `jax.shard_map`.
 
     >>> axes_of([jax.numpy.ones(2)])
     frozenset()
@@ -28,7 +28,7 @@ def axes_of(arrays: Sequence[Any]) -> frozenset[str]:
 
 
 def varying(array: Any, axes: frozenset[str]) -> Any:
-    """The array as one that varies over these axes at least."""
+    """Returns the array as varying over at least these axes."""
     missing = tuple(sorted(axes - _axes(array)))
     return lax.pcast(array, missing, to="varying") if missing else array
 
@@ -44,7 +44,7 @@ class _Run:
         self._mesh = jax.sharding.get_abstract_mesh()  # the trace may have been outside of it
 
     def closed(self, closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:
-        """The results of a program for these inputs."""
+        """Returns the results of a program for these inputs."""
         jaxpr, env = closed.jaxpr, dict[Any, Any]()
 
         def write(variables: Sequence[Any], values: Sequence[Any]) -> None:
@@ -79,7 +79,7 @@ class _Run:
         return found if eqn.primitive.multiple_results else [found]
 
     def _custom_jvp(self, params: dict[str, Any]) -> Callable[..., list[Any]]:
-        """A function with a derivative of its own, with both."""
+        """Runs a function with a custom derivative, preserving both."""
         function = jax.custom_jvp(self._function(params["call_jaxpr"]))
 
         @function.defjvp

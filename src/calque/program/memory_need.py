@@ -33,7 +33,7 @@ class Need:
             self.is_tight = lambda: left() < self._bytes
 
     def refuse(self, _: Any) -> NoReturn:
-        """Stands for the call of a program that is too large."""
+        """Raises instead of calling a program that is too large."""
         raise torch.OutOfMemoryError(
             f"jax out of memory. The program needs {spoken(self._bytes)} besides its arguments; "
             f"the device has {spoken(_total())} in all."
@@ -49,7 +49,7 @@ def _of(compiled: jax.stages.Compiled) -> int:
 
 @cache
 def _total() -> float:
-    """The device's bytes; of a CPU, those of the machine."""
+    """Returns the device's total bytes; for a CPU, those of the machine."""
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None and device.platform == "cpu":
@@ -67,7 +67,7 @@ def _of_machine() -> int | None:
 
 
 def _left() -> Callable[[], float] | None:
-    """Tells how many bytes can be had now; None where that has no limit that is known."""
+    """Returns how many bytes are available now; None if no limit is known."""
     device = jax.local_devices()[0]
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats and "bytes_in_use" in stats:
@@ -92,7 +92,7 @@ def _left() -> Callable[[], float] | None:
 
 
 def spoken(count: float) -> str:
-    """A number of bytes as PyTorch speaks of it."""
+    """Returns a number of bytes in PyTorch's format."""
     power = 0
     while count >= 1024 and power < len(_UNITS) - 1:
         count, power = count / 1024, power + 1

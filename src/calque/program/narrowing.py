@@ -1,4 +1,4 @@
-"""Indices of 32 bits, in a program that other people's JAX transforms and compiles.
+"""32-bit indices, for programs that the user's JAX transforms and compiles.
 
 A program is traced in JAX's 64-bit mode. Its transformations, `jax.vmap` of a slice that is written
 for one, make new indices of the type of the old ones, in the mode that the caller is in: without
@@ -20,7 +20,7 @@ _LONGEST = 2**31
 
 
 def with_narrow_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """The same program; what it indexes with is int32, wherever an array's axes allow it."""
+    """Returns an equivalent program with int32 indices, wherever an array's axes allow it."""
     if not _has_wide(closed.jaxpr):
         return closed
     equations = []
@@ -38,7 +38,7 @@ def with_narrow_indices(closed: ClosedJaxpr) -> ClosedJaxpr:
 
 
 def _conversion(index: Any) -> Any:
-    """An equation that makes an index int32, with a new variable for it."""
+    """Returns an equation that converts an index to int32, and its new variable."""
     like = ShapeDtypeStruct(index.aval.shape, index.aval.dtype, weak_type=index.aval.weak_type)
     with x64():
         traced = jax.make_jaxpr(lambda i: lax.convert_element_type(i, int32))(like)
@@ -46,7 +46,7 @@ def _conversion(index: Any) -> Any:
 
 
 def _positions(equation: Any) -> range:
-    """Which operands of an equation are indices into its first one."""
+    """Returns the positions of the operands that are indices into the first one."""
     name = equation.primitive.name
     if name.startswith(("gather", "scatter")):
         return range(1, 2)
@@ -60,7 +60,7 @@ def _finds_wide(equation: Any) -> bool:
 
 
 def _positions_found(equation: Any) -> list[Any]:
-    """An `argmax` that counts in 32 bits, and the conversion of what it finds."""
+    """Returns an `argmax` with 32-bit results, and the conversion of its result."""
     (wide,) = equation.outvars
     like = ShapeDtypeStruct(wide.aval.shape, int32)
     with x64():
@@ -86,7 +86,7 @@ def _has_wide(jaxpr: Jaxpr) -> bool:
 
 
 def _inner(equation: Any) -> list[Jaxpr]:
-    """The programs within an equation."""
+    """Returns the programs within an equation."""
     found = []
     for value in equation.params.values():
         for part in value if type(value) in (tuple, list) else (value,):
@@ -98,7 +98,7 @@ def _inner(equation: Any) -> list[Jaxpr]:
 
 
 def _narrowed(value: Any) -> Any:
-    """A parameter of an equation, with the programs in it rewritten."""
+    """Returns a parameter of an equation, with the programs in it rewritten."""
     if type(value) in (tuple, list):  # not dimension numbers
         return type(value)(map(_narrowed, value))
     if isinstance(value, ClosedJaxpr):

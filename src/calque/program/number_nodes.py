@@ -1,4 +1,4 @@
-"""What is behind a traced number: its value in the program, and how Python computes it again.
+"""The nodes behind traced numbers: the value in the program, and its computation in Python.
 
 See `calque.program.traced_numbers`.
 """
@@ -26,7 +26,8 @@ Place = tuple[int, str]
 
 
 class NotLent(BaseException):
-    """Numbers have to be what they are: the function is traced again without lending them.
+    """Signals that numbers must be concrete: the function is traced again without making them
+    inputs.
 
     Attributes:
         places: which.
@@ -57,21 +58,21 @@ class Watch:
         self._made: list[weakref.ref[Any]] = []
 
     def holds(self) -> bool:
-        """Returns True if every comparison would be answered as it was."""
+        """Returns True if every comparison would have the same result."""
         return all(ask() == answer for ask, answer in self.answers)
 
     def made(self, number: Any) -> None:
-        """A number was made."""
+        """Record a new number."""
         self._made.append(weakref.ref(number))
 
     def alive(self) -> "list[NumberNode]":
-        """Returns what is behind the numbers that somebody holds."""
+        """Returns the nodes of the numbers that are still alive."""
         self._nodes.clear()
         found = [number for ref in self._made if (number := ref()) is not None]
         return [one.node if isinstance(one, torch.SymFloat) else one for one in found]
 
     def give_up(self, node: "NumberNode") -> NoReturn:
-        """Code needs a number itself.
+        """Handle code that needs a concrete number.
 
         Raises:
             NotLent: it is one of Python's.
@@ -83,7 +84,7 @@ class Watch:
         raise NotLent(node.places)
 
     def require_exact(self, node: "NumberNode") -> None:
-        """Watch that a number can be computed, and that the program has it as Python has.
+        """Guard that a number can be computed, with the same value in the program and in Python.
 
         Raises:
             NotLent: it is a whole number that float64 may not have, or computing it raises.
@@ -102,7 +103,7 @@ class Watch:
         self.answers.append((is_exact, True))
 
     def ask(self, name: str, a: "NumberNode", b: "NumberNode") -> bool:
-        """Answer a comparison, and watch it."""
+        """Answer a comparison, and guard the answer."""
         for node in (a, b):
             if not node.known and node.places:
                 self.give_up(node)
@@ -120,21 +121,22 @@ class Watch:
         return answer
 
     def node(self, key: Any, make: "Callable[[], NumberNode]") -> "NumberNode":
-        """What an operation gives, which is computed once."""
+        """Returns the node of an operation, which is computed once."""
         found = self._nodes.get(key)
         if found is None:
             found = self._nodes[key] = make()
         return found
 
     def forget(self) -> None:
-        """Hold nothing of the trace any more but the answers."""
+        """Release everything from the trace except the answers."""
         self._nodes.clear()
         self._answered.clear()
         self._made.clear()
 
 
 def _constant(value: Any) -> Any:
-    """A method that C++ asks where it can bear no exception, not even that of a signal's handler.
+    """Returns a method for C++ code that cannot handle exceptions, not even those of signal
+    handlers.
 
     A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
     """
@@ -146,7 +148,7 @@ def _constant(value: Any) -> Any:
 
 
 class NumberNode:
-    """PyTorch's C++ side of a traced number, and what it computes with one.
+    """The interface to PyTorch's C++ for a traced number, and its arithmetic.
 
     Attributes:
         traced: the number in the program.
@@ -189,7 +191,7 @@ class NumberNode:
         return unary(operator.neg, jnp.negative, self)
 
     def pin(self) -> float:
-        """The value now; the program serves only calls in which it is the same."""
+        """Returns the current value, and limits the program to calls in which it is the same."""
         compute = self.compute
         value = compute()
         self.watch.answers.append((lambda: compute() == value, True))
@@ -212,7 +214,7 @@ class NumberNode:
 
 
 def constant_node(value: Any, watch: Watch) -> NumberNode:
-    """A number that is the same at each call."""
+    """Returns a number that is the same at each call."""
     return NumberNode(value, lambda: value, watch, integral=isinstance(value, int), constant=True)
 
 
@@ -254,12 +256,12 @@ def turned_into_float(stepping: str | None) -> TraceError:
     return unrepeatable(
         "a number that was read from a tensor is turned into a Python float",
         "inside calque.jit, where it has no value",
-        "Compute with the tensor, or read it outside of the jitted function.",
+        "Compute with the tensor, or read it outside the jitted function.",
     )
 
 
 def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None) -> NumberNode:
-    """A function of one traced number.
+    """Returns a function of one traced number.
 
     Args:
         python, traced: the function, for Python's numbers and for traced ones.
@@ -280,7 +282,7 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
 
 
 def node_of(x: Any, watch: Watch) -> NumberNode | None:
-    """What is behind a number; None if something is none."""
+    """Returns the node of a number; None for anything else."""
     if isinstance(x, torch.SymFloat):
         return x.node
     if isinstance(x, int | float):
@@ -291,7 +293,7 @@ def node_of(x: Any, watch: Watch) -> NumberNode | None:
 def computed(
     name: str, a: NumberNode, b: NumberNode, watch: Watch, integral: bool | None = None
 ) -> NumberNode:
-    """An operation on two numbers, one of which is traced.
+    """Returns an operation on two numbers, one of which is traced.
 
     Args:
         name: of the operation, in `operator`.
@@ -329,7 +331,7 @@ def computed(
 
 
 def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
-    """Returns True if an operation gives a whole number, as it does then at each call."""
+    """Returns True if an operation returns an integer, which then holds for each call."""
     if not (a.integral and b.integral) or name == "truediv":
         return False
     if name != "pow" or not b.known:
@@ -338,7 +340,7 @@ def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 
 
 def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
-    """Returns True if a power is a real number, as it is then at each call."""
+    """Returns True if a power is a real number, which then holds for each call."""
     zero = constant_node(0, watch)
     if b.is_number and b.integral and b.traced >= 0:
         return True
@@ -346,7 +348,7 @@ def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 
 
 def unknown_value() -> float:
-    """Raise the error for a number whose value nobody can ask for."""
+    """Raise the error for a number whose value cannot be read."""
     raise unrepeatable(
         "the value of a tensor is read as a Python number and compared",
         "inside calque.jit, where it has none yet",

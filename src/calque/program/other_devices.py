@@ -1,4 +1,5 @@
-"""Arrays that lie on other devices than a program's: they come over, and what is written goes back.
+"""Arrays on devices other than a program's: they are moved there, and written values are moved
+back.
 
 A program runs on the devices of one mesh. Storages on other devices keep their placements, as
 those that the program shares its devices with do.
@@ -23,14 +24,16 @@ def lies_elsewhere(placement: Sharding, whole: Sharding) -> bool:
 
 
 def elsewhere(placements: Sequence[Sharding | None], whole: Sharding | None) -> dict[int, Sharding]:
-    """The placements that are on other devices than a program, by their index."""
+    """Returns the placements that are on other devices than a program, by their index."""
     if whole is None:
         return {}
     return {i: p for i, p in enumerate(placements) if p is not None and lies_elsewhere(p, whole)}
 
 
 def results_elsewhere(jaxpr: Any, whole: Sharding | None) -> dict[int, Sharding]:
-    """The results that are constrained to other devices, as gradients are to their parameters'."""
+    """Returns the results that are constrained to other devices, as gradients are to their
+    parameters'.
+    """
     if whole is None:
         return {}
     return elsewhere(_constraints_of_results(jaxpr), whole)
@@ -48,7 +51,7 @@ def _constraints_of_results(jaxpr: Any) -> list[Sharding | None]:
 
 
 def on_one_mesh(closed: ClosedJaxpr, whole: Sharding | None) -> ClosedJaxpr:
-    """The program without constraints to other devices, which JAX refuses: whole on each device.
+    """Returns the program without constraints to other devices, which JAX refuses.
 
     Args:
         closed: the program.
@@ -75,7 +78,7 @@ def _rewritten(jaxpr: Any, whole: Sharding) -> Any:
 
 
 def _inner(value: Any, whole: Sharding) -> Any:
-    """A parameter of an equation, in which there may be programs."""
+    """Returns a parameter of an equation, with the programs in it rewritten."""
     if isinstance(value, tuple | list):
         return type(value)(_inner(one, whole) for one in value) if _has_jaxpr(value) else value
     if isinstance(value, ClosedJaxpr):
@@ -90,7 +93,7 @@ def _has_jaxpr(values: Sequence[Any]) -> bool:
 def moving(
     program: Direct, coming: Mapping[int, Sharding], going: Mapping[int, Sharding]
 ) -> Direct:
-    """A compiled program that has arrays brought to its devices, and results taken to others.
+    """Wraps a compiled program so that arrays are moved to its devices, and results to others.
 
     Args:
         program: to be called.

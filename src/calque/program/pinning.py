@@ -1,5 +1,5 @@
-"""Where the arrays of a program lie: it is compiled for its arguments' placements, and pins those
-of what it writes.
+"""The placements of a program's arrays: it is compiled for its arguments' placements, and fixes
+those of what it writes.
 
 In a program one of whose arguments is spread, the others are on all the same devices: state without
 a placement is moved there once, what comes with a call each time.
@@ -35,7 +35,8 @@ _WHY = "a tensor of the state is spread over devices differently"
 def settled(
     cells: Iterable[Cell], placements: Sequence[Sharding | None]
 ) -> tuple[Sharding | None, bool]:
-    """The placement in a program of what has none, None where nothing has one, and if state moved.
+    """Returns the placement in a program of arrays without one (None if no array has one), and
+    whether state moved.
 
     State that has none takes it: a program gives its new values there anyway. State that lies on
     other devices stays there (see `other_devices`).
@@ -61,7 +62,7 @@ def avals(
     whole: Sharding | None,
     turned: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> list[Any]:
-    """Returns the avals that a program is lowered for.
+    """Returns the abstract values that a program is lowered for.
 
     Args:
         inputs: have a shape, a dtype and whether they are weakly typed.
@@ -81,7 +82,7 @@ def avals(
 
 
 def constraints(jaxpr: Any) -> Placements:
-    """The placements that a program's own values are constrained to."""
+    """Returns the placements that a program's own values are constrained to."""
     if not spread.exists:
         return []
     return [
@@ -90,7 +91,7 @@ def constraints(jaxpr: Any) -> Placements:
 
 
 def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | None:
-    """The placement of an array in a program (see `settled`)."""
+    """Returns the placement of an array in a program (see `settled`)."""
     if whole is None:
         return None
     is_there = placement is not None and order_of(placement) == order_of(whole)
@@ -98,7 +99,7 @@ def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | Non
 
 
 def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
-    """The placements that a program is to give its results; None where XLA chooses.
+    """Returns the placements of a program's results; None where XLA chooses.
 
     Args:
         written: of those that take the place of something, which come first.
@@ -111,7 +112,7 @@ def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
 
 
 class PlacementGuard:
-    """The state lies where it lay.
+    """Guards the placements of the state.
 
     Args:
         cells: of the state.
@@ -127,7 +128,7 @@ class PlacementGuard:
         self._ndims = [array.ndim for array in arrays]
 
     def holds(self) -> bool:
-        """Returns True if it does."""
+        """Returns True if the placements are unchanged."""
         if not spread.exists:
             return True
         shardings = [*map(_sharding_of, self._cells)]
@@ -144,7 +145,7 @@ class PlacementGuard:
 
 
 class FoundPlacementGuard:
-    """The storages passed behind a call's arguments lie where they lay.
+    """Guards the placements of storages passed in addition to a call's arguments.
 
     Args:
         find: gives it for the leaves of a call; None where it is not there.
@@ -152,7 +153,7 @@ class FoundPlacementGuard:
         count: how many leaves a call has.
     """
 
-    guarded = "placements of tensors at places that the function rebinds"
+    guarded = "placements of tensors that the function rebinds"
 
     def __init__(
         self,
@@ -165,7 +166,7 @@ class FoundPlacementGuard:
         self._count = count
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Returns True if it does."""
+        """Returns True if the placements are unchanged."""
         if not spread.exists:
             return True
         found = self._find(leaves)

@@ -1,4 +1,4 @@
-"""Containers of PyTorch's pytrees as those every library knows: tuples, lists and dicts."""
+"""Converts PyTorch's pytrees to containers that every library knows: tuples, lists and dicts."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -8,7 +8,7 @@ from calque.upstream.torch_internals import pytree
 
 
 def plain(tree: Any) -> Any:
-    """A pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
+    """Returns a pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
 
     Dataclasses and other registered containers become dicts where their parts have names, and
     tuples where they have not.

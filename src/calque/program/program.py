@@ -45,7 +45,7 @@ class Program(Stepping[Call]):
     def form(
         self, jaxpr: ClosedJaxpr, inputs: Sequence[Input], sinks: Sequence[Sink], keeps: bool
     ) -> None:
-        """Take a jaxpr.
+        """Set the jaxpr.
 
         Args:
             jaxpr: what the program computes.
@@ -67,7 +67,7 @@ class Program(Stepping[Call]):
         self.fixed_targets: Sequence[Cell] = cells if len(cells) == len(sinks) else ()
 
     def place(self, cells: Iterable[Cell], placements: Placements) -> None:
-        """Decide where the arrays lie.
+        """Decide the placements of the arrays.
 
         Args:
             cells: of the state that the program reads or writes.
@@ -84,7 +84,7 @@ class Program(Stepping[Call]):
         self._moves = elsewhere(placements, self.whole), going
 
     def lowered(self, jaxpr: ClosedJaxpr, turned: Mapping[int, Any] = _UNCHANGED) -> Any:
-        """The program as `jax.stages.Lowered`.
+        """Returns the program as `jax.stages.Lowered`.
 
         Args:
             jaxpr: what it was formed of, or what computes the same.
@@ -100,7 +100,7 @@ class Program(Stepping[Call]):
             )
 
     def run_by(self, compiled: Any) -> None:
-        """Take the executable."""
+        """Set the executable."""
         with x64():
             numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
             program = moving(direct(compiled, numbers), *self._moves)

@@ -1,4 +1,4 @@
-"""Find what a jaxpr does again and again: the layers of a deep model, forward and backward.
+"""Finds repetitions in a jaxpr: the layers of a deep model, forward and backward.
 
 Nothing is asked of the Python code. Layers are equal if they left equal equations behind, one layer
 after another (see `alike`). So hooks, dropout, another attribute or a patched method make a layer
@@ -22,7 +22,7 @@ _PERIODS = 12  # how many lengths of a layer are tried
 
 @dataclass(frozen=True)
 class Repeat:
-    """Stretches that are alike, one right behind the other.
+    """Consecutive equivalent sequences of equations.
 
     Attributes:
         start: where the first one begins.
@@ -39,7 +39,7 @@ class Repeat:
 
 
 def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST) -> list[Repeat]:
-    """The repeats among the equations of a jaxpr, in their order; none overlap.
+    """Returns the repeats among the equations of a jaxpr, in their order; none overlap.
 
     Args:
         equations: of the jaxpr.
@@ -62,7 +62,7 @@ def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST
 
 
 def _tokens(equations: Sequence[Any]) -> list[int]:
-    """A number for each equation, the same for those that do the same with other operands."""
+    """Returns a number for each equation, equal for those that do the same with other operands."""
     known: dict[Hashable, int] = {}
     tokens = []
     for index, equation in enumerate(equations):
@@ -72,7 +72,9 @@ def _tokens(equations: Sequence[Any]) -> list[int]:
 
 
 def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, int]:
-    """The last equation that takes each variable; their number for the results of the jaxpr."""
+    """Returns the last equation that takes each variable; their number for the results of the
+    jaxpr.
+    """
     last: dict[Any, int] = {}
     for index, equation in enumerate(equations):
         for variable in equation.invars:

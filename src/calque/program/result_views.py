@@ -1,4 +1,4 @@
-"""Results of a call that are views: as autograd sees them, and as it does not."""
+"""Results of a call that are views, with or without a view relation in autograd."""
 
 from typing import Any
 
@@ -20,7 +20,7 @@ PLAIN: Creation = _autograd.CreationMeta.DEFAULT
 
 
 def creation_of(tensor: torch.Tensor) -> Creation | None:
-    """Returns how a tensor was made, if it is a view that `seen_as` can make; else None."""
+    """Returns how a tensor was created, if it is a view that `seen_as` can create; else None."""
     base = tensor._base if tensor._is_view() else None
     if base is None or cell_of(base) is not cell_of(tensor) or not _fits(base, tensor.dtype):
         return None
@@ -28,14 +28,14 @@ def creation_of(tensor: torch.Tensor) -> Creation | None:
 
 
 def _fits(base: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Returns True if a tensor can be seen as one of a dtype, with its gradients."""
+    """Returns True if a tensor can be viewed as a dtype, with its gradients."""
     if base.is_complex() == dtype.is_complex:
         return base.dtype == dtype
     return base.dtype.to_real() == dtype.to_real()
 
 
 def viewed(base: torch.Tensor, dtype: torch.dtype, view: View, creation: Creation) -> torch.Tensor:
-    """A view of a tensor through which no gradients flow, but which autograd knows as its view.
+    """Returns a view of a tensor without gradient flow, which autograd still knows as its view.
 
     As with any view, a later write with a gradient into one of them reaches the other, or raises.
     """
@@ -59,7 +59,8 @@ def has_edge(tensor: torch.Tensor) -> bool:
 
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """The tensor that a view's gradient goes to: its base, or a leaf that is a view of that, too.
+    """Returns the tensor that a view's gradient goes to: its base, or a leaf that is a view of the
+    base.
 
     None if it is no view that `seen_as` can make, or if its gradient goes elsewhere.
     """
@@ -70,7 +71,7 @@ def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
-    """A leaf that is a view of a base without gradients, behind another view of that base."""
+    """Returns the leaf behind a view, if the leaf itself is a view of a base without gradients."""
     nodes, seen = [tensor.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
@@ -85,7 +86,7 @@ def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_plain_view(tensor: torch.Tensor) -> bool:
-    """Returns True if a tensor with a graph is a view whose gradient goes to its source as it is.
+    """Returns True if a tensor with a graph is a view whose gradient goes directly to its source.
 
     Only PyTorch's operators stand between them: a function of the user's has a backward of its own.
     Hooks on the way are not seen.
@@ -105,13 +106,13 @@ def is_plain_view(tensor: torch.Tensor) -> bool:
 
 
 def set_creation(view: torch.Tensor, creation: Creation) -> None:
-    """Have a view count as made in another way."""
+    """Change how autograd thinks a view was created."""
     if view._is_view():  # tensors of inference mode are none
         _autograd._set_creation_meta(view, creation)
 
 
 def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
-    """A tensor over another one's storage that is no view of it for autograd.
+    """Returns a tensor over another one's storage that is not its view for autograd.
 
     As after `detach`, they count their writes together.
     """
@@ -126,7 +127,7 @@ def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
 
 
 def seen_as(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
-    """A view of a tensor through which gradients flow."""
+    """Returns a view of a tensor through which gradients flow."""
     if base.is_complex() and not dtype.is_complex:
         return torch.view_as_real(base).as_strided(*view)
     if dtype.is_complex and not base.is_complex():

@@ -1,4 +1,4 @@
-"""Descriptions of a traced function's results and leftovers, so that each call makes them anew."""
+"""Descriptions of a traced function's results and remains, from which each call recreates them."""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -14,7 +14,7 @@ from calque.program.structures import getattr_of
 
 
 class Outputs:
-    """The arrays of one call, and what was made of them so far.
+    """The arrays of one call, and the objects created from them so far.
 
     Attributes:
         arrays: what the program gave.
@@ -39,7 +39,7 @@ class Outputs:
 
 
 class Description(Protocol):
-    """The stand-in for a tensor, or a leaf of a result, in a program."""
+    """The description of a tensor, or of a leaf of a result, in a program."""
 
     def build(self, outputs: Outputs) -> Any:
         """Returns the object for a call."""
@@ -47,7 +47,7 @@ class Description(Protocol):
 
 
 class Made:
-    """An object that each call makes anew.
+    """An object that each call creates.
 
     Attributes:
         shared: whether it stands at several places, which get one and the same.
@@ -71,11 +71,11 @@ class Made:
         return made
 
     def make(self, outputs: Outputs) -> Any:
-        """Another one."""
+        """Creates the object."""
         raise NotImplementedError
 
     def typed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """A tensor as one of the class that is described."""
+        """Returns a tensor as an instance of the described class."""
         return tensor if self.subclass is None else tensor.as_subclass(self.subclass)
 
 
@@ -105,7 +105,7 @@ class Given:
 
 @dataclass(frozen=True)
 class Kept:
-    """A container or an object that the call has left in the state.
+    """A container or object that the call has left in the state.
 
     Attributes:
         index: its place among those.
@@ -124,7 +124,7 @@ class Attribute(str):
 
 
 def container_at(steps: Iterable[Any], given: Any) -> Any:
-    """Returns the container that some keys lead to from a call's (args, kwargs)."""
+    """Returns the container at some keys in a call's (args, kwargs)."""
     for step in steps:
         if type(step) is Attribute:
             held = getattr_of(given, "__dict__", {})
@@ -138,7 +138,7 @@ def container_at(steps: Iterable[Any], given: Any) -> Any:
 
 @dataclass(eq=False)
 class Copied(Made):
-    """A CPU tensor or an array of numpy made in the trace."""
+    """A CPU tensor or NumPy array created in the trace."""
 
     value: Any
 
@@ -148,7 +148,7 @@ class Copied(Made):
 
 @dataclass(frozen=True)
 class Existing:
-    """A tensor from outside, returned as it is."""
+    """A tensor from outside, returned unchanged."""
 
     tensor: torch.Tensor
 
@@ -168,7 +168,7 @@ class Argument:
 
 @dataclass(frozen=True)
 class Handed(Argument):
-    """An argument that lies in its storage as in the trace: so do all that nobody passed."""
+    """An argument with the same position in its storage as in the trace, such as implicit ones."""
 
 
 @dataclass(eq=False)
@@ -212,7 +212,7 @@ class Fresh(Made):
         return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
 
     def bare(self, outputs: Outputs) -> torch.Tensor:
-        """The tensor, as if it were no view and required no gradient."""
+        """Returns the tensor without view relation and gradient."""
         taken = self.output in outputs.storages
         root = self._root(outputs)
         if self.view is not None:
@@ -220,7 +220,7 @@ class Fresh(Made):
         return root.detach() if taken else root
 
     def _root(self, outputs: Outputs) -> torch.Tensor:
-        """A tensor over the whole storage, one in each call."""
+        """Returns the tensor over the whole storage, shared within a call."""
         root = outputs.storages.get(self.output)
         if root is None:
             array = outputs.arrays[self.output]
@@ -244,7 +244,7 @@ class Leaf:
     gradient: Any
 
     def of(self, tensor: torch.Tensor, outputs: Outputs) -> torch.Tensor:
-        """A tensor as such a leaf."""
+        """Marks and returns a tensor."""
         if self.parameter:
             tensor = torch.nn.Parameter(tensor, self.requires_grad)
         else:
@@ -267,7 +267,7 @@ class Flow:
     gradient: Description | None = None
 
     def of(self, tensor: torch.Tensor, outputs: Outputs) -> None:
-        """Tell a view so."""
+        """Marks a view."""
         if self.retains:
             tensor.retain_grad()
         if self.gradient is not None:
@@ -276,7 +276,7 @@ class Flow:
 
 @dataclass(eq=False)
 class ViewOf(Made):
-    """A new view of a tensor from outside, of an argument, or of a leaf made in the trace.
+    """A new view of a tensor from outside, of an argument, or of a leaf created in the trace.
 
     Attributes:
         base: of what.
@@ -308,7 +308,7 @@ class ViewOf(Made):
         return made if self.leaf is None else self.leaf.of(made, outputs)
 
     def placed(self, outputs: Outputs) -> tuple[torch.Tensor, View]:
-        """The base in a call, and where the view lies in its storage."""
+        """Returns the base in a call, and the view's position in its storage."""
         base, view = self.base.build(outputs), self.view
         if type(self.base) is Argument and (offset := base.storage_offset()):
             # The trace saw the argument at the start of its storage.
@@ -318,7 +318,7 @@ class ViewOf(Made):
 
 
 class Inseparable(Exception):
-    """Arguments whose storage must be seen as a whole: the trace is to be made again so."""
+    """Signals that whole storages of arguments are needed, so that tracing has to be repeated."""
 
     def __init__(self, indexes: Iterable[int]) -> None:
         self.indexes: frozenset[int] = frozenset(indexes)

@@ -27,7 +27,7 @@ _LEAST = 3
 
 
 def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
-    """A jaxpr of the same results that loops over what it repeats, and how many loops it has."""
+    """Returns an equivalent jaxpr that loops over its repetitions, and the number of loops."""
     inner = closed.jaxpr
     equations: list[Any] = []
     done = count = 0
@@ -44,7 +44,7 @@ def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
 
 
 class _Operands(NamedTuple):
-    """How the stretches of a repeat get what they are given; all by its place among that.
+    """How the sequences of a repeat get their inputs, by position.
 
     Attributes:
         constant: what all are given.
@@ -79,7 +79,7 @@ def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
 
 
 def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
-    """Returns which result of the previous stretch gives the others a row of variables."""
+    """Returns which result of the previous sequence is an input of the next ones."""
     if any(isinstance(v, Literal) for v in row) or row[1] not in results[0]:
         return None
     index = results[0].index(row[1])
@@ -88,7 +88,7 @@ def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
 
 
 def _loop(jaxpr: Any, repeat: Repeat) -> list[Any] | None:
-    """The equations of a loop in place of a repeat; None if there can be none."""
+    """Returns the equations of a loop for a repeat; None if it cannot be a loop."""
     alike = repeat.alike
     operands = _operands(alike, set(jaxpr.invars))
     if operands is None or not operands.carried:
@@ -148,14 +148,14 @@ def _run(
 
 
 def _chosen(index: Any, row: list[Any]) -> Any:
-    """One of some arrays, which are not copied for that as they would be to be stacked."""
+    """Selects one of some arrays, without copying them into a stack."""
     return lax.switch(index, [partial(lambda one: one, one) for one in row])
 
 
 def _inlined(
     run: Callable[..., list[Any]], given: Any, results: list[Any], like: Any
 ) -> list[Any] | None:
-    """The equations of a function of some variables, whose results are others; None if none are.
+    """Returns the equations of a function from some variables to others; None if there are none.
 
     Args:
         run: the function.

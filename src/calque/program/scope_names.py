@@ -1,4 +1,4 @@
-"""Name scopes of equations that stand for several: repeated layers have one body with one name.
+"""Name scopes of equations that represent several: repeated layers share one body and one name.
 
 JAX keeps a stack of name scopes with each equation, from which HLO and profiles take names.
 """
@@ -11,7 +11,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def shared(equations: Sequence[Any]) -> Any:
-    """Returns the scopes that all of some equations are within."""
+    """Returns the scopes that contain all of some equations."""
     found = equations[0].source_info.name_stack
     for equation in equations:
         own = equation.source_info.name_stack
@@ -21,7 +21,7 @@ def shared(equations: Sequence[Any]) -> Any:
 
 
 def merged(stacks: Sequence[Any]) -> Any:
-    """Returns scopes for what several have in common: numbers that differ become `*`.
+    """Returns the common form of several scopes: numbers that differ become `*`.
 
     Of `layers.0/linear` and `layers.1/linear` that is `layers.*/linear`. Where scopes have
     different names the result ends.

@@ -1,4 +1,4 @@
-"""Memory of CPU tensors as arrays, and the other way round: shared where it can be.
+"""Converts between CPU tensors and arrays, sharing memory if possible.
 
 JAX's and PyTorch's own functions for DLPack look at every argument anew, which takes longer than a
 small program does to run: where the device is the CPU, the capsules are handed over directly.
@@ -23,7 +23,7 @@ _CPU = 1  # DLPack's number
 
 
 def array_over(tensor: torch.Tensor) -> Array:
-    """A CPU tensor's array, without a copy where its memory can be shared."""
+    """Returns a CPU tensor's array, without a copy where its memory can be shared."""
     tensor = tensor.detach()
     shareable = (
         tensor.is_contiguous()
@@ -43,14 +43,16 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 
 def tensor_over(array: Array) -> torch.Tensor:
-    """An array as a CPU tensor over the same memory; the array may be used no more."""
+    """Returns an array as a CPU tensor over the same memory; the array must not be used
+    afterwards.
+    """
     if _direct() is None:
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
-    """A copy of a CPU tensor with other strides, which may repeat elements."""
+    """Returns a copy of a CPU tensor with other strides, which may repeat elements."""
     copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
     once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
     copy.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
@@ -59,7 +61,7 @@ def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 @cache
 def _direct() -> Any:
-    """JAX's device, if capsules can be handed over directly; else None."""
+    """Returns JAX's device if capsules can be passed directly; else None."""
     device = jax.devices()[0]
     if device.platform != "cpu" or jax.device_count() != 1:
         return None
@@ -92,7 +94,7 @@ class Kept:
         self._pointer = 0
 
     def __call__(self, tensor: torch.Tensor) -> Array:
-        """The array of a CPU tensor."""
+        """Returns the array of a CPU tensor."""
         pointer = tensor.data_ptr()
         array = self._array
         if array is not None and self._of() is tensor and pointer == self._pointer:

@@ -1,4 +1,4 @@
-"""A program with what it repeats as calls, or as loops."""
+"""Shortens a program by turning repetitions into calls or loops."""
 
 from jax.extend.core import ClosedJaxpr
 
@@ -8,7 +8,7 @@ from calque.program.scanned_repeats import scanned
 
 
 def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxpr:
-    """A jaxpr of the same results that says what it repeats once.
+    """Returns an equivalent jaxpr that contains each repetition once.
 
     Args:
         closed: the jaxpr.
@@ -26,8 +26,8 @@ def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxp
 
 
 _NO_LAYERS = (
-    "calque.jit(..., scan_layers=True) finds no layers that are equal and follow each other. "
-    "Layers are equal if they do the same operations, with weights of the same shapes and dtypes, "
-    "and each takes the result of the one before. Leave the option out, or see where the layers "
-    "differ in `calque.jit(step).lower(...).as_text()`."
+    "calque.jit(..., scan_layers=True) found no equal layers in a row. Layers are equal if they "
+    "do the same operations with weights of the same shapes and dtypes, and each takes the "
+    "result of the one before. Leave the option out, or see where the layers differ in "
+    "`calque.jit(step).lower(...).as_text()`."
 )

@@ -1,4 +1,4 @@
-"""The signature of a call: what of its arguments a program is compiled for."""
+"""The signature of a call: the properties of its arguments that a program is compiled for."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable
@@ -20,13 +20,13 @@ _LASTING = (Module, type, FunctionType, MethodType)
 
 
 class Attributes(tuple[Any, ...]):
-    """A tensor's own attributes, as part of a key."""
+    """A tensor's Python attributes, as part of a key."""
 
     __slots__ = ()
 
 
 class Placed(tuple[Any, ...]):
-    """Where a tensor's storage lies, in a key."""
+    """The placement of a tensor's storage, in a key."""
 
     __slots__ = ()
 
@@ -37,7 +37,7 @@ def _placement(tensor: torch.Tensor) -> Any:
 
 
 class Called(tuple[Any, ...]):
-    """Something that is called, by what it is made of: it may be made anew for each call."""
+    """The key of a callable, by its parts, because it may be recreated for each call."""
 
     __slots__ = ()
 
@@ -54,7 +54,7 @@ def _key_of_part(value: Any, depth: int = 0) -> Any:
 
 
 def _key_of_called(value: Any, depth: int = 0) -> Any:
-    """A function by its code and what it closes over, a method by its object.
+    """Returns a function by its code and what it closes over, a method by its object.
 
     `self.loss` and a lambda are other objects at each call.
     """
@@ -126,7 +126,7 @@ def key_of(leaf: Any) -> Any:
 
 
 def value_key(leaf: Any) -> Any:
-    """A Python value as part of a key: values are told apart where they give other programs.
+    """Returns a Python value as part of a key, distinguishing values that need different programs.
 
     Raises:
         TypeError: it cannot be hashed.
@@ -138,8 +138,8 @@ def value_key(leaf: Any) -> Any:
         hash(leaf)
     except TypeError:
         raise TypeError(
-            f"an argument is {kind.__name__}, which cannot be hashed: a program is compiled for "
-            "each such value. Pass an array, a tuple, a number or another value that cannot change"
+            f"an argument of type {kind.__name__} cannot be hashed, but a program is compiled "
+            "for each value of it. Pass an array, a tuple, a number or another immutable value"
         ) from None
     return (kind, leaf)
 
@@ -148,7 +148,7 @@ def difference(old: Any, new: Any) -> str:
     """Returns what differs in two signatures: containers, modes, sharing, then each leaf."""
     if isinstance(new[0], Structure) and not isinstance(old[0], Structure):
         names = ", ".join(sorted(kind.__name__ for kind in new[0].opened))
-        return f"objects are compared by what they hold from now on ({names})"
+        return f"objects are compared by their contents from now on ({names})"
     if type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return "the call has a different argument structure or count"
     if old[1] != new[1]:
@@ -156,7 +156,7 @@ def difference(old: Any, new: Any) -> str:
     # Where objects are taken apart, the places are not those of arguments any more.
     opened = isinstance(new[0], Structure)
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
-        place = "a value that the arguments hold" if opened else f"argument {index}"
+        place = "a value in the arguments" if opened else f"argument {index}"
         if _is_another(before, now):
             return f"{place} now refers to a different {type(now.value).__name__} object"
         if isinstance(before, Called) and isinstance(now, Called) and before != now:
@@ -167,8 +167,7 @@ def difference(old: Any, new: Any) -> str:
 
 
 def differ_by_objects(old: Any, new: Any) -> bool:
-    """Returns True if two signatures differ by nothing but objects of the same classes as
-    arguments.
+    """Returns True if two signatures differ only by argument objects of the same classes.
 
     Modules and functions do not count: there are only so many of them.
     """
@@ -181,7 +180,7 @@ def differ_by_objects(old: Any, new: Any) -> bool:
 
 
 def replaced(old: Any, new: Any) -> set[type]:
-    """The classes of the objects among the arguments in whose place another one stands."""
+    """Returns the classes of argument objects that were replaced by others."""
     if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return set()
     pairs = list(zip(old[3:], new[3:]))
@@ -190,7 +189,7 @@ def replaced(old: Any, new: Any) -> set[type]:
 
 
 def _are_called(old: Any, new: Any) -> bool:
-    """Returns True if both are keys of functions with one code."""
+    """Returns True if both are keys of functions with the same code."""
     return _is_of_function(old) and _is_of_function(new) and old[0] == new[0]
 
 
@@ -199,7 +198,7 @@ def _is_of_function(key: Any) -> bool:
 
 
 def _kinds_called(key: Any) -> set[type]:
-    """The classes of a function, and of those that it holds."""
+    """Returns the classes of a function, and of those that it holds."""
     if not _is_of_function(key):
         return set()
     (kind, *inner), parts, named = key
@@ -233,7 +232,7 @@ def _spoken(key: Any) -> str:
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:
-        return f"a numpy value of shape {key[1]}"
+        return f"a NumPy value of shape {key[1]}"
     _, shape, stride, dtype, device, gradient, *attributes = key
     requires = ", requires_grad" if gradient else ""
     said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
@@ -246,7 +245,7 @@ def _spoken(key: Any) -> str:
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
-    """Which tensors share a storage, and how they lie in it; empty if none do.
+    """Returns which tensors share a storage, and their positions in it; empty if none do.
 
     For each tensor the first that has its storage, and the distance of their first elements.
     """

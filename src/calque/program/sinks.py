@@ -1,4 +1,4 @@
-"""Where the first outputs of a program go: a class for each kind of memory that it writes to.
+"""The destinations of a program's first outputs: a class for each kind of memory.
 
 A `Source` says where an input comes from at each call, a `Sink` where an output goes. Where both
 are of one memory, the program may have the memory of the input for the output (donation). What a
@@ -20,7 +20,7 @@ from calque.upstream import torch_c
 
 @dataclass(frozen=True, slots=True)
 class Sink:
-    """Where one output of a program goes.
+    """The destination of one output of a program.
 
     Attributes:
         placement: where the array lies that the output takes the place of.
@@ -35,11 +35,11 @@ class Sink:
         return None
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell that gets the array: one that nobody has where `store` writes all of it."""
+        """Returns the cell that gets the array; an unused one if `store` writes everything."""
         raise NotImplementedError
 
     def store(self, leaves: Leaves, array: Array) -> None:
-        """Do what is left when the cell has the array."""
+        """Complete the write after the cell has the array."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,13 +55,13 @@ class CellSink(Sink):
         return self.cell
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell."""
+        """Returns the cell."""
         return self.cell
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSink(Sink):
-    """The whole storage behind an argument.
+    """The whole storage of an argument.
 
     Attributes:
         index: of the argument.
@@ -76,7 +76,7 @@ class StorageSink(Sink):
         return self.index
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of the storage."""
+        """Returns the cell of the storage."""
         return cell_of(leaves[self.index])
 
     def store(self, leaves: Leaves, array: Array) -> None:
@@ -86,10 +86,10 @@ class StorageSink(Sink):
 
 @dataclass(frozen=True, slots=True)
 class ArgumentSink(StorageSink):
-    """An argument, which may be a part of its storage."""
+    """An argument, which may be part of its storage."""
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of its storage, if it is all of that."""
+        """Returns the cell of its storage, if it covers that."""
         cell, tensor = cell_of(leaves[self.index]), unrepeated(leaves[self.index])
         if cell.viewed and not is_whole(cell, tensor):
             return nowhere()
@@ -102,10 +102,10 @@ class ArgumentSink(StorageSink):
 
 
 def nowhere() -> Cell:
-    """A cell that nobody has."""
+    """Returns an unused cell."""
     return Cell(None)  # type: ignore[arg-type]
 
 
 def targets(sinks: Sequence[Sink], leaves: Leaves) -> list[Any]:
-    """The cells that the first outputs of a program belong into."""
+    """Returns the cells that a program's first outputs are written to."""
     return [sink.target(leaves) for sink in sinks]

@@ -1,4 +1,4 @@
-"""Say what takes long."""
+"""Logs what takes long."""
 
 import logging
 import threading

@@ -1,4 +1,4 @@
-"""Where the inputs of a program come from at each call: a class for each kind of place.
+"""The sources of a program's inputs in each call: a class for each kind.
 
 Two sources are equal if they find the same array at each call. A new kind of input is a new class
 here (or beside what makes it), and nothing else has to know of it.
@@ -21,7 +21,7 @@ Leaves = Sequence[Any]
 
 
 class Source:
-    """Where one input of a program comes from.
+    """The source of one input of a program.
 
     Attributes:
         heading: what `describe` lists such inputs under.
@@ -37,12 +37,12 @@ class Source:
     is_number: ClassVar[bool] = False
 
     def array(self, leaves: Leaves) -> Any:
-        """The array for a call with these leaves of its arguments.
+        """Returns the array for a call with these leaves of its arguments.
 
         Raises:
-            LookupError: the input is none of the forward's; who runs the program has the array.
+            LookupError: the input is not one of the forward pass; the caller has the array.
         """
-        raise LookupError(f"the arguments of a call do not tell {self}")
+        raise LookupError(f"{self} is not among the arguments of a call")
 
     @property
     def memory(self) -> Cell | int | None:
@@ -63,7 +63,7 @@ class CellSource(Source):
     heading = "state"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the cell."""
+        """Returns the value of the cell."""
         return self.cell.array
 
     @property
@@ -96,29 +96,29 @@ class ArgumentSource(_OnDevice):
     heading = "arguments"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the tensor."""
+        """Returns the value of the tensor."""
         return read(leaves[self.index])
 
 
 @dataclass(frozen=True, slots=True)
 class UnrepeatedSource(_OnDevice):
-    """An argument whose repetitions (axes of stride 0) are left out."""
+    """An argument without its repetitions (axes of stride 0)."""
 
     heading = "arguments"
 
     def array(self, leaves: Leaves) -> Any:
-        """The value of the tensor, each element once."""
+        """Returns the value of the tensor, each element once."""
         return read(unrepeated(leaves[self.index]))
 
 
 @dataclass(frozen=True, slots=True)
 class StorageSource(_OnDevice):
-    """The whole storage behind an argument, or behind what is handed in like one."""
+    """The whole storage of an argument, or of an implicit one."""
 
-    heading = "state, found anew at each call"
+    heading = "state, looked up at each call"
 
     def array(self, leaves: Leaves) -> Any:
-        """The array of the storage."""
+        """Returns the array of the storage."""
         return leaves[self.index].untyped_storage().cell.array
 
 
@@ -131,7 +131,7 @@ class _OnHost(Source):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class HostSource(_OnHost):
-    """A tensor of the CPU that the function reaches by itself."""
+    """A CPU tensor that the function reaches on its own."""
 
     tensor: torch.Tensor
 
@@ -159,7 +159,7 @@ class HostArgumentSource(_OnHost):
 
 @dataclass(frozen=True, slots=True)
 class NumberSource(Source):
-    """A number of Python's, such as the learning rate in an optimizer's param group.
+    """A Python number, such as the learning rate in an optimizer's param group.
 
     Attributes:
         number: gives it.
@@ -172,7 +172,7 @@ class NumberSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """The number, in 64 bits."""
+        """Returns the number, in 64 bits."""
         return np.float64(self.number())
 
     @property
@@ -190,18 +190,18 @@ class RandomSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """The state as it is now, packed."""
+        """Returns the state as it is now, packed."""
         return rng.pack(rng.state.seed, rng.state.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource(Source):
-    """The key of the random numbers of a pure function, which its caller gives."""
+    """The random key of a pure function, which its caller passes."""
 
 
 @dataclass(frozen=True, slots=True)
 class IncomingSource(Source):
-    """The gradient of a result, which comes in when the backward runs.
+    """The incoming gradient of a result, in the backward pass.
 
     Attributes:
         slot: of the result among those that have a graph.
@@ -212,7 +212,7 @@ class IncomingSource(Source):
 
 @dataclass(frozen=True, slots=True)
 class GivenSource(Source):
-    """A gradient that came in to a backward whose gradients are differentiated in their turn.
+    """An incoming gradient of a backward pass whose gradients are differentiated again.
 
     Attributes:
         depth: how many derivatives were taken before.

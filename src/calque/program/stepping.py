@@ -1,4 +1,4 @@
-"""One call of a program is one step: everything that it changes is changed, or nothing.
+"""Makes each call of a program one step: either all of its changes happen, or none.
 
 A signal's handler waits for the end of a step (`device.runtime.interrupts`); other threads that
 read or change the same state wait, too (`turns`); an error of the program leaves all as it was
@@ -28,7 +28,7 @@ _turn, _present = threads.turn, threads.present
 
 
 class Stepping(Generic[Call]):
-    """A compiled program that changes state. What it reads and changes its subclasses say.
+    """A compiled program that changes state; subclasses define what it reads and changes.
 
     Attributes:
         execution: the compiled program.
@@ -51,26 +51,28 @@ class Stepping(Generic[Call]):
     traced: bool
 
     def reads(self, call: Call) -> Sequence[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that the inputs come from."""
         raise NotImplementedError
 
     def changes(self, call: Call) -> Sequence[Cell]:
-        """The cells that the call changes, each once."""
+        """Returns the cells that the call changes, each once."""
         raise NotImplementedError
 
     def check(self, call: Call) -> None:
-        """Raise `Stale` where others have changed what was known of the call."""
+        """Raise `Stale` if other threads have changed what the call depends on."""
 
     def look(self, call: Call, outputs: list[Array]) -> None:
-        """Raise what the program's own checks say."""
+        """Raise the errors of the program's own checks."""
         raise NotImplementedError
 
     def targets(self, call: Call) -> Sequence[Cell]:
-        """The cells that the first outputs belong into; a new one for what `finish` writes."""
+        """Returns the cells that the first outputs are written to; new ones for what `finish`
+        writes.
+        """
         raise NotImplementedError
 
     def finish(self, call: Call, outputs: list[Array]) -> Any:
-        """Change what is not whole cells, and Python's objects; gives the call's result."""
+        """Change parts of cells and Python objects; returns the call's result."""
         raise NotImplementedError
 
     def failed(self, error: RuntimeError) -> BaseException:
@@ -79,7 +81,7 @@ class Stepping(Generic[Call]):
 
     @settles
     def step(self, call: Call) -> Any:
-        """Run the program for a call, and change what the call changes."""
+        """Run the program for a call, and make its changes."""
         done: list[list[Array]] = []
         turn = random = result = None
         try:

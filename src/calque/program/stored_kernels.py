@@ -1,4 +1,4 @@
-"""Give a program the kernels of its convolutions as these want them, turned once for many calls.
+"""Passes a program its convolution kernels in transposed form, transposed once for many calls.
 
 XLA's convolutions for CPUs want a kernel as (*size, in, out). To turn PyTorch's takes more than
 half of the time of a small batch, again at each call. A program that only computes is given turned
@@ -21,7 +21,7 @@ _LEAST = 1 << 15  # elements: smaller ones are turned in no time
 
 
 def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
-    """The inputs that are better given turned, and how.
+    """Returns the inputs that are better passed transposed, and their axis order.
 
     Args:
         closed: the program.
@@ -35,7 +35,7 @@ def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
 
 
 class Turning:
-    """Gathers the arguments of a program some of which it takes turned.
+    """Gathers the arguments of a program, some of them transposed.
 
     Args:
         gather: gives the arguments as they are.
@@ -54,7 +54,7 @@ class Turning:
 
 
 class _Copy:
-    """The turned copy of the array that was asked for last."""
+    """The transposed copy of the last array."""
 
     def __init__(self, order: Order) -> None:
         self._order = order

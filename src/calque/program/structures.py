@@ -1,4 +1,4 @@
-"""Arguments taken apart: containers, and plain objects as if they were some.
+"""Flattens arguments: containers, and plain objects like containers.
 
 A plain object (a data class, a batch of a user's or a library's class) is its class and what its
 attributes hold. An object made anew at each call then is another set of leaves for one program,
@@ -38,7 +38,7 @@ _LASTING = (
 
 
 class TooLarge(Exception):
-    """The arguments hold more than is worth looking at in each call."""
+    """Signals that arguments are too large to be flattened in each call."""
 
 
 class Node(NamedTuple):
@@ -64,14 +64,14 @@ class Node(NamedTuple):
 
 
 class Again(NamedTuple):
-    """A container or an object that was met before, by its number."""
+    """A repeated container or object, by its number."""
 
     number: int
 
 
 @dataclass(frozen=True)
 class Structure:
-    """Puts the leaves of a call's arguments back.
+    """Rebuilds a call's arguments from leaves.
 
     Attributes:
         node: of (args, kwargs); None stands for a leaf.
@@ -82,12 +82,12 @@ class Structure:
     opened: frozenset[type]
 
     def build(self, leaves: list[Any]) -> Any:
-        """The arguments, made of other leaves: containers and objects are new ones."""
+        """Returns the arguments with other leaves, in new containers and objects."""
         return _build(self.node, iter(leaves), [])
 
 
 class Flattening:
-    """Takes the arguments of one call apart.
+    """Flattens the arguments of one call.
 
     Args:
         opens: says whether an object of a class is taken apart, given whether it stands in one
@@ -104,7 +104,7 @@ class Flattening:
         self.opened: set[type] = set()
 
     def visit(self, value: Any, inside: bool = False) -> Any:
-        """The node of a value.
+        """Returns the node of a value.
 
         Raises:
             TooLarge: there is too much of it.
@@ -149,7 +149,9 @@ class Flattening:
         return Node(kind)
 
     def _called(self, value: Any, kind: type) -> Any:
-        """The node of a function; None if it is more than its code and what that reads."""
+        """Returns the node of a function; None if it consists of more than its code and what that
+        reads.
+        """
         found = taken_apart(value)
         if found is None:
             return None
@@ -162,7 +164,7 @@ class Flattening:
         return again
 
     def _part(self, value: Any) -> Any:
-        """A part of a function: one of these may be, or hold, what nobody else does."""
+        """Returns a part of a function, which may contain objects that nothing else refers to."""
         return self.visit(value) if type(value) in CALLED else self._leaf(value)
 
     def _object(self, value: Any, kind: type) -> Node:
@@ -174,7 +176,7 @@ class Flattening:
         return node._replace(names=names, n_slots=len(slots), attributes=tuple(attributes))
 
     def _registered(self, value: Any, kind: type, inside: bool) -> Any:
-        """A container that JAX or PyTorch knows, or a leaf."""
+        """Returns a container that JAX or PyTorch knows, or a leaf."""
         items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
         if jax.tree_util.treedef_is_leaf(spec):
             if kind not in pytree.SUPPORTED_NODES:
@@ -194,7 +196,7 @@ def _build_all(node: Node, leaves: Iterator[Any], made: list[Any]) -> list[Any]:
 
 
 def _holds_values(value: Any) -> bool:
-    """Returns True if a set holds plain values, and one made of these has them in its order."""
+    """Returns True if a set holds plain values, and a set rebuilt from them has the same order."""
     items = list(value)
     return all(type(item) in ATOMIC for item in items) and list(type(value)(items)) == items
 
@@ -237,7 +239,9 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
 
 
 def opened(value: Any) -> tuple[list[Any], Structure] | None:
-    """The leaves of one plain object, and what puts them back; None if it is none."""
+    """Returns the leaves of a plain object, and a function that rebuilds it; None for other
+    objects.
+    """
     if not can_open(type(value)):
         return None
     flattening = Flattening(lambda kind, inside: can_open(kind), lambda kind: False)
@@ -249,7 +253,7 @@ def opened(value: Any) -> tuple[list[Any], Structure] | None:
 
 
 def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
-    """The objects of some classes in a call's arguments, and the containers in them.
+    """Yields the objects of some classes in a call's arguments, and the containers in them.
 
     Yields:
         each, and the class of the innermost object that it is or that it stands in.
@@ -283,7 +287,9 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
 
 
 def containers_in(value: Any) -> Iterator[Any]:
-    """The containers and objects in a value that may be held elsewhere, too; itself first."""
+    """Yields the containers and objects in a value that may also be referenced elsewhere, itself
+    first.
+    """
     stack, seen = [value], dict[int, Any]()
     while stack:
         one = stack.pop()
@@ -307,7 +313,7 @@ def containers_in(value: Any) -> Iterator[Any]:
 
 
 def getattr_of(value: Any, name: str, *default: Any) -> Any:
-    """An attribute that is stored in the object, whatever its class says of attributes."""
+    """Returns an attribute that is stored in the object, bypassing its class."""
     try:
         return object.__getattribute__(value, name)
     except AttributeError:
@@ -327,7 +333,7 @@ def hasattr_of(value: Any, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def can_open(kind: type) -> bool:
-    """Returns True if an object is nothing but its class and what its attributes hold."""
+    """Returns True if an object consists only of its class and its attributes."""
     if issubclass(kind, (*_LASTING, BaseException)) or kind in (dict, list):
         return False
     if any(hasattr(kind, name) for name in ("__del__", "__next__", "__calque_state__")):

@@ -1,4 +1,4 @@
-"""Functions that take traced numbers, and where they stand while an optimizer steps.
+"""Functions that accept traced numbers, and the places where they are patched during a step.
 
 `math.sqrt` of anything but a float asks it for a float, which a traced number has not. So what
 stands in its place, in `math` and where it was imported from there, traces the square root. And
@@ -101,7 +101,7 @@ def _numbers_in(data: Any) -> Iterator[Any]:
 
 
 def _tensor(data: Any, **options: Any) -> torch.Tensor:
-    """`torch.tensor` of numbers of which some are traced."""
+    """Computes `torch.tensor` of numbers, some of them traced."""
     device, dtype = options.get("device"), options.get("dtype")
     numbers = list(_numbers_in(data))
     traced = [x.node for x in numbers if isinstance(x, torch.SymFloat)]
@@ -131,7 +131,7 @@ _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)
 
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
-    """Returns where functions have to be exchanged: where they are from, and in namespaces."""
+    """Returns where functions have to be replaced: in their modules, and in other namespaces."""
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
@@ -144,7 +144,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
 
 
 def _method(name: str) -> Callable[[Any], Any]:
-    """What numpy's function of the same name calls of an object."""
+    """Returns the method of an object that NumPy's function of the same name calls."""
     traced = _of_number(name, _FUNCTIONS[name])
 
     def method(self: Any) -> Any:

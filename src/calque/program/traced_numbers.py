@@ -43,7 +43,7 @@ __all__ = [
 
 
 class TracedFloat(torch.SymFloat):
-    """A float whose value is an input of the program being traced (see the module)."""
+    """A float whose value is an input of the program being traced."""
 
     def __init__(self, node: NumberNode) -> None:
         super().__init__(node)
@@ -98,7 +98,7 @@ def _ask(name: str, x: TracedFloat, other: Any) -> bool:
 
 
 def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Python's `max` or `min`, which picks among traced numbers in the program.
+    """Replaces Python's `max` or `min` for traced numbers.
 
     Without it they compare, and the value of a tensor cannot be compared while it is traced.
 
@@ -146,7 +146,7 @@ PICKS: dict[str, Callable[..., Any]] = {
 
 
 def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:
-    """A 0-d traced array as a number whose value nobody can ask for.
+    """Returns a 0-d traced array as a number whose value cannot be read.
 
     Args:
         place: what is given up where code needs the value; None if that is refused.
@@ -160,7 +160,7 @@ def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.S
 def input_number(
     traced: Array, compute: Callable[[], Any], watch: Watch, place: Place, integral: bool
 ) -> TracedFloat:
-    """A number that is an input of the program.
+    """Returns a number that is an input of the program.
 
     Args:
         traced: the input.

@@ -1,4 +1,4 @@
-"""Lay out transposed matrices anew before they are multiplied, where that is faster.
+"""Materializes transposed matrices before products, where that is faster.
 
 Every weight's gradient is a product whose left operand is transposed. XLA folds the transposition
 into the product, and its fast products for CPUs do not take such operands: moved first, the
@@ -22,7 +22,7 @@ from calque.program.jaxprs import build
 
 
 def materialized(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A jaxpr of the same results in which such operands are laid out first."""
+    """Returns an equivalent jaxpr in which such operands are materialized first."""
     if jax.default_backend() != "cpu":
         return closed
     inner = closed.jaxpr
@@ -47,7 +47,7 @@ def _named(names: dict[Any, Any], value: Any) -> Any:
 
 
 def _barrier(variable: Any) -> Any:
-    """An equation that gives a variable as XLA is to keep it."""
+    """Returns an equation that makes XLA materialize a variable."""
     with x64():
         traced = jax.make_jaxpr(lax.optimization_barrier)(
             jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
@@ -57,7 +57,9 @@ def _barrier(variable: Any) -> Any:
 
 
 def _left_operands(equations: list[Any]) -> Iterable[Any]:
-    """The transposed matrices that are the left operand of a product, and come with the other."""
+    """Returns the transposed matrices that are left operands of products, and are ready with the
+    other operand.
+    """
     made = {v: (at, e) for at, e in enumerate(equations) for v in e.outvars}
     calls = [(e, e.params["jaxpr"].jaxpr) for e in equations if e.primitive.name == "jit"]
     inners = {id(inner): inner for _, inner in calls}
@@ -73,7 +75,7 @@ def _left_operands(equations: list[Any]) -> Iterable[Any]:
 
 
 def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
-    """After which equation the values that a variable shows are there; -1 for an input's."""
+    """Returns the index of the equation that computes a variable's values; -1 for an input."""
     while variable in made:
         at, equation = made[variable]
         if equation.params.get("name") != READ_VIEW:
@@ -83,7 +85,7 @@ def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
 
 
 def _transposed(inner: Any) -> list[int]:
-    """The results of a jaxpr that are transposed matrices."""
+    """Returns the results of a jaxpr that are transposed matrices."""
     made = {v: e for e in inner.eqns for v in e.outvars}
     return [
         i
@@ -97,7 +99,7 @@ def _transposes(equation: Any) -> bool:
 
 
 def _multiplied(inner: Any) -> list[tuple[int, int]]:
-    """The inputs of a jaxpr whose product of matrices it takes."""
+    """Returns the inputs of a jaxpr that it multiplies as matrices."""
     places = {v: i for i, v in enumerate(inner.invars)}
     products = [
         e.invars

@@ -1,4 +1,4 @@
-"""Containers of tensors, taken apart into leaves and put together again."""
+"""Flattens containers of tensors into leaves, and rebuilds them."""
 
 import functools
 import warnings
@@ -21,7 +21,7 @@ _CONTAINERS = _DICTS | {tuple, list, deque}
 
 @dataclass(frozen=True)
 class Joined:
-    """Puts back the leaves of a call whose arguments are one container in several places.
+    """Rebuilds the arguments of a call that contain one container in several places.
 
     Attributes:
         spec: what puts them into as many containers.
@@ -32,7 +32,7 @@ class Joined:
     places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
 
     def join(self, tree: Any) -> Any:
-        """The tree with one container at all its places."""
+        """Returns the tree with one container at all its places."""
         return _joined(tree, (), dict(self.places), {})
 
 
@@ -49,7 +49,7 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
 
 
 def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: list[Any]) -> None:
-    """Find the containers that are met once more, by what leads there and to the first place."""
+    """Find containers that occur repeatedly, with the paths to each and to the first."""
     if type(tree) is not tuple:
         if id(tree) in first:
             found.append((steps, first[id(tree)]))
@@ -63,7 +63,7 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
 def flatten(
     tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
 ) -> tuple[list[Any], Any]:
-    """The leaves of a pytree and what puts them back; knows JAX's and PyTorch's containers.
+    """Flattens a pytree with JAX's and PyTorch's containers; returns its leaves and structure.
 
     Args:
         tree: the pytree.
@@ -102,7 +102,7 @@ def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
 
 
 def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
-    """Flattens as PyTorch does, but a tensor's size is a leaf: it would come back as a tuple."""
+    """Flattens like PyTorch, but keeps a tensor's size as a leaf, which would become a tuple."""
     return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
 
 
@@ -129,7 +129,7 @@ def _iterates(kind: type) -> bool:
 
 
 def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
-    """Returns True if the keys of every dict are sorted as they are, as JAX would sort them.
+    """Returns True if the keys of every dict are already sorted, as JAX would sort them.
 
     Args:
         tree: lists, tuples, deques and dicts.
@@ -157,7 +157,7 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `flatten`."""
+    """Returns the inverse of `flatten`."""
     if isinstance(spec, Structure):
         return spec.build(leaves)
     if isinstance(spec, Joined):
@@ -173,7 +173,9 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
-    """The leaves and the container of a value made of tensors and plain values; else None."""
+    """Returns the leaves and the container of a value made of tensors and plain values; else
+    None.
+    """
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
     if not isinstance(value, tuple | list | dict):
@@ -194,12 +196,12 @@ def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
 
 
 def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
-    """The inverse of `tensors_in`."""
+    """Returns the inverse of `tensors_in`."""
     return leaves[0] if spec is None else unflatten(leaves, spec)
 
 
 def same_tree(spec: Any) -> Callable[[list[Any]], Any]:
-    """A function that puts leaves back into one tree; fast for a single leaf and flat tuples."""
+    """Returns a function that rebuilds one tree; fast for a single leaf and flat tuples."""
     if isinstance(spec, jax.tree_util.PyTreeDef):
         if spec == jax.tree_util.tree_structure(0):
             return lambda leaves: leaves[0]

@@ -1,4 +1,4 @@
-"""Calls that change the same state take turns, and nobody reads an array that is given away.
+"""Calls that change the same state take turns, and no thread reads a donated array.
 
 A program that donates deletes the arrays that it replaces a moment before the new ones are in their
 cells. A thread alone on the device (`device.runtime.threads`) need not care. Where there are
@@ -35,19 +35,19 @@ set_array = _array.__set__
 
 
 class Claimed(Cell):
-    """A cell that a call is going to change."""
+    """A cell that a call will change."""
 
     __slots__ = ()
 
 
 class Donated(Cell):
-    """A cell whose array a call gives away."""
+    """A cell whose array a call donates."""
 
     __slots__ = ()
 
     @property
     def array(self) -> Array:  # type: ignore[override]
-        """The array, once there is one again."""
+        """The array, once there is a new one."""
         _settled(self)
         return _array.__get__(self)
 
@@ -58,7 +58,7 @@ class Donated(Cell):
 
 
 def _settled(cell: Cell) -> None:
-    """Wait until no other thread gives a cell's array away."""
+    """Wait until no other thread donates a cell's array."""
     if active.settling:
         return
     with _free:
@@ -72,7 +72,7 @@ def _mark(cells: Sequence[Cell], kind: type[Cell]) -> None:
 
 
 class Stale(Exception):
-    """A value found before a turn no longer holds: look again."""
+    """Signals that values read before a turn have changed, and must be read again."""
 
 
 class _Past:
@@ -98,7 +98,7 @@ _queue: "list[Turn]" = []
 
 
 class Turn:
-    """One call's right to change some cells, where there are other threads.
+    """One call's right to change some cells, among several threads.
 
     Attributes:
         changed: the cells.
@@ -113,7 +113,7 @@ class Turn:
     def take(
         self, read: Sequence[Cell], donating: bool, traced: bool, gather: Callable[[], _Result]
     ) -> _Result:
-        """Wait for the cells, and give what `gather` finds at that moment.
+        """Wait for the cells, and return what `gather` finds at that moment.
 
         Args:
             read: cells whose arrays are read.
@@ -154,12 +154,12 @@ class Turn:
         return not set(self.changed).isdisjoint(other.changed)
 
     def close(self) -> None:
-        """From here on reads wait, too: the cells are being written."""
+        """Make reads wait, too, while the cells are being written."""
         if self._taken:
             _mark(self.changed, Donated)
 
     def give_back(self) -> None:
-        """Let the others go on; does nothing if the turn was not taken."""
+        """Release the turn; does nothing if it was not taken."""
         if not self._taken:
             return
         with _free:
@@ -173,7 +173,9 @@ class Turn:
 @contextmanager
 @waits
 def tracing() -> Iterator[None]:
-    """Inside it, no other thread runs a program that depends on Python state, or traces."""
+    """A context manager in which no other thread traces or runs a program that depends on Python
+    state.
+    """
     me = threading.get_ident()
     with _traces:
         before, past.tracer = past.tracer, me

@@ -1,4 +1,4 @@
-"""Stand-ins in a trace for objects that the function is given and perhaps never looks at.
+"""Placeholders in a trace for argument objects that the function may never use.
 
 A batch may carry objects that no program can be compiled for (the encodings of a tokenizer, a
 lock), others in each call. While the function leaves them alone, all that a program needs to know
@@ -12,7 +12,7 @@ from typing import Any
 
 
 class Restructure(BaseException):
-    """The arguments of a call are to be taken apart in another way.
+    """Signals that the arguments of a call have to be flattened differently.
 
     No `Exception`: the traced function must not catch it.
 
@@ -34,7 +34,7 @@ class Restructure(BaseException):
 
 
 class _Watching(threading.local):
-    """The classes of the objects that the function has looked at; None while none runs."""
+    """The classes of the objects that the function has used; None outside a run."""
 
     touched: set[type] | None = None
 
@@ -43,7 +43,7 @@ _watching = _Watching()
 
 
 class Unread:
-    """Stands for an object: whatever is asked of it raises `Restructure`, but for its class.
+    """A placeholder for an object: every use of it raises `Restructure`, except of its class.
 
     Args:
         value: the object.
@@ -62,12 +62,12 @@ class Unread:
 
 
 def value_of(unread: Unread) -> Any:
-    """The object that one stands for."""
+    """Returns the object that a placeholder represents."""
     return object.__getattribute__(unread, "value")
 
 
 def is_unread(value: Any) -> bool:
-    """Returns True if a value stands for an object."""
+    """Returns True if a value is a placeholder."""
     return type(value) is Unread
 
 
@@ -80,7 +80,7 @@ def _touch(unread: Unread) -> None:
 
 @contextmanager
 def watching_objects() -> Iterator[set[type]]:
-    """Inside this context, the function runs; gives the classes of the objects that it looks at."""
+    """A context manager for the function's run; yields the classes of the objects that it uses."""
     before, touched = _watching.touched, set[type]()
     _watching.touched = touched
     try:

@@ -1,4 +1,4 @@
-"""The checks of values in a program: outputs that are looked at before anything is written."""
+"""Checks of values in a program: outputs that are read before anything is written."""
 
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -15,7 +15,7 @@ class Outputs(Protocol):
     """Collects the outputs of a program."""
 
     def add(self, array: Array) -> int:
-        """The index of the array among them."""
+        """Returns the index of the array among them."""
         ...
 
 
@@ -35,7 +35,7 @@ class Checks:
 
     @classmethod
     def of(cls, lifting: Lifting, outputs: Outputs) -> "Checks":
-        """The checks that a trace has collected so far; it collects no more."""
+        """Returns the checks that a trace has collected, and ends the collection."""
         failures, lifting.failures = lifting.failures, None
         if not failures:
             return cls()
@@ -47,11 +47,11 @@ class Checks:
 
     @property
     def looks(self) -> bool:
-        """Returns True if outputs are looked at before anything is written."""
+        """Returns True if outputs have to be read before anything is written."""
         return bool(self.failures)
 
     def look(self, outputs: list[Array], first: int) -> None:
-        """Raise what the first check that failed says; `first` is the index of output 0."""
+        """Raise the error of the first failed check; `first` is the index of output 0."""
         if not self.failures:
             return
         failed = np.asarray(outputs[first + self.flags])

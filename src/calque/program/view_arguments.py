@@ -1,4 +1,4 @@
-"""Windows: views that are arguments of a traced function, without the rest of their memory.
+"""Windows: views among the arguments of a traced function, without the rest of their memory.
 
 A program takes a view as an array of the view's own elements, so that the windows of a sliding
 slice share one program. The tensor that stands for it in the trace has the view's strides, and
@@ -39,7 +39,7 @@ _ASKING = frozenset(
 
 @cache
 def offset_place(op: Any) -> int | None:
-    """Which argument of an operator says where in its own storage it reaches; None for others."""
+    """Returns the position of an operator's storage-offset argument; None for other operators."""
     if not isinstance(op, OpOverload):
         return None
     names = [a.name for a in op._schema.arguments]
@@ -48,7 +48,7 @@ def offset_place(op: Any) -> int | None:
 
 
 def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor's elements, each once: the first along every axis of stride 0."""
+    """Returns a tensor's elements, each once: the first along every axis of stride 0."""
     if 0 in tensor.stride():
         tensor = tensor.detach()
         for axis, step in enumerate(tensor.stride()):
@@ -58,7 +58,7 @@ def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
-    """A fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
+    """Returns a fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
 
     None where other strides than those of 0 make elements coincide.
     """
@@ -75,7 +75,9 @@ def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 class Unseen(BaseException):
-    """A function asks for what a window does not show; not for its own `except` clauses."""
+    """Signals that a function needs memory outside a window; a BaseException, so that `except`
+    clauses do not catch it.
+    """
 
 
 class Windows:
@@ -91,12 +93,12 @@ class Windows:
         self.asked: set[int] = set()
 
     def watch(self, stack: ExitStack) -> None:
-        """See what is asked until the stack is left; costs nothing where there are no windows."""
+        """Watch operations until the stack is left; costs nothing if there are no windows."""
         if self.indexes:
             stack.enter_context(_Watch(self.see))
 
     def see(self, tensor: Any) -> None:
-        """A tensor is asked where it lies.
+        """Handle a query of a tensor's position in its storage.
 
         Raises:
             Unseen: it lies in a window.
@@ -107,7 +109,7 @@ class Windows:
             raise Unseen
 
     def see_operator(self, func: Any, args: Any, kwargs: Any) -> None:
-        """An operator is about to run.
+        """Check an operator that is about to run.
 
         Raises:
             Unseen: it reaches out of a window.
@@ -129,7 +131,7 @@ class Windows:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees the questions that are no operators."""
+    """Sees queries that are not operators."""
 
     def __init__(self, see: Callable[[Any], None]) -> None:
         super().__init__()
@@ -155,12 +157,12 @@ def _backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """`Tensor.backward`, as a method of no tensor."""
+    """`Tensor.backward`, as a plain function."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _unasked(function: Any) -> Any:
-    """One of PyTorch's own functions, but for its first step: to ask the modes and be done.
+    """Wraps a PyTorch function without its first step, which would dispatch to modes.
 
     What it names it finds as it is now: the device replaces the engine.
     """

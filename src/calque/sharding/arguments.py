@@ -1,4 +1,4 @@
-"""What the public functions take: another kind of argument is refused by name."""
+"""Checks of the public functions' arguments."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,108 +16,112 @@ _A_SPEC = (
 
 
 def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
-    """Raise TypeError for what is no tensor, ValueError for a tensor that cannot be meant.
+    """Raise TypeError for a value that is not a tensor, ValueError for an unsuitable tensor.
 
     Args:
         function: the name of the public function.
         value: its argument.
-        on_device: whether it has to be on the device "jax"; else it has to have values.
+        on_device: whether it has to be on the device "jax"; otherwise it has to have values.
     """
     if not isinstance(value, torch.Tensor):
         of_module = isinstance(value, Module) and function == "shard"
-        hint = ": shard_module takes a module" if of_module else ""
-        raise TypeError(f"calque.sharding.{function} takes a tensor, not {_said(value)}{hint}")
+        hint = ": use shard_module for a module" if of_module else ""
+        raise TypeError(f"calque.sharding.{function} expects a tensor, not {_said(value)}{hint}")
     if on_device and value.device.type != "jax":
         raise ValueError(
-            f"calque.sharding.{function} of a tensor on {value.device}, which has no place on a "
-            "mesh: move it by .to('jax') first"
+            f"calque.sharding.{function} expects a tensor on device 'jax', not on "
+            f"{value.device}: move it with .to('jax') first"
         )
     if on_device:
         return
     if value.layout is not torch.strided:
-        raise ValueError(f"calque.sharding.{function} takes no tensor of layout {value.layout}")
+        raise ValueError(
+            f"calque.sharding.{function} does not support tensors of layout {value.layout}"
+        )
     if value.is_meta:
         raise ValueError(
-            f"calque.sharding.{function} of a tensor on 'meta', which has no values: a module gets "
-            "its memory on a mesh by calque.sharding.materialize"
+            f"calque.sharding.{function} does not support tensors on 'meta', which have no "
+            "values: use calque.sharding.materialize to give a module memory on a mesh"
         )
 
 
 def check_module(function: str, value: Any) -> None:
-    """Raise TypeError for what is no module."""
+    """Raise TypeError for a value that is not a module."""
     if not isinstance(value, Module):
-        hint = ": shard takes a tensor" if isinstance(value, torch.Tensor) else ""
-        raise TypeError(f"calque.sharding.{function} takes a module, not {_said(value)}{hint}")
+        hint = ": use shard for a tensor" if isinstance(value, torch.Tensor) else ""
+        raise TypeError(f"calque.sharding.{function} expects a module, not {_said(value)}{hint}")
 
 
 def check_plan(plan: Any) -> None:
-    """Raise TypeError for what is no mapping of patterns to specs."""
+    """Raise TypeError for a value that is not a mapping of patterns to specs."""
     if not isinstance(plan, Mapping):
         raise TypeError(
-            f"a plan is a dict of patterns of names and specs, as {{'*.weight': P('dp')}}, not "
-            f"{_said(plan)}"
+            "a plan must be a dict from name patterns to specs, such as {'*.weight': P('dp')}, "
+            f"not {_said(plan)}"
         )
     for pattern, spec in plan.items():
         if not isinstance(pattern, str):
-            raise TypeError(f"a pattern of a plan is a str, not {_said(pattern)}")
+            raise TypeError(f"a pattern of a plan must be a str, not {_said(pattern)}")
         check_spec(spec, f"{pattern!r} of the plan: ")
 
 
 def check_mesh(value: Any) -> None:
-    """Raise TypeError for what is neither a mesh of JAX's nor None."""
+    """Raise TypeError for a value that is neither a JAX mesh nor None."""
     if value is None or isinstance(value, Mesh | AbstractMesh):
         return
     hint = ""
     if hasattr(value, "mesh_dim_names"):
-        hint = ": a mesh of PyTorch's name goes with distribute_tensor and its like"
+        hint = ": use PyTorch's meshes with distribute_tensor and similar functions"
     raise TypeError(
-        f"mesh= is a jax.sharding.Mesh, as calque.sharding.mesh(dp=8) makes it, not "
+        "mesh= must be a jax.sharding.Mesh, such as calque.sharding.mesh(dp=8), not "
         f"{_said(value)}{hint}"
     )
 
 
 def check_spec(value: Any, where: str = "") -> None:
-    """Raise ValueError for what does not say how a tensor is split."""
+    """Raise ValueError for a value that is not a spec."""
     if not (isinstance(value, PartitionSpec | NamedSharding) or callable(value)):
-        raise ValueError(f"{where}{value!r} is no spec: {_A_SPEC}")
+        raise ValueError(f"{where}{value!r} is not a spec: {_A_SPEC}")
 
 
 def check_entries(spec: PartitionSpec) -> None:
-    """Raise ValueError where an entry is neither None nor the names of axes."""
+    """Raise ValueError for an entry that is neither None nor the names of axes."""
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             raise ValueError(
-                "P.UNCONSTRAINED leaves a dimension to XLA, which only "
-                "calque.sharding.constrain does: a storage lies somewhere"
+                "P.UNCONSTRAINED leaves a dimension to XLA, which only calque.sharding.constrain "
+                "supports: a storage needs a definite placement"
             )
         names = entry if isinstance(entry, tuple) else (entry,)
         if entry is not None and not all(isinstance(name, str) for name in names):
-            raise ValueError(f"{entry!r} in {spec} is no name of an axis of the mesh: {_A_SPEC}")
+            raise ValueError(f"{entry!r} in {spec} is not the name of a mesh axis: {_A_SPEC}")
 
 
 def check_axes(axes: Sequence[Any]) -> None:
-    """Raise TypeError where names of axes are no strings, ValueError where there are none."""
+    """Raise TypeError if names of axes are not strings, ValueError if there are none."""
     if not axes:
-        raise ValueError("along takes the name of an axis of the mesh, or several: along('dp')")
+        raise ValueError("along expects the names of one or more mesh axes: along('dp')")
     for axis in axes:
         if not isinstance(axis, str):
-            raise TypeError(f"an axis of a mesh is named by a str, not {_said(axis)}: along('dp')")
+            raise TypeError(
+                f"the name of a mesh axis must be a str, not {_said(axis)}: along('dp')"
+            )
 
 
 def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
-    """The sizes of the axes of a mesh.
+    """Returns the sizes of the axes of a mesh.
 
     Raises:
         TypeError: one is no int.
     """
     for name, size in axes.items():
         if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise TypeError(f"the size of axis {name!r} is an int, or -1, not {_said(size)}")
+            raise TypeError(f"the size of axis {name!r} must be an int, or -1, not {_said(size)}")
     return {name: operator.index(size) for name, size in axes.items()}
 
 
 def devices_of(devices: Any) -> list[Any]:
-    """The devices for a mesh; all if none are given.
+    """Returns the devices for a mesh; by default all.
 
     Raises:
         TypeError: they are not devices of JAX.
@@ -129,30 +133,30 @@ def devices_of(devices: Any) -> list[Any]:
     for one in found:
         if not isinstance(one, jax.Device):
             raise TypeError(
-                f"devices= is a sequence of JAX's devices, as jax.devices()[:4], not of "
+                "devices= must be a sequence of JAX devices, such as jax.devices()[:4], not of "
                 f"{_said(one)}"
             )
     if len(set(found)) < len(found):
-        raise ValueError("a mesh has each of its devices once")
+        raise ValueError("devices= must not contain a device twice")
     return found
 
 
 def check_batches(value: Any) -> None:
-    """Raise TypeError for what gives no batches."""
+    """Raise TypeError for a value that is not an iterable of batches."""
     if isinstance(value, torch.Tensor):
-        raise TypeError("calque.sharding.loader takes batches, not one tensor: loader([tensor])")
+        raise TypeError("calque.sharding.loader expects batches, not one tensor: loader([tensor])")
     if not isinstance(value, Iterable):
         raise TypeError(
-            f"calque.sharding.loader takes a DataLoader or another iterable of batches, not "
+            "calque.sharding.loader expects a DataLoader or another iterable of batches, not "
             f"{_said(value)}"
         )
 
 
 def check_countable(value: Any) -> None:
-    """Raise TypeError for what has no tensors."""
+    """Raise TypeError for a value that cannot contain tensors."""
     if isinstance(value, int | float | str | bytes) or value is None:
         raise TypeError(
-            f"calque.sharding.memory takes modules, optimizers, tensors and containers of them, "
+            "calque.sharding.memory expects modules, optimizers, tensors or containers of them, "
             f"not {_said(value)}"
         )
 

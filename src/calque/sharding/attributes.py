@@ -7,7 +7,7 @@ import torch
 
 
 class OfPlaced:
-    """An attribute that is missing from all tensors but some, also for `hasattr`.
+    """An attribute that only some tensors have, also for `hasattr`.
 
     Whatever a user sets under the name stays the tensor's own.
 

@@ -1,4 +1,4 @@
-"""`torch.distributed.checkpoint` of placed tensors: each part is written and read by itself.
+"""`torch.distributed.checkpoint` of placed tensors: each part is written and read separately.
 
 The checkpoint is PyTorch's own: a plain CPU model reads it, and tensors with other placements do. A
 part that several devices hold is written once, by the process of the first of them. What is read
@@ -31,7 +31,7 @@ Offsets = tuple[int, ...]
 
 
 class _Read(threading.local):
-    """What each planner reads, in each of the threads that read files."""
+    """The reads of each planner, in each of the threads that read files."""
 
     def __init__(self) -> None:
         self.of: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
@@ -42,7 +42,7 @@ _putting_back = threading.Lock()
 
 
 def _of_placed(name: str, function: Callable[..., Any]) -> OfPlaced:
-    """A method that only placed tensors have: PyTorch asks by `hasattr`."""
+    """Returns a method that only placed tensors have, for PyTorch's `hasattr`."""
 
     def get(tensor: torch.Tensor) -> Any:
         return None if placement(tensor) is None else function.__get__(tensor)
@@ -55,7 +55,7 @@ def _offsets(index: Any, shape: Any) -> Offsets:
 
 
 def _owners(array: jax.Array) -> dict[Offsets, int]:
-    """The process that writes each part: that of the first device that has it."""
+    """Returns the process that writes each part: that of the first device that has it."""
     found: dict[Offsets, Any] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         at = _offsets(index, array.shape)
@@ -65,15 +65,16 @@ def _owners(array: jax.Array) -> dict[Offsets, int]:
 
 
 def _own(array: jax.Array) -> dict[Offsets, Any]:
-    """Returns what the devices of this process hold, each part once, by where it begins."""
+    """Returns the parts on the devices of this process, each once, by their start."""
     return {_offsets(one.index, array.shape): one.data for one in array.addressable_shards}
 
 
 def _write_items(tensor: torch.Tensor, fqn: str, _: object) -> list[WriteItem]:
     if jax.process_count() > 1 and not torch.distributed.is_initialized():
         raise RuntimeError(
-            "torch.distributed.checkpoint in several processes: they have to agree on who writes "
-            "what. Call torch.distributed.init_process_group('calque') first"
+            "torch.distributed.checkpoint in several processes needs a process group, to agree "
+            "on which process writes what: call torch.distributed.init_process_group('calque') "
+            "first"
         )
     array: Any = cell_of(tensor).array
     owners, own = _owners(array), jax.process_index()
@@ -106,7 +107,7 @@ def _begin(tensor: torch.Tensor, index: MetadataIndex) -> Offsets:
 
 
 def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
-    """A copy of a part on the CPU."""
+    """Returns a copy of a part on the CPU."""
     own, begin = _own(cell_of(tensor).array), _begin(tensor, index)
     if not isinstance(index, BoxIndex):
         return host_tensor(own[begin])
@@ -118,7 +119,7 @@ def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
 
 
 def _put_back(tensor: torch.Tensor, begin: Offsets, part: torch.Tensor) -> None:
-    """Have the devices of this process that hold a part hold another value of it."""
+    """Replace the value of a part on the devices of this process that hold it."""
     cell = cell_of(tensor)
     values = host_view(part).copy()
     with x64(), _putting_back:
@@ -140,7 +141,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def install() -> None:
-    """Have PyTorch's checkpoints know placed tensors (a second call does nothing)."""
+    """Make PyTorch's checkpoints support placed tensors (a second call does nothing)."""
     if "__create_write_items__" in vars(torch.Tensor):
         return
     install_joining()

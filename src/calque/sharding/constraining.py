@@ -1,4 +1,4 @@
-"""Where intermediate values are placed."""
+"""Placements of intermediate values."""
 
 from types import EllipsisType
 from typing import Any
@@ -14,7 +14,7 @@ from calque.sharding.mesh import mesh_or_latest, sharding_of
 def constrain(
     tensor: torch.Tensor, *entries: PartitionSpec | EllipsisType | Any, mesh: Mesh | None = None
 ) -> torch.Tensor:
-    """The tensor, split over a mesh as given; inside `calque.jit`, a constraint for XLA.
+    """Splits a tensor over a mesh; inside `calque.jit`, this is a constraint for XLA.
 
     Its gradient is split in the same way. Splitting the batch dimension at the outputs of blocks
     keeps XLA from gathering activations instead of weights.
@@ -47,7 +47,7 @@ def constrain(
 
 @torch.compiler.assume_constant_result
 def _number(shape: tuple[int, ...], mesh: Mesh | None, *entries: Any) -> int:
-    """The number of the placement that entries mean for a shape (see `number_of`).
+    """Returns the number of the placement of entries for a shape (see `number_of`).
 
     Dynamo takes a spec for a constant as an argument of its own, but not within a tuple.
     """
@@ -62,10 +62,10 @@ def _number(shape: tuple[int, ...], mesh: Mesh | None, *entries: Any) -> int:
 
 
 def _expanded(entries: tuple[Any, ...], ndim: int) -> list[Any]:
-    """The entries, with what `...` stands for."""
+    """Returns the entries with `...` expanded."""
     count = sum(entry is ... for entry in entries)
     if count > 1:
-        raise ValueError("`...` stands for all dimensions that are left: write it once")
+        raise ValueError("`...` stands for all remaining dimensions: write it only once")
     free = ndim - len(entries) + 1
     spec: list[Any] = []
     for entry in entries:

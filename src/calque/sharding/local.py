@@ -57,7 +57,7 @@ def local(tensor: torch.Tensor) -> list[Part]:
     """
     check_tensor("local", tensor, on_device=True)
     if active.trace is not None:
-        raise no_value(tensor, "asked for its parts (calque.sharding.local)")
+        raise no_value(tensor, "passed to calque.sharding.local")
     array = read(tensor.detach())
     shards = sorted(array.addressable_shards, key=lambda one: one.device.id)
     return [Part(one.device, one.index, host_tensor(one.data)) for one in shards]
@@ -66,7 +66,7 @@ def local(tensor: torch.Tensor) -> list[Part]:
 def loader(
     batches: Iterable[Any], spec: Spec | None = None, mesh: Mesh | None = None
 ) -> Iterator[Any]:
-    """Batches of CPU tensors as batches on the mesh.
+    """Turns batches of CPU tensors into batches on the mesh.
 
     With several processes, each supplies its own rows, and the batch consists of the rows of all:
     its first dimension is the sum of theirs.
@@ -107,7 +107,7 @@ def loader(
 
 
 def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False) -> torch.Tensor:
-    """The rows of all processes as one tensor on the mesh.
+    """Returns the rows of all processes as one tensor on the mesh.
 
     Args:
         tensor: the rows of this process: as many, of the same shape, as each other one brings.
@@ -130,9 +130,7 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
         sharding = sharding_of(spec, shape, mesh)
     except ValueError as error:
         if not or_whole:
-            raise ValueError(
-                f"{error}; a last, smaller batch is left out by drop_last=True"
-            ) from None
+            raise ValueError(f"{error}; drop_last=True leaves out a smaller last batch") from None
         sharding = NamedSharding(mesh, P())
     spread.exists = True
     with x64():
@@ -140,12 +138,14 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
 
 
 def _spans(tensor: torch.Tensor) -> bool:
-    """Returns True if a tensor is one of all processes already."""
+    """Returns True if a tensor already spans all processes."""
     return tensor.device.type == "jax" and agreement.spans(read(tensor.detach()).sharding)
 
 
 def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
-    """An array of the rows of all processes: of its own if its devices need no others."""
+    """Returns an array of the rows of all processes; from its own rows if its devices need no
+    others.
+    """
     if jax.process_count() == 1:
         return jax.make_array_from_process_local_data(sharding, values, shape)
     rows = values.shape[0]
@@ -161,7 +161,7 @@ def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> 
 
 
 def _needs_own_rows_only(sharding: NamedSharding, shape: tuple[int, ...], rows: int) -> bool:
-    """Returns True if each device holds rows that its process has brought."""
+    """Returns True if each device holds rows that its own process supplied."""
     for device, index in sharding.devices_indices_map(shape).items():
         begin, end, _ = index[0].indices(shape[0])
         first = device.process_index * rows

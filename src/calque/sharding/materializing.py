@@ -1,4 +1,4 @@
-"""A module made on "meta" gets its memory on the mesh, and its first values there."""
+"""Gives a module created on "meta" its memory and initial values on the mesh."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -59,7 +59,7 @@ def materialize(
     """
     check_module("materialize", module)
     if init is not None and not callable(init):
-        raise TypeError(f"init= is a function of a module, not {init!r}")
+        raise TypeError(f"init= must be a function of a module, not {init!r}")
     places = places_of(module, plan, mesh_or_latest(mesh))
     on_meta = {id(one.tensor) for one in places if one.tensor.is_meta}
     if init is None:
@@ -87,7 +87,7 @@ def materialize(
 
 
 def _own(module: Module) -> list[torch.Tensor]:
-    """A module's own parameters and buffers."""
+    """Returns a module's own parameters and buffers."""
     held = (*module._parameters.values(), *module._buffers.values())
     return [tensor for tensor in held if tensor is not None]
 
@@ -104,13 +104,13 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
     ]
     if lacking:
         raise ValueError(
-            f"no reset_parameters says what values these get: {', '.join(lacking)}. Give "
-            "materialize a function init(module) that sets them, or give their class the method"
+            f"no reset_parameters method initializes these tensors: {', '.join(lacking)}. Pass a "
+            "function init(module) that sets them, or add the method to their class"
         )
 
 
 def _made(place: Place) -> torch.Tensor:
-    """Returns the stand-in for a tensor: zeros if it was on "meta"."""
+    """Returns the replacement for a tensor: zeros if it was on "meta"."""
     tensor = place.tensor
     if tensor.device.type == "jax":
         shard(tensor.detach(), place.sharding)

@@ -1,4 +1,4 @@
-"""How many bytes each device holds, and of which kind."""
+"""The bytes that each device holds, by kind."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -72,7 +72,7 @@ class Memory:
 
 
 def memory(*things: Any) -> Memory:
-    """Returns how many bytes of the given things each device of this process holds.
+    """Returns how many bytes of modules, optimizers and tensors each device of this process holds.
 
     Args:
         things: modules, optimizers, tensors and containers of them. For a module, parameters,

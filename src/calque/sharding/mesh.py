@@ -1,4 +1,4 @@
-"""Meshes, and which dimensions of a tensor are split over which of their axes."""
+"""Meshes, and how dimensions of tensors are split over their axes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -51,7 +51,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
     """
     found = devices_of(devices)
     if not axes:
-        raise ValueError("a mesh has at least one axis: mesh(dp=8)")
+        raise ValueError("a mesh needs at least one axis: mesh(dp=8)")
     sizes = sizes_of(axes)
     free = [name for name, size in sizes.items() if size == -1]
     known = math.prod(size for size in sizes.values() if size != -1)
@@ -60,8 +60,8 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
     if min(sizes.values()) < 1 or math.prod(sizes.values()) != len(found):
         said = ", ".join(f"{name}={size}" for name, size in axes.items())
         raise ValueError(
-            f"mesh({said}) does not fit the {len(found)} devices that there are: the sizes "
-            "multiply to their number (one of them may be -1). On a CPU more devices are had by "
+            f"mesh({said}) does not fit the {len(found)} available devices: the product of the "
+            "sizes must be their number (one size may be -1). To get more devices on a CPU, set "
             "XLA_FLAGS=--xla_force_host_platform_device_count=8 before JAX starts"
         )
     types = (AxisType.Auto,) * len(sizes)
@@ -71,7 +71,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
 
 
 def mesh_or_latest(given: Mesh | None) -> Mesh:
-    """The mesh that is given, or the one made last.
+    """Returns the given mesh, or the one created last.
 
     Raises:
         TypeError: it is no mesh of JAX's.
@@ -80,12 +80,13 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
     check_mesh(given)
     found = given if given is not None else _latest.mesh
     if found is None:
-        raise ValueError("no mesh was made yet: call calque.sharding.mesh(dp=8) first")
+        raise ValueError("there is no mesh yet: call calque.sharding.mesh(dp=8) first")
     return found
 
 
 def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
-    """A spec for tensors of any shape: it splits the first dimension that the axes divide evenly.
+    """Returns a spec for tensors of any shape: it splits the first dimension that the axes divide
+    evenly.
 
     Args:
         axes: names of axes of the mesh. If they divide none of a tensor's dimensions, it stays
@@ -123,7 +124,7 @@ class _Along(NamedTuple):
 
 
 def size_of(mesh: Any, axis: str) -> int:
-    """The size of an axis of a mesh.
+    """Returns the size of an axis of a mesh.
 
     Raises:
         ValueError: it has no such axis.
@@ -134,7 +135,7 @@ def size_of(mesh: Any, axis: str) -> int:
 
 
 def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedSharding:
-    """The sharding that a spec means for a shape.
+    """Returns the sharding of a spec for a shape.
 
     Raises:
         ValueError: the spec has more entries than the shape has dimensions, names axes that the
@@ -147,19 +148,19 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
     partition = spec(shape, mesh) if callable(spec) else spec
     if not isinstance(partition, PartitionSpec):
         check_spec(spec)
-        raise ValueError(f"{spec!r} gives {partition!r}, which is no spec of the kind P('dp')")
+        raise ValueError(f"{spec!r} returned {partition!r}, which is not a spec such as P('dp')")
     check_entries(partition)
     named = [axis for entry in partition for axis in axes_of(entry)]
     for axis in named:
         size_of(mesh, axis)
     if len(set(named)) < len(named):
-        raise ValueError(f"{_said(partition)} splits two dimensions over one axis of the mesh")
+        raise ValueError(f"{_said(partition)} splits two dimensions over the same mesh axis")
     _check(mesh, partition, shape)
     return NamedSharding(mesh, _shortest(partition))
 
 
 def _shortest(spec: PartitionSpec) -> PartitionSpec:
-    """The spec as JAX itself writes it, so that one placement has one name."""
+    """Returns the spec in JAX's normal form, so that equal placements have equal specs."""
     entries = list(spec)
     while entries and entries[-1] in (None, ()):
         entries.pop()
@@ -167,7 +168,7 @@ def _shortest(spec: PartitionSpec) -> PartitionSpec:
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
-    """The axes of the mesh that an entry of a spec names."""
+    """Returns the axes of the mesh that an entry of a spec names."""
     return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
 
 
@@ -181,8 +182,8 @@ def _check(mesh: Any, spec: PartitionSpec, shape: tuple[int, ...]) -> None:
         if shape[dimension] % count:
             raise ValueError(
                 f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "
-                f"devices evenly, as {_said(spec)} asks: pad it, split another dimension, or use "
-                "sharding.along, which leaves such tensors whole"
+                f"devices evenly, as {_said(spec)} requires: pad it, split another dimension, or "
+                "use sharding.along, which leaves such tensors whole"
             )
 
 

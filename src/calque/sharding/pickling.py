@@ -1,4 +1,4 @@
-"""JAX's devices and meshes in pickles: a device is written down by its number.
+"""Pickles JAX's devices and meshes, with devices as numbers.
 
 JAX refuses to pickle a device, and so meshes, shardings, placements and whatever object keeps one.
 """
@@ -11,13 +11,13 @@ from jax.sharding import Mesh
 
 
 def install() -> None:
-    """Have pickles and copies take devices and meshes (a second call does nothing)."""
+    """Make devices and meshes picklable and copyable (a second call does nothing)."""
     copyreg.pickle(jax.Device, lambda device: (device_of, (device.platform, device.id)))
     copyreg.pickle(Mesh, _reduced)
 
 
 def device_of(platform: str, number: int) -> Any:
-    """The device that a pickle names.
+    """Returns the device that a pickle names.
 
     Raises:
         RuntimeError: there is none such.
@@ -25,9 +25,9 @@ def device_of(platform: str, number: int) -> Any:
     found = [device for device in jax.devices(platform) if device.id == number]
     if not found:
         raise RuntimeError(
-            f"what was pickled names the {platform} device {number}, and JAX has "
-            f"{len(jax.devices(platform))} here. Give the process as many devices, or load it with "
-            "a mesh made here: keep sizes and specs in the object, not the mesh"
+            f"the pickled mesh uses {platform} device {number}, but JAX has "
+            f"{len(jax.devices(platform))} here. Run with as many devices, or pickle sizes and "
+            "specs instead of the mesh and create the mesh here"
         )
     return found[0]
 

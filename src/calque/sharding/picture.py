@@ -11,7 +11,9 @@ Box = tuple[tuple[int, int], ...]
 
 
 def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
-    """The parts, each by where it starts and ends in each dimension, and who holds it."""
+    """Returns the parts: where each starts and ends in each dimension, and which devices hold
+    it.
+    """
     found: dict[Box, list[int]] = defaultdict(list)
     for device, index in sharding.devices_indices_map(shape).items():
         slices = index if index is not None else ()
@@ -21,7 +23,9 @@ def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
 
 
 def table(sharding: Sharding, shape: tuple[int, ...]) -> list[list[str]] | None:
-    """The parts as rows and columns of a table with headings; None if it takes more than two."""
+    """Returns the parts as rows and columns of a table with headings; None if it takes more than
+    two.
+    """
     parts = boxes(sharding, shape)
     spans = [sorted({box[i] for box in parts}) for i in range(len(shape))]
     split = [i for i, own in enumerate(spans) if len(own) > 1]
@@ -61,7 +65,7 @@ def _ids(ids: Sequence[int]) -> str:
 
 
 def text(sharding: Sharding, shape: tuple[int, ...]) -> str:
-    """A picture for a terminal."""
+    """Returns a picture for a terminal."""
     rows = table(sharding, shape)
     if rows is None:
         parts = boxes(sharding, shape)
@@ -79,7 +83,7 @@ _COLOURS = ("#cfe3f7", "#fbe0c4", "#d5efd0", "#f6d0d8", "#e4d9f4", "#f7f0c2", "#
 
 
 def html(sharding: Sharding, shape: tuple[int, ...]) -> str:
-    """A picture for a notebook."""
+    """Returns a picture for a notebook."""
     rows = table(sharding, shape)
     if rows is None:
         return f"<pre>{escape(text(sharding, shape))}</pre>"

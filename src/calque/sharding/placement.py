@@ -125,8 +125,8 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
     """
     if active.trace is not None:
         raise TraceError(
-            "calque.sharding.shard gives a storage its placement, which a program cannot: use "
-            "calque.sharding.constrain on a value inside calque.jit, and shard before the call"
+            "calque.sharding.shard sets the placement of a storage, which a compiled program "
+            "cannot do: inside calque.jit use calque.sharding.constrain, and call shard before"
         )
     check_tensor("shard", tensor)
     sharding = sharding_of(spec, tuple(tensor.shape), mesh)
@@ -137,13 +137,13 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
     cell = cell_of(tensor)
     if not covers(cell, tensor):
         raise ValueError(
-            f"a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} is a view of "
-            "another one, whose storage lies where that is: shard the other one, or a clone of this"
+            f"a tensor of shape {tuple(tensor.shape)} and stride {tensor.stride()} is a view and "
+            "shares the storage of its base: shard the base, or a clone of the view"
         )
     cell.array = placed(current(cell), sharding)
     return tensor
 
 
 def covers(cell: Cell, tensor: Tensor) -> bool:
-    """Returns True if a tensor shows the whole of its storage, dimension by dimension."""
+    """Returns True if a tensor covers its storage, dimension by dimension."""
     return not cell.viewed or is_whole(cell, tensor)

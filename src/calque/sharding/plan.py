@@ -24,7 +24,7 @@ M = TypeVar("M", bound=Module)
 
 
 class Place(NamedTuple):
-    """Where a parameter or a buffer is to be.
+    """The intended placement of a parameter or buffer.
 
     Attributes:
         tensor: the tensor.
@@ -69,8 +69,8 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
     elsewhere = sorted({one.tensor.device.type for one in places} - {"jax"})
     if elsewhere:
         raise ValueError(
-            f"the module has tensors on {' and '.join(elsewhere)}: move it with .to('jax') first, "
-            "or make it on 'meta' and call calque.sharding.materialize"
+            f"the module has tensors on {' and '.join(elsewhere)}: move it with .to('jax') "
+            "first, or create it on 'meta' and call calque.sharding.materialize"
         )
     for one in places:
         with naming(one.names[0]):
@@ -79,7 +79,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
 
 
 def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
-    """Returns where each parameter and buffer is to be.
+    """Returns the intended placement of each parameter and buffer.
 
     Raises:
         ValueError: a pattern fits no name, or a spec does not fit its tensor.
@@ -95,7 +95,7 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
             tensors[id(tensor)] = tensor
             names.setdefault(id(tensor), []).append(name)
     wrong = [
-        f"no parameter or buffer is named like {pattern!r}"
+        f"no parameter or buffer matches {pattern!r}"
         for pattern in plan
         if not any(fnmatchcase(n, pattern) for own in names.values() for n in own)
     ]

@@ -1,4 +1,4 @@
-"""Programs in several processes: joining these, and reading what is spread over them."""
+"""Programs in several processes: joining them, and reading tensors that are spread over them."""
 
 from functools import lru_cache
 from typing import Any
@@ -33,7 +33,7 @@ def initialize() -> None:
 
 
 def gather(tensor: torch.Tensor) -> torch.Tensor:
-    """The whole tensor on every device, and so in every process.
+    """Returns the whole tensor on every device, and so in every process.
 
     If several processes share the tensor, all of them have to call this, in the same order.
 

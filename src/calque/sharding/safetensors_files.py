@@ -17,7 +17,7 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 
 @dataclasses.dataclass(frozen=True)
 class BoxIndex(MetadataIndex):
-    """A part of a tensor that several devices of a process hold together.
+    """A part of a tensor that is split over several devices of a process.
 
     Attributes:
         sizes: of the part, which begins at the offset.
@@ -27,7 +27,7 @@ class BoxIndex(MetadataIndex):
 
 
 def install() -> None:
-    """Have the writer join the parts of a process."""
+    """Make the writer join the parts of a process."""
     theirs = HuggingFaceStorageWriter.prepare_local_plan
 
     @functools.wraps(theirs)
@@ -48,8 +48,8 @@ def _joined(plan: SavePlan, distributed: bool) -> SavePlan:
         made[name] = one = own[0] if len(own) == 1 else _box(name, own)
         if not distributed and tuple(one.tensor_data.chunk.sizes) != tuple(whole):  # type: ignore[union-attr]
             raise NotImplementedError(
-                f"{name} is spread over {jax.process_count()} processes, each of which would write "
-                "a file of its own under the same name: HuggingFaceStorageWriter(..., "
+                f"{name} is spread over {jax.process_count()} processes, each of which would "
+                "write its own file under the same name: use HuggingFaceStorageWriter(..., "
                 "save_distributed=True, enable_consolidation=True)"
             )
     rest = [item for item in plan.items if item.index.fqn not in made]
@@ -57,7 +57,7 @@ def _joined(plan: SavePlan, distributed: bool) -> SavePlan:
 
 
 def _box(name: str, parts: list[WriteItem]) -> WriteItem:
-    """One item for several parts that fill a box."""
+    """Returns one item for several parts that form a block."""
     chunks: list[Any] = [item.tensor_data.chunk for item in parts]  # type: ignore[union-attr]
     ends = [[o + s for o, s in zip(c.offsets, c.sizes, strict=True)] for c in chunks]
     begin = [min(column) for column in zip(*(c.offsets for c in chunks), strict=True)]
@@ -65,9 +65,9 @@ def _box(name: str, parts: list[WriteItem]) -> WriteItem:
     sizes = torch.Size(e - b for b, e in zip(begin, end, strict=True))
     if sizes.numel() != sum(c.sizes.numel() for c in chunks):
         raise NotImplementedError(
-            f"the devices of this process hold parts of {name} that are not one block, as a file "
-            "of safetensors has: save it by torch.distributed.checkpoint's own writer, or spread "
-            "it otherwise"
+            f"the devices of this process hold parts of {name} that do not form one block, as a "
+            "safetensors file requires: use torch.distributed.checkpoint's own writer, or place "
+            "the tensor differently"
         )
     index = BoxIndex(name, torch.Size(begin), sizes=tuple(sizes))
     data: Any = parts[0].tensor_data

@@ -1,4 +1,4 @@
-"""The Python state that a function reaches: found, compared, restored and guarded."""
+"""The Python state that a function can reach: found, compared, restored and guarded."""
 
 from calque.state.guard import StateGuard, guard_in_place, guard_of
 from calque.state.rows import Row

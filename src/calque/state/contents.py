@@ -1,4 +1,4 @@
-"""What a container holds, by the methods of its base class.
+"""Reads the contents of containers with the methods of their base classes.
 
 Those of a subclass may raise, load what was not loaded, or count how often they are called.
 """
@@ -10,16 +10,16 @@ _KINDS = (list, tuple, set, frozenset, deque)
 
 
 def kind_of(container: Any) -> Any:
-    """The class of Python's that a list, tuple, set, frozenset or deque is or comes from."""
+    """Returns the builtin class of a list, tuple, set, frozenset or deque."""
     return next(kind for kind in _KINDS if isinstance(container, kind))
 
 
 def elements_of(container: Any) -> list[Any]:
-    """The elements of a list, tuple, set, frozenset or deque."""
+    """Returns the elements of a list, tuple, set, frozenset or deque."""
     return list(kind_of(container).__iter__(container))
 
 
 def items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
-    """The keys of a dict with their values."""
+    """Returns the items of a dict."""
     ordered = isinstance(container, OrderedDict)
     return list(OrderedDict.items(container) if ordered else dict.items(container))

@@ -1,4 +1,4 @@
-"""Builtin functions whose results differ from call to call, whatever they are given."""
+"""Builtin functions whose results differ from call to call."""
 
 from types import BuiltinFunctionType
 from typing import Any
@@ -26,7 +26,7 @@ _DIFFERING = {
 
 
 def home_of(function: BuiltinFunctionType) -> str:
-    """The module or the class of a builtin function."""
+    """Returns the module or the class of a builtin function."""
     owner = function.__self__
     return getattr(owner, "__name__", type(owner).__name__)
 

@@ -47,7 +47,7 @@ class StateGuard:
             which equal ones may have taken the place of the old.
     """
 
-    guarded = "what variables, attributes and containers hold"
+    guarded = "contents of variables, attributes and containers"
 
     def __init__(
         self,
@@ -207,7 +207,7 @@ class StateGuard:
         """Returns what the first row that differs held and holds."""
         found = self.first_difference()
         if found is None:
-            return "a variable changed"
+            return "a variable has changed"
         row, key = found
         before, now = row.before.get(key, MISSING), row.get(key)
         if all(v is MISSING or type(v) in SCALARS for v in (before, now)):
@@ -215,7 +215,9 @@ class StateGuard:
         return f"{row.name(key)} now refers to a different object"
 
     def first_difference(self) -> tuple[Row, Any] | None:
-        """The first row that does not hold what it held, and the key; None if there is none."""
+        """Returns the first row that does not hold what it held, and the key; None if there is
+        none.
+        """
         for row in self._rows:
             key = self._difference(row)
             if key is not None:
@@ -244,7 +246,7 @@ class StateGuard:
 
 
 def guard_in_place(snapshot: "Snapshot") -> StateGuard:
-    """The guard over all that a snapshot has met, where changes were left as they are.
+    """Returns the guard over all that a snapshot has met, where changes were left as they are.
 
     What has changed no call changes again: it is compared, whoever reads it.
     """
@@ -263,7 +265,7 @@ def guard_of(
     counted: Collection[tuple[Row, Any]] = (),
     assigned: Collection[tuple[Row, Any]] = (),
 ) -> StateGuard:
-    """The guard over all that a snapshot has met.
+    """Returns the guard over all that a snapshot has met.
 
     Args:
         free: keys of its rows that may hold anything, as (row, key).
@@ -309,7 +311,9 @@ def _holders(values: Iterable[Any]) -> Counter[int]:
 
 
 def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
-    """The rows that two objects of one class may have: the key, the new container and its key."""
+    """Returns the rows that two objects of one class may have: the key, the new container and its
+    key.
+    """
     found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
     found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "h", "s", "f", "n")]
     before, now = instance_dict(old), instance_dict(new)
@@ -319,7 +323,7 @@ def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _like(row: Row, owner: Any) -> Any:
-    """The row, of another container."""
+    """Returns the row, of another container."""
     other = copy.copy(row)
     other.owner = owner
     return other

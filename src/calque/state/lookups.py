@@ -40,7 +40,7 @@ class Everything(Collection[str]):
         return sys.maxsize  # never fewer than the namespace has
 
     def __iter__(self) -> Iterator[str]:
-        raise TypeError("they are not counted up")
+        raise TypeError("these names cannot be enumerated")
 
 
 _LOOK_UP = (
@@ -88,7 +88,7 @@ def hands_over(code: types.CodeType, held: dict[str, Any]) -> bool:
 
 
 def words_of_getter(getter: Any) -> set[str]:
-    """The names that an `attrgetter` or a `methodcaller` looks up."""
+    """Returns the names that an `attrgetter` or a `methodcaller` looks up."""
     texts = getter.__reduce__()[1]
     return {word for text in texts if isinstance(text, str) for word in words_in(text)}
 
@@ -116,7 +116,9 @@ _known: WeakKeyDictionary[type, tuple[object, frozenset[type]]] = WeakKeyDiction
 
 
 def registered(kind: type) -> frozenset[type]:
-    """The classes that were registered as virtual subclasses of an abstract class, or below it."""
+    """Returns the classes that were registered as virtual subclasses of an abstract class, or below
+    it.
+    """
     token = abc.get_cache_token()
     known = _known.get(kind)
     if known is None or known[0] != token:

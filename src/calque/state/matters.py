@@ -53,7 +53,8 @@ def matters_in_library(value: Any) -> bool:
 
 
 def registries_in(value: Any) -> Iterator[dict[Any, Any]]:
-    """The dicts of functions or classes that a package's variable is, or keeps in its attributes.
+    """Yields the dicts of functions or classes that a package's variable is, or keeps in its
+    attributes.
 
     By these a package finds what to call (`ACT2FN` of transformers), and users add to them.
     """
@@ -84,7 +85,7 @@ def is_random(value: Any) -> bool:
 
 
 def functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """The functions in an entry of a class: itself, or those of a descriptor."""
+    """Yields the functions in an entry of a class: itself, or those of a descriptor."""
     if isinstance(value, types.FunctionType):
         yield value
     elif isinstance(value, WRAPPERS):

@@ -66,7 +66,7 @@ class Names(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def names_of(code: CodeType, told: bool = False) -> Names:
-    """The names that a code object uses (not those of functions inside of it).
+    """Returns the names that a code object uses (not those of functions inside of it).
 
     Args:
         told: whether the functions of `calls_by_name` tell what they are asked for.
@@ -127,7 +127,8 @@ def assigns_item(code: CodeType, key: str) -> bool:
 
 
 def words_in(text: str) -> set[str]:
-    """The names of attributes in a string that may lead to them: dotted, or fields of a format.
+    """Returns the names of attributes in a string that may lead to them: dotted, or fields of a
+    format.
 
     >>> sorted(words_in("inner.gain")), words_in("{0.scale:.2f}"), words_in("some text")
     (['gain', 'inner'], {'scale'}, set())
@@ -193,7 +194,7 @@ def _is_told(one: dis.Instruction, rest: list[dis.Instruction]) -> bool:
 
 @lru_cache(maxsize=4096)
 def calls_by_name(code: CodeType) -> frozenset[str] | None:
-    """The builtin functions that code calls with names of attributes which it computes.
+    """Returns the builtin functions that code calls with names of attributes which it computes.
 
     None if it uses one otherwise, or may find it among its global variables.
 

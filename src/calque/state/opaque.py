@@ -77,7 +77,9 @@ def opaque(value: Any) -> Opaque | None:
 
 
 def comparable(value: Any, depth: int = _DEEPEST) -> Any:
-    """A state as nested tuples of plain values; of other objects, the objects themselves."""
+    """Returns a state as nested tuples of plain values; of other objects, the objects
+    themselves.
+    """
     kind = type(value)
     if kind in ATOMIC or depth == 0:
         return value
@@ -140,7 +142,7 @@ def _reduced(value: Any) -> Any:
 
 
 def _stands_on(value: Any) -> tuple[Any, ...]:
-    """The iterators that an iterator takes its items from."""
+    """Returns the iterators that an iterator takes its items from."""
     found = _reduce(value)
     if not isinstance(found, tuple):
         return ()

@@ -38,7 +38,7 @@ def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path
 
 @functools.lru_cache(maxsize=1024)
 def functional_of(kind: type[Module]) -> frozenset[str]:
-    """The functions of `torch.nn.functional` that the methods of a class of PyTorch's call.
+    """Returns the functions of `torch.nn.functional` that the methods of a class of PyTorch's call.
 
     >>> sorted(functional_of(torch.nn.Linear))
     ['linear']

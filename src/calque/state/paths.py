@@ -21,15 +21,15 @@ class Path:
         self.foreign: bool = foreign or (parent is not None and parent.foreign)
 
     def attribute(self, name: Any) -> "Path":
-        """The path of an attribute."""
+        """Returns the path of an attribute."""
         return Path(name, self, "attribute")
 
     def item(self, key: Any) -> "Path":
-        """The path of an item of a container."""
+        """Returns the path of an item of a container."""
         return Path(key, self, "item")
 
     def members(self, name: Any) -> "Path":
-        """The path of a dict of an object whose items are attributes of that object."""
+        """Returns the path of a dict of an object whose items are attributes of that object."""
         return Path(name, self, "members")
 
     def __str__(self) -> str:

@@ -1,4 +1,4 @@
-"""Plain objects: nothing but a class of a program's, and what their attributes and items are.
+"""Plain objects, which consist only of a Python class, attributes and items.
 
 They are made anew and copied as what they hold: none of their own methods runs for it, such as a
 `__new__` that wants arguments or a `__getstate__` that leaves something out.
@@ -29,7 +29,7 @@ _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 
 @functools.lru_cache(maxsize=4096)
 def base_of(kind: type) -> Any:
-    """The class of Python's that makes objects of a class; None if its own C code must."""
+    """Returns the builtin class that creates objects of a class; None if its own C code has to."""
     if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
         return None
     for base in _BASES:
@@ -42,7 +42,7 @@ def base_of(kind: type) -> Any:
 
 
 def bare(kind: type) -> Any:
-    """An object of a class, without attributes."""
+    """Creates an object of a class, without attributes."""
     if kind in (dict, list):
         return kind()
     base = base_of(kind)
@@ -52,14 +52,14 @@ def bare(kind: type) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def is_plain(kind: type) -> bool:
-    """Returns True if objects of a class of the user's are plain."""
+    """Returns True if objects of a user's class are plain."""
     if owner_of_class(kind) is not Owner.USER or issubclass(kind, _OTHERWISE):
         return False
     return base_of(kind) is not None
 
 
 def content_of(value: Any) -> Any:
-    """What a plain object holds: its items, its attributes and its slots."""
+    """Returns the contents of a plain object: its items, attributes and slots."""
     items: Any = None
     if isinstance(value, dict):
         items = list(dict.items(value))
@@ -73,7 +73,7 @@ def content_of(value: Any) -> Any:
 
 
 def fill(value: Any, content: Any) -> None:
-    """Let a bare object hold what another one does."""
+    """Fill a bare object with the contents of another one."""
     items, held, slots = content
     if isinstance(value, dict):
         put: Any = OrderedDict.__setitem__ if isinstance(value, OrderedDict) else dict.__setitem__
@@ -88,7 +88,7 @@ def fill(value: Any, content: Any) -> None:
 
 
 def copied(value: Any) -> Any:
-    """A copy of an object that holds the same; plain ones are not asked to copy themselves."""
+    """Returns a shallow copy of an object, without calling methods of plain ones."""
     if not is_plain(type(value)):
         return copy.copy(value)
     new = bare(type(value))

@@ -1,4 +1,4 @@
-"""Which names a piece of code reads for what they hold, and not only calls or counts up.
+"""Finds which names code reads for their values, rather than only calling or counting them.
 
 `self.steps += 1` needs no value to be repeated, and in `optimizer.step()` a name is that of a
 method. So a number that code names in no other way may be any.
@@ -27,7 +27,7 @@ _METHOD = 1
 
 
 class Reads(NamedTuple):
-    """How a code object uses names, those of keys among them.
+    """How a code object uses names, including keys.
 
     Attributes:
         values: names whose value it may use.
@@ -46,7 +46,7 @@ class Reads(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def reads_of(code: CodeType) -> Reads:
-    """How a code object uses names (not those of functions inside of it).
+    """Returns how a code object uses names (without functions inside it).
 
     >>> def step(self, optimizer):
     ...     self.count += 1
@@ -105,7 +105,7 @@ class _Reading:
                     names.add(one.argval)
 
     def _reach(self, place: int, name: str) -> None:
-        """Something is loaded that a name leads to."""
+        """Record that the value of a name is loaded."""
         if place in self._tallies:
             return
         if not self._is_subscripted(place):
@@ -139,13 +139,13 @@ class _Reading:
         return following == ["COPY", "COPY", "BINARY_SUBSCR"]
 
     def _is_subscripted(self, place: int) -> bool:
-        """Returns True if of what is loaded an item is taken, by a constant key."""
+        """Returns True if code takes an item by a constant key from the loaded value."""
         key = self._steps[place + 1 : place + 2]
         is_text = bool(key) and key[0].opname == "LOAD_CONST" and isinstance(key[0].argval, str)
         return is_text and self._is_key(place + 1)
 
     def _key(self, place: int) -> str | None:
-        """The constant key of an item that is loaded."""
+        """Returns the constant key of a loaded item."""
         before = place - 1
         while before >= 0 and self._steps[before].opname == "COPY":
             before -= 1
@@ -155,7 +155,7 @@ class _Reading:
     # Counting -----------------------------------------------------------------------------------
 
     def _counting(self) -> set[int]:
-        """Where something is loaded to be counted up and put back, and what that takes."""
+        """Returns where a value is loaded, incremented and stored back, with its instructions."""
         found: set[int] = set()
         for place, one in enumerate(self._steps):
             if one.opname == "STORE_ATTR" or one.opname in _PLACES or one.opname == "STORE_SUBSCR":
@@ -165,7 +165,7 @@ class _Reading:
         return found
 
     def _counted_by(self, place: int) -> set[int]:
-        """The places of `x += 1`, of an attribute, a variable or an item."""
+        """Returns the positions of `x += 1`, for an attribute, a variable or an item."""
         one = self._steps[place]
         swaps = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)
         operation = place - swaps - 1
@@ -187,7 +187,7 @@ class _Reading:
         return {load, place}
 
     def _tally(self, load: int) -> None:
-        """Of a container, an item is counted up by a key that is computed: `counts[kind] += 1`."""
+        """Record an item that is counted by a computed key: `counts[kind] += 1`."""
         whole = _position(self._steps[load])
         assert whole is not None
         for place in range(load - 1, -1, -1):
@@ -197,7 +197,7 @@ class _Reading:
                 return
 
     def _added_by(self, place: int) -> set[int]:
-        """The places of `x = x + 1`, where no more than a constant or a variable is added."""
+        """Returns the positions of `x = x + 1`, if only a constant or a variable is added."""
         one = self._steps[place]
         behind = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)  # what loads the place
         operation = place - behind - 1
@@ -221,7 +221,9 @@ class _Reading:
         return {load, place}
 
     def _got_and_added(self, place: int) -> set[int]:
-        """The places of `d[k] = d.get(k, 0) + 1`, where `d` and `k` are names or attributes."""
+        """Returns the positions of `d[k] = d.get(k, 0) + 1`, if `d` and `k` are names or
+        attributes.
+        """
         first = place
         while first and self._steps[first - 1].opname in (*_SIMPLE, "LOAD_ATTR"):
             first -= 1

@@ -1,4 +1,4 @@
-"""See each piece of code that runs in this thread, just before it runs for the first time.
+"""Observes code that runs in this thread, just before it runs for the first time.
 
 On Python 3.12 and later by `sys.monitoring`, which costs nothing once a piece of code was seen;
 before that by a trace function that looks at calls only. A trace function that is there already (a
@@ -67,7 +67,7 @@ _active = _Active()
 
 
 def unwatched(function: F) -> F:
-    """`function`, a part of the engine's, in which no code of the program's runs."""
+    """A decorator for functions of the engine in which no code of the program runs."""
     if _MONITORS:
         return function
 
@@ -86,7 +86,7 @@ def unwatched(function: F) -> F:
 
 
 def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call what is the program's, or may be, from within an `unwatched` function."""
+    """Call code that may be the program's, from within an `unwatched` function."""
     hook = _active.hook
     if hook is None or sys.gettrace() is not None:
         return function(*args, **kwargs)
@@ -98,14 +98,14 @@ def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 
 
 def watched(function: F) -> F:
-    """`function`, which is the program's although the engine calls it."""
+    """A decorator for functions of the program that the engine calls."""
     if _MONITORS:
         return function
     return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore[reportReturnType]
 
 
 class Running:
-    """Tells a snapshot what runs.
+    """Reports to a snapshot which code runs.
 
     Args:
         snapshot: is told of each code object before it runs.
@@ -130,7 +130,7 @@ class Running:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """Watch this thread."""
+        """A context manager that watches this thread."""
         outer = _active.running
         _active.running = self
         _install_audit()
@@ -168,7 +168,7 @@ class Running:
                 sys.setprofile(profile)
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
-        """A trace function; it is called for every call of Python code, and so does very little."""
+        """Handles every call of Python code, and so does very little."""
         seen, meet, before = self._seen, self._meet, self._before
 
         @entered_unseen
@@ -213,7 +213,7 @@ class Running:
         self.start(code, frame)
 
     def start(self, code: CodeType, frame: FrameType) -> bool:
-        """A code object runs for the first time; gives whether it is looked at closely."""
+        """Handle the first run of a code object; returns True if it needs to be watched closely."""
         if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
             self._meet_engine(code)
             return False
@@ -241,7 +241,7 @@ class Running:
                 sys.setprofile(self._on_profile)
 
     def called(self, function: Any, owner: Any, code: CodeType, line: int) -> None:
-        """A builtin function, or a method of an object, is called by a line of a code object."""
+        """Handle the call of a builtin function or method, at a line of a code object."""
         if code not in self._snapshot.codes or code.co_filename in _TELLING:
             return
         if differs(function):
@@ -255,7 +255,7 @@ class Running:
             self._on_read(value)
 
     def note(self, what: str, code: CodeType, line: int) -> None:
-        """Something happened whose result the next call may find different."""
+        """Record an action whose result may differ in the next call."""
         frame = sys._getframe(1)
         place = f"{code.co_filename}:{line}"
         while frame is not None:  # the user's line, where a library's function does it
@@ -268,14 +268,14 @@ class Running:
 
 
 def _closure(frame: FrameType) -> dict[str, Any]:
-    """The values of the free variables of a call."""
+    """Returns the values of the free variables of a call."""
     held = frame.f_locals
     return {name: held[name] for name in frame.f_code.co_freevars if name in held}
 
 
 def _comes_between(frame: FrameType | None) -> bool:
-    """Returns True if a frame is none of the program's, whoever runs: a module is imported, the
-    garbage collector calls back, or JAX tells a listener what it does (that it compiles, say).
+    """Returns True if a frame does not belong to the program's run: an import, a callback of the
+    garbage collector, or a JAX event listener.
     """
     collected = {id(getattr(called, "__code__", None)) for called in gc.callbacks}
     while frame is not None:
@@ -290,7 +290,7 @@ def _comes_between(frame: FrameType | None) -> bool:
 
 @contextmanager
 def _monitored(running: Running) -> Iterator[None]:
-    """On Python 3.12 and later."""
+    """Watches on Python 3.12 and later."""
     monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
     events = monitoring.events
     tool = next((i for i in (4, 3, 5, 1, 0, 2) if monitoring.get_tool(i) is None), None)
@@ -338,7 +338,7 @@ _installed = False
 
 
 def _install_audit() -> None:
-    """One hook for the process: Python has no way to take an audit hook back."""
+    """Install one audit hook for the process, because Python cannot remove audit hooks."""
     global _installed
     if not _installed:
         _installed = True
@@ -374,7 +374,7 @@ _READERS = frozenset(("updatecache", "getlines", "getsourcelines", "findsource")
 
 
 class Suspension:
-    """Keeps the watching of this thread from seeing what calque itself runs."""
+    """Suspends watching of this thread while calque's own code runs."""
 
     def __enter__(self) -> None:
         self._running = _active.running

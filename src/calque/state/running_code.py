@@ -1,4 +1,4 @@
-"""The code that has run in a function: what it names decides which state matters."""
+"""The code that has run in a function, whose names determine the relevant state."""
 
 import functools
 import gc
@@ -27,7 +27,7 @@ _CONTAINERS = (dict, list, set, types.MappingProxyType)
 
 
 class RunningCode:
-    """Code objects that have run, and the functions that have been met.
+    """Code objects that have run, and functions that were found.
 
     Args:
         snapshot: where to keep what they name.
@@ -72,7 +72,7 @@ class RunningCode:
         return True
 
     def follow_all(self) -> None:
-        """Take each function of the user that is met for one that runs, also before it does.
+        """Treat each of the user's functions that is found as if it ran.
 
         This is for functions that another thread runs: nothing shows which, and when.
         """
@@ -93,7 +93,7 @@ class RunningCode:
         return True
 
     def look_again(self) -> None:
-        """Meet the modules that were imported meanwhile."""
+        """Visit modules that were imported meanwhile."""
         for code, owner in self.owners.items():
             if owner is Owner.USER:
                 self._imports(code)
@@ -132,14 +132,14 @@ class RunningCode:
             namespaces.look_into(code, held, not (self._elsewhere or other))
 
     def _variables_of(self, names: frozenset[str], held: dict[str, Any], owner: Owner) -> None:
-        """The global variables that code names."""
+        """Visit the global variables that code names."""
         if owner is Owner.USER:
             self._snapshot.namespaces.hold_variables(names, held)
         else:
             self._snapshot.libraries.hold_variables(names, held, owner)
 
     def _imports(self, code: types.CodeType) -> None:
-        """Modules that a statement in the code imports, as far as they have been."""
+        """Visit modules that the code imports, if they are already loaded."""
         for name in code.co_names:
             module = sys.modules.get(name)
             if module is not None and owner_of_module(module) is Owner.USER:
@@ -151,7 +151,7 @@ class RunningCode:
     # Functions ----------------------------------------------------------------------------------
 
     def add(self, function: types.FunctionType, owner: Owner) -> bool:
-        """Keep a function that was met; returns True if its code has run already."""
+        """Keep a function that was found; returns True if its code has already run."""
         code = function.__code__
         self.keep(function)
         if self._tells:
@@ -165,7 +165,7 @@ class RunningCode:
         return True
 
     def bring(self, function: Any) -> None:
-        """Take note of a function, and those in it, that stand for what each call brings.
+        """Record a function, and those in it, that come from the call's arguments.
 
         What they close over is none of the state, nor that of others with their code.
         """
@@ -183,11 +183,11 @@ class RunningCode:
                 stack += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
 
     def keep(self, function: types.FunctionType) -> None:
-        """Keep a function for the time when its code runs."""
+        """Keep a function until its code runs."""
         self._functions.setdefault(function.__code__, []).append(function)
 
     def variables(self, function: types.FunctionType) -> None:
-        """The closure and the defaults of a function that runs."""
+        """Visit the closure and the defaults of a function that runs."""
         if owner_of_code(function.__code__, function.__globals__) is not Owner.USER:
             cells = function.__closure__ or ()
             self.wrapped([v for cell in cells for v in _contents(cell)], function.__name__)
@@ -199,7 +199,7 @@ class RunningCode:
         self._snapshot.push_unnamed(defaults, name)
 
     def wrapped(self, values: Iterable[Any], name: str) -> None:
-        """Visits what a library's function holds in its closure, as a decorator does."""
+        """Visit the closure of a library's function, such as a decorator's."""
         for value in values:
             if is_program(value):
                 self._snapshot.stack.append((value, Path(name)))
@@ -207,7 +207,7 @@ class RunningCode:
                 self._snapshot.push_unnamed((value,), Path(name, foreign=True))
 
     def hold_annotations(self) -> None:
-        """Hold the annotations of the user's functions that were met: some code reads them."""
+        """Keep the annotations of the user's functions, because some code reads them."""
         for function in self._met():
             if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
                 self._snapshot.hold_dict(function.__annotations__, Path(function.__name__))

@@ -1,4 +1,4 @@
-"""Settings of libraries that are kept in C, and told by a function without arguments."""
+"""Settings of libraries that are stored in C, and read by a function without arguments."""
 
 import types
 from typing import Any
@@ -28,7 +28,7 @@ _OTHERWISE = frozenset(
 
 
 def is_setting(value: Any, name: str) -> bool:
-    """Returns True if something that code names is a function that may tell a setting."""
+    """Returns True if a value named by code is a function that may return a setting."""
     if name in _OTHERWISE or not (name.startswith(_BEGINNINGS) or name.endswith(_ENDINGS)):
         return False
     if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
@@ -38,7 +38,7 @@ def is_setting(value: Any, name: str) -> bool:
 
 
 def has_settings(value: Any) -> bool:
-    """Returns True if an object is one whose attributes are settings of PyTorch's, kept in C."""
+    """Returns True if an object's attributes are settings of PyTorch, stored in C."""
     return home_of_class(type(value)).startswith("torch.backends") and not isinstance(
         value, types.ModuleType | type
     )
@@ -56,7 +56,9 @@ def setting_of(getter: Any) -> Any:
 
 
 def _of_attributes(value: Any) -> Any:
-    """A setting that is an object with plain attributes, the context of `decimal` for one."""
+    """Returns a setting that is an object with plain attributes, such as the context of
+    `decimal`.
+    """
     try:
         found = comparable(value.__reduce_ex__(4)[1])
     except Exception as error:

@@ -1,4 +1,4 @@
-"""The Python state that a traced function can reach, as it is before the function changes it.
+"""The Python state that a traced function can reach, before the function changes it.
 
 Where a value is met, what it holds is followed (`finding`). Which attributes of the user's own
 objects matter, and which global variables, is decided by the code that runs, at the moment when it
@@ -36,7 +36,7 @@ _GLOBAL_HOOKS = [
 
 
 class Snapshot:
-    """Rows for all that was met (see the module).
+    """Rows for everything that was found.
 
     Args:
         roots: what to begin with.
@@ -85,7 +85,7 @@ class Snapshot:
     # Values -------------------------------------------------------------------------------------
 
     def visit(self, value: Any, path: Path | str) -> None:
-        """Meet a value, and all that it holds."""
+        """Visit a value, and everything that it holds."""
         self.stack.append((value, Path(path) if isinstance(path, str) else path))
         self._drain()
 
@@ -108,7 +108,7 @@ class Snapshot:
             finding.handler_of(value)(self, value, path)
 
     def push_unnamed(self, values: Iterable[Any], path: Path) -> None:
-        """Let values be met that something holds under no name that code could contain."""
+        """Queue values that are held under no name that code could contain."""
         for value in values:
             if type(value) not in ATOMIC:
                 self.unnamed.add(id(value))
@@ -120,7 +120,7 @@ class Snapshot:
         return row
 
     def push_items(self, row: Row) -> None:
-        """Let what a row holds be met."""
+        """Queue the contents of a row."""
         stack, path = self.stack, row.path
         step = path.attribute if row.attribute else path.item
         for key, value in row.before.items():
@@ -129,7 +129,7 @@ class Snapshot:
                 stack.append((value, step(key)))
 
     def hold_dict(self, value: dict[Any, Any], path: Path, attribute: bool = False) -> None:
-        """Keep a dict, and let its keys and values be met.
+        """Keep a dict, and queue its keys and values.
 
         Args:
             attribute: whether its keys are names of attributes.
@@ -145,41 +145,41 @@ class Snapshot:
                     self.stack.append((key, path.item("...")))
 
     def meet_generator(self, value: Any, path: Path) -> None:
-        """Meet a `torch.Generator`."""
+        """Visit a `torch.Generator`."""
 
     def meet_module(self, value: Module, path: Path) -> None:
-        """Meet an `nn.Module`."""
+        """Visit an `nn.Module`."""
         finding.meet_module(self, value, path)
 
     def meet_logger(self, value: logging.Logger, path: Path) -> None:
-        """Meet a logger."""
+        """Visit a logger."""
         finding.meet_logger(self, value, path)
 
     # Code that runs -----------------------------------------------------------------------------
 
     def use(self, words: frozenset[str], of_code: bool = False) -> None:
-        """Let more names of attributes matter from now on; see `Namespaces.use`."""
+        """Add names of attributes that matter from now on; see `Namespaces.use`."""
         if "__annotations__" in self.namespaces.use(words, of_code):
             self.code.hold_annotations()
 
     def meet_name(self, name: str) -> None:
-        """Let the attributes of a name matter, which code has computed."""
+        """Add a name of attributes that code has computed."""
         self.use(frozenset((name,)))
         self._drain()
 
     @property
     def codes(self) -> dict[types.CodeType, Owner]:
-        """The code that has run, with whose it is."""
+        """The code that has run, with its owner."""
         return self.code.owners
 
     @property
     def compares_objects(self) -> bool:
-        """Returns True if the user's code asks whether two things are one object."""
+        """Returns True if the user's code compares two values by identity."""
         return self.code.compares_objects
 
     @property
     def asks_identity(self) -> bool:
-        """Returns True if the user's code asks which object something is."""
+        """Returns True if the user's code reads the identity of an object."""
         return self.code.asks_identity
 
     def enter(
@@ -189,7 +189,7 @@ class Snapshot:
         caller: Any = None,
         closure: Callable[[], dict[str, Any]] = dict,
     ) -> bool:
-        """Is called when a code object starts for the first time, with these global variables.
+        """Handle the first run of a code object, with its global variables.
 
         Args:
             caller: the code that called it, if that is known.
@@ -219,14 +219,14 @@ class Snapshot:
     # Afterwards ---------------------------------------------------------------------------------
 
     def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """The rows that hold something else than they did, with what they hold."""
+        """Yields the rows that have changed, with their contents."""
         for row in list(self.rows.values()):
             now = row.items()
             if row.is_changed(now):
                 yield row, now
 
     def restore(self) -> list[Row]:
-        """Put everything back; returns the rows that cannot be."""
+        """Restore everything; returns the rows that cannot be restored."""
         left = []
         for row, _ in list(self.changed()):
             if row.restored:
@@ -236,7 +236,7 @@ class Snapshot:
         return left
 
     def forget(self) -> None:
-        """Hold nothing any more; it is of no use afterwards.
+        """Release everything; the snapshot cannot be used afterwards.
 
         Its parts refer to it. So what it has met would stay alive until Python's garbage collector
         runs, also what the program holds weakly only.

@@ -1,4 +1,4 @@
-"""Functions that stand, for a while, in the places of others, and do more than these.
+"""Functions that temporarily replace others.
 
 While an optimizer steps in a trace, `math.sqrt` is one that takes traced numbers, too. That is
 none of the program's doing: rows hold what stood there before.
@@ -18,7 +18,7 @@ _held: Counter[tuple[int, str]] = Counter()
 
 
 class _Present:
-    """How many contexts have put functions anywhere."""
+    """The number of contexts with replaced functions."""
 
     count = 0
 
@@ -27,7 +27,7 @@ present: _Present = _Present()
 
 
 class StandIn:
-    """A function in the place of another.
+    """A function that replaces another.
 
     Args:
         original: the other.
@@ -54,13 +54,13 @@ class StandIn:
 
 
 def original(value: Any) -> Any:
-    """Returns what stands in a place when no stand-in does."""
+    """Returns the original of a replaced function; other values unchanged."""
     return value.original if type(value) is StandIn else value
 
 
 @contextmanager
 def standing_in(places: Collection[tuple[Space, str, StandIn]]) -> Iterator[None]:
-    """Inside this context, functions stand in namespaces, in the places of their originals."""
+    """A context manager in which functions replace their originals in namespaces."""
     put: list[tuple[Space, str, StandIn]] = []
     with _lock:
         present.count += 1

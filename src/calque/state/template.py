@@ -1,4 +1,4 @@
-"""Values that a trace has made, to be made anew by each call.
+"""Values created in a trace, which each call recreates.
 
 Written down by Python's own serialization, in which everything that was there before, and every
 tensor, stands for itself: so cycles, shared parts and objects of any class come out as they were.
@@ -26,7 +26,7 @@ _BY_REFERENCE = (
 
 
 class Template:
-    """A list of values, made anew by each `build`.
+    """A list of values, recreated by each `build`.
 
     Args:
         values: the values.
@@ -106,13 +106,15 @@ class Template:
 
     @property
     def texts(self) -> str:
-        """All text in the values, and more."""
+        """All text in the values, and possibly more."""
         if self._plain is not None:
             return "\n".join(value for value in self._plain if isinstance(value, str))
         return self._text.decode(errors="replace")
 
     def build(self, make: Callable[[Any], Any]) -> list[Any]:
-        """The values; `make` gives a tensor for what `tensor` gave, and what `given` says."""
+        """Returns the values; `make` creates a tensor from the result of `tensor`, and resolves
+        `given`.
+        """
         if self._plain is not None:
             return self._plain
         made = [make(description) for description in self._made]

@@ -1,4 +1,4 @@
-"""Numbers and strings that a program keeps in Python, and that no traced code reads."""
+"""Numbers and strings in Python state that no traced code reads."""
 
 import functools
 from collections import Counter, OrderedDict, defaultdict, deque
@@ -33,7 +33,7 @@ Place = tuple[Row, Any]
 
 @dataclass(frozen=True)
 class Named:
-    """What a trace knows of the names by which code reaches things.
+    """What a trace knows about the names that code uses.
 
     Attributes:
         codes: the code that ran, of whoever looks names up only where it contains them.
@@ -63,7 +63,7 @@ class Named:
     passed: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Read the code, which takes a while and is seldom asked for."""
+        """Read the code, which takes a while and is rarely needed."""
         if self.read:
             return
         for found in (self.read, self.used, self.passed):
@@ -81,7 +81,7 @@ class Named:
 
 
 class Unread:
-    """Places which calls need not compare, because no code reads them.
+    """State that calls need not compare, because no code reads it.
 
     A loop may count in one (`model.global_step += 1`), and so may the traced function: if nothing
     there reads the number, any other is as good.
@@ -99,7 +99,7 @@ class Unread:
         self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
-        """The same places, of the rows that took the place of these."""
+        """Returns the same state, for the rows that replace these."""
 
         def moved(places: Collection[Place]) -> set[Place]:
             return {(rows.get(row, row), key) for row, key in places}
@@ -110,7 +110,7 @@ class Unread:
         return Unread(replace(old, rows=found, counted=counted, assigned=assigned))
 
     def ignore(self, rows: Collection[Row]) -> bool:
-        """Let rows ignore what has changed unread; returns True if there was any.
+        """Let rows ignore unread state that has changed; returns True if there was any.
 
         Args:
             rows: all of the guard's.
@@ -123,7 +123,7 @@ class Unread:
         return any(changed) or bool(dropped)
 
     def fresh(self) -> list[Row]:
-        """Returns the rows that are to be compared in place of what is ignored; once."""
+        """Returns the rows to compare instead of ignored ones; once."""
         found, self._fresh = self._fresh, []
         return found
 
@@ -165,8 +165,8 @@ class Unread:
     # Dicts --------------------------------------------------------------------------------------
 
     def _dicts(self, rows: Collection[Row]) -> Iterator[Row]:
-        """The dicts of which code reads no more than items by constant keys, and such objects; the
-        lists of which it reads nothing, but counts items up.
+        """Yields the dicts and objects of which code reads only items by constant keys, and the
+        lists whose items it only counts.
         """
         if not self._named.dicts:
             return
@@ -177,8 +177,8 @@ class Unread:
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
     def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
-        """Returns True if whatever reaches a dict takes single items of it, by constant keys; or
-        single attributes of an object.
+        """Returns True if all uses of a dict take single items by constant keys, or of an object
+        single attributes.
         """
         if id(value) in self._named.unnamed or id(value) not in holders:
             return False
@@ -194,13 +194,15 @@ class Unread:
         return True
 
     def _by_name(self) -> set[Row]:
-        """The rows that only code reads which was looked at, and under names."""
+        """Returns the rows that only known code reads, by name."""
         return {*self._named.rows, *(row for row, _ in self._named.objects)}
 
     # Lists --------------------------------------------------------------------------------------
 
     def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
-        """The lists, sets and dicts that have changed, and that code reaches by no name."""
+        """Yields the lists, sets and dicts that have changed, and that no code refers to by
+        name.
+        """
         if not self._named.dicts:
             return
         found = [row for row in rows if _is_container(row) and row.is_changed()]
@@ -210,8 +212,8 @@ class Unread:
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
 
     def _is_unread(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
-        """Returns True if all that holds a list or a dict holds it under a name that nobody reads,
-        or is read as little itself.
+        """Returns True if a list or dict is held only under names that no code reads, or in state
+        that is itself unread.
         """
         if id(value) in self._named.unnamed or id(value) not in holders:
             return False
@@ -227,7 +229,7 @@ class Unread:
 
 
 class CountedRow(Row):
-    """A number that calls count up, whatever it is: it must be there to be counted."""
+    """A number that calls count, which must exist but may have any value."""
 
     __slots__ = ("_key",)
 
@@ -252,7 +254,7 @@ Holders = dict[int, list[tuple[Row, str | None]]]
 
 
 def _is_special(name: str) -> bool:
-    """Returns True if Python itself reads what is called so."""
+    """Returns True if Python itself reads a name."""
     return name.startswith("__") and name.endswith("__")
 
 
@@ -276,13 +278,13 @@ def _is_container(row: Row) -> bool:
 
 
 def variable_of(row: Row) -> str | None:
-    """The name of the variable that a cell is of."""
+    """Returns the name of a cell's variable."""
     path = row.path
     return path.key if path.parent is None and isinstance(path.key, str) else None
 
 
 def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
-    """Where each container and each object without methods is held.
+    """Returns the holders of each container and each object without methods.
 
     Args:
         by_name: rows that are read by names only.
@@ -299,7 +301,7 @@ def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
 
 
 def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
-    """The name by which code reaches what a row holds."""
+    """Returns the name by which code refers to a row's contents."""
     if row not in by_name and not _is_plain_dict(row):
         return None
     if type(row) is CellRow:
@@ -308,7 +310,7 @@ def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
 
 
 def _inside(value: Any) -> Iterator[Any]:
-    """The dicts in a value that has no row of its own."""
+    """Yields the dicts in a value without its own row."""
     stack = [value] if isinstance(value, tuple | frozenset) else []
     while stack:
         for one in elements_of(stack.pop()):
@@ -320,7 +322,7 @@ def _inside(value: Any) -> Iterator[Any]:
 
 @functools.lru_cache(maxsize=4096)
 def words_of_class(kind: type) -> frozenset[str] | None:
-    """The names that the methods of a library's class contain.
+    """Returns the names that the methods of a library's class contain.
 
     None if it looks at attributes whose names they do not contain.
     """
@@ -345,7 +347,9 @@ def _codes_in(code: CodeType) -> list[CodeType]:
 
 
 def is_by_name(row: Row) -> bool:
-    """Returns True if a row is of variables of modules, or of functions, which code names."""
+    """Returns True if a row holds variables of modules or functions, which code refers to by
+    name.
+    """
     if row.path.foreign:
         return False
     if type(row) is CellRow:

@@ -1,4 +1,4 @@
-"""Values that are compared as values; everything else is compared as an object."""
+"""Values that are compared by value; everything else is compared by identity."""
 
 import functools
 import operator
@@ -17,7 +17,7 @@ _SCALARS = frozenset(SCALARS)
 
 
 class _Missing:
-    """Stands for what a name does not have."""
+    """The value of a missing name."""
 
     def __repr__(self) -> str:
         return "<missing>"
@@ -54,7 +54,7 @@ _EQUAL = frozenset((torch.dtype, torch.device, range, slice))
 
 
 def same_value(a: Any, b: Any) -> bool:
-    """Returns True if two values are one object, or equal values that cannot change.
+    """Returns True if two values are the same object, or equal immutable values.
 
     >>> same_value(1, 1.0), same_value(0.0, -0.0), same_value((1, "a"), (1, "a"))
     (False, False, True)
@@ -97,7 +97,7 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
 
 
 def instance_dict(value: Any) -> dict[str, Any] | None:
-    """The dict with an object's own attributes; None if it has none of its own.
+    """Returns the dict of an object's own attributes; None if it has none.
 
     What the object answers to `__dict__` may be that of another: a method gives its function's.
     """
@@ -110,7 +110,7 @@ def instance_dict(value: Any) -> dict[str, Any] | None:
 
 @functools.lru_cache(maxsize=4096)
 def holds_more_than_attributes(kind: type) -> bool:
-    """Returns True if objects of a class have a content beside a dict and slots of the program's.
+    """Returns True if objects of a class have contents other than a dict and slots.
 
     >>> class Path(str): ...
     >>> holds_more_than_attributes(Path), holds_more_than_attributes(type("Plain", (), {}))
@@ -128,5 +128,5 @@ def holds_more_than_attributes(kind: type) -> bool:
 
 
 def spoken(value: Any) -> str:
-    """A value in a message."""
+    """Returns the text of a value for messages."""
     return "not there" if value is MISSING else repr(value)

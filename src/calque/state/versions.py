@@ -1,4 +1,4 @@
-"""Which dicts have been written to: asked of the version that Python 3.11 keeps of each, in C."""
+"""Detects written dicts by the version that Python 3.11 stores for each, in C."""
 
 import gc
 import sys
@@ -32,13 +32,13 @@ def has_version(row: Row) -> bool:
 
 
 def _dict_of(row: Row) -> Any:
-    """The dict itself; of a class, whose dict Python shows through a proxy."""
+    """Returns the dict itself, also of a class, whose dict Python shows through a proxy."""
     owner = row.owner
     return gc.get_referents(owner)[0] if type(owner) is MappingProxyType else owner
 
 
 class Versions:
-    """Dicts hold the very objects that they held; looked at only where one was written to.
+    """Guards that dicts hold the same objects; reads only those that were written to.
 
     Args:
         rows: rows of dicts (see `has_version`), with what is expected in their `before`.
@@ -56,7 +56,7 @@ class Versions:
         self.seen: list[int] = [-1] * len(rows)
 
     def hold(self) -> bool:
-        """Returns True if every dict holds what it held."""
+        """Returns True if every dict has its original contents."""
         assert version_of is not None
         now = list(map(version_of, self.dicts))
         if now == self.seen:

@@ -1,4 +1,4 @@
-"""Rows of what a program's state refers to weakly: a guard does not keep it alive.
+"""Rows of weakly referenced state, which a guard does not keep alive.
 
 An object that has died is another state than it was, and its weak references say so.
 """
@@ -16,7 +16,7 @@ _GONE = "__gone__"
 
 
 class WeakRow(Row):
-    """A row that does not hold some objects: its own, or what it held.
+    """A row that refers weakly to some objects.
 
     Args:
         row: the row.
@@ -67,7 +67,7 @@ class WeakRow(Row):
         return row
 
     def _without(self, items: dict[Any, Any]) -> dict[Any, Any]:
-        """The items with weak references in the place of the objects."""
+        """Returns the items with weak references instead of the objects."""
         return {self._reference(k): self._reference(v) for k, v in items.items()}
 
     def _reference(self, value: Any) -> Any:
@@ -106,7 +106,7 @@ class WeakRow(Row):
 
 
 def proxied(value: Any) -> Any:
-    """Returns the object that a `weakref.proxy` stands for; None if it has died.
+    """Returns the object that a `weakref.proxy` refers to; None if it is dead.
 
     None as well where the object gives its attributes itself.
     """
@@ -117,7 +117,7 @@ def proxied(value: Any) -> Any:
 
 
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:
-    """The rows, those that hold some objects, or are of them, as weak ones."""
+    """Returns the rows, with those that hold or belong to some objects as weak ones."""
     found, ids = dict(rows), frozenset(map(id, targets))
     for target in targets:
         held = getattr(target, "__dict__", None)

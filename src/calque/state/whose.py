@@ -1,4 +1,4 @@
-"""Whose code, class or module something is: the user's, a package's, Python's, or the engine's.
+"""Determines who owns code, a class or a module: the user, a package, Python, or the engine.
 
 The engine is what runs a traced program: PyTorch, JAX, numpy and calque itself. What it keeps for
 itself is no state of the program's.
@@ -18,7 +18,7 @@ from calque.errors.frames import is_library
 
 
 class Owner(enum.IntEnum):
-    """Who wrote something; larger is nearer to the user."""
+    """The owner of something; larger means closer to the user."""
 
     ENGINE = 0
     PYTHON = 1
@@ -41,7 +41,7 @@ _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 @functools.lru_cache(maxsize=16384)
 def owner_of_file(file: str) -> Owner:
-    """Who wrote a file of source."""
+    """Returns the owner of a source file."""
     if file.startswith("<frozen") or file.startswith(_ROOTS):
         return Owner.PYTHON if file.startswith("<frozen") else Owner.ENGINE
     if any(part in file for part in _SITE):
@@ -50,7 +50,7 @@ def owner_of_file(file: str) -> Owner:
 
 
 def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
-    """Who wrote a code object; of one made from text, whose global variables it uses."""
+    """Returns the owner of a code object; for code made from text, that of its global variables."""
     file = code.co_filename
     if held is None or not file.startswith("<") or file.startswith("<frozen"):
         return owner_of_file(file)
@@ -62,7 +62,7 @@ def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
 
 @functools.lru_cache(maxsize=16384)
 def owner_of_name(module: str) -> Owner:
-    """Who wrote a module, by its name."""
+    """Returns the owner of a module, by its name."""
     root = module.partition(".")[0]
     if root in _ENGINE or root in _SERVING:
         return Owner.ENGINE
@@ -77,17 +77,17 @@ def owner_of_name(module: str) -> Owner:
 
 
 def home_of_class(kind: type) -> str:
-    """The name of the module that a class says it is from; empty where it says nothing."""
+    """Returns the name of a class's module; empty if it has none."""
     name = kind.__module__
     return name if isinstance(name, str) else ""
 
 
 def owner_of_class(kind: type) -> Owner:
-    """Who wrote a class."""
+    """Returns the owner of a class."""
     module = kind.__dict__.get("__module__")
     return owner_of_name(module) if isinstance(module, str) else Owner.PYTHON
 
 
 def owner_of_module(module: ModuleType) -> Owner:
-    """Who wrote a module."""
+    """Returns the owner of a module."""
     return owner_of_name(module.__name__)

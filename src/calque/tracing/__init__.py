@@ -1,4 +1,4 @@
-"""Symbolic tracing: a program is run on proxies, and what it does becomes a graph.
+"""Symbolic tracing: runs a program on proxies, and turns what it does into a graph.
 
 `calque.trace` and `calque.symbolic_trace` are the ways in; here are the classes to extend.
 

@@ -31,10 +31,10 @@ def trace(
     tracer: TracerName = "symbolic",
     **kwargs: Any,
 ) -> GraphModule:
-    """The graph of what a program does, found by running it on proxies.
+    """Traces a program into a graph, by running it on proxies.
 
-    Like `torch.fx.symbolic_trace`, but with example inputs, what depends on shapes and dtypes is
-    decided while tracing, and what a graph cannot repeat raises instead of being frozen.
+    Like `torch.fx.symbolic_trace`, but with example inputs, shapes and dtypes are known while
+    tracing, and what a graph cannot repeat raises an error instead of being frozen.
 
     Args:
         root: a module, a method of a module, a function or another callable object.
@@ -114,13 +114,13 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
     elif not isinstance(root, (torch.nn.Module, types.FunctionType)):
         if not callable(root):
             raise SymbolicTraceError(
-                f"{root!r} is neither a module nor a function.\n"
-                "Trace a function, a module, or another object that can be called."
+                f"{root!r} is not callable.\nTrace a function, a module, or another callable "
+                "object."
             )
         root = function_of(root)
     if isinstance(root, LazyModuleMixin) and root.has_uninitialized_params():
         raise SymbolicTraceError(
-            f"{name} has parameters without a shape, which its first call gives them.\n"
+            f"{name} has uninitialized parameters, which get their shapes in its first call.\n"
             "Call it once before tracing it."
         )
 

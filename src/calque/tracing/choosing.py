@@ -1,4 +1,4 @@
-"""Which tracer makes a graph: the one that was asked for, or the first that is faithful."""
+"""Chooses the tracer that makes a graph: the requested one, or the first that is faithful."""
 
 import contextlib
 import logging
@@ -25,7 +25,7 @@ _ORDER = ("symbolic", "record")
 def by_tracer(
     name: TracerName, symbolic: Trace, root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
-    """The graph by a tracer; `meta["calque.tracer"]` says which, and why not those before it.
+    """Returns the graph of a tracer; its `meta` says which tracer made it, and why others refused.
 
     Args:
         name: the tracer; `"auto"` is the first of `_ORDER` that does not refuse.
@@ -41,9 +41,9 @@ def by_tracer(
         "export": lambda: _exported(root, args, kwargs),
     }
     if name not in (*tracers, "auto"):
-        raise ValueError(f"tracer is {name!r}, and not one of {', '.join((*tracers, 'auto'))}")
+        raise ValueError(f"tracer must be one of {', '.join((*tracers, 'auto'))}, not {name!r}")
     if name not in ("symbolic", "auto") and not (args or kwargs):
-        raise TypeError(f"tracer={name!r} needs the arguments of a call")
+        raise TypeError(f"tracer={name!r} needs example inputs")
     if name != "auto":
         graph, refused = tracers[name](), {}
     else:
@@ -55,7 +55,7 @@ def by_tracer(
 
 
 def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]:
-    """The first graph that there is, who made it, and why others did not."""
+    """Returns the first graph that a tracer can make, its tracer, and why earlier ones refused."""
     refused: dict[str, str] = {}
     errors: list[Exception] = []
     for name, tracer in tracers.items():
@@ -74,11 +74,11 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
     if len(errors) == 1 or not isinstance(last, TraceError):
         raise last  # what the program itself raises when it runs
     listed = "\n".join(f"{name}: {why}" for name, why in refused.items())
-    raise SymbolicTraceError(f"no tracer is faithful to this program.\n{listed}") from None
+    raise SymbolicTraceError(f"no tracer can capture this program faithfully.\n{listed}") from None
 
 
 def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
-    """The graph of a run, whose changes of arguments, members and Python state are taken back."""
+    """Returns the graph of a run, and undoes what the run has changed."""
     owner = getattr(root, "__self__", root)
     with _state_put_back(owner), torch.random.fork_rng(devices=()):
         args, kwargs = _copies((args, kwargs))
@@ -86,7 +86,7 @@ def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph
 
 
 def _copies(given: Any) -> Any:
-    """Arguments with copies for their tensors; one that is given twice is one tensor still."""
+    """Returns the arguments with copies of their tensors; a tensor passed twice is copied once."""
     made: dict[int, torch.Tensor] = {}
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:
@@ -100,7 +100,7 @@ def _copies(given: Any) -> Any:
 
 @contextlib.contextmanager
 def _state_put_back(owner: Any) -> Iterator[None]:
-    """Parameters and buffers have the values, and the gradients, of before afterwards."""
+    """A context manager that restores the values and gradients of parameters and buffers."""
     members = [*owner.parameters(), *owner.buffers()] if isinstance(owner, torch.nn.Module) else []
     gradients = [(tensor, tensor.grad) for tensor in members if tensor.is_leaf]
     members += [gradient for _, gradient in gradients if gradient is not None]

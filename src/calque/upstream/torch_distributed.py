@@ -13,5 +13,5 @@ mesh_resources: Any = torch.distributed.device_mesh._mesh_resources  # the mesh 
 
 
 def real_object(value: Any) -> Any:
-    """The mesh that Dynamo has something stand for; any other object as it is."""
+    """Returns the mesh that Dynamo has something stand for; any other object as it is."""
     return value.real_obj if isinstance(value, FakeScriptObject) else value

@@ -60,13 +60,15 @@ def show(
     if find(graph) is None and callable(graph) and (args or kwargs):
         graph = record(graph, *args, **kwargs)
     elif args or kwargs:
-        raise TypeError(f"a {type(graph).__name__} is a graph already: it takes no example call")
+        raise TypeError(
+            f"a {type(graph).__name__} is already a graph: leave out the example arguments"
+        )
     if isinstance(graph, View):
         graph = graph.graph
     reader = find(graph)
     if level is not None and reader and "level" not in inspect.signature(reader).parameters:
         raise TypeError(
-            f"a {type(graph).__name__} has one level; those of a recording can be chosen: "
+            f"a {type(graph).__name__} has only one level; for another one, record the model: "
             f"calque.show(calque.record(model, x), level={level!r})"
         )
     view = read(graph) if level is None else read(graph, level=level)
@@ -77,7 +79,7 @@ def show(
         unknown = [id for id in values if id not in view.node]
         if unknown:
             raise ValueError(
-                f"the overlay {name!r} has numbers for {unknown[0]!r}, which is no node"
+                f"the overlay {name!r} has a number for {unknown[0]!r}, which is not a node"
             )
     return View(view, depth, found)
 

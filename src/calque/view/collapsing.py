@@ -6,7 +6,7 @@ from calque.view.graph import ViewEdge, ViewGraph, ViewGroup, ViewNode
 
 
 def collapsed(graph: ViewGraph, depth: int | None) -> ViewGraph:
-    """The graph with its outer `depth` levels; a group below them is one node.
+    """Returns the graph with its outer `depth` levels; a group below them is one node.
 
     With a depth of 1 the groups at the top are nodes. Edges go to and from the collapsed groups,
     one for each pair of ends. None opens everything.
@@ -57,7 +57,7 @@ def _as_node(graph: ViewGraph, id: str, members: list[ViewNode]) -> ViewNode:
 
 
 def title(group: ViewGroup) -> str:
-    """A group in words.
+    """Returns a group in words.
 
     >>> title(ViewGroup("layers/0", "layers", "0", "layers.0", "Block"))
     '0: Block'

@@ -33,7 +33,7 @@ FAMILIES = (*_ROWS, "federated", "input", "parameter", "output", "check", "other
 
 
 def family_of(name: str) -> str:
-    """The family of an operator, given its name without its namespace.
+    """Returns the family of an operator, given its name without its namespace.
 
     >>> family_of("Conv2d"), family_of("scaled_dot_product_attention"), family_of("quux")
     ('convolution', 'attention', 'other')

@@ -11,7 +11,7 @@ _WORD = re.compile(r"\w+…?")
 
 
 def folded(graph: ViewGraph, at_least: int = 2) -> ViewGraph:
-    """The graph with each run of like sibling groups in a group of its own, `repeat` times.
+    """Returns the graph with each run of like sibling groups in a group of its own, `repeat` times.
 
     Groups are alike that have like operators, arguments and shapes, in the same order and with the
     same edges among them. What stands between two of a run, alike each time, is in the new group
@@ -108,7 +108,7 @@ class _Likeness:
             yield op, node.kind, node.outputs, inside, self._arguments(node)
 
     def _arguments(self, node: ViewNode) -> tuple[tuple[str, str], ...]:
-        """The arguments, without the names of nodes."""
+        """Returns the arguments, without the names of nodes."""
         return tuple((name, _WORD.sub(self._unnamed, text)) for name, text in node.arguments)
 
     def _unnamed(self, word: re.Match[str]) -> str:

@@ -136,7 +136,7 @@ class ViewGraph:
         ends = {end for edge in self.edges for end in (edge.source, edge.target)}
         unknown += sorted(ends - self.node.keys())
         if unknown:
-            raise ValueError(f"there is no {', '.join(map(repr, unknown))} in the graph")
+            raise ValueError(f"the graph has no {', '.join(map(repr, unknown))}")
 
     @cached_property
     def node(self) -> dict[str, ViewNode]:
@@ -149,7 +149,7 @@ class ViewGraph:
         return {group.id: group for group in self.groups}
 
     def ancestry(self, group: str) -> tuple[str, ...]:
-        """The ids of a group and of those around it, from the outermost."""
+        """Returns the ids of a group and of those around it, from the outermost."""
         found: list[str] = []
         while group:
             found.append(group)

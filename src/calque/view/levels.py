@@ -57,7 +57,9 @@ def _levels(one: Lowered) -> Levels:
 
 
 def stablehlo(graph: GraphModule) -> list[str]:
-    """The operations of StableHLO that a graph of ATen operators becomes, a line for each."""
+    """Returns the operations of StableHLO that a graph of ATen operators becomes, a line for
+    each.
+    """
     interpreter = JaxInterpreter(graph)
     with x64():
         given = [_aval(node.meta.get("val")) for node in graph.graph.find_nodes(op="placeholder")]
@@ -82,7 +84,7 @@ def stablehlo(graph: GraphModule) -> list[str]:
 
 
 def _aval(value: Any) -> Any:
-    """A value with shapes in the place of tensors."""
+    """Returns a value with shapes in the place of tensors."""
 
     def aval(tensor: torch.Tensor) -> Any:
         return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), to_numpy(tensor.dtype))
@@ -91,7 +93,7 @@ def _aval(value: Any) -> Any:
 
 
 def _opened(function: Any, functions: dict[str, Any]) -> Iterator[Any]:
-    """The operations of a function, and of those that it calls in the place of the calls."""
+    """Yields the operations of a function, and of those that it calls in the place of the calls."""
     for region in function.regions:
         for block in region.blocks:
             for inner in block.operations:

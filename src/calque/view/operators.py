@@ -19,7 +19,7 @@ from calque.view.readers.fx_names import member
 
 
 def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
-    """The graph module that a view of `graph` shows.
+    """Returns the graph module that a view of `graph` shows.
 
     Raises:
         TypeError: there is none, as of a federated computation.
@@ -33,7 +33,7 @@ def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
         return graph.graph_module
     if isinstance(graph, GraphModule):
         return graph
-    raise TypeError(f"a {type(graph).__name__} has no operators: only graph modules have")
+    raise TypeError(f"a {type(graph).__name__} has no operators: pass a graph module")
 
 
 def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
@@ -46,8 +46,8 @@ def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
     module = graph_module_of(graph, level)
     if not any("val" in n.meta or "example_value" in n.meta for n in module.graph.nodes):
         raise ValueError(
-            "nothing is known of the shapes in the graph, by which operators are found.\n"
-            "Trace the program with example inputs, or record it."
+            "the shapes in the graph are not known, but are needed to find its operators.\nTrace "
+            "the program with example inputs, or record it."
         )
     known: dict[Any, Lowered] = {}
     found: dict[str, Lowered] = {}

@@ -26,7 +26,7 @@ from calque.view.readers.fx import is_check
 
 
 def flops(graph: Any) -> dict[str, float]:
-    """The floating-point operations of each node, in matrix products and convolutions.
+    """Returns the floating-point operations of each node, in matrix products and convolutions.
 
     They are counted in the ATen operators of the node, with the formulas of
     `torch.utils.flop_counter`. Nodes whose operators cannot be found from shapes are left out.
@@ -49,7 +49,7 @@ def flops(graph: Any) -> dict[str, float]:
 
 
 def memory(graph: Any) -> dict[str, float]:
-    """The bytes of the tensors that each node takes and returns, from their shapes.
+    """Returns the bytes of the tensors that each node takes and returns, from their shapes.
 
     Nodes whose shapes are not known are left out.
 
@@ -68,7 +68,7 @@ def memory(graph: Any) -> dict[str, float]:
 
 
 def _held(kind: str, parameters: tuple[tuple[str, TensorLook], ...]) -> float:
-    """The bytes of a layer's own weights; other nodes take theirs from nodes."""
+    """Returns the bytes of a layer's own weights; other nodes take theirs from nodes."""
     return _size(tuple(look for _, look in parameters)) if kind == "module" else 0.0
 
 
@@ -86,7 +86,8 @@ def _bytes(look: TensorLook) -> float:
 
 
 def times(graph: Any, *args: Any, repeat: int = 3) -> dict[str, float]:
-    """The seconds that each node takes when run by itself: the minimum over some runs of the graph.
+    """Returns the seconds that each node takes when run by itself: the minimum over some runs of
+    the graph.
 
     Args:
         graph: a graph module, a recording or an exported program.

@@ -74,27 +74,29 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """The graph as a text tree; a run of identical blocks is shown once, with its count."""
+        """Returns the graph as a text tree; a run of identical blocks is shown once, with its
+        count.
+        """
         return text.write(folded(self.graph), self._depth(depth))
 
     def dot(self, depth: int | None = None) -> str:
-        """The graph in Graphviz's DOT language."""
+        """Returns the graph in Graphviz's DOT language."""
         return dot.write(collapsed(self.graph, self._depth(depth)))
 
     def mermaid(self, depth: int | None = None) -> str:
-        """The graph in Mermaid's language."""
+        """Returns the graph in Mermaid's language."""
         return mermaid.write(collapsed(self.graph, self._depth(depth)))
 
     def model_explorer(self) -> str:
-        """The whole graph as JSON for Model Explorer."""
+        """Returns the whole graph as JSON for Model Explorer."""
         return model_explorer.write(self.graph)
 
     def html(self) -> str:
-        """A self-contained page: it needs no network and no other file."""
+        """Returns a self-contained page: it needs no network and no other file."""
         return html.write(folded(self.graph), self.depth, self.overlays)
 
     def svg(self, depth: int | None = None) -> str:
-        """A picture, drawn by Graphviz.
+        """Returns a picture, drawn by Graphviz.
 
         Raises:
             RuntimeError: Graphviz's program `dot` is not installed.
@@ -125,14 +127,14 @@ class View:
             return graphviz.picture(self.dot(), ending[1:])
         if ending not in _FORMATS:
             known = ", ".join((*_FORMATS, *_PICTURES))
-            given = repr(ending) if ending else "a file without an ending"
-            raise ValueError(f"a view is saved as one of {known}, not as {given}")
+            given = repr(ending) if ending else "a file without an extension"
+            raise ValueError(f"a view can be saved as {known}, not as {given}")
         return getattr(self, _FORMATS[ending])()
 
     def _depth(self, depth: int | None) -> int | None:
         depth = self.depth if depth is None else depth
         if depth is not None and not (isinstance(depth, int) and depth >= 1):
-            raise ValueError(f"depth is a number of levels, at least 1, and not {depth!r}")
+            raise ValueError(f"depth must be an integer of at least 1, not {depth!r}")
         return depth
 
 

@@ -26,7 +26,7 @@ def test_padding_of_sequences_may_be_nan(chunk: int) -> None:
         [4.0],
         [5.0, 0.0],
     ]
-    with pytest.raises(ClientError, match="client 1 gives NaN to federated_map"):
+    with pytest.raises(ClientError, match="client 1 passes NaN to federated_map"):
         made([[1.0, 2.0, 3.0], [4.0, np.nan]])
 
 
@@ -41,8 +41,10 @@ def test_an_error_says_that_the_server_has_nan_before() -> None:
         return fed.federated_mean(fed.federated_broadcast(mean) * x)
 
     for call in (lambda: scaled(np.nan, [1.0, 2.0]), lambda: of_log([-1.0, -2.0])):
-        with pytest.raises(ClientError, match="federated_mean; values on the server have NaN befo"):
+        with pytest.raises(
+            ClientError, match="federated_mean; values on the server contained NaN befo"
+        ):
             call()
     for call in (lambda: scaled(1.0, [1.0, np.nan]), lambda: of_log([1.0, np.nan])):
-        with pytest.raises(ClientError, match=r"client 1 gives NaN to federated_mean\.\n"):
+        with pytest.raises(ClientError, match=r"client 1 passes NaN to federated_mean\.\n"):
             call()

@@ -71,7 +71,7 @@ def test_an_aggregation_that_goes_by_the_order_gets_it(chunk: int) -> None:
 def test_an_error_names_the_client_and_not_its_turn(chunk: int) -> None:
     bad = [values.copy() for values in DATA]
     bad[4][3] = np.nan
-    with pytest.raises(fed.ClientError, match="client 4 gives NaN"):
+    with pytest.raises(fed.ClientError, match="client 4 passes NaN"):
         everything.configured(chunk=chunk)(bad)
 
 

@@ -69,7 +69,7 @@ def test_sums_can_be_differentiated(chunk: int) -> None:
 
 
 def test_weights_that_add_up_to_zero_are_an_error_or_nan_on_request() -> None:
-    with pytest.raises(fed.ClientError, match="add up to zero in federated_mean"):
+    with pytest.raises(fed.ClientError, match="sum to zero in federated_mean"):
         MEAN([1.0, 2.0], [1.0, -1.0])
     assert np.isnan(MEAN.configured(check=False)([1.0, 2.0], [0.0, 0.0]))
 

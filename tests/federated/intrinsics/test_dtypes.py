@@ -94,7 +94,7 @@ def test_sums_and_sequences_of_no_clients_are_empty() -> None:
 
 @pytest.mark.parametrize("width", [3.7, True, np.float32(3), "3"])
 def test_a_bit_width_is_an_integer(width: Any) -> None:
-    with pytest.raises(fed.FederatedTypeError, match="Pass an integer"):
+    with pytest.raises(fed.FederatedTypeError, match="Pass a Python integer"):
         fed.computation("{int32}@CLIENTS")(lambda x: fed.federated_secure_sum(x, width))
 
 

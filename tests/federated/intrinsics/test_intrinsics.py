@@ -134,7 +134,7 @@ def test_select(chunk: int) -> None:
     np.testing.assert_array_equal(rows, table[keys])
     np.testing.assert_array_equal(again, keys)
     for odd in (3, -1):
-        with pytest.raises(ClientError, match="client 1 has a key that is below 0, or not below"):
+        with pytest.raises(ClientError, match="client 1 has a key that is negative or not below"):
             run(select, types, np.array([[0, 1], [2, odd], [1, 0]], np.int32), table, chunk=chunk)
 
 
@@ -156,7 +156,9 @@ def test_secure_sum(dtype: str, chunk: int) -> None:
 
 @pytest.mark.parametrize("bad", [-1, 16, 2**30])
 def test_secure_sum_names_the_client_with_too_many_bits(bad: int) -> None:
-    with pytest.raises(ClientError, match="client 2 gives federated_secure_sum more than its bits"):
+    with pytest.raises(
+        ClientError, match="client 2 passes federated_secure_sum a value that does not fit its bits"
+    ):
         run(lambda v: fed.federated_secure_sum(v, 4), ("{int32}@CLIENTS",), [1, 15, bad, bad])
 
 
@@ -359,7 +361,7 @@ def test_a_client_that_gives_nan_is_named(chunk: int) -> None:
 
     comp = fed.computation(logs, "{float32}@CLIENTS").configured(chunk=chunk)
     np.testing.assert_allclose(comp([1.0, 1.0, 1.0]), 0)
-    with pytest.raises(ClientError, match="client 2 gives NaN to federated_mean") as caught:
+    with pytest.raises(ClientError, match="client 2 passes NaN to federated_mean") as caught:
         comp([1.0, 2.0, -1.0, 3.0])
     assert "test_intrinsics.py" in str(caught.value)
     assert np.isnan(comp.configured(check=False)([1.0, -1.0]))
@@ -374,7 +376,7 @@ def test_clients_are_named_at_every_call_of_every_size() -> None:
     for bad in ([1.0, nan], [nan, 1.0, 2.0], [1.0, nan], [1.0, 2.0, nan]):
         comp([1.0] * len(bad))
         with pytest.raises(
-            ClientError, match=f"client {bad.index(nan)} gives NaN to federated_mean"
+            ClientError, match=f"client {bad.index(nan)} passes NaN to federated_mean"
         ):
             comp(bad)
 
@@ -390,41 +392,41 @@ WRONG = {
     "sum at the server": (
         "int32@SERVER",
         lambda v: fed.federated_sum(v),
-        "takes a value at CLIENTS",
+        "expects a value at CLIENTS",
     ),
-    "sum of nothing placed": ("int32", lambda v: fed.federated_sum(v), "and is given int32"),
-    "sum of booleans": ("{bool}@CLIENTS", lambda v: fed.federated_sum(v), "takes numbers"),
-    "mean of integers": ("{int32}@CLIENTS", lambda v: fed.federated_mean(v), "takes floats"),
+    "sum of nothing placed": ("int32", lambda v: fed.federated_sum(v), "not int32"),
+    "sum of booleans": ("{bool}@CLIENTS", lambda v: fed.federated_sum(v), "expects numbers"),
+    "mean of integers": ("{int32}@CLIENTS", lambda v: fed.federated_mean(v), "expects floats"),
     "max of complex": ("{complex64}@CLIENTS", lambda v: fed.federated_max(v), "real numbers"),
-    "sum of sequences": ("{int32*}@CLIENTS", lambda v: fed.federated_sum(v), "takes numbers"),
+    "sum of sequences": ("{int32*}@CLIENTS", lambda v: fed.federated_sum(v), "expects numbers"),
     "vector weights": (
         "{float32[2]}@CLIENTS",
         lambda v: fed.federated_mean(v, v),
-        "A weight is one real number",
+        "Pass one real number",
     ),
     "broadcast of clients": (
         "{int32}@CLIENTS",
         lambda v: fed.federated_broadcast(v),
-        "takes a value at SERVER",
+        "expects a value at SERVER",
     ),
     "value of what is placed": (
         "int32@SERVER",
         lambda v: fed.federated_value(v, CLIENTS),
-        "places what lives nowhere",
+        "expects a value that is not placed",
     ),
-    "no placement": ("int32", lambda v: fed.federated_value(v, "CLIENTS"), "is no placement"),
+    "no placement": ("int32", lambda v: fed.federated_value(v, "CLIENTS"), "is not a placement"),
     "zip of two places": (
         "<{int32}@CLIENTS,int32@SERVER>",
         lambda v: fed.federated_zip(v),
-        "do not live in one place: <{int32}@CLIENTS,int32@SERVER>",
+        "cannot be zipped: <{int32}@CLIENTS,int32@SERVER>",
     ),
     "a step that changes the type": (
         "{float32}@CLIENTS",
         lambda v: fed.federated_reduce(v, 0, lambda acc, x: acc + x),
-        "begins with int32, and a step gives float32",
+        "starts with int32, but a step returns float32",
     ),
-    "no function": ("{int32}@CLIENTS", lambda v: fed.federated_map(3, v), "takes a function"),
-    "sum of a tensor": ("int32", lambda v: fed.sequence_sum(v), "takes a sequence"),
+    "no function": ("{int32}@CLIENTS", lambda v: fed.federated_map(3, v), "expects a function"),
+    "sum of a tensor": ("int32", lambda v: fed.sequence_sum(v), "expects a sequence"),
 }
 
 
@@ -478,9 +480,9 @@ def test_nan_that_no_client_holds_is_found(chunk: int) -> None:
         (fed.federated_sum, one, ([1.0, np.inf, -np.inf],)),
         (fed.federated_mean, two, ([1.0, 2.0, 3.0], [1.0, np.inf, 1.0])),
     ]:
-        with pytest.raises(ClientError, match="infinite values or weights of clients make NaN in"):
+        with pytest.raises(ClientError, match="infinite values or weights of clients give NaN in"):
             run(function, types, *args, chunk=chunk)
         assert np.isnan(run(function, types, *args, chunk=chunk, check=False))
     assert run(fed.federated_sum, one, [1.0, np.inf], chunk=chunk) == np.inf
-    with pytest.raises(ClientError, match="client 2 gives NaN"):
+    with pytest.raises(ClientError, match="client 2 passes NaN"):
         run(fed.federated_sum, one, [np.inf, -np.inf, np.nan], chunk=chunk)

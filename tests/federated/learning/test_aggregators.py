@@ -136,13 +136,16 @@ def test_noise_is_not_negative() -> None:
     ("aggregator", "message"),
     [
         (lambda value, weight, key: value, "takes a value at SERVER"),
-        (lambda value, weight, key: fed.federated_sum(weight), "the aggregator gives float32 for"),
+        (
+            lambda value, weight, key: fed.federated_sum(weight),
+            "the aggregator returned float32 for",
+        ),
         (
             lambda value, weight, key: {n: fed.federated_sum(weight) for n in ("bias", "weight")},
-            "the aggregator gives <bias=float32,weight=float32> for",
+            "the aggregator returned <bias=float32,weight=float32> for",
         ),
-        ("mean", r"an aggregator is a function of .value, weight, key."),
-        (learning.aggregators.median, "an aggregator is a function of .value, weight, key."),
+        ("mean", r"an aggregator must be a function of .value, weight, key."),
+        (learning.aggregators.median, "an aggregator must be a function of .value, weight, key."),
     ],
 )
 def test_what_does_not_join_the_changes_is_refused(aggregator: Any, message: str) -> None:

@@ -26,19 +26,19 @@ def test_without_a_checkpoint_it_begins_at_the_beginning(tmp_path: Path) -> None
 def test_a_state_of_another_model_is_refused(tmp_path: Path) -> None:
     with learning.Checkpoints(tmp_path) as checkpoints:
         checkpoints.save(learning.fed_avg(torch.nn.Linear(2, 2)).initialize())
-        with pytest.raises(ValueError, match="of another model or algorithm"):
+        with pytest.raises(ValueError, match="belongs to another model or algorithm"):
             checkpoints.latest(learning.fed_avg(torch.nn.Linear(2, 3)).initialize())
 
 
 @pytest.mark.parametrize("numbers", [{"keep": 0}, {"every": 0}, {"every": 1.5}])
 def test_numbers_that_would_keep_nothing_are_refused(tmp_path: Path, numbers: Any) -> None:
-    with pytest.raises(ValueError, match="no numbers of states and rounds"):
+    with pytest.raises(ValueError, match="must be integers of at least 1"):
         learning.Checkpoints(tmp_path, **numbers)
 
 
 def test_what_is_no_state_is_not_saved(tmp_path: Path) -> None:
     checkpoints = learning.Checkpoints(tmp_path)
-    with checkpoints, pytest.raises(TypeError, match="a state has to be given, not int"):
+    with checkpoints, pytest.raises(TypeError, match="expected a state, not int"):
         checkpoints.save(3)  # type: ignore[arg-type]
 
 

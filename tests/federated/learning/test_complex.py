@@ -73,7 +73,7 @@ def test_the_gradient_of_all_examples_is_pytorchs() -> None:
 
 def test_lbfgs_is_refused() -> None:
     process = learning.fed_avg(Wave(), client_optimizer=torch.optim.LBFGS)
-    with pytest.raises(TypeError, match="LBFGS takes no complex parameters"):
+    with pytest.raises(TypeError, match="LBFGS does not support complex parameters"):
         process.next(process.initialize(), DATA)
 
 

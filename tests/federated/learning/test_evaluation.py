@@ -134,7 +134,9 @@ def test_clients_fit_no_batches_that_are_filled_up_where_examples_depend_on_each
     state = learning.fed_avg(model).initialize()
     own, test = make_data((4, 6), 0), make_data((2, 3), 1)
     fitted = learning.PersonalizedEvaluation(model, batch_size=4)
-    with pytest.raises(ClientError, match="client 1 has 6 examples, which are no whole batches"):
+    with pytest.raises(
+        ClientError, match="client 1 has 6 examples, which is not a multiple of the batch size"
+    ):
         fitted(state, own, test)
     dropped = learning.PersonalizedEvaluation(model, batch_size=4, drop_remainder=True)
     assert np.isfinite(dropped(state, own, test)["loss"])
@@ -152,7 +154,7 @@ def test_metrics_do_not_depend_on_how_many_examples_are_evaluated_at_once(chunk:
         assert found.keys() == whole.keys() and int(found["examples"]) == 14
         for name in whole:
             np.testing.assert_allclose(found[name], whole[name], rtol=1e-6)
-    with pytest.raises(ValueError, match="some at once, not 0"):
+    with pytest.raises(ValueError, match="batch_size must be an integer of at least 1, not 0"):
         learning.Evaluation(model, batch_size=0)
 
 

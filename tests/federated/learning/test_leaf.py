@@ -56,7 +56,7 @@ def test_text_is_made_numbers_by_the_user(tmp_path: Path) -> None:
     ("data", "counts", "message"),
     [
         ({"a": numbers(2)}, [3], "has .2. examples, not 3"),
-        ({"a": {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}}, None, "make no array"),
+        ({"a": {"x": [[1.0], [1.0, 2.0]], "y": [0, 1]}}, None, "cannot be converted to an array"),
         ({"a": {"x": [[1.0]], "y": [3_000_000_000]}}, None, "'a' have integers that int32 cannot"),
     ],
 )

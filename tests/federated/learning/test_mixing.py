@@ -70,7 +70,7 @@ def test_batches_that_cannot_be_filled_up_are_refused(name: str) -> None:
     make, loss = MIXING[name]
     process = learning.fed_avg(nn.Sequential(make(), nn.Linear(4, 3)), loss, batch_size=3)
     state = process.initialize()
-    with pytest.raises(fed.ClientError, match="client 0 has 5 examples, which are no whole batch"):
+    with pytest.raises(fed.ClientError, match="client 0 has 5 examples, which is not a multiple"):
         process.next(state, examples(5))
     process.next(state, examples(6))
 
@@ -124,7 +124,7 @@ def test_examples_without_floats_are_tried_with_those_of_others() -> None:
     data = [{"x": np.array([k]), "y": np.array([0])} for k in (1, 1, 2)]
     data.append({"x": np.arange(4), "y": np.arange(4) % 3})
     process = learning.fed_avg(Centred(), batch_size=3)
-    with pytest.raises(fed.ClientError, match="client 0 has 1 examples, which are no whole batch"):
+    with pytest.raises(fed.ClientError, match="client 0 has 1 examples, which is not a multiple"):
         process.next(process.initialize(), data)
 
 
@@ -204,5 +204,7 @@ def test_clients_that_are_one_batch_each_may_mix_their_examples() -> None:
     states = [one.next(one.initialize(), examples(5))[0] for one in made]
     for name, array in states[0].parameters.items():
         np.testing.assert_array_equal(array, states[1].parameters[name])
-    with pytest.raises(fed.ClientError, match="client 1 has 3 examples.* whole batches of 32"):
+    with pytest.raises(
+        fed.ClientError, match="client 1 has 3 examples.* multiple of the batch size 32"
+    ):
         made[1].next(made[1].initialize(), [*examples(5), *examples(3)])

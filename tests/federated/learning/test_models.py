@@ -50,7 +50,7 @@ def test_batchnorm_refuses_batches_that_would_have_to_be_filled_up() -> None:
     module = nn.Sequential(nn.Linear(4, 3), nn.BatchNorm1d(3))
     process = learning.fed_avg(module, batch_size=4)
     with pytest.raises(
-        ClientError, match="client 1 has 7 examples, which are no whole batches of 4"
+        ClientError, match="client 1 has 7 examples, which is not a multiple of the batch size 4"
     ):
         process.next(process.initialize(), classified(4, 7))
     process = learning.fed_avg(module, batch_size=4, drop_remainder=True)
@@ -178,12 +178,12 @@ def test_a_state_of_another_process_is_refused() -> None:
     for other in others:
         with pytest.raises(ValueError, match="another model or algorithm"):
             process.next(other.initialize(), data)
-    with pytest.raises(TypeError, match="begins with a state, not with list"):
+    with pytest.raises(TypeError, match="needs a state, not list"):
         process.next(data, process.initialize())  # type: ignore[arg-type]
 
 
 def test_what_is_no_module_is_refused() -> None:
-    with pytest.raises(TypeError, match=r"a model is a torch\.nn\.Module"):
+    with pytest.raises(TypeError, match=r"expected a torch\.nn\.Module"):
         learning.fed_avg(nn.Linear)  # type: ignore[arg-type]
 
 
@@ -275,7 +275,7 @@ def test_batches_that_cannot_be_are_refused(options: dict[str, int]) -> None:
 
 def test_examples_without_labels_are_refused() -> None:
     process = learning.fed_avg(nn.Linear(4, 3))
-    with pytest.raises(ClientError, match="no x or no y"):
+    with pytest.raises(ClientError, match="must have x and y"):
         process.next(process.initialize(), [{"x": np.ones((2, 4), np.float32)}])
 
 
@@ -326,9 +326,9 @@ def test_data_that_are_no_list_of_labelled_examples_are_refused() -> None:
     process = learning.fed_avg(module)
     client = classified(4)[0]
     for wrong in (client, (one for one in [client])):
-        with pytest.raises(ClientError, match="Pass a list with the examples of each"):
+        with pytest.raises(ClientError, match="must be a list with the examples of each client"):
             process.next(process.initialize(), wrong)
-    with pytest.raises(ClientError, match="no x or no y"):
+    with pytest.raises(ClientError, match="must have x and y"):
         learning.Evaluation(module)(process.initialize(), [{"x": client["x"]}])
 
 

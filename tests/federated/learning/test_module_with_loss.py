@@ -185,9 +185,9 @@ def test_a_loss_must_not_read_the_module_that_was_given() -> None:
         )
 
     process = learning.fed_avg(module, decayed(module), batch_size=4)
-    with pytest.raises(TraceError, match="'weight' is read from the module that was given"):
+    with pytest.raises(TraceError, match="'weight' is read from the module that was passed"):
         process.next(process.initialize(), examples(4))
-    with pytest.raises(TraceError, match="'weight' is read from the module that was given"):
+    with pytest.raises(TraceError, match="'weight' is read from the module that was passed"):
         learning.Evaluation(module, decayed(module))(process.initialize(), examples(4))
     process = learning.fed_avg(module, decayed(copy.deepcopy(module)), batch_size=4)
     process.next(process.initialize(), examples(4))

@@ -1,4 +1,4 @@
-"""A client whose examples PyTorch refuses is told with what PyTorch says of them."""
+"""A client whose examples PyTorch refuses is told with what PyTorch's error of them."""
 
 from typing import Any
 
@@ -31,33 +31,39 @@ def test_the_label_or_index_out_of_range_is_told(bad: Any, said: str, evaluated:
     process = learning.fed_avg(model())
     state = process.initialize()
     run = learning.Evaluation(model()) if evaluated else process.next
-    with pytest.raises(ClientError, match=f"client 1 gives NaN(.|\n)*PyTorch says.*{said}"):
+    with pytest.raises(ClientError, match=f"client 1 passes NaN(.|\n)*PyTorch's error.*{said}"):
         run(state, [GOOD, bad])
 
 
 def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
     process = learning.fed_avg(nn.Linear(2, 3))
     bad = {"x": np.full((1, 2), np.nan, np.float32), "y": np.array([0])}
-    with pytest.raises(ClientError, match="client 5 gives NaN") as caught:
+    with pytest.raises(ClientError, match="client 5 passes NaN") as caught:
         process.next(process.initialize(), [bad], clients=[5])
-    assert "PyTorch says" not in str(caught.value)
+    assert "PyTorch's error" not in str(caught.value)
 
 
 @pytest.mark.parametrize(
     ("make", "said"),
     [
-        (lambda: learning.fed_avg(model(), client_optimizer=-0.1), "learning rate is at least 0"),
-        (lambda: learning.mime_lite(model(), learning_rate=-0.1), "learning rate is at least 0"),
-        (lambda: learning.mime_lite(model(), momentum=1.0), "momentum is at least 0"),
-        (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal term is at least 0"),
+        (
+            lambda: learning.fed_avg(model(), client_optimizer=-0.1),
+            "learning rate must be at least 0",
+        ),
+        (
+            lambda: learning.mime_lite(model(), learning_rate=-0.1),
+            "learning rate must be at least 0",
+        ),
+        (lambda: learning.mime_lite(model(), momentum=1.0), "momentum must be at least 0"),
+        (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal must be at least 0"),
         (lambda: learning.scaffold(model(), clients=0), "at least one client"),
         (
             lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
-            "learning rate is positive",
+            "learning_rate must be positive",
         ),
         (lambda: run(model().requires_grad_(False)), "there is nothing to train"),
-        (lambda: learning.fed_avg(model()).initialize(-1), "a seed is a whole number"),
-        (lambda: learning.fed_avg(model()).initialize(0.5), "a seed is a whole number"),
+        (lambda: learning.fed_avg(model()).initialize(-1), "seed must be a non-negative integer"),
+        (lambda: learning.fed_avg(model()).initialize(0.5), "seed must be a non-negative integer"),
     ],
 )
 def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) -> None:
@@ -66,7 +72,7 @@ def test_numbers_that_algorithms_cannot_use_are_refused(make: Any, said: str) ->
 
 
 def test_a_class_of_losses_is_no_loss() -> None:
-    with pytest.raises(TypeError, match="pass what it makes"):
+    with pytest.raises(TypeError, match="an instance of a loss class"):
         learning.fed_avg(model(), nn.CrossEntropyLoss)  # type: ignore[arg-type]
 
 
@@ -78,7 +84,9 @@ def test_dropouts_that_leave_no_examples_are_told() -> None:
         for seed in range(9):
             process.next(process.initialize(seed), [GOOD, nothing, nothing])
 
-    with pytest.raises(ValueError, match="of those that have not dropped out, no client .*: [12]"):
+    with pytest.raises(
+        ValueError, match="of the clients that have not dropped out, no client .*: [12]"
+    ):
         rounds()
 
 
@@ -91,12 +99,12 @@ def test_seeds_of_more_than_32_bits_are_not_alike() -> None:
 @pytest.mark.parametrize(
     ("wrong", "said"),
     [
-        (lambda: run(rounds=-1), "no numbers of rounds"),
-        (lambda: run(every=0), "no numbers of rounds"),
-        (lambda: run(participants=0.5), "cannot take part"),
+        (lambda: run(rounds=-1), "rounds must be a non-negative integer"),
+        (lambda: run(every=0), "every an integer of at least 1"),
+        (lambda: run(participants=0.5), "count must be between 1"),
         (lambda: run(evaluate=lambda state: {"a": np.ones(2)}), "dict of numbers"),
         (lambda: learning.load(model(), model().state_dict()), "a state of a process, not Ord"),  # type: ignore[arg-type]
-        (lambda: learning.stage([DataLoader([GOOD])]), "Pass its dataset"),  # type: ignore[arg-type]
+        (lambda: learning.stage([DataLoader([GOOD])]), "Pass the dataset"),  # type: ignore[arg-type]
     ],
 )
 def test_mistakes_are_told_at_the_users_line(wrong: Any, said: str) -> None:
@@ -119,7 +127,10 @@ def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
 
     module = nn.Sequential(nn.Linear(2, 3), Frozen(3))
     data = [{"x": np.ones((n, 2), np.float32), "y": np.arange(n) % 3} for n in (4, 7)]
-    for norm, said in ((module, None), (nn.Sequential(nn.BatchNorm1d(2)), "no whole batches")):
+    for norm, said in (
+        (module, None),
+        (nn.Sequential(nn.BatchNorm1d(2)), "not a multiple of the batch size"),
+    ):
         process = learning.fed_avg(norm, batch_size=4)
         if said is None:
             process.next(process.initialize(), data)
@@ -145,7 +156,7 @@ def test_clients_that_jax_traces_are_refused() -> None:
     staged = learning.stage([GOOD, GOOD])
     process = learning.fed_avg(model())
     jitted = jax.jit(process.next)
-    with pytest.raises(TypeError, match="JAX traces the numbers of the clients"):
+    with pytest.raises(TypeError, match="client numbers of a round are traced"):
         jitted(process.initialize(), staged, np.array([3, 4]))
 
 

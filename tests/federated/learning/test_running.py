@@ -107,7 +107,7 @@ def test_metrics_of_an_evaluation_are_numbers_of_any_kind() -> None:
         "test_d": 1.0,
     }
     for wrong in (None, 0.5, {"a": np.ones(2)}, {"a": None}, {"a": torch.ones(2)}):
-        with pytest.raises(TypeError, match="metrics are a dict of numbers"):
+        with pytest.raises(TypeError, match="metrics must be a dict of numbers"):
             metrics(wrong)
 
 

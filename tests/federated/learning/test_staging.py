@@ -98,5 +98,5 @@ def test_a_dataset_that_is_no_table_is_refused(dataset: Any, message: str) -> No
 def test_fields_that_nothing_uses_are_refused() -> None:
     data = [{"x": np.eye(2, dtype=np.float32), "y": np.array([0, 1]), "weight": np.ones(2)}]
     process = learning.fed_avg(torch.nn.Linear(2, 2))
-    with pytest.raises(ClientError, match="fields that nothing uses: weight"):
+    with pytest.raises(ClientError, match="unused fields: weight"):
         process.next(process.initialize(), data)

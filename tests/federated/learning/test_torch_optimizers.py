@@ -229,7 +229,7 @@ def test_lbfgs_minimizes_with_the_proximal_term() -> None:
     ("client", "server", "error", "message"),
     [
         (lambda p: optim.LBFGS(p, line_search_fn="armijo"), 1.0, RuntimeError, "strong_wolfe"),
-        (optim.LBFGS, optim.LBFGS, TypeError, "gradients only"),
+        (optim.LBFGS, optim.LBFGS, TypeError, "only gradients"),
     ],
     ids=["another line search", "on the server"],
 )
@@ -359,7 +359,7 @@ def test_what_reads_numbers_in_a_step_is_told_without_a_word_of_jit() -> None:
     with pytest.raises(TraceError, match="reads a tensor as a Python number") as caught:
         TorchOptimizer(limited).init([jnp.ones(2)])
     assert "jit" not in str(caught.value)
-    for kind, said in ((limited, "reads a tensor as a"), (optim.LBFGS, "LBFGS decides")):
+    for kind, said in ((limited, "reads a tensor as a"), (optim.LBFGS, "LBFGS chooses")):
 
         def fitted(x: torch.Tensor, kind: Any = kind) -> torch.Tensor:
             own = torch.zeros(3, requires_grad=True)

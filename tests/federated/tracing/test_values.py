@@ -204,31 +204,36 @@ def test_torch_and_numpy_arrays_stand_at_either_side() -> None:
 
 MISTAKES = {
     "no such field": ("<a=int32>", lambda x: x.b, "has no field 'b'", "It has 'a'."),
-    "no such index": ("int32", lambda x: x.b, "has no field 'b'", "Only structs"),
-    "called": ("int32", lambda x: x(1), "a value of type int32 is called", "Only functions"),
+    "no such index": ("int32", lambda x: x.b, "has no field 'b'", "structs only"),
+    "called": (
+        "int32",
+        lambda x: x(1),
+        "a value of type int32 is not a function",
+        "functions only",
+    ),
     "wrong argument": (
         "(int32 -> int32)",
         lambda f: f(2.5),
         "takes int32 is called with float32",
-        "Pass what it takes",
+        "Pass an argument",
     ),
     "two places": (
         "<{int32}@CLIENTS,int32@SERVER>",
         lambda x: x[0] + x[1],
-        "different places: {int32}@CLIENTS and int32@SERVER",
+        "different placements: {int32}@CLIENTS and int32@SERVER",
         "federated_broadcast",
     ),
     "shapes": (
         "<float32[2],float32[3]>",
         lambda x: x[0] + x[1],
         "'add' cannot be applied to float32[2] and float32[3]",
-        "shapes that fit",
+        "whose shapes broadcast",
     ),
     "shapes on the clients": (
         "<{float32[2]}@CLIENTS,{float32[3]}@CLIENTS>",
         lambda x: x[0] * x[1],
         "'mul' cannot be applied to float32[2] and float32[3]",
-        "shapes that fit",
+        "whose shapes broadcast",
     ),
     "structs of other fields": (
         "<<a=int32>,<b=int32>>",
@@ -238,10 +243,15 @@ MISTAKES = {
     ),
     "sequences": ("int32*", lambda x: x + 1, "cannot be applied to int32* and 1", "tensors"),
     "length of a sequence": ("int32*", len, "the length of int32* is not known", "sequence_reduce"),
-    "items of a sequence": ("int32*", lambda x: x[0], "int32* has no items", "Structs"),
-    "nothing returned": ("int32", lambda x: None, "returns None", "Return what"),
+    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "Structs"),
+    "nothing returned": ("int32", lambda x: None, "returns None", "Return its result"),
     "nothing in a struct": ("int32", lambda x: (x, None), "None is used as a value", "Return"),
-    "something else returned": ("int32", lambda x: object(), "is no value", "arrays, numbers"),
+    "something else returned": (
+        "int32",
+        lambda x: object(),
+        "cannot be a value",
+        "arrays, numbers",
+    ),
 }
 
 
@@ -255,14 +265,14 @@ def test_mistakes_in_types_are_refused_with_both_types_and_a_remedy(name: str) -
 
 
 REFUSED = {
-    "if": (lambda x: 1 if x > 0 else 2, "decides a branch"),
-    "float": (lambda x: float(x), "is asked for its number"),
-    "range": (lambda x: range(x), "is asked for its number"),
+    "if": (lambda x: 1 if x > 0 else 2, "is used as a condition"),
+    "float": (lambda x: float(x), "is converted to a number"),
+    "range": (lambda x: range(x), "is converted to a number"),
     "set": (lambda x: {x}, "is used as a key"),
     "dict key": (lambda x: {x: 1}, "is used as a key"),
-    "attribute": (lambda x: setattr(x, "a", 1), "is assigned a field 'a'"),
-    "item": (lambda x: x.__setitem__(0, 1), "is assigned an item"),
-    "in": (lambda x: 3 in x, "whether it contains"),
+    "attribute": (lambda x: setattr(x, "a", 1), "cannot be assigned the field 'a'"),
+    "item": (lambda x: x.__setitem__(0, 1), "cannot be assigned an item"),
+    "in": (lambda x: 3 in x, "is used with `in`"),
 }
 
 
@@ -293,9 +303,9 @@ def test_a_value_cannot_leave_the_function_that_made_it() -> None:
         fed.federated_map(lambda v: kept.append(v + 1) or v, x)
         return x
 
-    with pytest.raises(FederatedTypeError, match="outside of the function that made it"):
+    with pytest.raises(FederatedTypeError, match="outside the function that created it"):
         fed.computation(lambda x: x + kept[0], "int32")
-    with pytest.raises(FederatedTypeError, match="outside of the function that made it"):
+    with pytest.raises(FederatedTypeError, match="outside the function that created it"):
         kept[0] + 1
 
 
@@ -364,7 +374,7 @@ def test_an_index_out_of_bounds_is_refused(index: Any) -> None:
 
 
 def test_an_index_that_is_a_value_is_refused_with_a_remedy() -> None:
-    with pytest.raises(FederatedTypeError, match="local function of both"):
+    with pytest.raises(FederatedTypeError, match="local function that takes both"):
         fed.computation("float32[3]@SERVER", "int32@SERVER")(lambda x, i: x[i])
 
 
@@ -387,7 +397,7 @@ def test_a_function_of_torch_is_refused(function: Any) -> None:
 
 
 def test_a_value_is_printed_and_not_formatted_as_a_number() -> None:
-    with pytest.raises(TraceError, match="formatted by '.2f'"):
+    with pytest.raises(TraceError, match="formatted with '.2f'"):
         fed.computation("float32")(lambda x: f"{x:.2f}")
     fed.computation("float32")(lambda x: (x, f"{x}")[0])
 

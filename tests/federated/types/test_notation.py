@@ -93,17 +93,17 @@ def test_spaces_do_not_matter(loose: str, compact: str) -> None:
     ("text", "message", "column"),
     [
         ("", "a type is missing", 0),
-        ("flot32", "float32 is one", 0),
-        ("int32 int32", "the type ends before this", 6),
+        ("flot32", "did you mean float32", 0),
+        ("int32 int32", "does not belong to the type", 6),
         ("<a=int32", "',' is missing", 8),
         ("{float32}", "'@' is missing", 9),
         ("{float32}@WORKERS", "CLIENTS or SERVER", 10),
-        ("float32[2,-1]", "no part of a type", 10),
+        ("float32[2,-1]", "not part of a type", 10),
         ("(int32)", "'->' is missing", 6),
         ("float32[a]", "a size", 8),
         ("<a=>", "a type is missing", 3),
-        ("int32 $", "no part of a type", 6),
-        ("CLIENTS", "no dtype", 0),
+        ("int32 $", "not part of a type", 6),
+        ("CLIENTS", "not a dtype", 0),
     ],
 )
 def test_what_is_no_type_is_shown_with_its_place(text: str, message: str, column: int) -> None:
@@ -122,7 +122,7 @@ def test_what_is_no_type_is_shown_with_its_place(text: str, message: str, column
         ("{float32@SERVER}@CLIENTS", "cannot hold float32@SERVER"),
         ("{(int32 -> int32)}@CLIENTS", "cannot hold"),
         ("int32**", "cannot hold the sequence"),
-        ("{<>*}@CLIENTS", "cannot hold <>, of which there is nothing to count"),
+        ("{<>*}@CLIENTS", "cannot hold <>, whose elements cannot be counted"),
         ("<a=int32,a=int32>", "two fields have the name 'a'"),
         ("(int32 -> int32)*", "cannot hold"),
     ],
@@ -142,7 +142,7 @@ def test_types_that_cannot_be_are_refused(text: str, message: str) -> None:
     ],
 )
 def test_types_are_made_of_types_sizes_and_placements(make: Any) -> None:
-    with pytest.raises(FederatedTypeError, match="no size|no type|no placement"):
+    with pytest.raises(FederatedTypeError, match="not a valid size|not a type|not a placement"):
         make()
 
 

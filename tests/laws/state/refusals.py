@@ -18,7 +18,7 @@ _REFUSED: dict[str, dict[str, str]] = {
             swallowed_by_the_caller_of_a_nested_function swallowed_in_a_hook
             swallowed_in_the_backward
         """,
-        "is changed by the backward of a result": """
+        "is changed by the backward pass of a result": """
             backward_outside_that_counts
         """,
         "a forward hook with always_call=True has to run": """
@@ -30,7 +30,7 @@ _REFUSED: dict[str, dict[str, str]] = {
         "is used as an index whose number of positions": """
             except_around_a_boolean_index
         """,
-        "gives a shape that depends on the values": """
+        "returns a shape that depends on values": """
             except_around_nonzero_and_unique
         """,
         "draws random numbers": """
@@ -38,7 +38,7 @@ _REFUSED: dict[str, dict[str, str]] = {
         """,
     },
     "trace": {
-        "a graph computes tensors, and would not repeat that": """
+        "which a graph would not repeat": """
             a_meter_of_sizes a_mutable_default append_of_a_shape append_of_a_string
             append_of_a_tensor attribute_of_a_tensor_is_set attributes_of_a_result_that_is_kept
             auxiliary_losses_in_a_dict auxiliary_losses_in_a_list
@@ -68,10 +68,10 @@ _REFUSED: dict[str, dict[str, str]] = {
         "is printed or formatted": """
             except_in_a_library_that_formats
         """,
-        "is iterated, and its length is not known": """
+        "is iterated, but its length is not known": """
             except_runtime_error_around_tolist
         """,
-        "is asked for its length": """
+        "is passed to len()": """
             except_around_nonzero_and_unique
         """,
         "traced with": """
@@ -107,19 +107,19 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("jit", ""): """
         generator_that_is_returned
     """,
-    ("jit", "would run in one call only"): """
+    ("jit", "which would run in only one call"): """
         coroutine_that_is_returned
     """,
     ("rows", ""): """
         generator_that_is_returned
     """,
-    ("rows", "would run in one call only"): """
+    ("rows", "which would run in only one call"): """
         coroutine_that_is_returned
     """,
     ("trace", ""): """
         diffusion_step_with_a_table
     """,
-    ("trace", "reads how far"): """
+    ("trace", "reads the state of random numbers"): """
         random_state_that_is_only_read
     """,
     ("trace", "which a graph cannot hold"): """
@@ -128,7 +128,7 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("trace", "which cannot be pickled"): """
         generator_that_is_returned
     """,
-    ("trace", "a graph computes tensors"): """
+    ("trace", "which a graph would not repeat"): """
         move_to_end_of_an_ordered_dict
         a_mutable_keyword_default a_new_object_at_each_call
         a_random_generator_of_ones_own a_tensor_kept_on_an_object add_to_a_set

@@ -73,7 +73,7 @@ def test_a_module_that_keeps_a_mesh_computes_the_same_again(again: Any) -> None:
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
-    with pytest.raises(RuntimeError, match="names the cpu device 99, and JAX has 8 here"):
+    with pytest.raises(RuntimeError, match="uses cpu device 99, but JAX has 8 here"):
         pickling.device_of("cpu", 99)
 
 

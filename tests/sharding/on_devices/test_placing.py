@@ -53,10 +53,10 @@ def test_a_tensor_of_the_host_is_copied_to_the_mesh(dtype: torch.dtype) -> None:
     [
         (P("dp", "tp", None), "3 dimensions"),
         (P("cp"), "no axis 'cp'"),
-        (P("dp", "dp"), "over one axis"),
+        (P("dp", "dp"), "over the same mesh axis"),
         (P(None, ("dp", "tp")), "evenly"),
-        ("dp", "'dp' is no spec"),
-        (("dp", None), "is no spec"),
+        ("dp", "'dp' is not a spec"),
+        (("dp", None), "is not a spec"),
     ],
 )
 def test_a_spec_that_does_not_fit_is_refused(spec: Any, said: str) -> None:
@@ -77,33 +77,41 @@ ARGUMENTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (lambda: sh.mesh(dp="8"), TypeError, "size of axis 'dp' is an int, or -1, not '8' .str."),
     (lambda: sh.mesh(dp=8.0), TypeError, "not 8.0 .float."),
     (lambda: sh.mesh(dp=True), TypeError, "not True"),
-    (lambda: sh.mesh(dp=8, devices=8), TypeError, "devices= is a sequence of JAX's devices"),
-    (lambda: sh.mesh(dp=2, devices=[jax.devices()[0]] * 2), ValueError, "devices once"),
-    (lambda: sh.along(8), TypeError, "an axis of a mesh is named by a str, not 8"),
-    (sh.along, ValueError, "along takes the name of an axis"),
-    (lambda: sh.shard([1], P()), TypeError, r"shard takes a tensor, not \[1\] .list."),
-    (lambda: sh.shard(layer(), P()), TypeError, "Linear: shard_module takes a module"),
+    (lambda: sh.mesh(dp=8, devices=8), TypeError, "devices= must be a sequence of JAX devices"),
+    (lambda: sh.mesh(dp=2, devices=[jax.devices()[0]] * 2), ValueError, "a device twice"),
+    (lambda: sh.along(8), TypeError, "the name of a mesh axis must be a str, not 8"),
+    (sh.along, ValueError, "along expects the names"),
+    (lambda: sh.shard([1], P()), TypeError, r"shard expects a tensor, not \[1\] .list."),
+    (lambda: sh.shard(layer(), P()), TypeError, "Linear: use shard_module for a module"),
     (lambda: sh.shard(torch.zeros(8).to_sparse(), P()), ValueError, "layout torch.sparse_coo"),
     (lambda: sh.shard(torch.zeros(8, device="meta"), P()), ValueError, "sharding.materialize"),
-    (lambda: sh.shard(x(), P(3)), ValueError, "3 in .* is no name of an axis"),
+    (lambda: sh.shard(x(), P(3)), ValueError, "3 in .* is not the name of a mesh axis"),
     (lambda: sh.shard(x(), P(P.UNCONSTRAINED)), ValueError, "leaves a dimension to XLA"),
-    (lambda: sh.shard(x(), lambda shape, mesh: "dp"), ValueError, "gives 'dp', which is no spec"),
-    (lambda: sh.shard(x(), P("dp"), mesh="m"), TypeError, "mesh= is a jax.sharding.Mesh"),
+    (
+        lambda: sh.shard(x(), lambda shape, mesh: "dp"),
+        ValueError,
+        "gives 'dp', which is not a spec",
+    ),
+    (lambda: sh.shard(x(), P("dp"), mesh="m"), TypeError, "mesh= must be a jax.sharding.Mesh"),
     (lambda: sh.placement(3), TypeError, "placement takes a tensor, not 3 .int."),
-    (lambda: sh.shard_module(x(), {}), TypeError, "Tensor: shard takes a tensor"),
-    (lambda: sh.shard_module(layer(), [("*", P())]), TypeError, "a plan is a dict"),
-    (lambda: sh.shard_module(layer(), {1: P()}), TypeError, "a pattern of a plan is a str, not 1"),
+    (lambda: sh.shard_module(x(), {}), TypeError, "Tensor: use shard for a tensor"),
+    (lambda: sh.shard_module(layer(), [("*", P())]), TypeError, "a plan must be a dict"),
+    (
+        lambda: sh.shard_module(layer(), {1: P()}),
+        TypeError,
+        "a pattern of a plan must be a str, not 1",
+    ),
     (lambda: sh.shard_module(layer(), {"*": None}), ValueError, "'[*]' of the plan: None is no"),
     (lambda: sh.materialize(3, {}), TypeError, "materialize takes a module, not 3"),
-    (lambda: sh.materialize(layer("meta"), {}, init=3), TypeError, "init= is a function"),
+    (lambda: sh.materialize(layer("meta"), {}, init=3), TypeError, "init= must be a function"),
     (lambda: sh.constrain([1], "dp"), TypeError, "constrain takes a tensor"),
-    (lambda: sh.constrain(x(), 3), ValueError, "3 in .* is no name of an axis"),
+    (lambda: sh.constrain(x(), 3), ValueError, "3 in .* is not the name of a mesh axis"),
     (lambda: sh.local(torch.zeros(3)), ValueError, "local of a tensor on cpu"),
     (lambda: sh.gather(torch.zeros(3)), ValueError, "gather of a tensor on cpu"),
     (lambda: sh.loader(torch.zeros(8)), TypeError, "batches, not one tensor"),
-    (lambda: sh.loader(3), TypeError, "loader takes a DataLoader"),
-    (lambda: sh.loader([], "dp"), ValueError, "'dp' is no spec"),
-    (lambda: sh.memory(3), TypeError, "memory takes modules, .* not 3"),
+    (lambda: sh.loader(3), TypeError, "loader expects a DataLoader"),
+    (lambda: sh.loader([], "dp"), ValueError, "'dp' is not a spec"),
+    (lambda: sh.memory(3), TypeError, "memory expects modules, .* not 3"),
 ]
 
 
@@ -119,7 +127,7 @@ def test_an_argument_of_another_kind_is_named(
 def test_a_view_has_no_placement_of_its_own() -> None:
     sh.mesh(dp=8)
     x = torch.zeros(8, 4, device="jax")
-    with pytest.raises(ValueError, match="view of another one"):
+    with pytest.raises(ValueError, match="is a view"):
         sh.shard(x[:, :2], P("dp"))
 
 

@@ -96,7 +96,7 @@ KEEPS += (InTheInstanceDictionary, ByAHook, InAnObject)
 @pytest.mark.parametrize("kind", KEEPS[:-1])
 def test_what_a_first_call_finds_otherwise_has_no_graph(kind: Any) -> None:
     recording = calque.record(kind(), torch.ones(3))
-    with pytest.raises(calque.TraceError, match="call the program once, then record"):
+    with pytest.raises(calque.TraceError, match="call the program once before recording"):
         recording.graph()
 
 

@@ -352,7 +352,7 @@ def test_what_threads_of_autograd_do_is_no_call_of_the_program() -> None:
     graph = calque.record(_backward, x).graph()
     assert graph(x + 1).tolist() == [12.0, 18.0]
     recording = calque.record(_reads_in_a_hook, x)
-    with pytest.raises(calque.TraceError, match="tensors of the run inside"):
+    with pytest.raises(calque.TraceError, match="contains tensors of the run"):
         recording.graph()
 
 

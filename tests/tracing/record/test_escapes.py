@@ -32,7 +32,7 @@ def test_a_guard_names_the_line_and_both_values() -> None:
         graph(torch.tensor([1.0, 2.0]))
     message = str(raised.value)
     assert "test_escapes.py:16 in scaled" in message
-    assert "item gave 4.0, and now it gives 2.0" in message
+    assert "item gave 4.0 .* gives 2.0 now" in message
 
 
 def test_strict_refuses_at_the_line() -> None:
@@ -63,7 +63,7 @@ def test_arrays_are_compared_to_the_bit_and_nan_is_nan() -> None:
 
 def test_arrays_differ_in_the_signs_of_their_zeros() -> None:
     graph = calque.record(lambda x: x * float(np.signbit(x.numpy())[0]), torch.zeros(2)).graph()
-    with pytest.raises(calque.TraceError, match="numpy gave an array .* now it gives another"):
+    with pytest.raises(calque.TraceError, match="numpy gave an array .* gives another"):
         graph(torch.tensor([-0.0, 0.0]))
 
 
@@ -94,7 +94,7 @@ def test_a_gradient_that_was_not_there_is_another_answer() -> None:
     graph = calque.record(program, torch.ones(2)).graph()
     assert torch.equal(graph(torch.ones(2)), torch.ones(2))
     layer(torch.ones(2)).sum().backward()
-    with pytest.raises(calque.TraceError, match=r"grad gave None, and now it gives a tensor of"):
+    with pytest.raises(calque.TraceError, match=r"grad gave None .* gives a tensor of"):
         graph(torch.ones(2))
 
 
@@ -162,7 +162,7 @@ def test_a_shape_that_depends_on_values_has_no_operators() -> None:
 def test_operators_do_not_know_that_two_inputs_are_one() -> None:
     x = torch.ones(2)
     recording = calque.record(lambda a, b: a + b, x, x)
-    with pytest.raises(calque.TraceError, match="a and b are one tensor"):
+    with pytest.raises(calque.TraceError, match="a and b are the same tensor"):
         recording.graph("aten")
 
 

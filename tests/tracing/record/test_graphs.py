@@ -191,7 +191,7 @@ def test_a_graph_that_reads_values_is_the_same_after_pickling() -> None:
     graph = calque.record(f, torch.ones(3)).graph()
     again = pickle.loads(pickle.dumps(graph))
     torch.testing.assert_close(again(torch.ones(3)), f(torch.ones(3)))
-    with pytest.raises(calque.TraceError, match="gave True, and now it gives False"):
+    with pytest.raises(calque.TraceError, match="gave True .* gives False now"):
         again(-torch.ones(3))
 
 

@@ -25,7 +25,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
 
 
 def _pin_memory(tensor: torch.Tensor, device: Any = None) -> torch.Tensor:
-    """The tensor itself: XLA copies from any memory, so there is nothing to pin."""
+    """Returns the tensor itself: XLA copies from any memory, so there is nothing to pin."""
     if tensor.device.type != "cpu" or (device is not None and torch.device(device).type != "jax"):
         return _their_pin_memory(tensor, *(() if device is None else (device,)))
     return tensor
@@ -35,7 +35,7 @@ _their_pin_memory = torch.Tensor.pin_memory
 
 
 def _name_the_alternative() -> None:
-    """Say what to do where `torch.Generator("jax")` is asked for, which only C++ could make."""
+    """Make `torch.Generator("jax")`, which only C++ could create, say what to use instead."""
     kind = type(torch.Generator)  # a class of Python; `torch.Generator` itself cannot be changed
     if kind is type:
         return
@@ -57,7 +57,7 @@ def _name_the_alternative() -> None:
 
 
 def install() -> None:
-    """Answer for `torch.accelerator` wherever the accelerator in use is the jax device."""
+    """Let `torch.accelerator` answer for the jax device."""
     _name_the_alternative()
     torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore[method-assign]
     for name, ours in FUNCTIONS.items():

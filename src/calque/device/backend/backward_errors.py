@@ -1,4 +1,4 @@
-"""Backwards in PyTorch's engine: exceptions that hooks raise, and devices that appear late.
+"""Backward passes in PyTorch's engine: exceptions of hooks, and devices that are registered late.
 
 When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
 asks the device's guard, which is Python, for the device's type. CPython takes any call that
@@ -31,7 +31,7 @@ _NO_THREAD = "device_ready_queues_"  # what the engine's error says
 
 
 def device_type() -> Any:
-    """The type of the device; an exception that is set already is put aside."""
+    """Returns the type of the device, and sets aside an exception that is already set."""
     try:
         # The end of a loop is where the interpreter looks for an exception that C code has set.
         for _ in _NOTHING:
@@ -42,7 +42,7 @@ def device_type() -> Any:
 
 
 def install() -> None:
-    """Have `backward` and `grad` raise what the guard put aside, and run where they can."""
+    """Make `backward` and `grad` raise the exceptions that the guard set aside."""
     run = torch_internals.autograd_graph._engine_run_backward
     has_thread: bool | None = None
 

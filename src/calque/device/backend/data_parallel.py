@@ -1,4 +1,4 @@
-"""`nn.DataParallel` on the device, which has one index: the module is called as it is.
+"""`nn.DataParallel` on the device, which has only one index: calls the module directly.
 
 PyTorch would scatter the inputs by a function that builds without CUDA do not have.
 """
@@ -10,7 +10,7 @@ from torch.nn import DataParallel
 
 
 def install() -> None:
-    """Stand in front of `DataParallel.forward`."""
+    """Patch `DataParallel.forward`."""
     theirs = DataParallel.forward
 
     @functools.wraps(theirs)

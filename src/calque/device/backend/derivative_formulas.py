@@ -1,4 +1,4 @@
-"""Derivatives of PyTorch's that branch on values, in traces where nobody tells them.
+"""Replaces PyTorch's derivatives that branch on values, in traces without values.
 
 The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` ask whether a value is NaN
 or zero. While a dispatch mode is on, PyTorch takes tensors for those of a subclass, which may have
@@ -20,7 +20,7 @@ class _Unchanged(DispatchMode):
 
 
 def by_masks() -> contextlib.AbstractContextManager[Any]:
-    """Inside this context, a backward in a trace that knows no values asks for none."""
+    """A context manager in which backward passes in a trace need no values."""
     trace = active.trace
     if trace is None or trace.assumptions is not None:
         return contextlib.nullcontext()

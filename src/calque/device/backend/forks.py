@@ -1,4 +1,4 @@
-"""A forked process has XLA's memory but none of its threads: there, work would wait for ever.
+"""Refuses the device in forked processes, which lack XLA's threads and would wait forever.
 
 As CUDA's tensors do, the device's raise in a child that was forked after JAX had started, and so do
 compiled functions. A data loader whose workers only make CPU tensors is not affected.
@@ -27,14 +27,14 @@ def is_bad() -> bool:
 
 
 class _Refusal:
-    """Stands where a trace would: whatever an operator asks of it raises."""
+    """Takes the place of a trace, and raises for whatever an operator does."""
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse()
 
 
 def refuse(*_: object) -> NoReturn:
-    """Raise what there is to say of the device in a forked process."""
+    """Raise the error for using the device in a forked process."""
     raise RuntimeError(
         "the jax device cannot be used in a process that was forked after the device was first "
         f"used: {_remedy()}"
@@ -42,11 +42,11 @@ def refuse(*_: object) -> NoReturn:
 
 
 def _remedy() -> str:
-    """Returns what to do in a forked process, by what has forked it."""
+    """Returns the remedy for a forked process, depending on what forked it."""
     if torch.utils.data.get_worker_info() is None:
-        return "start the process with the 'spawn' method, or keep to CPU tensors in it"
+        return "start the process with the 'spawn' method, or use only CPU tensors in it"
     return (
-        "in a DataLoader's workers, let the data set and collate_fn make CPU tensors, and move the "
+        "in a DataLoader's workers, let the dataset and collate_fn make CPU tensors, and move the "
         'batch in the training loop: `batch.to("jax")`'
     )
 
@@ -74,7 +74,7 @@ def _is_loaders() -> bool:
 
 
 def install() -> None:
-    """Watch for forks; JAX, which warns of them once it has started, is silent of a loader's."""
+    """Watch for forks, and silence JAX's warning for those of a `DataLoader`."""
     os.register_at_fork(after_in_child=_after_fork)
     theirs = xla_bridge._at_fork
 

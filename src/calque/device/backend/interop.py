@@ -1,7 +1,7 @@
 """Tensors to `jax.Array`s and back, and DLPack.
 
-A `jax.Array` never changes; a tensor may. Where both would stand on the same memory the caller has
-to ask for it (`copy=False`), and must not write to the tensor afterwards.
+A `jax.Array` never changes; a tensor may. To share memory between both, pass `copy=False`, and do
+not write to the tensor afterwards.
 """
 
 import functools
@@ -21,7 +21,7 @@ from calque.device.runtime.dtypes import to_torch as torch_dtype
 
 
 def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
-    """The value of a tensor as a `jax.Array` of the same shape and dtype.
+    """Converts a tensor to a `jax.Array` of the same shape and dtype.
 
     For a tensor on the device, this is the array in its storage, without a copy. Later writes to
     the tensor replace that array, so they do not change the result. The result is detached from
@@ -46,8 +46,8 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     """
     if not isinstance(tensor, torch.Tensor):
         raise TypeError(
-            f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: jax.numpy.asarray makes "
-            "an array of a number or list, jax.tree.map(calque.to_jax, tree) of a tree of tensors"
+            f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: use jax.numpy.asarray "
+            "for a number or list, jax.tree.map(calque.to_jax, tree) for a tree of tensors"
         )
     if tensor.device.type == "jax":
         return read(tensor)
@@ -55,18 +55,18 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     if copy or plain.device.type != "cpu":
         return host_array(plain.cpu())
     if not plain.is_contiguous():
-        raise RuntimeError("copy=False: the memory of a tensor with gaps cannot be shared with JAX")
+        raise RuntimeError("copy=False: a tensor with gaps in its memory cannot share it with JAX")
     with x64():
         array = jax.dlpack.from_dlpack(plain)
     if array.size and array.unsafe_buffer_pointer() != plain.data_ptr():
-        raise RuntimeError("copy=False: the memory of the tensor is not aligned as JAX needs it")
+        raise RuntimeError("copy=False: the tensor's memory is not aligned as JAX requires")
     return array
 
 
 def to_torch(
     array: Array, device: str | torch.device = "jax", *, copy: bool = True
 ) -> torch.Tensor:
-    """A tensor with the value, shape and dtype of a `jax.Array`.
+    """Converts a `jax.Array` to a tensor of the same shape and dtype.
 
     On the device, the tensor's storage holds the array itself, without a copy. Writes to the
     tensor replace what the storage holds, so they do not change the array.
@@ -86,8 +86,8 @@ def to_torch(
     """
     if not isinstance(array, Array):
         raise TypeError(
-            f"to_torch takes a jax.Array, not {type(array).__name__}: torch.as_tensor makes a "
-            "tensor of a number, a list or a NumPy array"
+            f"to_torch takes a jax.Array, not {type(array).__name__}: use torch.as_tensor for a "
+            "number, a list or a NumPy array"
         )
     torch_dtype(array.dtype)
     device = torch.device(device)
@@ -99,7 +99,9 @@ def to_torch(
 
 
 def _strong(array: Array) -> Array:
-    """An array that promotes as an array: JAX lets weakly typed ones pass for Python numbers."""
+    """Returns an array that is not weakly typed: JAX promotes weakly typed ones like Python
+    numbers.
+    """
     if not getattr(array, "weak_type", False):
         return array
     with x64():
@@ -133,7 +135,9 @@ def _dlpack(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """A capsule over a copy: who takes it may write to it. `copy=False` gives the array's own."""
+    """Returns a capsule over a copy, because consumers may write to it; `copy=False` shares the
+    array.
+    """
     array = _exported(tensor)
     if copy is not False:
         with x64():

@@ -1,5 +1,5 @@
-"""What an optimizer loads lies where its parameter lies, and what a module takes in the place of a
-parameter where that lay.
+"""Places state that an optimizer loads like its parameter, and tensors that a module loads like
+those that they replace.
 
 A file has no placements, and what `Optimizer.load_state_dict` takes from one would be whole on one
 device. Tensors of a parameter's shape are placed as they are taken, one at a time. So are those
@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 
 def install() -> None:
-    """Have optimizers and modules place what they load."""
+    """Make optimizers and modules place the tensors that they load."""
     _optimizers()
     _modules()
 
@@ -73,7 +73,7 @@ def _named(module: Module) -> Any:
 
 
 def _placements(module: Module) -> dict[str, tuple[Tensor, Sharding]]:
-    """The parameters and buffers that have a placement, or are to get one."""
+    """Returns the parameters and buffers that have a placement, or will get one."""
     found = {}
     for name, tensor in _named(module):
         placement = promised(tensor) or placement_like(tensor)
@@ -83,7 +83,7 @@ def _placements(module: Module) -> dict[str, tuple[Tensor, Sharding]]:
 
 
 def _take_over(tensor: Tensor, before: Tensor, placement: Sharding) -> None:
-    """Give a tensor the placement of the one whose place it takes, if it has none itself."""
+    """Give a tensor without a placement the placement of the one that it replaces."""
     if tensor.shape != before.shape:
         return
     if tensor.device.type != "jax":

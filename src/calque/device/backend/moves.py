@@ -61,7 +61,7 @@ class Move:
         return tensor
 
     def _lazy(self, tensor: Any) -> torch.Tensor:
-        """A parameter or buffer without a shape: only where it will be made, and of which dtype."""
+        """Returns an uninitialized parameter or buffer with a new device and dtype."""
         before = torch.empty(0, dtype=tensor.dtype, device=tensor.device)
         after = self._function(before)
         if not crosses(before, after):
@@ -73,7 +73,7 @@ class Move:
 
 
 def become(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Put another tensor's implementation behind a leaf tensor; its attributes and hooks stay.
+    """Replace the implementation of a leaf tensor with another's; its attributes and hooks stay.
 
     A graph that was recorded before holds the old implementation, whose gradient nobody would
     see: running it backward raises RuntimeError.
@@ -93,14 +93,14 @@ _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 def _moved(gradients: Any) -> None:
     raise RuntimeError(
-        "a parameter moved to or from the jax device between the forward pass and the backward "
-        "pass: its gradient would be lost. Move the module before the forward pass, or after "
+        "a parameter was moved to or from the jax device between the forward and the backward "
+        "pass, so its gradient would be lost. Move the module before the forward pass, or after "
         "the backward pass"
     )
 
 
 def _scripted_parameters(root: Module) -> list[tuple[Module, str, Parameter]]:
-    """Returns the parameters of TorchScript's modules, with their places."""
+    """Returns the parameters of TorchScript modules, with the attributes that hold them."""
     return [
         (module, name, parameter)
         for module in root.modules()

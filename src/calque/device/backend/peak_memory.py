@@ -1,4 +1,4 @@
-"""Peaks of memory, and what is free: JAX's figures, or on the CPU those of the system."""
+"""Peak and free memory: JAX's figures, or on the CPU those of the system."""
 
 import os
 import resource
@@ -10,13 +10,13 @@ _PEAK = "peak_bytes_in_use"
 
 
 class _Reset:
-    """The peak of JAX's when a new one was begun."""
+    """JAX's peak at the last reset."""
 
     peak = -1
 
 
 def peak(stats: Mapping[str, int], in_use: int) -> int:
-    """The peak of the bytes in use.
+    """Returns the peak of the bytes in use.
 
     Args:
         stats: JAX's figures of the device.
@@ -28,7 +28,7 @@ def peak(stats: Mapping[str, int], in_use: int) -> int:
 
 
 def reset(stats: Mapping[str, int]) -> None:
-    """Begin a new peak."""
+    """Reset the peak."""
     if _PEAK in stats:
         _Reset.peak = stats[_PEAK]
     elif _CLEAR.exists():
@@ -36,7 +36,7 @@ def reset(stats: Mapping[str, int]) -> None:
 
 
 def free_and_total(stats: Mapping[str, int]) -> tuple[int, int]:
-    """The free and the total bytes."""
+    """Returns the free and the total bytes."""
     total = stats.get("bytes_limit")
     if total is not None:
         return max(total - stats.get("bytes_in_use", 0), 0), total

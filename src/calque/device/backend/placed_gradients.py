@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 
 def placed_like(gradient: Any, placement: Sharding) -> Any:
-    """A gradient with a placement; itself if it has that already, or is none."""
+    """Returns a gradient with a placement; unchanged if it already has that, or is not a tensor."""
     if not isinstance(gradient, Tensor) or gradient.device.type != "jax":
         return gradient
     now = placement_like(gradient)
@@ -32,7 +32,7 @@ def placed_like(gradient: Any, placement: Sharding) -> Any:
 
 @contextmanager
 def placing(roots: Iterable[Any]) -> Iterator[None]:
-    """Inside this context, gradients that reach leaves with a placement get it.
+    """A context manager in which gradients that reach leaves get the leaves' placements.
 
     Args:
         roots: what is differentiated.
@@ -53,7 +53,7 @@ def _hook(placement: Sharding) -> Any:
 
 
 def _accumulating(roots: Iterable[Any]) -> list[Any]:
-    """The nodes at which gradients reach leaves."""
+    """Returns the nodes that accumulate gradients of leaves."""
     waiting = [_node_of(root) for root in roots]
     seen = {node for node in waiting if node is not None}
     waiting = list(seen)
@@ -78,7 +78,7 @@ def _node_of(root: Any) -> Any:
 
 
 def run_placing(run: Any, roots: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """PyTorch's engine, where there are placements.
+    """Runs PyTorch's engine, when there are placements.
 
     Args:
         run: the engine.

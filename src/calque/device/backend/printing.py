@@ -23,7 +23,7 @@ from calque.upstream import torch_internals
 
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
-_FORKED = ", device='jax', not to be read in a forked process"
+_FORKED = ", device='jax', not readable in a forked process"
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
@@ -42,7 +42,8 @@ _wording = _Wording()
 
 @contextmanager
 def described_otherwise() -> Iterator[dict[str, Any]]:
-    """A context in which the texts of traced tensors are others than usual, as values may be.
+    """A context manager in which traced tensors print differently, as tensors with other values
+    would.
 
     What a program computes then must not be another one. Gives where such texts are made.
     """
@@ -54,18 +55,18 @@ def described_otherwise() -> Iterator[dict[str, Any]]:
 
 
 def refuse_read(texts: dict[str, Any]) -> None:
-    """Refuse a program that is another one when its texts have other words."""
+    """Refuse a program that depends on the text of its tensors."""
     places = " or ".join(dict.fromkeys(str(origin) for origin in texts.values() if origin))
     raise TraceError(
-        f"{places}{': ' if places else ''}the text of a tensor is read and has no values while "
-        "the function is traced: with another text the function computes something else.\n"
-        "Compare the tensor itself, or read the text outside of the function."
+        f"{places}{': ' if places else ''}the text of a tensor is read, but it has no values "
+        "while the function is traced, and what the function computes depends on that text.\n"
+        "Compare the tensor itself, or read the text outside the function."
     )
 
 
 def _is_traced(tensor: Any) -> bool:
-    """Returns True if the text is to say that: the values are neither there nor assumed by the
-    trace.
+    """Returns True if the text should say that the tensor is traced: its values are neither known
+    nor assumed.
     """
     trace = active.trace
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":
@@ -99,26 +100,27 @@ def _described(tensor: Tensor) -> str:
 def _read() -> Exception:
     return unrepeatable(
         "the text of a tensor is read",
-        "and has no values while the function is traced",
-        "Compare the tensor itself, or read the text outside of the function.",
+        "but it has no values while the function is traced",
+        "Compare the tensor itself, or read the text outside the function.",
     )
 
 
 def refuse_kept(text: str) -> None:
-    """Refuse text that outlives a trace, if it has that of a traced tensor in it."""
+    """Refuse text that outlives a trace and contains the text of a traced tensor."""
     if _MARK not in text or active.trace is None:
         return
     for shown, origin in active.trace.texts.items():
         if shown in text:
             place = f"{origin}: " if origin else ""
             raise TraceError(
-                f"{place}text with a tensor in it outlives the traced function, and would not "
-                f"have its values: {shown}.\nKeep or return the tensor, and make the text outside."
+                f"{place}a string made from a tensor outlives the traced function, but does not "
+                f"contain the tensor's values: {shown}.\nKeep or return the tensor, and make the "
+                "string outside the function."
             )
 
 
 def _with_freed_graph(tensor: Any, text: str) -> str:
-    """The text of a tensor, which PyTorch calls `Error` the graph of that a backward has freed.
+    """Returns the text of a tensor, also if a backward pass has freed its graph.
 
     Such is what a compiled step gives, in which the backward was.
     """
@@ -128,7 +130,7 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
 
 def install() -> None:
-    """Answer for the device's tensors in a trace; all others are shown as ever."""
+    """Print the device's tensors in a trace; others are printed as before."""
     their_str, their_format = torch_internals.tensor_str._str, Tensor.__format__
 
     @functools.wraps(their_str)

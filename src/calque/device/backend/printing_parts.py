@@ -1,4 +1,4 @@
-"""Tensors that several processes share are shown as the parts that this process holds.
+"""Prints tensors that several processes share as the parts in this process.
 
 To show them whole, all processes would have to print them. Those that each has whole are formatted
 on the host: PyTorch computes with what it formats, and a program on such a tensor is one of all
@@ -20,7 +20,7 @@ _INDENT = 7  # of what stands behind "tensor("
 
 
 def install() -> None:
-    """Have `repr` show such tensors (a second call does nothing)."""
+    """Make `repr` show such tensors (a second call does nothing)."""
     shown = torch_internals.tensor_str._str
     if hasattr(shown, "shows_parts"):
         return
@@ -36,7 +36,7 @@ def install() -> None:
 
 
 def _contents(tensor: torch.Tensor) -> str | None:
-    """Returns what this process holds of a tensor; None if no other has a part, or of a wrapper."""
+    """Returns the text of this process's parts; None if the tensor is whole here, or a wrapper."""
     if torch_c.functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read(tensor.detach())
@@ -52,5 +52,5 @@ def _contents(tensor: torch.Tensor) -> str | None:
             f"{index}: {torch_internals.tensor_str._tensor_str(host_tensor(part), _INDENT)}"
         )
     if len(shards) > _MOST:
-        lines.append(f"and {len(shards) - _MOST} parts more")
+        lines.append(f"and {len(shards) - _MOST} more parts")
     return ("\n" + " " * _INDENT).join(lines)

@@ -1,4 +1,4 @@
-"""Tensors of the device in queues and pipes between processes: they travel by the CPU.
+"""Tensors of the device in queues and pipes between processes, which go through the CPU.
 
 PyTorch sends a storage by a handle to its memory, which another process opens; the device's memory
 is XLA's own. So the bytes are sent, and the receiver has a copy on its device. Tensors of one
@@ -29,13 +29,13 @@ _FEEDER = "QueueFeederThread"  # the name that multiprocessing gives it
 
 
 class _Absent(Cell):
-    """Stands behind a tensor that a forked child has received."""
+    """Takes the place of the array of a tensor that a forked child has received."""
 
     __slots__ = ()
 
     @property
     def array(self) -> NoReturn:  # type: ignore[override]
-        """Raises what there is to say."""
+        """Raises the error for forked processes."""
         forks.refuse()
 
 
@@ -52,7 +52,9 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _in_a_queue(reduce: Any) -> Any:
-    """Returns a function's result; in a queue's thread, its exception, for the receiver."""
+    """Returns a function's result, or in a queue's thread its exception, to be raised by the
+    receiver.
+    """
     try:
         if forks.is_bad():
             forks.refuse()
@@ -69,7 +71,7 @@ def _storage_of(content: np.ndarray) -> torch.UntypedStorage:
 
 
 def _tensor_of(rebuild: Any, arguments: tuple[Any, ...]) -> torch.Tensor:
-    """The tensor that was sent; in a forked child one that raises when it is used."""
+    """Returns the tensor that was sent; in a forked child one that raises when it is used."""
     if not forks.is_bad():
         return rebuild(*arguments)
     kind, storage, (_, size, _, requires_grad) = arguments
@@ -87,7 +89,7 @@ def _fail(kind: str, message: str) -> NoReturn:
 
 
 def install() -> None:
-    """Have processes send the device's tensors this way; those of other devices go as ever."""
+    """Make processes send the device's tensors this way; other tensors are sent as before."""
     reduction.register(torch.UntypedStorage, _reduce_storage)
     for kind in (torch.Tensor, torch.nn.Parameter):
         reduction.register(kind, _reduce_tensor)

@@ -52,8 +52,8 @@ def register() -> None:
     taken = torch_c.get_privateuse1_backend_name()
     if taken != "privateuseone":
         raise RuntimeError(
-            f"PyTorch has one slot for devices like ours, and {taken!r} holds it already: import "
-            "calque in a process without that package"
+            f"PyTorch has one slot for out-of-tree devices, and {taken!r} has taken it already: "
+            "import calque in a process without that package"
         )
     installed_release.ask()
     setup_privateuseone_for_python_backend(

@@ -1,4 +1,4 @@
-"""Puts the handlers of Python's signals behind `interrupts.Handler`, and hides that it is there.
+"""Wraps Python's signal handlers in `interrupts.Handler`, invisibly to the program.
 
 A handler is the only place where Python lets a signal be put off, so every one is wrapped: those
 that are there when calque is imported, and those that `signal.signal` sets later. `getsignal` and
@@ -38,7 +38,7 @@ from calque.upstream.torch_internals import (
 
 
 def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
-    """What NumPy asks a type that stands for a dtype: it looks it up in dicts, and asks it."""
+    """Yields the functions that NumPy calls on a type that represents a dtype."""
     for name in ("__hash__", "__eq__", "__numpy_dtype__"):
         method = vars(kind).get(name)
         method = method.fget if isinstance(method, property) else method
@@ -47,7 +47,9 @@ def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
 
 
 def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
-    """What enters and leaves a context: a class's two methods, or the generator of a function."""
+    """Yields the code that enters and leaves a context: a class's two methods, or a generator
+    function.
+    """
     if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
         methods = (vars(value)["__enter__"], vars(value)["__exit__"])
         yield from (method for method in methods if isinstance(method, FunctionType))
@@ -92,7 +94,7 @@ _get = _signal.getsignal
 
 
 def _does_nothing() -> tuple[bytes, ...]:
-    """The instructions of functions that do nothing, with a docstring and without."""
+    """Returns the instructions of functions that do nothing, with a docstring and without."""
 
     def bare() -> None:
         pass
@@ -107,7 +109,7 @@ _NOTHING = _does_nothing()
 
 
 def _wrapped(signum: int, handler: Any) -> Any:
-    """The handler that waits where it has to.
+    """Returns the wrapped handler, which waits if necessary.
 
     SIG_IGN, SIG_DFL and what is no handler stay, and so do functions without a body. These have
     nothing to wait for: event loops set them to have signals written to their file descriptor
@@ -121,7 +123,7 @@ def _wrapped(signum: int, handler: Any) -> Any:
 
 
 def _own(handler: Any) -> Any:
-    """The handler that the user set."""
+    """Returns the handler that the user set."""
     return handler.handler if isinstance(handler, Handler) else handler
 
 
@@ -145,7 +147,7 @@ def _wrap_present() -> None:
 
 
 def _exchange(signum: int, handler: Handler) -> None:
-    """Set a handler and leave the process's own disposition of the signal as it was.
+    """Set a handler without changing the process's disposition of the signal.
 
     `signal.signal` would undo `signal.siginterrupt(signum, False)`, and take the signal away from
     C code that came in front of Python (`faulthandler.register(signum, chain=True)`).

@@ -1,4 +1,4 @@
-"""Streams and events of the device: there is one stream, in whose order JAX runs everything.
+"""Streams and events of the device, which has one stream, in JAX's order of execution.
 
 XLA orders programs by the arrays they read, and values that the host gets are awaited. So what
 PyTorch does with streams (checkpoints copy in one of their own) has nothing to wait for.
@@ -22,7 +22,7 @@ class Stream(torch.Stream):
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
         where = torch.device("jax" if device is None else device)
         if where.type != "jax" or where.index not in (None, 0):
-            raise RuntimeError(f"a stream of the jax device cannot be one of {where}")
+            raise RuntimeError(f"a stream of the jax device cannot belong to {where}")
         return super().__new__(cls, torch.device("jax", 0))
 
 
@@ -58,7 +58,7 @@ class Event(torch.Event):
         synchronize()
 
     def elapsed_time(self, end_event: "Event") -> float:  # pyright: ignore[reportIncompatibleMethodOverride]
-        """The milliseconds between two recorded events.
+        """Returns the milliseconds between two recorded events.
 
         Raises:
             RuntimeError: one of them is not timed, or has not been recorded.
@@ -66,7 +66,7 @@ class Event(torch.Event):
         if not (self._is_timed and getattr(end_event, "_is_timed", False)):
             raise RuntimeError("both must be events of torch.jax with enable_timing=True")
         if self._recorded is None or end_event._recorded is None:
-            raise RuntimeError("both events must be recorded before elapsed_time is asked")
+            raise RuntimeError("both events must be recorded before elapsed_time is called")
         return (end_event._recorded - self._recorded) * 1e3
 
 
@@ -78,7 +78,7 @@ def synchronize(device: Any = None) -> None:
 
 
 def current_stream(device: Any = None) -> torch.Stream:
-    """The only stream of the device, as `torch.accelerator.current_stream` gives it."""
+    """Returns the only stream of the device, for `torch.accelerator.current_stream`."""
     return Stream(device)
 
 
@@ -90,7 +90,7 @@ def set_stream(stream: torch.Stream) -> None:
 
 
 def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
-    """A context in which a stream is current: there is one."""
+    """A context manager that sets the current stream, of which there is only one."""
     return nullcontext()
 
 
@@ -99,5 +99,5 @@ def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels of this module by operator name."""
+    """Returns the kernels of this module by operator name."""
     return {"record_stream": record_stream}

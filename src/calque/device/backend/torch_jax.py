@@ -39,7 +39,7 @@ def device_count() -> int:
 
 
 def current_device() -> int:
-    """The index of the current device: 0."""
+    """Returns the index of the current device: 0."""
     return 0
 
 
@@ -54,7 +54,7 @@ def set_device(device: Any) -> None:
     index = _index(device)
     own = int(os.environ.get("LOCAL_RANK", "0")) if jax.distributed.is_initialized() else 0
     if index not in (0, own):
-        raise RuntimeError(f"the jax device has index 0 only, not {index}")
+        raise RuntimeError(f"the jax device has only index 0, not {index}")
 
 
 def _index(device: Any) -> int:
@@ -88,7 +88,7 @@ def get_device_name(device: Any = None) -> str:
 
 
 def get_amp_supported_dtype() -> list[torch.dtype]:
-    """The dtypes that autocast may use."""
+    """Returns the dtypes that autocast may use."""
     return [torch.bfloat16, torch.float16]
 
 
@@ -102,7 +102,7 @@ manual_seed_all = manual_seed
 
 
 def initial_seed() -> int:
-    """The seed in use."""
+    """Returns the seed in use."""
     return rng.state.seed
 
 
@@ -114,7 +114,7 @@ def seed() -> int:
 
 
 def get_rng_state(device: Any = "jax") -> torch.Tensor:
-    """The random state, as a CPU tensor of 16 bytes."""
+    """Returns the random state, as a CPU tensor of 16 bytes."""
     return rng.get_state()
 
 
@@ -124,7 +124,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """The random state of each device: one."""
+    """Returns the random state of each device: one."""
     return [rng.get_state()]
 
 
@@ -155,7 +155,8 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """The peak of the bytes in use; since `reset_peak_memory_stats`, where that can be determined.
+    """Returns the peak of the bytes in use; since `reset_peak_memory_stats`, where that can be
+    determined.
 
     This is JAX's own figure if its backend has one; on the CPU, which has none, it is the peak of
     the process's resident memory.
@@ -173,7 +174,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
 
 
 def get_memory_info(device: Any = None) -> tuple[int, int]:
-    """The free and the total bytes of the device; on the CPU, of the machine."""
+    """Returns the free and the total bytes of the device; on the CPU, of the machine."""
     return peak_memory.free_and_total(memory_stats())
 
 

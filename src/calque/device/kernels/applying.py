@@ -1,4 +1,4 @@
-"""Call the function of a rule on arrays: the order of its arguments, its checks, its errors.
+"""Calls the function of a rule on arrays: the order of its arguments, its checks, its errors.
 
 This is the one place that knows how a rule's function is called. `call.Runner` makes executables
 of it; `calque.graph.array_graph` calls it while a whole graph is traced.

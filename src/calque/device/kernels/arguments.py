@@ -32,7 +32,7 @@ def describe(
     named: dict[str, bool],
     arrays: list[Any],
 ) -> Description | None:
-    """The description of a call; None where only the general way will do.
+    """Returns the description of a call; None if it needs the general path.
 
     Args:
         args, kwargs: the arguments, as PyTorch passed them.
@@ -85,7 +85,7 @@ def describe(
 
 
 def cell_behind(tensor: Any) -> Cell | None:
-    """The cell of a plain tensor of the device; None for anything else."""
+    """Returns the cell of a plain tensor of the device; None for anything else."""
     kind = type(tensor)
     if kind is not Tensor and kind is not Parameter:
         return None
@@ -93,7 +93,7 @@ def cell_behind(tensor: Any) -> Cell | None:
 
 
 def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Returns True if one of some arguments lies in a cell."""
+    """Returns True if one of the arguments is in a cell."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             if getattr(value.untyped_storage(), "cell", None) is cell:

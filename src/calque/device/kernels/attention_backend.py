@@ -31,7 +31,7 @@ def choose(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """The fused rule where the operands are a batch of heads; PyTorch's own operators elsewhere."""
+    """Returns the fused rule if the operands are a batch of heads; else PyTorch's own operators."""
     operands = (query, key, value)
     batched = all(t.dim() == 4 for t in operands) and len({t.size(0) for t in operands}) == 1
     real = all(t.dtype == query.dtype and t.is_floating_point() for t in operands)
@@ -44,7 +44,7 @@ def choose(
 
 
 class _Attention:
-    """The kernel of the fused operator; draws a random key only where something is dropped."""
+    """The kernel of the fused operator, which draws a random key only for dropout."""
 
     def __init__(self) -> None:
         self._runners: dict[bool, Runner] = {}
@@ -74,7 +74,7 @@ def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
 
 
 def kernels() -> dict[str, Any]:
-    """The attention kernels by operator name."""
+    """Returns the attention kernels by operator name."""
     return {
         "_fused_sdp_choice": choose,
         "_nested_tensor_from_mask_left_aligned": _no_nesting,
@@ -93,5 +93,5 @@ def _admit(flex_attention: ModuleType) -> None:
 
 
 def install() -> None:
-    """Let `flex_attention` take tensors of the device: PyTorch has a list of those it is for."""
+    """Let `flex_attention` accept tensors of the device, which PyTorch's list of devices lacks."""
     when_imported("torch.nn.attention.flex_attention", _admit)

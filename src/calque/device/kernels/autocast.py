@@ -65,7 +65,7 @@ _MAKERS = {"lower": _lower, "float32": _float32, "widest": _widest}
 
 
 def _overload(name: str) -> Any:
-    """An operator; None where this release of PyTorch has it not."""
+    """Returns an operator; None if this release of PyTorch does not have it."""
     packet, _, overload = name.removeprefix("aten::").partition(".")
     return getattr(getattr(torch.ops.aten, packet, None), overload or "default", None)
 
@@ -78,7 +78,7 @@ def _refuse(message: str) -> Kernel:
 
 
 def install(aten: torch.library.Library, everything: torch.library.Library) -> None:
-    """Register the tables; every other operator passes autocast by."""
+    """Register the tables; autocast does not affect other operators."""
     everything.fallback(torch.library.fallthrough_kernel, KEY)
     for name, dtype in told("autocast").items():
         op = _overload(name)

@@ -1,4 +1,4 @@
-"""Bind the op table to PyTorch's dispatcher.
+"""Binds the op table to PyTorch's dispatcher.
 
 From one functional rule follow the operator itself, its in-place form, its `out=` form and, for
 rules that change arguments, the write-back. What has no rule at all goes to `fallback`.
@@ -36,13 +36,13 @@ _FACTORY = frozenset(("dtype", "layout", "device", "pin_memory", "generator"))
 
 @cache
 def schema_of(name: str) -> torch_c.FunctionSchema:
-    """The schema of `namespace::name.overload`."""
+    """Returns the schema of `namespace::name.overload`."""
     base, _, overload = name.partition(".")
     return torch_c.get_schema(base, overload)
 
 
 def overload_of(name: str) -> OpOverload:
-    """The operator object of `namespace::name.overload`."""
+    """Returns the operator object of `namespace::name.overload`."""
     namespace, _, rest = name.partition("::")
     packet, _, overload = rest.partition(".")
     return getattr(getattr(getattr(torch.ops, namespace), packet), overload or "default")
@@ -54,7 +54,7 @@ def is_written(argument: torch_c.Argument) -> bool:
 
 
 def traced_parameters(rule: Rule) -> frozenset[str]:
-    """The parameters in which a Python number stands for a tensor or a `Scalar`."""
+    """Returns the parameters in which a Python number represents a tensor or a `Scalar`."""
     kinds = ("Tensor", "number")
     arguments = schema_of(rule.name).arguments
     return frozenset(a.name for a in arguments if any(kind in str(a.type) for kind in kinds))
@@ -72,14 +72,16 @@ def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
 
 
 def functional(rule: Rule) -> Kernel:
-    """The kernel of an operator that makes new tensors."""
+    """Returns the kernel of an operator that returns new tensors."""
     if rule.random or rule.check is not None or strides.always(rule.name):
         return _when_called(lambda: runner(rule).general)
     return fast_path.kernel_of(lambda: runner(rule))
 
 
 def mutating(rule: Rule) -> Kernel:
-    """The kernel of an operator that makes new tensors and changes some of its arguments."""
+    """Returns the kernel of an operator that returns new tensors and changes some of its
+    arguments.
+    """
     run: Runner | None = None
     positions = _positions(rule)
     returned = len(schema_of(rule.name).returns)
@@ -102,7 +104,7 @@ def mutating(rule: Rule) -> Kernel:
 
 @cache
 def _positions(rule: Rule) -> list[int]:
-    """Returns where the arguments that a rule changes stand."""
+    """Returns the positions of the arguments that a rule changes."""
     names = [a.name for a in schema_of(rule.name).arguments]
     return [names.index(name) for name in rule.mutates]
 
@@ -110,7 +112,7 @@ def _positions(rule: Rule) -> list[int]:
 def _without_updates(
     rule: Rule, args: Sequence[Any], kwargs: dict[str, Any], results: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """Write the new values of the arguments that a rule changes; the other results."""
+    """Write the new values of the arguments that a rule changes, and return the other results."""
     count = len(results) - len(rule.mutates)
     for name, position, value in zip(rule.mutates, _positions(rule), results[count:], strict=True):
         _write_back(args[position] if position < len(args) else kwargs.get(name), value)
@@ -126,7 +128,7 @@ def _write_back(target: Any, value: Any) -> None:
 
 
 def in_place(name: str, rule: Rule) -> Kernel:
-    """The kernel of `op_`: the functional rule, written to its first argument."""
+    """Returns the kernel of `op_`: the functional rule, written to its first argument."""
     return _when_called(lambda: _in_place(name, rule))
 
 
@@ -161,7 +163,8 @@ def _in_place(name: str, rule: Rule) -> Kernel:
 
 
 def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """The arguments of a call with lists; of one for each tensor where targets share memory.
+    """Yields the arguments of a call with lists; for each tensor separately if targets share
+    memory.
 
     There the later ones find what the earlier ones wrote.
     """
@@ -182,7 +185,7 @@ def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[t
 
 
 def _when_called(make: Callable[[], Kernel]) -> Kernel:
-    """A kernel that is made at its first call: most never are."""
+    """Returns a kernel that is created at its first call, which most never get."""
     made: Kernel | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -199,7 +202,9 @@ def _place_of_self(rule: Rule) -> int:
 
 
 def out_form(name: str) -> Kernel:
-    """The kernel of an `out=` overload: a functional rule of the same arguments, written out."""
+    """Returns the kernel of an `out=` overload: a functional rule of the same arguments, written to
+    `out`.
+    """
     return _when_called(lambda: _out_form(name))
 
 
@@ -249,7 +254,7 @@ def _out_form(name: str) -> Kernel:
 def _dtype_of_out(
     rule: Rule, written: Written, takes_dtype: bool
 ) -> Callable[[torch.Tensor, dict[str, Any]], dict[str, Any]]:
-    """What `out=` tells a rule that has a parameter `dtype`.
+    """Returns the dtype that `out=` implies for a rule with a parameter `dtype`.
 
     An operator that can be told no dtype counts in that of `out`, and some others do so too.
     """
@@ -282,13 +287,15 @@ def write_out(target: torch.Tensor, result: Array) -> None:
 
 @cache
 def renamed() -> dict[str, str]:
-    """The rule of each in-place operator that is not named after its functional form."""
+    """Returns the rule of each in-place operator that is not named after its functional form."""
     return {canonical(form): name for name, form in told("in_place").items()}
 
 
 @cache
 def functional_of(name: str) -> Rule | None:
-    """The rule of the same operator whose arguments are those of an in-place or out overload."""
+    """Returns the rule of the same operator whose arguments are those of an in-place or out
+    overload.
+    """
     schema = schema_of(name)
     base, _, overload = name.partition(".")
     base = base[:-1] if base.endswith("_") and not base.endswith("__") else base
@@ -319,7 +326,7 @@ def _typed(schema: torch_c.FunctionSchema, without: Collection[str]) -> list[tup
 
 
 def forget_derived() -> None:
-    """Look the table up again: a rule in it is another one now."""
+    """Discard derived kernels, because a rule in the table has changed."""
     functional_of.cache_clear()
     _by_base.cache_clear()
 
@@ -333,7 +340,7 @@ def _by_base() -> dict[str, list[Rule]]:
 
 
 def derived(name: str) -> Kernel | None:
-    """The kernel for an operator that follows from the table, or None."""
+    """Returns the kernel for an operator that follows from the table, or None."""
     rule = RULES.get(name)
     base = name.partition(".")[0]
     if rule is not None:
@@ -347,7 +354,7 @@ def derived(name: str) -> Kernel | None:
 
 
 def untraced(kernel: Kernel) -> Kernel:
-    """Keep `torch.compile` out of a kernel: around a graph break it would compile our frames."""
+    """Keep `torch.compile` from compiling a kernel's frames around a graph break."""
     keep_dynamo_out(getattr(kernel, "__code__", None) or type(kernel).__call__.__code__)
     return kernel
 

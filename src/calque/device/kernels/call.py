@@ -1,4 +1,5 @@
-"""Run a rule of the op table on tensors: one XLA executable for each rule and static arguments.
+"""Runs a rule of the op table on tensors, with one XLA executable for each rule and static
+arguments.
 
 The arguments of a call are split into arrays, which the executable takes, and everything else,
 which it is compiled for. Under a trace the same executables are called with JAX's tracers, and
@@ -93,7 +94,7 @@ class Runner:
         self._lay: strides.Layer | type | None = Slot  # until a call asks
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """The arrays that the rule gives for arguments of the operator."""
+        """Returns the arrays that the rule computes for arguments of the operator."""
         function, arrays = self.prepare(args, kwargs)
         try:
             with x64():
@@ -106,7 +107,9 @@ class Runner:
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """The executable for some arguments, and the arrays it takes; called under `x64`."""
+        """Returns the executable for some arguments, and the arrays it takes; called under
+        `x64`.
+        """
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
@@ -136,18 +139,18 @@ class Runner:
         return entry.value, arrays
 
     def destination(self, args: Sequence[Any]) -> Sharding | None:
-        """The placement that an operator asks for by its arguments; of most operators, none."""
+        """Returns the placement that an operator's arguments request; None for most operators."""
         asked = fact_of(self.rule.name).get("destination")
         return None if asked is None else asked(args)
 
     def forget(self, function: Callable[..., Any]) -> None:
-        """Do not keep an executable any longer: whoever called it does."""
+        """Release an executable, which its caller keeps."""
         for key, entry in list(self._cache.items()):
             if entry.value is function:
                 self._cache.pop(key, None)
 
     def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """Arrays that the rule gave for some arguments as tensors (see `strides`)."""
+        """Wraps the rule's results for some arguments as tensors (see `strides`)."""
         lay = self._lay
         if lay is Slot:
             lay = self._lay = strides.layer_of(self.rule.name)
@@ -157,7 +160,7 @@ class Runner:
         return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
-        """A kernel for any call of a functional operator: tensors in, tensors out."""
+        """Returns a kernel for any call of a functional operator: tensors in, tensors out."""
         return self.wrapped(self(args, kwargs), args, kwargs)
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
@@ -192,7 +195,7 @@ class Runner:
         return value
 
     def _placement(self, args: Sequence[Any], arrays: list[Any]) -> Sharding | None:
-        """Bring the arrays of a call together, on one mesh.
+        """Bring the arrays of a call onto one mesh.
 
         Returns:
             The placement that an in-place form makes its result in, so that no device makes all of
@@ -239,7 +242,9 @@ class Runner:
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
     ) -> Callable[..., Any]:
-        """A rule whose results' shapes depend on values: their number of elements is asked for."""
+        """Returns a rule whose results' shapes depend on values: their number of elements is asked
+        for.
+        """
         rule, outline, cast = self.rule, self.outline, self.cast
         sized = replace(rule, function=SIZED[rule.name])
         default = TO_NUMPY[_default_dtype()]
@@ -272,7 +277,9 @@ class Runner:
 
 
 def _check_whole_numbers(values: Sequence[Any]) -> None:
-    """Traced numbers are floats: give a whole one up where it would tell the dtype of a result."""
+    """Give up traced integers that would determine a result's dtype, because traced numbers are
+    floats.
+    """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
     whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
     if whole:
@@ -301,7 +308,9 @@ def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
 
 
 def _moved(name: str, template: list[Any]) -> int | None:
-    """The place of an operand that is laid out anew before the product (`Known.moved`)."""
+    """Returns the position of an operand that is laid out again before the product
+    (`Known.moved`).
+    """
     place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:
         return None
@@ -312,7 +321,7 @@ def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
     given = ", ".join(f"{a.dtype}{list(a.shape)}" for a in arrays if hasattr(a, "shape"))
     return unrepeatable(
         f"{rule.name} of {given}",
-        "gives a shape that depends on the values, which one XLA program cannot",
+        "returns a shape that depends on values, which one XLA program cannot do",
         MASK,
     )
 
@@ -329,7 +338,7 @@ def _fill(template: Any, items: Iterator[Any]) -> Any:
 
 
 def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise RuntimeError where a random operator is given another device's generator."""
+    """Raise RuntimeError if a random operator gets another device's generator."""
     generator = kwargs.get("generator")
     if generator is None and args and isinstance(args[-1], torch.Generator):
         generator = args[-1]
@@ -341,7 +350,8 @@ def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def cast_like(result: Any, target: Any) -> Any:
-    """The result of an in-place operator in the shape and dtype of the tensor it is written to.
+    """Returns the result of an in-place operator in the shape and dtype of the tensor it is written
+    to.
 
     Of lists, each result is cast to its tensor.
 
@@ -360,7 +370,7 @@ def cast_like(result: Any, target: Any) -> Any:
 
 
 def check_castable(source: Any, target: Any) -> None:
-    """Raise RuntimeError where PyTorch refuses to write one dtype into another."""
+    """Raise RuntimeError if PyTorch refuses to write one dtype to another."""
     low, high = promotion.category(target), promotion.category(source)
     if low < high:
         raise RuntimeError(

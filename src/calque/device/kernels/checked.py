@@ -1,4 +1,4 @@
-"""Kernels that first check the numbers and the values of a call, as the facts of operators tell."""
+"""Kernels that first check the numbers and values of a call, by the facts of operators."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ _MOST_PASSED = 1024
 
 
 def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel:
-    """A kernel that first makes the checks of numbers and values that are told of its rule.
+    """Returns a kernel that first makes the checks of numbers and values declared for its rule.
 
     Args:
         names: the names of the operator's arguments.
@@ -42,7 +42,7 @@ def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel
 
 
 def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
-    """A kernel that first checks numbers, of which nearly all fit every dtype."""
+    """Returns a kernel that first checks numbers, of which nearly all fit every dtype."""
     places = tuple((names.index(n), n) for n in check.parameters if n in names)
     if not places:
         return kernel
@@ -65,7 +65,9 @@ def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
 
 
 def _looked_at(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """The dtypes and numbers by which a number fits or not; None where there is something else."""
+    """Returns the dtypes and numbers that decide whether a number fits; None for other
+    arguments.
+    """
     found: list[Any] = [torch.get_default_dtype()]
     for one in args:
         if type(one) is torch.Tensor:

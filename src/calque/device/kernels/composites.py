@@ -1,4 +1,4 @@
-"""Operators that PyTorch composes of others, but that have a rule of their own here.
+"""Operators that PyTorch composes of others, but that have a rule here.
 
 PyTorch differentiates such an operator (CompositeImplicitAutograd) through its parts, so a kernel
 for the device alone would lose the gradient. Listed here, it becomes one node of torch's graph:
@@ -63,15 +63,15 @@ class Composite:
         self._forward: dict[Wanted, Runner] = {}
 
     def __call__(self, args: Sequence[Any]) -> tuple[Array, ...]:
-        """The results."""
+        """Returns the results."""
         return self._run(args, {})
 
     def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
-        """The results for arguments without the key, as tensors."""
+        """Returns the results for arguments without the key, as tensors."""
         return self._run.wrapped(results, args, {})
 
     def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, Pullback]:
-        """The results, and the pullback for the leaves of the arguments that are wanted."""
+        """Returns the results, and the pullback for the arguments that need gradients."""
         runner = self._forward.get(wanted)
         if runner is None:
             runner = self._forward[wanted] = Runner(self._with_pullback(wanted), self._traced)
@@ -90,7 +90,9 @@ class Composite:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019  (composites live as long as the process)
     def gradient(self, wanted: Wanted) -> "Composite":
-        """The gradient as a composite: it takes the incoming gradients after the arguments."""
+        """Returns the gradient as a composite: it takes the incoming gradients after the
+        arguments.
+        """
         function = self.rule.function
 
         def run(*args: Any) -> tuple[Array, ...]:
@@ -106,7 +108,7 @@ class Composite:
 
 
 class _Request(threading.local):
-    """What the node of the graph asks of the kernel beneath it, and the answer."""
+    """What a node of the autograd graph requests from the kernel below, and the answer."""
 
     wanted: Wanted | None = None
     answer: tuple[Tensor | None, Pullback] | None = None
@@ -116,7 +118,9 @@ _request = _Request()
 
 
 class _Call:
-    """One call of a composite: `run(args, wanted)` gives the results, the key and the pullback."""
+    """One call of a composite: `run(args, wanted)` returns the results, the key and the
+    pullback.
+    """
 
     def __init__(self, composite: Composite, op: Any, spec: Any) -> None:
         self.composite = composite
@@ -133,7 +137,9 @@ class _Call:
             with torch_c.AutoDispatchBelowAutograd():
                 results = _called(self.op, args)
             if _request.answer is None:
-                raise CalqueError(f"a dispatch mode kept {self.op} from the jax device")
+                raise CalqueError(
+                    f"a dispatch mode intercepted {self.op} before it reached the jax device"
+                )
             return results, *_request.answer
         finally:
             _request.wanted = _request.answer = None
@@ -141,7 +147,7 @@ class _Call:
     def gradient(
         self, leaves: Sequence[Any], key: Tensor | None, wanted: Wanted, gradients: Sequence[Any]
     ) -> tuple[Any, ...]:
-        """The gradients as results of a node that can be differentiated itself."""
+        """Returns the gradients as results of a differentiable node."""
         args = pytree.tree_unflatten(list(leaves), self.spec)
         if self.op is not None:
             args, wanted = [key, *args], tuple(place + 1 for place in wanted)
@@ -154,7 +160,7 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *leaves: Any) -> Any:
-        """Run the rule, and keep the arguments and the residuals."""
+        """Run the rule, and save the arguments and the residuals."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         ctx.wanted = tuple(i for i, needed in enumerate(ctx.needs_input_grad[1:]) if needed)
@@ -218,14 +224,14 @@ def _called(op: Any, values: Sequence[Any], run: Callable[..., Any] | None = Non
 
 
 def _on_device(value: Any) -> Any:
-    """The lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
+    """Returns the lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))
     return value
 
 
 def _with_key(rule: Rule) -> Rule:
-    """The rule with the packed key as its first parameter, None where nothing is drawn."""
+    """Returns the rule with the packed key as its first parameter; None if nothing is drawn."""
     function = rule.function
 
     def run(key: Array | None, *args: Any) -> tuple[Any, ...]:
@@ -252,7 +258,7 @@ class _Kernels:
         self._without_gradient = fact_of(name).get("without_gradient")
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel below autograd; answers what a node of the graph asks for."""
+        """Returns the kernel below autograd, which answers requests of nodes."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
         if not self._serves(values):
             return _called(self.op, values, self.op.decompose)
@@ -265,7 +271,7 @@ class _Kernels:
         return self._returned(results, values)
 
     def _serves(self, values: Sequence[Any]) -> bool:
-        """Returns True if the rule stands for PyTorch's composition, which refuses some calls."""
+        """Returns True if the rule can replace PyTorch's composition, which refuses some calls."""
         if self._without_gradient is None:
             return True
         tensors = [v for v in values if isinstance(v, Tensor)]
@@ -284,7 +290,7 @@ class _Kernels:
             return wrap(jnp.asarray(rng.draw()))
 
     def in_autograd(self, *args: Any, **kwargs: Any) -> Any:
-        """The kernel in autograd: a node of the graph where a gradient is asked for."""
+        """Returns the autograd kernel, which creates a node if a gradient is needed."""
         values = _positional(self.name, args, kwargs)
         leaves, spec = pytree.tree_flatten(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
@@ -308,7 +314,7 @@ def _kernels() -> dict[str, _Kernels]:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels on the device, by operator name."""
+    """Returns the kernels on the device, by operator name."""
     return {name: kernel.on_device for name, kernel in _kernels().items()}
 
 

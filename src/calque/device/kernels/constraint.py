@@ -1,4 +1,4 @@
-"""A tensor with another placement, as an operator that autograd and every tracer see through."""
+"""An operator that changes a tensor's placement, which autograd and every tracer support."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -21,7 +21,7 @@ _library: list[torch.library.Library] = []
 
 
 def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
-    """The tensor with a placement; its gradient gets the same one.
+    """Returns the tensor with a placement; its gradient gets the same one.
 
     Args:
         tensor: of the device, with any shape that the placement fits.
@@ -32,7 +32,9 @@ def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
 
 
 def number_of(placement: Place) -> int:
-    """Returns the number by which the operator `calque_sharding::constrain` finds a placement."""
+    """Returns the number under which the operator `calque_sharding::constrain` finds a
+    placement.
+    """
     if not _library:
         _define()
     spread.exists = True

@@ -45,7 +45,7 @@ _COPY = Written("aten::copy_")
 
 
 def to_host(tensor: torch.Tensor) -> torch.Tensor:
-    """A CPU copy of a device tensor, contiguous, in memory of its own.
+    """Returns a contiguous CPU copy of a device tensor.
 
     Raises:
         TraceError: a trace is running: its tensors have no values yet.
@@ -56,7 +56,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
-    """The array of a tensor whose value the host needs.
+    """Returns the array of a tensor whose value the host needs.
 
     Raises:
         TraceError: the value is not known while `calque.jit` traces; names the user's line.
@@ -116,7 +116,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
 def copy_from(
     source: torch.Tensor, target: torch.Tensor, non_blocking: bool = False
 ) -> torch.Tensor:
-    """`target.copy_(source)`, one of the two on the device."""
+    """`target.copy_(source)`, with at least one of the two on the device."""
     if target.device.type == "jax":
         _copy_in(source, target)
     elif target.device.type == "meta":
@@ -153,7 +153,7 @@ def _expander(shape: geometry.Ints, dtype: Any, target: geometry.Ints) -> Callab
 
 
 def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
-    """Raise RuntimeError where one shape does not broadcast to another, in PyTorch's words."""
+    """Raise PyTorch's RuntimeError if one shape does not broadcast to another."""
     if shape == target:
         return
     if len(shape) > len(target):
@@ -169,7 +169,7 @@ def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
 
 
 def convert(array: Array, dtype: np.dtype) -> Array:
-    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    """Returns an array in another dtype, as C casts (complex numbers lose their imaginary part)."""
     return call(_converter(array.shape, array.dtype, dtype), (array,))
 
 
@@ -188,7 +188,7 @@ def to_copy(
     non_blocking: bool = False,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """`Tensor.to`, where it makes a copy."""
+    """`Tensor.to`, if it makes a copy."""
     if layout is not None and layout != torch.strided:
         raise RuntimeError(f"the jax device has no tensors of layout {layout}")
     dtype = self.dtype if dtype is None else dtype
@@ -214,7 +214,7 @@ def to_copy(
 def output_stride(
     tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
 ) -> geometry.Ints:
-    """The strides of a fresh tensor like this one, in a memory format."""
+    """Returns the strides of a fresh tensor like this one, in a memory format."""
     shape = tuple(tensor.shape)
     if memory_format is None or memory_format == torch.preserve_format:
         if tensor.is_contiguous():
@@ -342,7 +342,7 @@ def empty_like(
     pin_memory: bool | None = None,
     memory_format: torch.memory_format | None = None,
 ) -> torch.Tensor:
-    """`torch.empty_like`: zeros, with the placement of the tensor if it shows a whole storage."""
+    """`torch.empty_like`: zeros, with the placement of the tensor if it covers its storage."""
     dtype = self.dtype if dtype is None else dtype
     if layout is not None and layout != torch.strided:
         return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
@@ -356,7 +356,7 @@ def empty_like(
 
 
 def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
-    """The zeros of forward-mode autograd; on other devices they have no memory."""
+    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
     return empty(size, **options)
 
 
@@ -381,7 +381,7 @@ def _maker(
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels of copies and allocations by operator name."""
+    """Returns the kernels of copies and allocations by operator name."""
     return {
         "_copy_from": copy_from,
         "_copy_from_and_resize": copy_from,

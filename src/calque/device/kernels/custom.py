@@ -1,4 +1,4 @@
-"""`calque.op`: users' own rules, for operators of `torch.library` or in place of a rule of ours.
+"""`calque.op`: rules of users, for operators of `torch.library` or to replace a rule.
 
 An operator without a formula for its gradient gets one from `jax.vjp` of its rule. The gradient is
 an operator of PyTorch too, so that autograd, `calque.jit` and `torch.compile` see through it; it
@@ -100,7 +100,7 @@ def _schema(name: str) -> Schema:
         return binding.schema_of(name)
     except RuntimeError:
         raise LookupError(
-            f"PyTorch has no operator {name}: define it first, with torch.library.custom_op or "
+            f"PyTorch has no operator {name}: define it first with torch.library.custom_op or "
             "torch.library.define"
         ) from None
 
@@ -115,7 +115,7 @@ def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool
 
 
 def _checked(function: Any, schema: Schema, n_written: int) -> Any:
-    """The rule, which gives what the operator's schema says or raises."""
+    """Wraps the rule so that results which do not fit the operator's schema raise."""
     kinds = [str(r.real_type) for r in schema.returns if r.alias_info is None]
     wanted = [kind.startswith("List") for kind in kinds] + [False] * n_written
     named = ", ".join([*kinds, *["Tensor"] * n_written])
@@ -128,7 +128,8 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
-                f"the rule of {schema.name} gives {_spoken(given)}, but the operator gives {named}"
+                f"the rule of {schema.name} returns {_spoken(given)}, but the operator returns "
+                f"{named}"
             )
         return results if n_written or len(wanted) > 1 else next(iter(results))
 
@@ -192,7 +193,7 @@ def bind(rule: Rule) -> None:
 
 
 def _fake(rule: Rule) -> None:
-    """Give an operator that has no fake kernel one that asks the rule for shapes and dtypes."""
+    """Give an operator without a fake kernel one that gets shapes and dtypes from the rule."""
     definition = OPDEFS.get(rule.name)
     known = fake_registry.find(rule.name).fake_impl.kernel is not None
     if definition is not None:
@@ -242,7 +243,7 @@ def _differentiate(rule: Rule) -> None:
 
 
 def _renew_gradients(name: str) -> None:
-    """The operator had another rule, which its gradient, and that one's, were found from."""
+    """Rebind gradients that were derived from an operator's previous rule."""
     while name in _with_gradient:
         _bind_gradient(name)
         name = _full(name)
@@ -296,7 +297,7 @@ def _has_tensor(tree: Any) -> bool:
 
 
 def _spelled(kind: str) -> str:
-    """A type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
+    """Returns a type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
     match = re.fullmatch(r"(Optional|List)\[(.*)\]", kind)
     if match is not None:
         return _spelled(match[2]) + ("?" if match[1] == "Optional" else "[]")
@@ -305,7 +306,7 @@ def _spelled(kind: str) -> str:
 
 @functools.cache
 def _gradient(name: str) -> Any:
-    """The operator that gives the gradients of the tensors among another's arguments.
+    """Returns the operator that computes the gradients of another operator's arguments.
 
     It takes the operator's own arguments, the gradients of the results, and which leaves of the
     arguments are wanted.
@@ -334,7 +335,7 @@ def _parameters_of_gradient(name: str) -> dict[str, str]:
 
 
 def _bind_gradient(name: str) -> None:
-    """Give the operator of `_gradient` its rule: the gradient of the rule that `name` has now."""
+    """Bind the operator of `_gradient` to the gradient of the current rule of `name`."""
     function = RULES[name].function
 
     def run(*args: Any) -> list[Any]:

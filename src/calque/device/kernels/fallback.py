@@ -1,4 +1,4 @@
-"""Serve an operator that has no rule: by PyTorch's decomposition, or by its CPU kernel.
+"""Runs operators without a rule, by PyTorch's decomposition or its CPU kernel.
 
 The CPU kernel runs on copies; what the operator writes is written back. In a trace it becomes a
 call back to the host. Each operator served this way is recorded, and warned about once.
@@ -54,7 +54,7 @@ _SHAPES_ASKED = "the shapes of {}"
 
 
 def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Run an operator that has no rule (see the module)."""
+    """Run an operator that has no rule."""
     decomposition = _decompositions().get(op)
     if decomposition is not None:
         result = _decompose(op, decomposition, args, kwargs)
@@ -70,17 +70,19 @@ def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def _check_callable(op: OpOverload, callbacks: bool) -> None:
-    """Raise UnsupportedOpError where a program cannot call back to the host for an operator."""
+    """Raise UnsupportedOpError if a program cannot call back to the host for an operator."""
     if not callbacks:
         raise UnsupportedOpError(
-            f"{op.name()} has no rule, and a program that runs elsewhere cannot call its CPU kernel"
+            f"{op.name()} has no rule, and an exported program cannot call its CPU kernel"
         )
     if not torch_c.dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
         raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
 
 
 def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
-    """The decomposition's result, or NotImplemented inside a decomposition of the same operator."""
+    """Returns the decomposition's result, or NotImplemented inside a decomposition of the same
+    operator.
+    """
     running: set[Any] = _decomposing.__dict__.setdefault("running", set())
     if op in running:
         return NotImplemented
@@ -109,7 +111,8 @@ def _warn_once(op: OpOverload) -> None:
     origin = user_origin()
     place = f" (first at {origin})" if origin else ""
     warn(
-        f"{name} has no rule on the jax device: it runs on the CPU, with copies both ways{place}",
+        f"{name} has no rule on the jax device: it runs on the CPU, with copies in both "
+        f"directions{place}",
         FallbackWarning,
     )
 
@@ -119,7 +122,7 @@ def _is_device(value: Any) -> bool:
 
 
 def to_host(value: Any) -> Any:
-    """A device tensor's copy on the CPU, with its strides; anything else unchanged."""
+    """Returns a device tensor's copy on the CPU, with its strides; anything else unchanged."""
     return value.detach().to("cpu") if _is_device(value) else value
 
 
@@ -154,7 +157,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _check_devices(op: OpOverload, values: list[Any]) -> None:
-    """Raise RuntimeError where tensors of two devices meet, as every device's kernels do."""
+    """Raise RuntimeError if tensors are on two devices, as every device's kernels do."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     others = [t for t in tensors if t.device.type != "jax" and t.ndim]
     mixed = others and any(t.device.type == "jax" for t in tensors)
@@ -166,7 +169,7 @@ def _check_devices(op: OpOverload, values: list[Any]) -> None:
 
 
 def written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
-    """The tensors that the schema says are written.
+    """Returns the tensors that are written to, according to the schema.
 
     Below autograd the CPU kernel does not advance a tensor's version, which would tell.
     """
@@ -193,7 +196,9 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
 
 
 def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    """The CPU kernel as a host callback of the traced program; what it writes is written after."""
+    """Calls the CPU kernel as a host callback of the traced program, and then carries out its
+    writes.
+    """
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)
     flat, spec = pytree.tree_flatten((args, kwargs))
@@ -249,20 +254,21 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
-    """Raise UnsupportedOpError where an operator would see in one argument what it writes to one.
+    """Raise UnsupportedOpError if an operator writes to an argument that shares memory with
+    another.
 
     The host has a copy of each.
     """
     shared = Counter(map(cell_of, filter(_is_device, given)))
     if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
         raise UnsupportedOpError(
-            f"{op.name()} has no rule on the jax device, and writes to an argument that shares its "
-            "memory with another: it cannot be part of a compiled function; clone one of them"
+            f"{op.name()} has no rule on the jax device and writes to an argument that shares "
+            "memory with another, so it cannot be part of a compiled function: clone one of them"
         )
 
 
 def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:
-    """Tensors like those that an operator gives, where only their values tell the shapes."""
+    """Returns tensors like an operator's results, if their shapes depend on values."""
     with x64():
         (described,) = callbacks.call_back(
             lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays, name=op.name()

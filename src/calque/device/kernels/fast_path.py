@@ -1,4 +1,4 @@
-"""The fast path of eager calls: those of a kind that was made before.
+"""The fast path for eager calls of a kind that has occurred before.
 
 A call is told by its description (`arguments`); a table leads from there to XLA's executable and to
 the geometry of the result. What is not in the table goes the general way, and is admitted to it at
@@ -51,7 +51,7 @@ _UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted array
 
 
 class _Executable(NamedTuple):
-    """How a kind of call with one result is served.
+    """How a kind of call with one result is executed.
 
     Attributes:
         execute: XLA's executable (see `executable`).
@@ -69,7 +69,7 @@ class _Executable(NamedTuple):
 
 
 class _Function(NamedTuple):
-    """How a kind of call is served where only JAX's own call will do.
+    """How a kind of call is executed that needs JAX's own call.
 
     Attributes:
         call: JAX's own call.
@@ -83,7 +83,7 @@ class _Function(NamedTuple):
 
 
 def wrap_result(result: Any) -> Any:
-    """Arrays as tensors, in the same tuples and lists; None stays None."""
+    """Wraps arrays as tensors, in the same tuples and lists; None stays None."""
     if isinstance(result, tuple | list):
         return type(result)([wrap_result(part) for part in result])
     return None if result is None else wrap(result)
@@ -104,7 +104,7 @@ class _Calls:
         self._counts: dict[Description, int] = {}
 
     def is_due(self, key: Description, arrays: Sequence[Any]) -> bool:
-        """Count a call; whether its kind is to be admitted now."""
+        """Count a call; returns True if its kind should be admitted now."""
         if any(type(array) is not ArrayImpl for array in arrays):  # the user's own jax.jit
             return False
         if len(self._counts) >= _CAPACITY:
@@ -113,7 +113,7 @@ class _Calls:
         return count == _ADMITTED_AT
 
     def admit(self, key: Description, served: Any) -> None:
-        """Serve a kind of call by an executable from now on."""
+        """Use an executable for a kind of call from now on."""
         self.executables.keep(key, served)
         ADMITTED[self.name] += 1
 
@@ -126,13 +126,13 @@ class _Results(_Calls):
         self._functions = Table()
 
     def general(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
-        """A call by the general way."""
+        """Runs a call on the general path."""
         return self.runner.wrapped(self.runner(args, kwargs), args, kwargs)
 
     def serve(
         self, key: Description, arrays: list[Any], args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Any:
-        """A call that has no executable here: by JAX's own call, or by the general way."""
+        """Runs a call without an executable: by JAX's own call, or on the general path."""
         known = self._functions.get(key)
         if known is None:
             return self._learn(key, arrays, args, kwargs)
@@ -174,7 +174,7 @@ class _Results(_Calls):
 
 
 def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
-    """The kernel of a functional operator: tensors in, tensors out.
+    """Returns the kernel of a functional operator: tensors in, tensors out.
 
     Args:
         make: gives what calls the operator's rule, at the first call: most are never called.
@@ -218,7 +218,7 @@ def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
 
 
 def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kernel:
-    """The kernel of an operator whose result is written to its first argument.
+    """Returns the kernel of an operator whose result is written to its first argument.
 
     Where that is a view, the same executable writes the result into the array that it is a view of.
 
@@ -275,7 +275,7 @@ def out_form(
     apart: bool,
     told: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
 ) -> Kernel:
-    """The kernel of an `out=` form with one result: as `in_place`, where `out` is not read.
+    """Returns the kernel of an `out=` form with one result: like `in_place`, but `out` is not read.
 
     Args:
         told: what the rule is told of `out`.
@@ -326,7 +326,7 @@ def out_form(
 
 
 def _fits(result: Any, out: Tensor) -> bool:
-    """Returns True if a result is written to an `out=` tensor as it is."""
+    """Returns True if a result can be written to an `out=` tensor unchanged."""
     if type(result) is not ArrayImpl or not result.size or result.weak_type:
         return False
     return result.shape == tuple(out.shape) and to_torch(result.dtype) == out.dtype

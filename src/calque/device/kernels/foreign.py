@@ -21,7 +21,7 @@ _met: set[str] = set()
 
 
 def run(op: Any, args: Any, kwargs: Any) -> Any:
-    """Call an operator, of whatever library, in a trace.
+    """Call an operator of any library in a trace.
 
     Raises:
         TraceError: it reads values, and has no fake kernel.
@@ -42,7 +42,7 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
 
 
 def prepare(op: OpOverload) -> None:
-    """Bind an operator's rule, if it has one and is met for the first time."""
+    """Bind an operator's rule, if it has one, at its first call."""
     if op.name() not in _met:
         _met.add(op.name())
         has = torch_c.dispatch_has_kernel_for_dispatch_key

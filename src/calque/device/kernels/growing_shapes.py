@@ -1,4 +1,4 @@
-"""Warn of a line whose tensors have another length at each turn: each length is compiled.
+"""Warns about lines whose tensors have a new length each time, all of which are compiled.
 
 What counts is that the same operator is compiled at the same line of the user's for shapes that
 differ in one length alone, wherever that length stands in them. Layers of different widths, which
@@ -37,7 +37,7 @@ _lines = _Lines()
 
 
 def note(name: str, shapes: Shapes) -> None:
-    """An operator is about to be compiled.
+    """Note that an operator is about to be compiled.
 
     Args:
         name: the operator's.
@@ -71,7 +71,7 @@ def _warn(file: str, line: int, name: str, lengths: list[int]) -> None:
     met = ", ".join(map(str, lengths))
     message = (
         f"{name} was compiled for {_LENGTHS} lengths at this line ({met}): each new length "
-        "compiles all operators that meet it.\nPad to one length, or to a few (the next power "
+        "compiles every operator that uses it.\nPad to one length, or to a few (the next power "
         "of two); to generate text, use a cache of fixed length (transformers: "
         'cache_implementation="static"); torch.compile takes options={"buckets": "pow2"}.'
     )

@@ -33,7 +33,7 @@ from calque.ops.table.registry import RULES
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
-_POSITIONS = "used as a mask whose positions are asked for"
+_POSITIONS = "used as a mask whose positions are needed"
 
 
 def _on_device(index: Tensor | None) -> Tensor | None:
@@ -47,7 +47,7 @@ def _on_device(index: Tensor | None) -> Tensor | None:
 
 
 def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> list[Tensor]:
-    """The index tensors a mask stands for, one for each of its axes."""
+    """Returns the index tensors that a mask represents, one for each of its axes."""
     check_mask(tuple(self.shape), dim, tuple(mask.shape))
     array = read(mask)
     if implied is not None and mask.ndim:
@@ -76,7 +76,7 @@ def _implied(indices: Sequence[Tensor | None]) -> int | None:
 
 
 def _as_many(mask: Array, size: int) -> list[Tensor]:
-    """The positions of a mask that has `size` of them, or one."""
+    """Returns the positions of a mask that has `size` of them, or one."""
     with x64():
         count = jnp.count_nonzero(mask)
         mismatch = "shape mismatch: indexing tensors could not be broadcast together with shapes "
@@ -94,7 +94,7 @@ def _as_many(mask: Array, size: int) -> list[Tensor]:
 
 
 def _size_of(mask: Tensor, array: Array) -> int:
-    """The number of positions at which a mask is set."""
+    """Returns the number of positions at which a mask is set."""
     if active.trace is None and active.observer is None:
         return int(np.count_nonzero(on_host(array, _POSITIONS)))
     use = "used as an index whose number of positions is needed"
@@ -104,7 +104,9 @@ def _size_of(mask: Tensor, array: Array) -> int:
 
 
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
-    """The indices with masks as positions; a 0-d mask adds an axis to the indexed tensor."""
+    """Returns the indices with masks as positions; a 0-d mask adds an axis to the indexed
+    tensor.
+    """
     result: list[Tensor | None] = []
     implied = _implied(indices)
     for index in indices:
@@ -122,7 +124,7 @@ def _is_mask(index: Tensor | None) -> bool:
 
 
 def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
-    """Raise IndexError for an index out of range, where the values are at hand."""
+    """Raise IndexError for an index out of range, if the values are known."""
     if not trace_checks.looking() or len(indices) > self.ndim:
         return
     for dim, index in enumerate(indices):
@@ -151,7 +153,9 @@ def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """A masked read by the host: each new number of elements would cost a new executable."""
+    """Runs a masked read on the host, because each new number of elements would need an
+    executable.
+    """
     if len(indices) > self.ndim or self.numel() == 0:
         return None
     values = host_view(read(self))
@@ -169,7 +173,7 @@ def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | No
 
 
 def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) -> bool:
-    """Returns True if the rule can write through the mask as it is (see `ops.scatter`)."""
+    """Returns True if the rule can write through the mask directly (see `ops.scatter`)."""
     present = [i for i in indices if i is not None]
     if len(present) != 1 or not _is_mask(present[0]):
         return False
@@ -191,7 +195,7 @@ def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
 
 
 def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
-    """The kernel of an index_put; `name` is that of an in-place one."""
+    """Returns the kernel of an index_put; `name` is that of an in-place one."""
     found = RULES[f"aten::{rule}"]
     kernel = functional(found) if name is None else in_place(f"aten::{name}", found)
 
@@ -214,7 +218,7 @@ def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
 
 
 def kernels() -> dict[str, Any]:
-    """The index kernels by operator name."""
+    """Returns the index kernels by operator name."""
     return {
         "index.Tensor": index,
         "index_put": _put("index_put"),

@@ -1,4 +1,4 @@
-"""Tells the rules what the PyTorch that is installed does in its own way, by trying it."""
+"""Finds out by trying what is specific to the installed release of PyTorch, for the rules."""
 
 import torch
 
@@ -6,7 +6,7 @@ from calque.ops.table.release import RELEASE
 
 
 def ask() -> None:
-    """Find what `RELEASE` holds."""
+    """Determine the values of `RELEASE`."""
     try:
         torch.ones(1, dtype=torch.int8).clamp(-300, 300)
     except RuntimeError:

@@ -1,4 +1,4 @@
-"""Errors of a rule, told by PyTorch: the outline of a failed call runs on PyTorch's Meta kernels.
+"""Replaces errors of a rule by PyTorch's, by running the outline of a failed call on Meta kernels.
 
 PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
 nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
@@ -42,7 +42,7 @@ _OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable t
 
 
 class _Symbolic(Exception):
-    """Sizes are symbols, of a program that is exported for all of them."""
+    """Signals that sizes are symbols, in a program that is exported for all of them."""
 
 
 class Outline:
@@ -72,7 +72,7 @@ class Outline:
     def checked(
         self, args: Sequence[Any], kwargs: dict[str, Any], ours: bool = True
     ) -> Iterator[None]:
-        """A context for a rule's run, in which bad arguments raise what PyTorch raises.
+        """A context manager for a rule's run, in which bad arguments raise PyTorch's errors.
 
         Args:
             args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
@@ -107,9 +107,9 @@ class Outline:
                 raise
             origin = user_origin()
             raise InternalError(
-                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed at a call "
-                f"that PyTorch allows ({type(error).__name__}: {error}).\nThis is a mistake in "
-                "calque: please report it, with what CALQUE_TRACEBACK=full shows of it."
+                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed for a "
+                f"call that PyTorch allows ({type(error).__name__}: {error}).\nThis is a bug in "
+                "calque: please report it, with the traceback that CALQUE_TRACEBACK=full shows."
             ) from error
 
     def _ask_cpu(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -131,7 +131,7 @@ class Outline:
         return NotImplementedError(str(error))
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Asks PyTorch for a result's size before a rule uses it, if a number may be huge.
+        """Checks a result's size with PyTorch before a rule runs, if a number may be huge.
 
         Raises:
             RuntimeError: the bytes of a result overflow.
@@ -157,7 +157,7 @@ class Outline:
         args: Sequence[Any],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Asks PyTorch for the result on another device, or its exception.
+        """Returns PyTorch's result on another device, or its exception.
 
         Raises:
             NotImplementedError: it has no kernel.
@@ -192,7 +192,7 @@ class Outline:
 
 
 def _are_small(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Returns True if the arrays of a call, and what its numbers may ask for, are quick to make."""
+    """Returns True if the arrays of a call, and those that its numbers imply, are small."""
     leaves = tree_leaves((args, kwargs))
     elements = sum(leaf.size for leaf in leaves if isinstance(leaf, jax.Array))
     numbers = [abs(leaf) for leaf in leaves if type(leaf) is int]

@@ -1,4 +1,5 @@
-"""PyTorch's demands on a tensor that an operator writes to: its memory, and the dtype of `out=`.
+"""PyTorch's requirements for a tensor that an operator writes to: its memory, and the dtype of
+`out=`.
 
 Most operators read and write element by element and take the written tensor as an input, but no
 part of it; some gather, and take neither; a few compute first. Which is which is a fact of the
@@ -21,7 +22,7 @@ Tensor = torch.Tensor
 
 
 class Written:
-    """The demands of one in-place or `out=` operator on the tensors it writes.
+    """The requirements of one in-place or `out=` operator for the tensors it writes to.
 
     Args:
         name: the operator.
@@ -53,7 +54,7 @@ class Written:
         self._cast_error = TypeError if "cast_type_error" in told else RuntimeError
 
     def check_memory(self, target: Tensor, inputs: Sequence[Any], size: int | None = None) -> None:
-        """Raise RuntimeError where the operator may not write a tensor, in PyTorch's words.
+        """Raise PyTorch's RuntimeError if the operator may not write to a tensor.
 
         Args:
             target: the tensor.
@@ -85,7 +86,7 @@ class Written:
                     )
 
     def check_dtype(self, result: torch.dtype, target: torch.dtype) -> None:
-        """Raise where PyTorch does not write a result of one dtype to an `out=` of another.
+        """Raise if PyTorch does not write a result of one dtype to an `out=` of another.
 
         Raises:
             NotImplementedError: the operator makes no booleans.
@@ -112,7 +113,7 @@ class Written:
 
 
 class _Place:
-    """Where the elements of a tensor lie in its storage."""
+    """The positions of a tensor's elements in its storage."""
 
     def __init__(self, tensor: Tensor, size: int | None = None) -> None:
         self.tensor = tensor
@@ -128,7 +129,7 @@ class _Place:
         return (self.start, self.end, self.stride) == (other.start, other.end, other.stride)
 
     def overlaps(self, other: "_Place") -> bool:
-        """Returns True if both have memory in common; where one has gaps PyTorch does not look."""
+        """Returns True if both share memory; like PyTorch, ignores tensors with gaps."""
         if not (self.dense and other.dense):
             return False
         return max(self.start, other.start) < min(self.end, other.end)

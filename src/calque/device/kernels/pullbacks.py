@@ -1,4 +1,6 @@
-"""What the backward of a JAX function needs of its forward: residuals, and a pullback over them."""
+"""What the backward of a JAX function needs from its forward: residuals, and a pullback over
+them.
+"""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -22,7 +24,7 @@ def is_none(value: Any) -> bool:
 
 
 def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
-    """`jax.vjp` with respect to the leaves of the arguments that are wanted."""
+    """`jax.vjp` with respect to the wanted leaves of the arguments."""
     leaves, tree = jax.tree.flatten(list(args), is_leaf=is_none)
 
     def of(*values: Array) -> Any:
@@ -35,7 +37,9 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """An incoming gradient as JAX takes it: zeros for none, float0 for integers, or conjugated."""
+    """Returns an incoming gradient in JAX's form: zeros for None, float0 for integers,
+    conjugated.
+    """
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)
     if gradient is None:
@@ -45,7 +49,7 @@ def cotangent(result: Any, gradient: Array | None) -> Any:
 
 
 def conjugated(gradients: Sequence[Array]) -> list[Array]:
-    """The gradients that JAX has computed, as PyTorch has those of complex numbers."""
+    """Returns JAX's gradients in PyTorch's convention for complex numbers."""
     return [jnp.conj(one) if jnp.iscomplexobj(one) else one for one in gradients]
 
 
@@ -56,7 +60,7 @@ def _form(result: Array) -> jax.ShapeDtypeStruct:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Pullback:
-    """The values that a forward leaves to its backward.
+    """The values that a forward pass saves for its backward pass.
 
     Attributes:
         residuals: the arrays of the pullback that are no arguments of the function.
@@ -72,7 +76,7 @@ class Pullback:
 
     @classmethod
     def of(cls, pull: Any, arguments: Sequence[Any], results: Sequence[Array] = ()) -> "Pullback":
-        """What a function that `jax.vjp` has returned consists of.
+        """Returns the parts of a function that `jax.vjp` has returned.
 
         Args:
             pull: the function.
@@ -86,25 +90,25 @@ class Pullback:
         return cls(residuals, tree, places, tuple(map(_form, results)))
 
     def over(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """The function again, for the arguments of the forward."""
+        """Returns the function again, for the arguments of the forward."""
         rest = iter(self.residuals)
         arrays = [next(rest) if p < 0 else arguments[p] for p in self.places]
         return jax.tree.unflatten(self.tree, arrays)
 
     def tree_flatten(self) -> Any:
-        """The residuals, and all else."""
+        """Returns the residuals, and everything else."""
         return self.residuals, (self.tree, self.places, self.results)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, residuals: Any) -> "Pullback":
-        """The inverse of `tree_flatten`."""
+        """Returns the inverse of `tree_flatten`."""
         return cls(list(residuals), *aux)
 
 
 def pull_back(
     pullback: Pullback, arguments: list[Array | None], gradients: list[Any]
 ) -> list[Array]:
-    """The gradients of the wanted arguments."""
+    """Returns the gradients of the wanted arguments."""
     arrays, tree = jax.tree.flatten((pullback, arguments, gradients))
     puller = _puller(tree, tuple(array.shape for array in arrays))
     return settled(puller(pullback, arguments, gradients))

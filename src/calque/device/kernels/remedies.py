@@ -1,4 +1,4 @@
-"""Remedies: what to write instead where a trace is asked for a value that it does not have.
+"""Remedies: what to write instead of code that needs a value in a trace.
 
 The same look at a value has another way out in a `while`, in an `if`, in a line that logs a loss
 and in a copy to the CPU. Which it is, is read off the source of the line that asks.
@@ -22,8 +22,8 @@ _RETURN = (
 _SHOWN = "Return it from the function, and print or log it outside (`print(x)` shows its shape)."
 _LOOP = "Write the loop as torch.while_loop, with tensors for all that changes:\n{}"
 _COMPUTES = (
-    "Leave it a tensor and compute with that, return it, or let calque.jit(fn, specialize=True) "
-    "compile a program for each value."
+    "Keep it a tensor and compute with that, return it, or use calque.jit(fn, specialize=True), "
+    "which compiles a program for each value."
 )
 MASK = (
     "Keep the shape: torch.where(mask, x, 0) in place of x[mask], a sum of the mask in place of a "
@@ -34,13 +34,13 @@ _SPOKEN = {ast.If: "`if`", ast.IfExp: "`if`", ast.Assert: "`assert`", ast.BoolOp
 
 
 def of_copy(frame: FrameType) -> str:
-    """The remedy for a copy to the CPU (`cpu()`, `numpy()`, `tolist()`)."""
+    """Returns the remedy for a copy to the CPU (`cpu()`, `numpy()`, `tolist()`)."""
     name = next((n for n in _called(frame) if n in ("cpu", "tolist", "numpy")), None)
     return _RETURN.format(f"call .{name}()" if name else "look at it")
 
 
 def of_number(frame: FrameType) -> str:
-    """The remedy for a number or a truth that Python asks for."""
+    """Returns the remedy for a number or truth value that Python needs."""
     loop = while_loop(frame)
     if loop is not None:
         return _LOOP.format(textwrap.indent(loop.remedy, "    "))
@@ -54,7 +54,7 @@ def of_number(frame: FrameType) -> str:
 
 
 def _around(frame: FrameType) -> list[ast.AST]:
-    """The pieces of syntax around the instruction that runs, the innermost last."""
+    """Returns the syntax nodes around the running instruction, the innermost last."""
     found = running(frame)
     if found is None:
         return []
@@ -71,7 +71,7 @@ def _encloses(node: ast.AST, place: Place) -> bool:
 
 
 def _decides(node: ast.AST, frame: FrameType) -> bool:
-    """Returns True if what runs is what a statement or expression decides by."""
+    """Returns True if the running instruction is the condition of a statement or expression."""
     condition = getattr(node, "test", node)
     found = running(frame)
     assert found is not None
@@ -79,7 +79,7 @@ def _decides(node: ast.AST, frame: FrameType) -> bool:
 
 
 def _called(frame: FrameType) -> list[str]:
-    """The names of what is called by the instruction that runs, and around it."""
+    """Returns the names of the functions called by the running instruction and around it."""
     calls = [node.func for node in _around(frame) if isinstance(node, ast.Call)]
     return [_name(function) for function in reversed(calls)]
 

@@ -1,4 +1,4 @@
-"""Tensors as the op table's checks of values see them (`calque.ops.table.given`)."""
+"""Tensors in the form in which the op table checks values (`calque.ops.table.given`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,12 +18,12 @@ from calque.device.runtime.dtypes import to_numpy
 
 
 def host_view(array: Array) -> np.ndarray | None:
-    """The elements as the host sees them without a copy; None where it cannot."""
+    """Returns the elements on the host without a copy; None if that is impossible."""
     return None if isinstance(array, Tracer) or not is_here(array) else _own_view(array)
 
 
 def _own_view(array: Array) -> np.ndarray | None:
-    """Like `host_view`; of an array of several processes, this one's parts, in one dimension."""
+    """Like `host_view`; for an array of several processes, this one's parts, in one dimension."""
     if next(iter(array.devices())).platform != "cpu":
         return None
     return own_values(array)
@@ -98,7 +98,7 @@ class Seen:
 
 
 def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """The arguments of a call, by name, as a check takes them."""
+    """Returns the arguments of a call, by name, in the form for checks."""
     given = {n: Seen(v) if isinstance(v, Tensor) else seen(v) for n, v in zip(names, args)}
     for name, value in kwargs.items():
         given[name] = seen(value)
@@ -106,12 +106,12 @@ def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) 
 
 
 def seen(value: Any) -> Any:
-    """An argument of a call as a check takes it."""
+    """Returns an argument of a call in the form for checks."""
     if isinstance(value, Tensor):
         return Seen(value)
     return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 
 def _spoken(error: Exception) -> Exception:
-    """An error of a check, in PyTorch's own class."""
+    """Returns an error of a check, with PyTorch's class."""
     return torch.linalg.LinAlgError(*error.args) if type(error) is LinAlgError else error

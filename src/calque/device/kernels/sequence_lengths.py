@@ -1,4 +1,4 @@
-"""A loss of sequences whose lengths are tensors on the CPU, as PyTorch's documentation has them.
+"""The CTC loss with lengths that are CPU tensors, as in PyTorch's documentation.
 
 Eagerly PyTorch reads the lengths. Where a mode of Python's looks at operators, as in a trace, it
 computes with the tensors, and then they have to lie where the scores do.

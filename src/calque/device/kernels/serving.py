@@ -1,4 +1,6 @@
-"""What serves a kind of eager call: XLA's executable, or JAX's own call where only that will do."""
+"""Chooses how to execute a kind of eager call: with XLA's executable, or JAX's own call if
+necessary.
+"""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -21,7 +23,8 @@ _swap, _restore = enable_x64.swap_local, enable_x64.set_local
 def writing(
     function: Callable[..., Any], target: Tensor, arrays: list[Any], reads: bool
 ) -> Callable[..., Any]:
-    """Returns a function that writes another's result into a target, and gives the target's array.
+    """Returns a function that writes another's result into a target, and returns the target's
+    array.
 
     It takes that array and where the target starts in it, and then the function's own arrays;
     `reads` says whether the target's are among those.
@@ -41,14 +44,14 @@ def writing(
 
 
 def _lands(target: Tensor, arrays: list[Any]) -> Sharding | None:
-    """The placement that a program of some arrays gives to what it writes into a target."""
+    """Returns the placement of what a program of some arrays writes into a target."""
     placement, moved = placement_of(cell_of(target).array), list(arrays)
     together(moved)
     return placement if placement is None or run_there(moved, placement) else None
 
 
 class _Given(NamedTuple):
-    """The results of XLA's executable, for one array that already exists."""
+    """Results in the form of XLA's executable, for one array that already exists."""
 
     array: Any
 
@@ -77,7 +80,7 @@ def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
 def execution_of(
     function: Callable[..., Any], arrays: list[Any], destination: Sharding | None = None
 ) -> Execution | None:
-    """Returns how to execute what JAX compiles for some arrays; None where JAX's own call must.
+    """Returns how to execute what JAX compiles for some arrays; None if JAX's own call is needed.
 
     Args:
         function: compiled by JAX.

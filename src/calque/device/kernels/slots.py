@@ -1,4 +1,4 @@
-"""Where the arrays of a call's tensors and numbers go in its executable.
+"""Maps a call's tensors and numbers to the arguments of its executable.
 
 The executable of a call takes the array behind each tensor. Where the tensor is another view of it,
 the view is taken inside of the executable, so that `x.t() + 1` or `x[3] * 2` is one XLA call. Where
@@ -21,7 +21,7 @@ from calque.device.runtime.dtypes import TO_NUMPY
 
 
 class Slot:
-    """An array as it is."""
+    """A whole array."""
 
     __slots__ = ()
 
@@ -30,7 +30,7 @@ SLOT = Slot()
 
 
 class Viewed(Slot):
-    """A view of an array: the array, and then where the view starts along some of its axes."""
+    """A view of an array: the array, followed by the start of the view along some axes."""
 
     __slots__ = ("__weakref__", "plan")
 
@@ -43,11 +43,11 @@ class Viewed(Slot):
         return len(self.plan.free)
 
     def read(self, array: Array, starts: list[Any]) -> Array:
-        """The view of the array from some starts, one for each free axis."""
+        """Returns the view of the array from some starts, one for each free axis."""
         return view_access.read_plan(self.plan, array, starts)
 
     def write(self, array: Array, value: Array, starts: list[Any]) -> Array:
-        """The array with a value written to the view of it from some starts."""
+        """Returns the array with a value written to the view of it from some starts."""
         return view_access.write_plan(self.plan, array, value, starts)
 
 
@@ -55,7 +55,9 @@ _VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
 
 
 def _viewed(plan: Plan) -> Viewed:
-    """The one slot of a plan, as long as anything holds it: executables are kept by identity."""
+    """Returns the shared slot of a plan while it is alive, because executables are kept by
+    identity.
+    """
     found = _VIEWED.get(plan)
     if found is None:
         found = _VIEWED.setdefault(plan, Viewed(plan))
@@ -70,7 +72,7 @@ def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
 
 
 def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
-    """The slot of a tensor that is not the whole of its cell's array; its arrays are appended.
+    """Returns the slot of a tensor that is only part of its cell's array, and appends its arrays.
 
     None, and nothing appended, for a tensor of no elements or of another dtype than the array, and
     for PyTorch's lazy conjugates and negatives.
@@ -89,7 +91,7 @@ def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
 
 
 def slot_of(tensor: Tensor) -> Slot:
-    """The slot of a tensor's array, or of the array that it is a view of."""
+    """Returns the slot of a tensor's array, or of the array that it is a view of."""
     cell = getattr(tensor.untyped_storage(), "cell", None)
     if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
         return SLOT
@@ -100,7 +102,9 @@ _NUMBER_ARRAYS: dict[Any, Array] = {}
 
 
 def number_array(kind: type, value: Any) -> Array:
-    """A Python number as a weakly typed array, which JAX takes faster than the number itself."""
+    """Returns a Python number as a weakly typed array, which JAX takes faster than the number
+    itself.
+    """
     plain = value and kind is not complex
     place = (kind, value) if plain else (kind, repr(value))  # 0.0 and -0.0 are equal
     array = _NUMBER_ARRAYS.get(place)

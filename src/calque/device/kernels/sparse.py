@@ -1,4 +1,4 @@
-"""Sparse tensors, which the device does not have: whatever is asked of one says so.
+"""Refuses sparse tensors, which the device does not support.
 
 PyTorch makes some of them without asking a device, and keys of its own stand for their operators.
 """
@@ -18,13 +18,13 @@ def refuse(op: OpOverload, *args: Any, **kwargs: Any) -> NoReturn:
     origin = user_origin()
     place = f"{origin}: " if origin else ""
     raise UnsupportedOpError(
-        f"{place}{op.name()} makes or takes a sparse tensor, and the jax device has none.\n"
-        "Use a dense one (to_dense()), or keep this part on the CPU."
+        f"{place}{op.name()} makes or takes a sparse tensor, which the jax device does not "
+        "support.\nUse a dense tensor (to_dense()), or keep this part on the CPU."
     )
 
 
 def check_dense(op: OpOverload, results: Any) -> None:
-    """Raise UnsupportedOpError where an operator's CPU kernel gives a sparse tensor."""
+    """Raise UnsupportedOpError if an operator's CPU kernel returns a sparse tensor."""
     for result in tree_leaves(results):
         if isinstance(result, torch.Tensor) and result.layout is not torch.strided:
             refuse(op)

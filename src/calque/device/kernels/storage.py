@@ -1,4 +1,4 @@
-"""`torch.UntypedStorage` on the device: its bytes, without the pointer that it has not got.
+"""`torch.UntypedStorage` on the device, which has bytes but no pointer.
 
 PyTorch's own methods read a storage through its data pointer, which is null here. Those below are
 put in front of them; on every other device they call PyTorch's.
@@ -36,7 +36,7 @@ _SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
 
 
 class _Emptied(NamedTuple):
-    """What the array of a spread storage was before `resize_(0)`."""
+    """The shape and placement of a spread storage before `resize_(0)`."""
 
     shape: geometry.Ints
     dtype: Any
@@ -52,19 +52,19 @@ _emptied: WeakKeyDictionary[Cell, _Emptied] = WeakKeyDictionary()
 
 
 def cell_of_storage(storage: Storage) -> Cell:
-    """The cell of a storage of the device.
+    """Returns the cell of a storage of the device.
 
     Raises:
         RuntimeError: it has none.
     """
     cell = getattr(storage, "cell", None)
     if cell is None:
-        raise RuntimeError(f"a storage of device {storage.device} has no array behind it")
+        raise RuntimeError(f"a storage on device {storage.device} has no array behind it")
     return cell
 
 
 def allocate(nbytes: int) -> Storage:
-    """A storage of zeros."""
+    """Returns a storage of zeros."""
     if nbytes < 0:
         raise RuntimeError(f"Trying to create a storage of negative size: {nbytes}")
     if nbytes > LARGEST:
@@ -74,7 +74,7 @@ def allocate(nbytes: int) -> Storage:
 
 
 def host_bytes(storage: Storage) -> torch.Tensor:
-    """A copy of the bytes on the CPU, in the order of the memory."""
+    """Returns a copy of the bytes on the CPU, in the order of the memory."""
     cell = cell_of_storage(storage)
     host = to_host(wrap(current(cell)))
     if cell.stride is not None:
@@ -83,7 +83,7 @@ def host_bytes(storage: Storage) -> torch.Tensor:
 
 
 def bytes_tensor(storage: Storage) -> torch.Tensor:
-    """The storage as a tensor of bytes, for writes in place."""
+    """Returns the storage as a tensor of bytes, for writes in place."""
     return torch.empty(0, dtype=torch.uint8, device="jax").set_(storage)
 
 
@@ -132,7 +132,8 @@ def _nbytes(self: Storage) -> int | torch.SymInt:
 
 
 def _identity(self: Storage) -> int:
-    """A number that only this storage has, as `torch.load` and others tell shared weights by it.
+    """Returns a unique number of this storage, by which `torch.load` and others recognize shared
+    weights.
 
     It is no address: nothing can be read there.
     """
@@ -140,7 +141,7 @@ def _identity(self: Storage) -> int:
 
 
 def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor], int]:
-    """`Tensor.data_ptr`, which on the device gives where a tensor begins, as of `_identity`."""
+    """`Tensor.data_ptr`, which on the device is the tensor's offset added to `_identity`."""
 
     @functools.wraps(data_ptr)
     def method(self: torch.Tensor) -> int:
@@ -156,7 +157,7 @@ def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor],
 def _getitem(self: Storage, index: Any) -> int:
     if isinstance(index, slice):
         raise RuntimeError(
-            "a slice of a jax storage would have to share its memory; use storage.cpu()[...]"
+            "a slice of a jax storage cannot share its memory; use storage.cpu()[...]"
         )
     return int(host_bytes(self)[index].item())
 
@@ -263,7 +264,7 @@ def _repr(self: Storage) -> str:
 def _no_pointer(name: str) -> Callable[..., Any]:
     def method(self: Storage, *args: Any, **kwargs: Any) -> Any:
         raise RuntimeError(
-            f"{name}: a storage of the jax device has no memory of its own that could be shared or "
+            f"{name}: a storage of the jax device has no host memory that could be shared or "
             "mapped; use storage.cpu()"
         )
 
@@ -334,7 +335,7 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
 
 
 def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
-    """TorchScript's save: it is C++, which asks each storage for its size."""
+    """Wraps TorchScript's save, whose C++ code reads the size of each storage."""
 
     @functools.wraps(save)
     def method(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:
@@ -347,7 +348,7 @@ def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def install() -> None:
-    """Put the methods in front of PyTorch's."""
+    """Patch PyTorch's methods."""
     for script in (torch.jit.ScriptModule, torch.jit.RecursiveScriptModule):
         for name in ("save", "save_to_buffer"):
             setattr(script, name, _sized(getattr(script, name)))

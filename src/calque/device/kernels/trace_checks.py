@@ -1,4 +1,4 @@
-"""Checks of values inside a trace: an index in bounds, a divisor that is not zero.
+"""Checks of values inside a trace: indices in bounds, divisors that are not zero.
 
 Eagerly the host looks at the values and raises before the operator runs. A trace has no values; one
 that is asked to look (`calque.jit(fn, checks=True)`) makes each check an output of the program, and
@@ -34,20 +34,20 @@ class Failure:
     origin: Origin | None
 
     def exception(self, value: int) -> Exception:
-        """The exception for an offending value, at the user's line."""
+        """Returns the exception for an offending value, at the user's line."""
         error = self.error(value)
         return type(error)(f"{self.origin}: {error}") if self.origin else error
 
 
 def looking() -> bool:
-    """Returns True if a check of values has anybody to report to: the caller, or a trace that
-    collects.
+    """Returns True if a check can be reported: to the caller, or to a trace that collects
+    checks.
     """
     return active.trace is None or active.trace.looking
 
 
 def reported() -> bool:
-    """Returns True if somebody looks at what a trace collects, when its program has run."""
+    """Returns True if the checks that a trace collects are read after its program has run."""
     return active.trace is not None and active.trace.failures is not None
 
 

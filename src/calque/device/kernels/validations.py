@@ -1,4 +1,4 @@
-"""Operators of PyTorch that look at values only to refuse bad ones.
+"""PyTorch operators that read values only to refuse bad ones.
 
 Their own code branches on the values, which a trace does not have. There the values are taken to be
 good, and checked where that is asked for (`trace_checks`).
@@ -40,7 +40,7 @@ _BETWEEN = (
 
 
 def answer(value: Tensor) -> bool | None:
-    """Returns the assumed answer for a boolean that its caller only raises for; None for others."""
+    """Returns the assumed answer for a boolean on which the caller only raises; None for others."""
     frame = sys._getframe(1)
     for _ in range(_DEPTH):
         error = REFUSALS.get(frame.f_code)
@@ -60,7 +60,7 @@ def _told(value: Tensor, frame: FrameType) -> bool | None:
     users = not is_library(frame.f_code.co_filename)
     if told is None or (users and not trace_checks.reported()):
         return None
-    error = RuntimeError(f"what this line asks for does not hold: {line_of(frame)}")
+    error = RuntimeError(f"the condition of this line does not hold: {line_of(frame)}")
     _refuse(~value if told else value, error, users)
     return told
 
@@ -78,7 +78,7 @@ def cov(
     fweights: Tensor | None = None,
     aweights: Tensor | None = None,
 ) -> Tensor:
-    """`torch.cov`; in a trace without a warning where no degree of freedom is left."""
+    """`torch.cov`; in a trace, without the warning about degrees of freedom."""
     if active.trace is None:
         composite: Any = overload_of("aten::cov")
         return composite.decompose(
@@ -127,7 +127,7 @@ def _check_cov(self: Tensor, fweights: Tensor | None, aweights: Tensor | None) -
 
 
 def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
-    """`torch._assert_async`, which graphs of AOTAutograd carry for checks of values."""
+    """`torch._assert_async`, with which graphs of AOTAutograd check values."""
     if active.trace is not None:
         _refuse(self == 0, RuntimeError(assert_msg))
     elif not self.cpu().item():

@@ -31,8 +31,7 @@ def _overload(name: str) -> OpOverload:
 
 @cache
 def changes_geometry(op: Any) -> bool:
-    """Returns True if an operator gives its argument another geometry in place, as PyTorch's tags
-    tell.
+    """Returns True if an operator changes its argument's geometry in place, by PyTorch's tags.
 
     Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
     """
@@ -48,7 +47,7 @@ def _gives_views(schema: Any) -> bool:
 
 
 def _left_to_devices() -> list[str]:
-    """The operators that give a view, and of which PyTorch has no kernel for all devices."""
+    """Returns the view operators without a PyTorch kernel for all devices."""
     of = torch_c.dispatch_get_registrations_for_dispatch_key
     made = set(of("Meta")).difference(
         of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
@@ -58,7 +57,7 @@ def _left_to_devices() -> list[str]:
 
 
 def _moved_in_place() -> list[str]:
-    """The operators that are the in-place form of a view."""
+    """Returns the operators that are the in-place form of a view."""
     names = [name for name in torch_c.dispatch_get_all_op_names() if name.startswith(_ATEN)]
     overloads: dict[str, list[str]] = {}
     for name in names:
@@ -76,7 +75,9 @@ def _moved_in_place() -> list[str]:
 def as_strided(
     tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """A view of the tensor's storage; raises RuntimeError where it would leave the storage."""
+    """Returns a view of the tensor's storage; raises RuntimeError if it would exceed the
+    storage.
+    """
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     _check_bounds(tensor, size, stride, offset)
     return alias(aten.as_strided.default, tensor, size, stride, offset)
@@ -98,13 +99,13 @@ def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> 
 
 
 def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """The same bytes under another dtype."""
+    """Returns the same bytes under another dtype."""
     share(tensor)
     return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
 
 
 def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
-    """`_unsafe_view`, whose own kernel makes an alias without telling the device."""
+    """`_unsafe_view`, whose PyTorch kernel creates an alias without the device."""
     return alias(aten.view.default, tensor, size)
 
 
@@ -132,7 +133,9 @@ def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
 def new_zeros_with_same_feature_meta(
     self: torch.Tensor, other: torch.Tensor, **kwargs: Any
 ) -> torch.Tensor:
-    """Zeros that lie in memory as `other` does: PyTorch's own, which reads its storage's size."""
+    """Zeros with the memory layout of `other`, by PyTorch's kernel, which reads its storage's
+    size.
+    """
     share(other)
     return aten._new_zeros_with_same_feature_meta.default.redispatch(
         _COMPOSITE, self, other, **kwargs
@@ -211,7 +214,7 @@ def _prepare(
 
 
 def kernels() -> dict[str, Any]:
-    """The view kernels by operator name."""
+    """Returns the view kernels by operator name."""
     return {
         **{n.removeprefix(_ATEN): _aliasing(_overload(n)) for n in _left_to_devices()},
         **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in _moved_in_place()},

@@ -1,4 +1,4 @@
-"""Cells: what a storage of the device holds, and how tensors read and write it.
+"""Cells: the contents of the device's storages, and how tensors read and write them.
 
 The cell of a tensor is an attribute of its `UntypedStorage`, which PyTorch keeps alive with the
 storage and shares through every alias made in C++ (`detach`, `.data`, saved tensors, parameters).
@@ -117,7 +117,7 @@ regeometries: _Regeometries = _Regeometries()
 
 
 class x64:
-    """A context in which JAX has 64-bit types, on this thread and nowhere else.
+    """A context manager in which JAX has 64-bit types, in this thread only.
 
     No exception of another thread comes between the switch and the note of what was there before.
     The interpreter looks for those after a call, and where a function is entered, but not where an
@@ -141,7 +141,7 @@ class x64:
 
 
 def cell_of(tensor: torch.Tensor) -> Cell:
-    """The cell behind a tensor of the device.
+    """Returns the cell behind a tensor of the device.
 
     Raises:
         RuntimeError: the storage has no cell: it was made by C++ code that knows nothing of the
@@ -162,16 +162,16 @@ def cell_of(tensor: torch.Tensor) -> Cell:
 
 
 def other_device(tensor: torch.Tensor) -> str:
-    """The remedy for a tensor of another device among those of this one."""
+    """Returns the remedy for a tensor on another device among those of this one."""
     where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
     return (
-        f'The tensor of shape {tuple(tensor.shape)} on {where} has to move: `x.to("jax")`, or of '
-        'a model that was left there `model.to("jax")`.'
+        f"The tensor of shape {tuple(tensor.shape)} on {where} has to be moved to the jax "
+        'device: `x.to("jax")`, or `model.to("jax")` if the model was left there.'
     )
 
 
 def layout_of(cell: Cell) -> Layout:
-    """The layout of a cell's array."""
+    """Returns the layout of a cell's array."""
     shape = cell.array.shape
     return Layout(shape, cell.stride or geometry.contiguous_strides(shape))
 
@@ -183,12 +183,12 @@ def size_in_bytes(cell: Cell) -> int:
 
 
 def view_of(tensor: torch.Tensor) -> View:
-    """The geometry of a tensor."""
+    """Returns the geometry of a tensor."""
     return View(tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
 
 
 def current(cell: Cell) -> Array:
-    """The array of a cell, as the running trace has it if there is one."""
+    """Returns the array of a cell; inside a trace, the traced array."""
     trace = active.trace
     return cell.array if trace is None else trace.read(cell)
 
@@ -203,7 +203,7 @@ def replace(cell: Cell, array: Array) -> None:
 
 
 def swap(cell: Cell, before: Array, array: Array) -> bool:
-    """Give a cell the array that was computed from another one, if it still holds that one.
+    """Replace a cell's array by one computed from it, if it still holds the old one.
 
     Threads may write different elements of a storage at once. What one of them computes from the
     array that it read lacks what another has written since: then it has to compute again.
@@ -237,7 +237,7 @@ def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
 
 
 def read(tensor: torch.Tensor) -> Array:
-    """The elements of a tensor of the device, as an array of its shape and dtype."""
+    """Returns the elements of a tensor of the device, as an array of its shape and dtype."""
     try:
         cell: Cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
     except AttributeError:
@@ -262,7 +262,7 @@ def _read_view(cell: Cell, tensor: torch.Tensor) -> Array:
 
 
 def _lazy(tensor: torch.Tensor, array: Array) -> Array:
-    """Between what a tensor says and what its memory holds: its conjugate and negative bits."""
+    """Converts between a tensor's values and its memory, by its conjugate and negative bits."""
     if tensor.is_conj():
         array = jnp.conj(array)
     return -array if tensor.is_neg() else array
@@ -288,7 +288,7 @@ def write(tensor: torch.Tensor, value: Array) -> None:
 
 
 def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
-    """A storage's array with a view of it replaced."""
+    """Returns a storage's array with a view of it replaced."""
     if array.dtype == value.dtype:
         return view_access.write(array, layout, view, value)
     flat = retype(geometry.memory(array, layout), value.dtype)
@@ -297,7 +297,7 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 
 def check_writable(tensor: torch.Tensor, is_read: bool = False) -> None:
-    """Raise RuntimeError where a write would hit one element through two indices.
+    """Raise RuntimeError if a write would reach one element through two indices.
 
     PyTorch only looks for repeated axes. Through overlapping windows it writes several times.
 

@@ -1,4 +1,4 @@
-"""What a write changes, where several of the written elements are one place in memory."""
+"""What a write changes if several of the written elements overlap in memory."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,7 @@ from jax import Array
 
 
 def is_changed(before: Array, value: Array) -> Array:
-    """Returns where a value differs from before; zeros have a sign, and all NaN are equal."""
+    """Returns where a value has changed; the sign of zeros counts, and all NaNs are equal."""
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         return is_changed(before.real, value.real) | is_changed(before.imag, value.imag)
     same = value == before
@@ -18,7 +18,7 @@ def is_changed(before: Array, value: Array) -> Array:
 
 
 def last_change(before: Array, value: Array, repeated: Iterable[int]) -> Array:
-    """Returns a value in which the last change along the repeated axes stands at all their indices.
+    """Returns a value with the last change along the repeated axes at all their indices.
 
     Args:
         before: what was there.

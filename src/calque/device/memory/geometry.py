@@ -1,4 +1,4 @@
-"""Sizes, strides and offsets: what they say of each other, and of the order in memory.
+"""Sizes, strides and offsets, and the order of elements in memory.
 
 A storage's memory is never laid out: it is a JAX array together with the strides that PyTorch
 believes it has (`Layout`). Views of it are read and written by `view_access`.
@@ -36,12 +36,14 @@ class Layout(NamedTuple):
 
     @property
     def length(self) -> int:
-        """The number of elements in the memory, with its holes."""
+        """The number of elements in the memory, including gaps."""
         return extent(self.shape, self.stride)
 
 
 def contiguous_strides(shape: Sequence[int]) -> Ints:
-    """The row-major strides of a shape, as PyTorch gives them (an empty axis counts as one)."""
+    """Returns the row-major strides of a shape, as PyTorch gives them (an empty axis counts as
+    one).
+    """
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -72,7 +74,7 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=8192)
 def permutation(shape: Ints, stride: Ints) -> Ints | None:
-    """The axes in the order in which they lie in memory, the outermost first.
+    """Returns the axes in memory order, the outermost first.
 
     None where that is their own order, and where strides leave holes or overlap.
     """
@@ -106,14 +108,14 @@ def overlaps(view: View) -> bool:
 
 
 def repeated(view: View) -> list[int]:
-    """The axes along which a view repeats its elements."""
+    """Returns the axes along which a view repeats its elements."""
     pairs = enumerate(zip(view.size, view.stride, strict=True))
     return [axis for axis, (n, step) in pairs if n > 1 and step == 0]
 
 
 @lru_cache(maxsize=1024)
 def meets_itself(view: View) -> bool:
-    """Returns True if two elements of the view are one place in memory.
+    """Returns True if two elements of the view overlap in memory.
 
     >>> meets_itself(View((2, 3), (1, 1), 0)), meets_itself(View((2, 2), (3, 2), 0))
     (True, False)
@@ -126,7 +128,7 @@ def meets_itself(view: View) -> bool:
 
 
 def memory(array: Array, layout: Layout) -> Array:
-    """The array's elements in the order of the memory, as one axis; zeros in its holes."""
+    """Returns the array's elements in memory order, as one axis, with zeros in gaps."""
     flat = jnp.transpose(array, memory_order(layout))
     if is_dense(*layout):
         return flat.reshape(-1)
@@ -139,7 +141,7 @@ def memory(array: Array, layout: Layout) -> Array:
 
 
 def from_memory(flat: Array, layout: Layout) -> Array:
-    """The inverse of `memory`."""
+    """Returns the inverse of `memory`."""
     order = memory_order(layout)
     if not is_dense(*layout):
         for size, step, block in _nest(layout):
@@ -160,6 +162,6 @@ def _nest(layout: Layout) -> list[tuple[int, int, int]]:
 
 
 def memory_order(layout: Layout) -> list[int]:
-    """The axes of a layout from the outermost in memory to the innermost."""
+    """Returns the axes of a layout from the outermost in memory to the innermost."""
     axes = range(len(layout.shape))
     return sorted(axes, key=lambda a: (-layout.stride[a], layout.shape[a] > 1))

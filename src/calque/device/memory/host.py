@@ -1,4 +1,4 @@
-"""Tensors that are not the device's, where an operator of the device meets them."""
+"""CPU tensors among the arguments of the device's operators."""
 
 from functools import cache
 from typing import Any
@@ -26,7 +26,8 @@ _empty = torch.empty  # which a trace may replace
 
 
 def array_of(tensor: Tensor) -> Array:
-    """The array of a tensor argument; a 0-d CPU tensor is let in, as PyTorch does for CUDA.
+    """Returns the array of a tensor argument; 0-d CPU tensors are accepted, as PyTorch does for
+    CUDA.
 
     Raises:
         RuntimeError: the tensor is on another device.
@@ -40,7 +41,7 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def host_array(tensor: Tensor) -> Array:
-    """A CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    """Returns a CPU tensor's value as an array; in a trace, an input that is read at every call."""
     trace = active.trace
     if trace is not None:
         return trace.constant(tensor)
@@ -52,7 +53,7 @@ def host_array(tensor: Tensor) -> Array:
 
 
 def _copied(values: np.ndarray) -> Array:
-    """A copy of values of the host on JAX's default device.
+    """Returns a copy of values of the host on JAX's default device.
 
     `jax.numpy.array` would compile a program that copies, for each shape.
     """
@@ -75,7 +76,7 @@ def _default_place() -> tuple[Any, list[Any]]:
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
-    """A CPU tensor's memory as a numpy array; numpy has no bfloat16 and fp8 of its own.
+    """Returns a CPU tensor's memory as a NumPy array, also for bfloat16 and fp8.
 
     By DLPack: `tensor.numpy()` would keep PyTorch from resizing the tensor ever after.
     """
@@ -90,7 +91,7 @@ def host_view(tensor: Tensor) -> np.ndarray:
 
 
 def host_tensor(array: Any) -> Tensor:
-    """The elements of an array as a CPU tensor with memory of its own.
+    """Returns the elements of an array as a CPU tensor with its own memory.
 
     The memory is PyTorch's, not NumPy's: it can be resized, and is aligned as some of PyTorch's
     kernels take for granted.
@@ -107,7 +108,7 @@ def host_tensor(array: Any) -> Tensor:
 
 
 def _of_numpy(values: np.ndarray) -> Tensor:
-    """A CPU tensor over the memory of a numpy array."""
+    """Returns a CPU tensor over the memory of a numpy array."""
     dtype = to_torch(values.dtype)
     carrier = CARRIERS.get(dtype)
     if carrier is None:
@@ -116,9 +117,9 @@ def _of_numpy(values: np.ndarray) -> Tensor:
 
 
 def check_device(device: torch.device | None) -> None:
-    """Raise RuntimeError where a device of an index other than 0 is asked for."""
+    """Raise RuntimeError for a device index other than 0."""
     if device is not None and device.index:
         raise RuntimeError(
-            f"there is no device {device}: the jax device has index 0 only (arrays are spread over "
-            "several of JAX's devices by a mesh)"
+            f"there is no device {device}: the jax device has only index 0 (use a mesh to spread "
+            "arrays over several of JAX's devices)"
         )

@@ -1,4 +1,4 @@
-"""Values that the host asks for, and the line that asks.
+"""Values that the host reads, and the line that reads them.
 
 Eagerly the host is given them. A trace has none: it may assume one that an earlier call has seen
 (`calque.jitting.assumed_values`), which its program then checks, or it raises.
@@ -19,7 +19,7 @@ from calque.errors.frames import asking_frame
 
 
 class Asked(NamedTuple):
-    """One look of the host at a value.
+    """A read of a value by the host.
 
     Attributes:
         file, line, function: the code that looks, which is neither ours nor PyTorch's dispatcher.
@@ -38,7 +38,7 @@ class Asked(NamedTuple):
 
     @classmethod
     def of(cls, array: Array, use: str) -> "Asked":
-        """A look at an array that is happening now."""
+        """Returns a read of an array that is happening now."""
         frame = asking_frame()
         code = frame.f_code
         # Not the instruction itself: which one makes a call changes as the interpreter adapts.
@@ -52,9 +52,9 @@ class Asked(NamedTuple):
 
 
 class Unforeseen(BaseException):
-    """A call cannot be served by a program: its values are not known, or not those assumed.
+    """Signals that a program cannot serve a call: its values are not known, or not those assumed.
 
-    No `Exception`: the code between a look at a value and `calque.jit` must not catch it.
+    Not an `Exception`, because code between the read of a value and `calque.jit` must not catch it.
     """
 
 
@@ -71,7 +71,7 @@ class AssumesValues(Protocol):
 
 
 class NeedsValue(Unforeseen):
-    """A trace was asked for a value that it has to see first.
+    """Signals that a trace needs a value that it has to observe first.
 
     Attributes:
         error: what is raised where nobody shows it.
@@ -83,7 +83,7 @@ class NeedsValue(Unforeseen):
 
 
 class NeverServed(Unforeseen):
-    """A trace met a step in the code of an installed package that no program can repeat."""
+    """Signals that code of an installed package did something that no program can repeat."""
 
 
 @lru_cache(maxsize=256)
@@ -92,7 +92,7 @@ def _positions(code: CodeType) -> list[Any]:
 
 
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
-    """The value of an array that the host asks for.
+    """Returns the value of an array that the host reads.
 
     Args:
         array: the array; traced in a trace.

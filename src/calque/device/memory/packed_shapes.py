@@ -1,4 +1,4 @@
-"""The shapes and dtypes of some tensors as one array of a fixed size, which a program can give."""
+"""The shapes and dtypes of tensors as one array of a fixed size, which a program can return."""
 
 from typing import Any
 
@@ -15,7 +15,8 @@ DESCRIPTION = jax.ShapeDtypeStruct((_SIZE,), np.dtype(np.int64))
 
 
 def shapes_of(results: Any) -> np.ndarray:
-    """The description of the tensors in a result: for each its dtype, its axes and their lengths.
+    """Returns the description of the tensors in a result: for each its dtype, its axes and their
+    lengths.
 
     Raises:
         ValueError: there are too many of them.
@@ -25,12 +26,12 @@ def shapes_of(results: Any) -> np.ndarray:
         if isinstance(tensor, torch.Tensor):
             words += [1 + _DTYPES.index(tensor.dtype), tensor.ndim, *tensor.shape]
     if len(words) > _SIZE:
-        raise ValueError(f"the shapes of {len(words)} tensors and axes are too many to describe")
+        raise ValueError(f"there are too many tensors and axes to describe: {len(words)}")
     return np.array(words + [0] * (_SIZE - len(words)), np.int64)
 
 
 def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
-    """Tensors of no values of the shapes and dtypes described."""
+    """Returns tensors without values, of the described shapes and dtypes."""
     words = iter(description.tolist())
     tensors = []
     while dtype := next(words, 0):
@@ -40,7 +41,9 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
 
 
 def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """The elements in another shape: of a program that was made for it, and will be discarded."""
+    """Returns the elements in another shape, for the results of a program that will be
+    discarded.
+    """
     if values.shape == shape:
         return values
     if values.ndim != len(shape):

@@ -11,7 +11,7 @@ _is_wrapped = torch_c.functorch.is_functorch_wrapped_tensor
 
 
 def placement_like(tensor: torch.Tensor) -> Sharding | None:
-    """The placement that tensors like this one take over.
+    """Returns the placement that tensors created like this one inherit.
 
     None of a part of a storage, or of another arrangement of it than the storage's own, and of
     tensors of other devices, or of transformations of `torch.func`.
@@ -30,7 +30,9 @@ def placement_like(tensor: torch.Tensor) -> Sharding | None:
 
 
 def keep_placement(tensor: torch.Tensor, placement: Sharding | None) -> torch.Tensor:
-    """The tensor, whose storage has a placement from now on; eagerly its array has it already."""
+    """Returns the tensor, after giving its storage a placement, which its array already has
+    eagerly.
+    """
     if active.trace is not None and placement is not None:
         active.trace.placements[cell_of(tensor)] = placement
     return tensor

@@ -12,7 +12,9 @@ from calque.device.runtime.compile_cache import kept
 
 
 def retype(flat: Array, dtype: np.dtype) -> Array:
-    """The bytes of a one-axis array, read as another dtype (the total size in bytes is kept)."""
+    """Returns the bytes of a one-axis array, read as another dtype (the total size in bytes is
+    kept).
+    """
     source, target = np.dtype(flat.dtype), np.dtype(dtype)
     return flat if source == target else _retyper(flat.shape, source, target)(flat)
 
@@ -35,7 +37,7 @@ def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array
 
 
 def _part(dtype: np.dtype) -> np.dtype:
-    """The dtype of the real and the imaginary part; of other numbers, their own."""
+    """Returns the dtype of the real and the imaginary part; of other numbers, their own."""
     is_complex = np.issubdtype(dtype, np.complexfloating)
     return np.dtype(f"float{dtype.itemsize * 4}") if is_complex else dtype
 

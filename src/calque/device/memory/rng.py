@@ -1,4 +1,4 @@
-"""The device's random state: a seed and an offset, as CUDA has it.
+"""The device's random state: a seed and an offset, as for CUDA.
 
 Each random operator takes one offset, so no key is ever used twice: the key of draw `n` is
 `fold_in(key(seed), n)`. While `calque.jit` traces, draws are counted from an offset that is an
@@ -36,14 +36,14 @@ class RandomState:
             self._next = offset
 
     def take(self, count: int = 1) -> tuple[int, int]:
-        """The seed and the first of `count` offsets that nobody else gets."""
+        """Returns the seed and the first of `count` reserved offsets."""
         with self._lock:
             first = self._next
             self._next = first + count
             return self.seed, first
 
     def give_back(self, taken: tuple[int, int], count: int) -> None:
-        """Undo a `take`, if nobody has drawn or seeded since: its numbers were not used."""
+        """Undo a `take` whose numbers were not used, unless someone has drawn or seeded since."""
         seed, first = taken
         with self._lock:
             if (self.seed, self._next) == (seed, first + count):
@@ -59,12 +59,12 @@ state: RandomState = RandomState()
 
 
 def pack(seed: int, offset: int) -> np.ndarray:
-    """A seed and an offset as the array in which programs take them."""
+    """Returns a seed and an offset as an array, in the form for programs."""
     return np.array([seed, offset], dtype=np.uint64)
 
 
 def key_of(packed: Array, ours: bool = True) -> Array:
-    """The JAX key of a packed seed and offset (see `pack`).
+    """Returns the JAX key of a packed seed and offset (see `pack`).
 
     Args:
         packed: these.
@@ -79,7 +79,7 @@ def key_of(packed: Array, ours: bool = True) -> Array:
 
 
 def draw() -> Array | np.ndarray:
-    """The packed key of the next draw: numbers in eager mode, traced in a trace."""
+    """Returns the packed key of the next draw: numbers in eager mode, traced in a trace."""
     trace = active.trace
     if trace is not None:
         return trace.draw()
@@ -96,14 +96,14 @@ def manual_seed(seed: int) -> None:
 
 
 def get_state() -> torch.Tensor:
-    """The state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
+    """Returns the state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
     trace = active.trace
     seed, offset = (state.seed, state.offset) if trace is None else trace.get_random()
     return torch.frombuffer(bytearray(struct.pack("<QQ", seed, offset)), dtype=torch.uint8)
 
 
 def set_state(new_state: torch.Tensor) -> None:
-    """Restore what `get_state` gave.
+    """Restore a state from `get_state`.
 
     Raises:
         RuntimeError: it is not a CPU tensor of 16 bytes.

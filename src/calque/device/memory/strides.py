@@ -1,4 +1,4 @@
-"""How an operator's results lie in memory where they are not row-major.
+"""The memory layouts of operators' results that are not row-major.
 
 An array has no strides, so they cost nothing: a result gets those that PyTorch would have given it,
 and views of it (`view`, `is_contiguous(memory_format=...)`) answer as on the CPU. Elementwise
@@ -61,14 +61,16 @@ def _row_major(tensors: Iterable[Tensor]) -> bool:
 
 
 def leaves(result: Any) -> list[Any]:
-    """The arrays in a rule's result, and None where there is none."""
+    """Returns the arrays in a rule's result, and None for missing ones."""
     if isinstance(result, tuple | list):
         return [leaf for part in result for leaf in leaves(part)]
     return [result]
 
 
 def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
-    """The arrays of a rule's result as tensors, in the same tuples and lists, with strides."""
+    """Returns the arrays of a rule's result as tensors, in the same tuples and lists, with
+    strides.
+    """
     if isinstance(result, tuple | list):
         return type(result)([wrap_laid(part, laid) for part in result])
     stride = next(laid)
@@ -83,7 +85,7 @@ def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
 
 
 def elementwise(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """All results in the order of the arguments' axes, the first argument deciding ties."""
+    """All results have the axis order of the arguments; the first argument decides ties."""
     tensors = _tensors((*args, *kwargs.values()))
     if _row_major(tensors):
         return None
@@ -98,7 +100,7 @@ def _elementwise(places: tuple[tuple[torch.Size, Ints], ...]) -> Ints:
 
 
 def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Elementwise over lists: each result in the order of the tensors at its place."""
+    """Like `elementwise` over lists: each result follows the tensors at its position."""
     given = (*args, *kwargs.values())
     if _row_major(_tensors(given)):
         return None
@@ -108,12 +110,12 @@ def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strid
 
 
 def images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Results in `channels_last` where the first tensor is; the others row-major."""
+    """Results are `channels_last` if the first tensor is, else row-major."""
     return _as_images(results, _tensors(args)[:1])
 
 
 def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Like `images`, where any tensor is in `channels_last`."""
+    """Like `images`, if any tensor is `channels_last`."""
     return _as_images(results, _tensors(args))
 
 
@@ -129,7 +131,7 @@ def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
 
 
 def _lies_as_images(shape: Ints, stride: Ints) -> bool:
-    """Returns True if PyTorch counts it as `channels_last`, as it does a part of such images."""
+    """Returns True if PyTorch treats it as `channels_last`, which includes parts of such images."""
     least = 0
     if stride[1] == 0:
         return False
@@ -150,7 +152,7 @@ def _channels_last(shape: Ints) -> Ints:
 def columns(
     which: Iterable[int], results: Results, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Strides:
-    """Some of the results with their last two axes column-major."""
+    """Some results have column-major last two axes."""
     return [
         _column_major(r.shape) if i in which and r.ndim > 1 else None for i, r in enumerate(results)
     ]
@@ -163,12 +165,14 @@ def _column_major(shape: Ints) -> Ints:
 
 
 def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The table of `nonzero`, which is made axis by axis."""
+    """Returns the table of `nonzero`, which is made axis by axis."""
     return [(1, r.shape[0]) for r in results if r is not None]
 
 
 def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """A recurrent layer's outputs, which are made step by step also where the batch is first."""
+    """Returns a recurrent layer's outputs, which are made step by step also where the batch is
+    first.
+    """
     out, *others = results
     if out is None or args[-1] is not True:
         return None
@@ -177,7 +181,7 @@ def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output as the queries; the log-sum-exp, and gradients, with the heads innermost."""
+    """The output follows the queries; the log-sum-exp and gradients have the heads innermost."""
     if len(results) == 2:
         out, logsumexp = results
         return [of_attention(out, args[0]), _heads_inside(logsumexp.shape)]
@@ -185,7 +189,7 @@ def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str
 
 
 def attention(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output as the queries."""
+    """The output follows the queries."""
     return [of_attention(results[0], args[0])]
 
 
@@ -196,7 +200,7 @@ def _heads_inside(shape: Ints) -> Ints:
 
 
 def of_attention(result: Array, query: Tensor) -> Ints:
-    """Attention's result in the order of the query's axes."""
+    """Attention's result has the axis order of the query."""
     if query.is_contiguous():
         return contiguous_strides(result.shape)
     like = _elementwise(((query.shape, query.stride()),))
@@ -204,7 +208,9 @@ def of_attention(result: Array, query: Tensor) -> Ints:
 
 
 def transforms(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Fourier transforms: the transformed axes innermost, the others in the argument's order."""
+    """For Fourier transforms: transformed axes are innermost, the others in the argument's
+    order.
+    """
     (result,), self, given = results, args[0], args[1]
     if result is None or not result.size or not given:
         return None
@@ -232,12 +238,12 @@ def _transformed(shape: Ints, stride: Ints, dims: list[int]) -> Ints:
 
 
 def asked(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """Lays results out as PyTorch's own Meta kernel of the operator does."""
+    """Uses the layout of PyTorch's Meta kernel of the operator."""
     return _ask(name, tuple(map(_key, args)), tuple((n, _key(v)) for n, v in kwargs.items()))
 
 
 def followed(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """Like `asked`, but row-major where the arguments are."""
+    """Like `asked`, but row-major if the arguments are."""
     if _row_major(_tensors((*args, *kwargs.values()))):
         return None
     return asked(name, results, args, kwargs)
@@ -307,6 +313,6 @@ def layer_of(name: str) -> Layer | None:
 
 
 def always(name: str) -> bool:
-    """Returns True if an operator's results need not be row-major where its arguments are."""
+    """Returns True if an operator's results may not be row-major even if its arguments are."""
     known = fact_of(name)
     return "columns" in known or known.get("layout") in _ALWAYS

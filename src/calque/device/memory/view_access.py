@@ -1,4 +1,4 @@
-"""Read and write a view of an array, given the view's size, stride and offset.
+"""Reads and writes a view of an array, given the view's size, stride and offset.
 
 A view is recovered from its geometry as slices of the array's own axes, or of the axes of a
 suitable reshape, and as a gather where neither fits. Offsets are traced numbers, so that the
@@ -41,7 +41,7 @@ READ_VIEW = "calque.read_view"  # no name that a function of the user's can be d
 
 @dataclass(frozen=True)
 class Plan:
-    """How to reach a view, all but where it starts.
+    """How to access a view, except for where it starts.
 
     Attributes:
         layout: the layout of the stored array.
@@ -66,7 +66,7 @@ class Plan:
 
 
 def read(array: Array, layout: Layout, view: View) -> Array:
-    """The elements of a view, as an array of the view's size."""
+    """Returns the elements of a view, as an array of the view's size."""
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
     plan, starts = plan_of(layout, view)
@@ -74,7 +74,7 @@ def read(array: Array, layout: Layout, view: View) -> Array:
 
 
 def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
-    """The array with the elements of a view replaced by `value` (of the view's size)."""
+    """Returns the array with the elements of a view replaced by `value` (of the view's size)."""
     if 0 in view.size:
         return array
     plan, starts = plan_of(layout, view)
@@ -83,7 +83,7 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 @lru_cache(maxsize=8192)
 def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
-    """Returns how to reach a view that has elements, and where to start along each free axis."""
+    """Returns how to access a non-empty view, and where to start along each free axis."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
         raise RuntimeError(
@@ -108,7 +108,7 @@ def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
 def _sliced(
     layout: Layout, shape: Ints, of_memory: bool, match: Slices, view: View
 ) -> tuple[Plan, Ints]:
-    """As `plan_of`, of a view that is a slice of a shape (see `match_axes`)."""
+    """Like `plan_of`, for a view that is a slice of a shape (see `match_axes`)."""
     extents, steps, order, starts = match
     free = tuple(axis for axis, size in enumerate(shape) if extents[axis] < size)
     plan = Plan(layout, shape, of_memory, extents, steps, order, view, free)
@@ -116,7 +116,7 @@ def _sliced(
 
 
 def _window(plan: Plan, starts: Sequence[Any]) -> list[Any]:
-    """Where a plan's slice starts along every axis."""
+    """Returns the start of a plan's slice along every axis."""
     at = dict(zip(plan.free, starts, strict=True))
     return [at.get(axis, 0) for axis in range(len(plan.axes_shape))]
 
@@ -154,7 +154,9 @@ def match_axes(shape: Ints, stride: Ints, view: View) -> Slices | None:
 
 
 def _factor_memory(length: int, view: View) -> Ints | None:
-    """A shape for the padded memory in which each of the view's strides is an axis's stride."""
+    """Returns a shape for the padded memory in which each of the view's strides is an axis's
+    stride.
+    """
     strides = sorted({s for _, s in _core(view)}, reverse=True)
     if not strides:
         return (length,)
@@ -168,7 +170,7 @@ def _factor_memory(length: int, view: View) -> Ints | None:
 
 
 def _in_blocks(shape: Ints, match: Slices) -> Ints:
-    """The shape, an axis of which the view takes one of several equal blocks made into two.
+    """Returns the shape, an axis of which the view takes one of several equal blocks made into two.
 
     Views of other blocks then share its reshape, which is all that may have to be gathered where
     the memory is spread over devices: queries, keys and values are blocks of one product.
@@ -198,12 +200,12 @@ def _indices(view: View, offset: Array) -> Array:
 
 
 def _core_shape(view: View) -> Ints:
-    """The view's size, with 1 for each dimension that only repeats."""
+    """Returns the view's size, with 1 for each dimension that only repeats."""
     return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
 def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
-    """The elements of the view that a plan leads to from some starts, one for each free axis."""
+    """Returns the elements of a plan's view, given the starts along the free axes."""
     axes = _axes(plan, array)
     if plan.extents is None:
         return axes[_indices(plan.view, jnp.asarray(starts[0]))]
@@ -238,7 +240,7 @@ def _writer(plan: Plan) -> Callable[..., Array]:
 
 
 def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
-    """The array with a value written through the view that a plan leads to from some starts.
+    """Returns the array with a value written to a plan's view, given the starts.
 
     Where several elements of the view are one place in memory, those that the value changes are
     written: an operator that fills some of them leaves the others as they are.

@@ -1,4 +1,4 @@
-"""Tensors over arrays: a fresh tensor for an array, and views of a tensor that exists."""
+"""Creates tensors over arrays, and views of existing tensors."""
 
 from collections.abc import Callable
 from functools import lru_cache
@@ -23,7 +23,7 @@ META = torch_c.DispatchKeySet(torch_c.DispatchKey.Meta)
 
 
 def wrap(array: Array) -> torch.Tensor:
-    """A fresh row-major tensor of the device over an array."""
+    """Returns a fresh row-major tensor of the device over an array."""
     tensor = wrap_untraced(array)
     if active.trace is not None:
         storage = tensor.untyped_storage()
@@ -32,7 +32,7 @@ def wrap(array: Array) -> torch.Tensor:
 
 
 def wrap_untraced(array: Array) -> torch.Tensor:
-    """Like `wrap`, where no trace is running."""
+    """Like `wrap`, outside traces."""
     dtype, shape = array.dtype, array.shape
     if not spread.exists:
         note(array)
@@ -48,7 +48,7 @@ def wrap_untraced(array: Array) -> torch.Tensor:
 def wrapper(
     shape: tuple[int, ...], stride: geometry.Ints, dtype: torch.dtype
 ) -> Callable[[Array], torch.Tensor]:
-    """Returns a function that wraps arrays of one kind where no trace is running.
+    """Returns a function that wraps arrays of one kind, outside traces.
 
     Args:
         shape, stride, dtype: of the tensors. The arrays are those of `wrap_strided`, or have their
@@ -75,7 +75,7 @@ def wrapper(
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor over an array, with the given strides."""
+    """Returns a fresh tensor over an array, with the given strides."""
     stride = tuple(stride)
     row_major, dense = _kind(array.shape, stride)
     if row_major:
@@ -92,7 +92,7 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
 
 
 def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """Like `wrap_strided`, over a storage that has nothing in the holes that the strides leave.
+    """Like `wrap_strided`, over a storage without elements in the gaps between strides.
 
     Only where nobody reads those: strides must be nested (`geometry.is_nested`).
     """
@@ -111,7 +111,7 @@ def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
 
 
 def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """A fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
+    """Returns a fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
     extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
     with x64():
         base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))
@@ -121,13 +121,13 @@ def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
 
 
 def alias(op: OpOverload, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run a view operator on the geometry of a tensor only: the result shares its storage."""
+    """Run a view operator on only the geometry of a tensor; the result shares its storage."""
     share(tensor)
     return op.redispatch(META, tensor, *args, **kwargs)
 
 
 def share(tensor: torch.Tensor) -> Cell:
-    """Prepare a tensor's storage for views: PyTorch checks them against its size in bytes."""
+    """Prepare a tensor's storage for views, which PyTorch checks against its size in bytes."""
     cell = cell_of(tensor)
     if not cell.viewed:
         cell.viewed = True

@@ -1,4 +1,4 @@
-"""Arrays of which this process has a part only: what the host may ask of them.
+"""Arrays of which this process has only a part, and what the host can read of them.
 
 To read such an array whole is a step of all processes. Who prints a value in one process does not
 mean that, and would wait for the others for ever; so the host is refused, and told what to do.
@@ -11,16 +11,16 @@ import numpy as np
 
 
 class ElsewhereError(RuntimeError):
-    """The host of one process asked for values that other processes hold."""
+    """The host of one process needs values that other processes hold."""
 
 
 def is_here(array: Any) -> bool:
-    """Returns True if this process can read the whole of an array by itself."""
+    """Returns True if this process can read the whole array on its own."""
     return getattr(array, "is_fully_addressable", True) or array.is_fully_replicated
 
 
 def check_here(array: Any, use: str) -> None:
-    """Raise ElsewhereError if this process holds a part of an array only.
+    """Raise ElsewhereError if this process holds only a part of an array.
 
     Args:
         array: an array of JAX, or values of numpy.
@@ -30,15 +30,16 @@ def check_here(array: Any, use: str) -> None:
         return
     raise ElsewhereError(
         f"a tensor of shape {tuple(array.shape)} and dtype {array.dtype}{where(array)} is {use}, "
-        f"but process {jax.process_index()} of {jax.process_count()} holds a part of it only. In "
-        "every process, take calque.sharding.gather(tensor), which is whole in each; or reduce it "
-        "first (its sum() is everywhere). calque.sharding.local(tensor) is the part that is here, "
-        "and torch.distributed.checkpoint saves each process's own part"
+        f"but process {jax.process_index()} of {jax.process_count()} holds only a part of it. In "
+        "every process, call calque.sharding.gather(tensor), which gives the whole tensor to "
+        "each; or reduce it first (its sum() is available everywhere). "
+        "calque.sharding.local(tensor) gives the part in this process, and "
+        "torch.distributed.checkpoint saves each process's own part"
     )
 
 
 def on_host(array: Any) -> np.ndarray:
-    """The elements of an array that is whole here.
+    """Returns the elements of an array that is whole in this process.
 
     JAX raises for a split array without elements, one of whose dimensions is 0.
     """
@@ -46,7 +47,7 @@ def on_host(array: Any) -> np.ndarray:
 
 
 def values(array: Any, use: str) -> np.ndarray:
-    """The elements of an array on the host.
+    """Returns the elements of an array on the host.
 
     Raises:
         ElsewhereError: other processes hold some of them.
@@ -56,14 +57,16 @@ def values(array: Any, use: str) -> np.ndarray:
 
 
 def own_values(array: Any) -> np.ndarray:
-    """The elements that this process holds, each at least once: in their shape if it has all."""
+    """Returns the elements that this process holds, each at least once: in their shape if it has
+    all.
+    """
     if is_here(array):
         return on_host(array)
     return np.concatenate([np.asarray(part).reshape(-1) for part in own_shards(array).values()])
 
 
 def own_shards(array: Any) -> dict[str, Any]:
-    """The parts of an array that this process holds, each once, by where in the array they are."""
+    """Returns the parts of an array in this process, each once, by their position in the array."""
     return {_said(shard.index, array.shape): shard.data for shard in array.addressable_shards}
 
 
@@ -74,7 +77,7 @@ def where(array: Any) -> str:
 
 
 def explained(error: RuntimeError, arrays: Any, use: str) -> RuntimeError:
-    """Returns an ElsewhereError for an error that says JAX cannot fetch one of some arrays."""
+    """Returns an ElsewhereError for JAX's error that it cannot fetch an array."""
     if "non-addressable" in str(error):
         for array in arrays:
             try:

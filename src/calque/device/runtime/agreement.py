@@ -1,4 +1,4 @@
-"""Checks that values which each process supplies are the same in all processes.
+"""Checks that values supplied by each process are the same in all processes.
 
 A value that every process holds (a parameter before it is spread, a number, the random state) is
 one value of the program. JAX takes each process's own and does not look; here their digests are
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 
 class DisagreementError(RuntimeError):
-    """Processes have different values for what is one value of the program."""
+    """Processes have different values for a single value of the program."""
 
 
 class _Names(threading.local):
@@ -32,7 +32,7 @@ _names = _Names()
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """A context whose values are called by a name in errors, as that of a parameter."""
+    """A context manager that sets the name of values in errors, such as that of a parameter."""
     previous, _names.current = _names.current, name
     try:
         yield
@@ -46,7 +46,7 @@ def spans(placement: Sharding) -> bool:
 
 
 def spread_out(values: Any, placement: Sharding) -> jax.Array:
-    """Values that each process has, as one array over the devices of several.
+    """Returns values of each process as one array over the devices of several.
 
     Args:
         values: an array of this process, or of numpy.
@@ -61,7 +61,7 @@ def spread_out(values: Any, placement: Sharding) -> jax.Array:
 
 
 def check(host: np.ndarray, placement: Sharding) -> None:
-    """Raise DisagreementError where the processes of a placement have different values."""
+    """Raise DisagreementError if the processes of a placement have different values."""
     check_all([host], placement)
 
 
@@ -77,8 +77,8 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
     everyone = process_allgather(np.frombuffer(np.int64(len(hosts)).tobytes(), np.uint32))
     if _others(everyone):
         raise DisagreementError(
-            "the processes do not run the same program: they called it with "
-            "different numbers of values of their own"
+            "the processes do not run the same program: they called it with different numbers of "
+            "process-local values"
         )
     for host, each in zip(hosts, np.swapaxes(process_allgather(digests), 0, 1)):
         others = _others(each)
@@ -87,7 +87,7 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
 
 
 def check_program(name: str, digest: bytes, placement: Sharding) -> None:
-    """Raise DisagreementError where the processes of a placement compiled different programs.
+    """Raise DisagreementError if the processes of a placement compiled different programs.
 
     Args:
         name: of the program.
@@ -102,8 +102,8 @@ def check_program(name: str, digest: bytes, placement: Sharding) -> None:
         raise DisagreementError(
             f"the processes do not run the same program: {name!r} of process "
             f"{', '.join(map(str, others))} differs from that of process 0. A Python number, a "
-            "shape or a branch (a learning rate, the length of a process's own data, the rank) is "
-            "a part of a compiled program: use one that is the same in every process"
+            "shape or a branch (a learning rate, the length of a process's own data, the rank) "
+            "is part of a compiled program: use the same one in every process"
         )
 
 
@@ -123,16 +123,16 @@ def _whole(placement: NamedSharding) -> Any:
 
 
 def check_shapes(host: np.ndarray) -> None:
-    """Raise DisagreementError where the processes bring parts of different shapes or dtypes."""
+    """Raise DisagreementError if the processes bring parts of different shapes or dtypes."""
     mine = np.frombuffer(repr((host.shape, host.dtype.str)).encode().ljust(128)[:128], np.uint8)
     everyone = process_allgather(mine)
     if _others(everyone):
         said = [bytes(one).decode().strip() for one in everyone]
         each = "; ".join(f"process {rank}: {one}" for rank, one in enumerate(said))
         raise DisagreementError(
-            f"the processes bring batches of different shapes or dtypes ({each}). Each brings as "
-            "many rows: a DistributedSampler sees to it, and drop_last=True leaves out a last, "
-            "smaller batch"
+            f"the processes have batches of different shapes or dtypes ({each}). Each needs as "
+            "many rows: use a DistributedSampler, and drop_last=True to leave out a smaller "
+            "last batch"
         )
 
 
@@ -143,19 +143,19 @@ def _digest(host: np.ndarray) -> np.ndarray:
 
 
 def _others(everyone: Any) -> list[int]:
-    """The processes whose values differ from those of the first."""
+    """Returns the processes whose values differ from those of the first."""
     return [rank for rank, one in enumerate(everyone) if (one != everyone[0]).any()]
 
 
 def _disagreement(host: np.ndarray, others: list[int]) -> DisagreementError:
     name = "a tensor" if _names.current is None else f"{_names.current!r}"
     if host.dtype == np.uint64 and host.shape == (2,):
-        name = "the random state, which is"
+        name = "the random state"
     ranks = ", ".join(map(str, others))
     return DisagreementError(
         f"{name} of shape {host.shape} and dtype {host.dtype} is not the same in all processes: "
-        f"that of process {ranks} differs from that of process 0. What is spread over a mesh or "
-        "replicated is one value of the whole program: give torch.manual_seed the same seed in "
-        "every process, and load the same file. A process's own part of a batch goes through "
-        "calque.sharding.loader"
+        f"that of process {ranks} differs from that of process 0. A tensor that is spread over a "
+        "mesh or replicated is one value of the whole program: pass the same seed to "
+        "torch.manual_seed in every process, and load the same file. For a process's own part "
+        "of a batch, use calque.sharding.loader"
     )

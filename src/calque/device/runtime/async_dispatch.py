@@ -1,4 +1,4 @@
-"""Where a process has a single core, XLA computes in the thread that asks for it.
+"""In a process with a single core, XLA computes in the calling thread.
 
 JAX hands a program to a worker, so that Python goes on meanwhile. On one core nothing goes on: the
 two threads take turns, and each turn costs as much as a small program.
@@ -21,6 +21,6 @@ def cores() -> int:
 
 
 def install() -> None:
-    """Set JAX's flag before it makes its devices; later it has no effect."""
+    """Set JAX's flag before it creates its devices; later it has no effect."""
     if cores() == 1 and not backends_are_initialized():
         jax.config.update(_FLAG, False)

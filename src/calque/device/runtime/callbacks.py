@@ -1,4 +1,4 @@
-"""Calls back to the host with 64-bit types, whose exceptions are not lost.
+"""Callbacks to the host with 64-bit types, whose exceptions are preserved.
 
 XLA calls back on threads of its own, where JAX's 64-bit types are off: JAX would narrow what goes
 in and refuse what comes out. So 64-bit elements travel as 32-bit words.
@@ -24,7 +24,7 @@ _WORD = np.dtype(np.uint32)
 _WIDE = frozenset(map(np.dtype, (np.int64, np.uint64, np.float64)))
 _COMPLEX = np.dtype(np.complex128)
 
-_KEPT = "calque keeps exception {}."
+_KEPT = "calque stored exception {}."
 _MOST_KEPT = 64
 _exceptions: OrderedDict[int, BaseException] = OrderedDict()
 _numbers = itertools.count()
@@ -62,7 +62,7 @@ def call_back(
 
 
 class _Kept(RuntimeError):
-    """Stands for an exception that is kept here."""
+    """Represents an exception that is stored here."""
 
 
 def _kept(error: BaseException) -> _Kept:
@@ -75,13 +75,13 @@ def _kept(error: BaseException) -> _Kept:
 
 
 def raised(error: Exception) -> BaseException | None:
-    """The exception of a callback that an error of XLA's stands for; None if it is another."""
+    """Returns the callback's exception that an XLA error represents; None for other errors."""
     match = re.search(_KEPT.format("([0-9]+)"), str(error))
     return _exceptions.pop(int(match[1]), None) if match else None
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Returns True if JAX's log tells of something that is not raised as well."""
+    """Returns True if JAX logs something that is not also raised."""
     return not (record.exc_info and isinstance(record.exc_info[1], _Kept))
 
 

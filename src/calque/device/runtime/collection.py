@@ -1,4 +1,4 @@
-"""JAX makes no tracebacks while Python 3.11 collects garbage.
+"""Keeps JAX from creating tracebacks while Python 3.11 collects garbage.
 
 JAX's extension gathers the frames of a traceback first and then allocates it. On Python 3.11 an
 allocation may collect garbage there and then. If a finalizer uses JAX, which gathers frames for a
@@ -27,7 +27,7 @@ _are_off = False
 
 
 def install() -> None:
-    """Have the collector's callbacks turn tracebacks off and on again."""
+    """Register callbacks of the collector that turn tracebacks off and on again."""
     if sys.version_info < (3, 12) and hasattr(extension, "set_tracebacks_enabled"):
         gc.callbacks.append(_while_collecting)
 
@@ -45,7 +45,7 @@ def _while_collecting(phase: str, info: Any) -> None:
 
 
 def _others_run() -> bool:
-    """Returns True if another thread does not just wait for something."""
+    """Returns True if another thread is doing more than waiting."""
     return any(
         thread != threading.get_ident()
         and not (frame.f_code.co_name in _WAITING and is_library(frame.f_code.co_filename))

@@ -37,7 +37,7 @@ class Entry:
         self._table, self._key, self._serial = table, key, serial
 
     def drop(self) -> None:
-        """Take it out of its table."""
+        """Remove it from its table."""
         if self._table.pop(self._key, None) is not None:
             _kept.gone.add(self._table.mark(self._key))
 
@@ -50,17 +50,17 @@ class Table(dict[Any, Entry]):
         _kept.tables.append(weakref.ref(self))
 
     def keep(self, key: Any, value: Any) -> Entry:
-        """Put a value in; others may go, of any table."""
+        """Add a value, which may evict others from any table."""
         entry = self[key] = _kept.entry(value, self, key)
         return entry
 
     def mark(self, key: Any) -> int:
-        """A number that tells a key among those of all tables."""
+        """Returns a number that identifies a key among those of all tables."""
         return hash((id(self), key))
 
 
 class _Kept:
-    """The tables, and the bound on what they hold together."""
+    """The tables, and the limit on their total size."""
 
     def __init__(self) -> None:
         self.tables: list[weakref.ref[Table]] = []
@@ -79,8 +79,9 @@ class _Kept:
                 self._again += 1
                 if self._again == self.most:
                     logger.warning(
-                        "eager calls use more than %d programs in turn, and XLA compiles them "
-                        "again and again: raise torch.jax.set_max_programs, or jit the function",
+                        "eager calls need more than %d programs in turn, so XLA compiles them "
+                        "again and again: raise the limit with torch.jax.set_max_programs, or "
+                        "jit the function",
                         self.most,
                     )
             return Entry(value, table, key, self._serial)
@@ -111,7 +112,7 @@ _kept = _Kept()
 
 
 def kept(function: Callable[P, R]) -> Callable[P, R]:
-    """A function of hashable arguments that keeps what it gives, as `functools.lru_cache` does."""
+    """Caches the results of a function with hashable arguments, like `functools.lru_cache`."""
     table = Table()
 
     @functools.wraps(function)
@@ -126,7 +127,7 @@ def kept(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def set_max_programs(count: int) -> None:
-    """Bound the number of compiled programs that eager calls keep, two or three megabytes each.
+    """Limit the number of compiled programs that eager calls keep, of two or three megabytes each.
 
     Args:
         count: at least 1; 1024 until it is set. Those used last are kept, about.
@@ -146,7 +147,7 @@ def set_max_programs(count: int) -> None:
             f"{count!r}"
         )
     if count < 1:
-        raise ValueError(f"at least one program has to be kept, not {count}")
+        raise ValueError(f"set_max_programs expects at least 1 program, not {count}")
     _kept.bound(count)
 
 

@@ -1,4 +1,4 @@
-"""Processes whose programs differ are found, and end with a line that says where.
+"""Detects processes whose programs differ, and ends them with a line that says where.
 
 A program with collectives has to be run by all processes, in the same order. Where one takes
 another branch, the others wait for it for ever, or XLA joins parts of different programs and gives
@@ -42,7 +42,7 @@ class Ran(NamedTuple):
 
 
 class State(NamedTuple):
-    """What a process tells the others.
+    """The state that a process publishes.
 
     Attributes:
         count: how many programs it has begun.
@@ -55,13 +55,13 @@ class State(NamedTuple):
     ended: bool
 
     def at(self, index: int) -> Ran | None:
-        """The program of a number, if it is among those told."""
+        """Returns the program with a number, if it is among the published ones."""
         place = index - (self.count - len(self.last))
         return self.last[place] if 0 <= place < len(self.last) else None
 
 
 def difference(own: int, mine: State, other: int, others: State, waits: float) -> str | None:
-    """Returns how the programs of two processes differ; None while it cannot be told.
+    """Returns how the programs of two processes differ; None if that is not known yet.
 
     Args:
         own, other: the numbers of the processes.
@@ -78,7 +78,7 @@ def difference(own: int, mine: State, other: int, others: State, waits: float) -
             )
     if others.ended and others.count < mine.count and waits > _PATIENCE:
         return (
-            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, and "
+            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, but "
             f"process {other} has ended after {others.count}"
         )
     return None
@@ -89,7 +89,7 @@ def _said(ran: Ran) -> str:
 
 
 class Watch:
-    """Notes the programs of this process, and compares them with those of the others."""
+    """Records the programs of this process, and compares them with those of the others."""
 
     def __init__(self) -> None:
         self._client: Any = distributed.global_state.client
@@ -104,7 +104,7 @@ class Watch:
 
     @contextmanager
     def noting(self, name: str) -> Iterator[None]:
-        """A context in which a program runs and is waited for."""
+        """A context manager in which a program runs to completion."""
         origin = user_origin()
         line = "" if origin is None else f"{os.path.basename(origin.file)}:{origin.line}"
         count, last = self._log
@@ -116,7 +116,7 @@ class Watch:
             self._since = None
 
     def _end(self) -> None:
-        """Tell the others that no more comes; a thread in C++ would abort Python's end."""
+        """Tell the others that this process ends; a thread in C++ would abort Python's exit."""
         self._ends.set()
         self._thread.join()
 
@@ -129,7 +129,7 @@ class Watch:
             return  # the service has ended, of which JAX tells
 
     def look(self, ended: bool = False) -> None:
-        """Tell the others, and end this process if they have run other programs.
+        """Publish the state, and end this process if the others have run different programs.
 
         Args:
             ended: whether this process is at its end.
@@ -151,12 +151,12 @@ class Watch:
                 self._hinted = mine.count
                 _say(
                     f"process {own} has waited {waits:.0f} s in its program {mine.count}, "
-                    f"{_said(mine.last[-1])}, which process {other} has not begun: it has begun "
-                    f"{others.count}"
+                    f"{_said(mine.last[-1])}, which process {other} has not started: it has "
+                    f"started {others.count}"
                 )
 
     def _tell(self, ended: bool) -> State:
-        """Tell the others what has changed since they were told."""
+        """Publish what has changed since the last time."""
         count, last = self._log
         mine = State(count, last, ended)
         told = self._told
@@ -170,9 +170,9 @@ class Watch:
 
 def _leave(found: str) -> None:
     _say(
-        f"the processes do not run the same program: {found}. Every process runs every operation "
-        "on spread tensors, in the same order, also what only one of them shows or saves. This "
-        "process ends"
+        f"the processes do not run the same program: {found}. Every process must run every "
+        "operation on spread tensors, in the same order, even if only one of them prints or "
+        "saves the result. This process exits"
     )
     os._exit(1)
 

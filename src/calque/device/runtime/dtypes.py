@@ -1,4 +1,4 @@
-"""The dtypes of the device: PyTorch's, JAX's, and which is which."""
+"""The dtypes of the device, and the mapping between PyTorch's and JAX's."""
 
 import ml_dtypes
 import numpy as np
@@ -30,7 +30,7 @@ TO_TORCH: dict[np.dtype, torch.dtype] = {numpy: dtype for dtype, numpy in TO_NUM
 
 
 def to_numpy(dtype: torch.dtype) -> np.dtype:
-    """The numpy dtype of a PyTorch dtype.
+    """Returns the numpy dtype of a PyTorch dtype.
 
     Raises:
         TypeError: JAX has no such dtype (quantized types, complex32, sub-byte types).
@@ -38,11 +38,11 @@ def to_numpy(dtype: torch.dtype) -> np.dtype:
     try:
         return TO_NUMPY[dtype]
     except KeyError:
-        raise TypeError(f"the jax device has no dtype {dtype}") from None
+        raise TypeError(f"the jax device does not support dtype {dtype}") from None
 
 
 def to_torch(dtype: np.dtype) -> torch.dtype:
-    """The PyTorch dtype of a numpy or JAX dtype.
+    """Returns the PyTorch dtype of a numpy or JAX dtype.
 
     Raises:
         TypeError: PyTorch has no such dtype (int4, float8_e3m4, PRNG keys).

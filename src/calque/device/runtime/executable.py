@@ -1,4 +1,4 @@
-"""JAX's compiled programs, called without JAX's own look at every argument.
+"""Calls JAX's compiled programs without JAX's own check of every argument.
 
 `jax.stages.Compiled` checks the shape, dtype and sharding of each argument at each call, and
 `jax.jit` the whole configuration. Who has seen to that already calls XLA's executable itself.
@@ -19,7 +19,7 @@ _sharding_of = attrgetter("sharding")
 
 
 class Execution(NamedTuple):
-    """XLA's executable, and what makes arrays of its results.
+    """XLA's executable, and the functions that turn its results into arrays.
 
     `execute(arrays).consume_with_handlers(handlers)` is the list of all results.
     """
@@ -63,7 +63,7 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
 
 
 def _given(program: Any) -> list[Any]:
-    """The shardings of a program's results."""
+    """Returns the shardings of a program's results."""
     return [handler.sharding for handler in program.out_handler.handlers if _has_sharding(handler)]
 
 
@@ -72,7 +72,7 @@ def _has_sharding(handler: Any) -> bool:
 
 
 class _OnDevices:
-    """Executes a program where there are several devices: each array has to be on the right ones.
+    """Executes a program if there are several devices: each array has to be on the right ones.
 
     Args:
         execute: XLA's executable.
@@ -120,15 +120,13 @@ def calls_back(lowered: jax.stages.Lowered) -> bool:
 
 
 def devices_of(lowered: jax.stages.Lowered) -> Any:
-    """The devices that a program is for, in their order in its mesh."""
+    """Returns the devices of a program, in the order of its mesh."""
     found = lowered._lowering.compile_args.get("device_assignment")  # type: ignore[attr-defined]
     return None if found is None else tuple(device.id for device in found)
 
 
 def debugging() -> bool:
-    """Returns True if every call must be JAX's own: it is asked to look at the results, or to
-    refuse.
-    """
+    """Returns True if every call must be JAX's own, because it has to check results, or refuse."""
     return _refusing or debug_nans.value or debug_infs.value
 
 
@@ -136,6 +134,6 @@ _refusing = False
 
 
 def refuse() -> None:
-    """Execute nothing any more but by JAX's own calls, which `device.backend.forks` refuses."""
+    """From now on, execute only by JAX's own calls, which `device.backend.forks` refuses."""
     global _refusing
     _refusing = True

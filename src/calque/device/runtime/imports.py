@@ -1,4 +1,4 @@
-"""Changes to modules of PyTorch, made when somebody else imports them.
+"""Patches PyTorch modules when they are imported by other code.
 
 Some of them take long to import and few programs use them: `torch.nn.attention.flex_attention`
 brings sympy from PyTorch 2.14 on.
@@ -16,7 +16,7 @@ _looking = threading.local()
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call `act` with the module: now if it is loaded, else when its import has succeeded.
+    """Call `act` with the module: now if it is loaded, else after its import.
 
     Args:
         name: the module's full name.
@@ -31,7 +31,7 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder:
-    """Stands before Python's finders, asks them, and adds the act to what they found."""
+    """A finder in front of Python's, which adds the act to the specs that they find."""
 
     @staticmethod
     def find_spec(

@@ -1,4 +1,4 @@
-"""One program at a time over the CPU devices of a process.
+"""Runs one program at a time on the CPU devices of a process.
 
 XLA's CPU client hands each device's part of a program to one pool of threads, where a part waits in
 a collective for the other parts. When a few hundred programs have been started without a look at
@@ -24,12 +24,12 @@ _OF_COLLECTIVES = ("channel_id=", "replica_groups=", "source_target_pairs=")
 
 @lru_cache(maxsize=1)
 def is_crowded() -> bool:
-    """Returns True if the devices of this process are CPUs, and several."""
+    """Returns True if this process has several CPU devices."""
     return jax.default_backend() == "cpu" and jax.local_device_count() > 1
 
 
 def communicates(compiled: jax.stages.Compiled) -> bool:
-    """Returns True if a program's devices exchange values, or it cannot be told."""
+    """Returns True if a program's devices exchange values, or if that is not known."""
     text = compiled.as_text()
     return text is None or exchanges(text)
 
@@ -66,5 +66,5 @@ class Waited:
         self._results = results
 
     def consume_with_handlers(self, handlers: Iterable[Any]) -> Any:
-        """The list of all results, which are there."""
+        """Returns the list of all results, which are ready."""
         return settled(self._results.consume_with_handlers(handlers))

@@ -1,4 +1,4 @@
-"""Where an interrupt would break something, and so has to wait.
+"""Makes interrupts wait where they would break something.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
 calls `PyErr_CheckSignals`; the handler may raise. In five kinds of places that must not be:
@@ -76,7 +76,7 @@ _generated: dict[int, ref[CodeType]] = {}
 
 
 def settles(function: _Function) -> _Function:
-    """Mark a function as one step: no signal's handler runs before it has returned.
+    """Mark a function as one step: no signal handler runs before it returns.
 
     A handler waits while a call of it is anywhere on the stack of the main thread, however long
     that takes and however often the signal is sent. So nothing of the user's may be called in it.
@@ -93,7 +93,7 @@ def settles(function: _Function) -> _Function:
 
 
 def waits(function: _Function) -> _Function:
-    """Mark what enters or leaves a context of calque's and may wait for others on the way.
+    """Mark functions that enter or leave a context of calque and may wait for other threads.
 
     Args:
         function: the generator function of the context, or its `__enter__` or `__exit__`.
@@ -109,7 +109,7 @@ def settles_in(code: CodeType) -> None:
 
 
 def asks(*operators: object) -> None:
-    """Mark operators with which C++ asks for a tensor's properties where it is `noexcept`.
+    """Mark operators that C++ calls for a tensor's properties in `noexcept` code.
 
     A handler waits in what Python calls for them: a mode of PyTorch's, or a method of a class.
     """
@@ -117,7 +117,7 @@ def asks(*operators: object) -> None:
 
 
 class Held:
-    """A function that only C++ asks for, and that tells while C++ is at it.
+    """A function that only C++ looks up, and that shows whether C++ is using it.
 
     Attributes:
         function: what to hand out; nobody else may keep a reference to it.
@@ -131,7 +131,7 @@ class Held:
         self._times = 0
 
     def count(self) -> None:
-        """Take the references that are there now as the usual ones."""
+        """Store the current number of references as the usual one."""
         self._usual = sys.getrefcount(self.function)
 
     def is_held(self) -> bool:
@@ -154,14 +154,14 @@ _held: list[Held] = []
 
 
 def hold(function: FunctionType) -> Callable[[], Any]:
-    """A callable for a guard of C++ which may not see an exception; handlers wait meanwhile."""
+    """Returns a callable for a C++ guard that cannot handle exceptions; handlers wait meanwhile."""
     held = Held(entered_unseen(function))
     _held.append(held)
     return held.function
 
 
 def be_ready() -> None:
-    """Begin to have handlers wait: what `hold` gave is where it belongs."""
+    """Start making handlers wait, once the result of `hold` is in place."""
     for held in _held:
         held.count()
 
@@ -184,7 +184,7 @@ def _has_to_wait(frame: FrameType | None) -> bool:
 
 
 def _drops_exceptions(frame: FrameType) -> bool:
-    """Returns True for what C code calls that drops exceptions, or raises others for them."""
+    """Returns True for code called by C code that drops or replaces exceptions."""
     code = frame.f_code
     if code is _FINALIZE:
         return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
@@ -195,7 +195,7 @@ def _drops_exceptions(frame: FrameType) -> bool:
 
 
 def _is_called_by_c(frame: FrameType) -> bool:
-    """Returns True for what C++ calls where it cannot take an exception, or drops it."""
+    """Returns True for code called by C++ that cannot handle exceptions, or drops them."""
     code = frame.f_code
     is_library = code.co_filename.startswith(_LIBRARIES)
     if is_library and code.co_name == "__del__":
@@ -215,7 +215,7 @@ def _is_called_by_c(frame: FrameType) -> bool:
 
 
 def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:
-    """Returns True if this frame enters or leaves a library's context, or one that is a step.
+    """Returns True if this frame enters or leaves a library's context, or one marked as a step.
 
     Args:
         frame: it.
@@ -240,14 +240,14 @@ def _is_of(frame: FrameType | None, folders: str | tuple[str, ...]) -> bool:
 
 
 def _make_pending_soon(signum: int) -> None:
-    """Send the signal again, to the main thread: it may have begun to sleep in the meantime."""
+    """Send the signal to the main thread again, which may have started to sleep meanwhile."""
     time.sleep(_SOON)
     if isinstance(getsignal(signum), Handler):  # and not the system's, which might end the process
         [*map(pthread_kill, (threading.main_thread().ident,), (signum,))]
 
 
 class Handler:
-    """A signal's handler that waits where it has to.
+    """A signal handler that waits if necessary.
 
     Its `__call__` is a property, which says what is to be called. So the handler is called by the
     interpreter itself, and tracebacks show the user's frames and none of this class.

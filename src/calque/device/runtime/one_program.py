@@ -1,4 +1,4 @@
-"""CPUs of several processes run one program at a time.
+"""Makes CPUs of several processes run one program at a time.
 
 XLA's CPU client hands each device's part of a program to a pool of threads. In a program of several
 processes a part waits in a collective for the other processes, and a dozen programs that were
@@ -41,12 +41,12 @@ def is_needed() -> bool:
 
 
 def is_installed() -> bool:
-    """Returns True if calls of programs are waited for here."""
+    """Returns True if calls wait for their programs here."""
     return _installed
 
 
 def install() -> None:
-    """Have programs wait from now on, where that is needed (a second call does nothing)."""
+    """Make calls wait from now on, if that is needed (a second call does nothing)."""
     global _installed
     if _installed or not is_needed() or jax.process_count() == 1:
         return
@@ -76,7 +76,7 @@ def install() -> None:
 
 
 def _noting(compile: Any) -> Any:
-    """JAX's function that compiles; keeps a digest of what it has compiled until that has run."""
+    """Wraps JAX's compile function; keeps a digest of each program until it has run."""
 
     @functools.wraps(compile)
     def compile_noting(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -95,7 +95,7 @@ _checking = _Checking()
 
 
 def _check_program(program: Any, placement: Any) -> None:
-    """Raise DisagreementError where a program is another one in other processes."""
+    """Raise DisagreementError if a program differs in other processes."""
     digest = _digests.pop(id(program.xla_executable), None)
     if digest is None or _checking.now or program.has_host_callbacks:
         return  # callbacks are addresses in the text, and the check runs programs itself
@@ -107,7 +107,9 @@ def _check_program(program: Any, placement: Any) -> None:
 
 
 def _over_processes(program: Any) -> Any:
-    """A placement of a program over the devices of several processes; None if it has none."""
+    """Returns a placement of a program over the devices of several processes; None if it has
+    none.
+    """
     if program not in _placements:
         handlers = program.in_handler.in_shardings, program.out_handler.out_shardings
         spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
@@ -126,7 +128,7 @@ def _is_of_all(program: Any, placement: Any) -> bool:
 
 
 def _own(program: Any, args: Sequence[Any]) -> list[np.ndarray]:
-    """The arguments of a program that each process brings along, but those compared before."""
+    """Returns the arguments that each process supplies, except those compared before."""
     own = []
     for index in sorted(program.kept_var_idx):
         value = args[index]

@@ -1,4 +1,4 @@
-"""Compiled programs outlive the process: where they are kept, and who decides that.
+"""Keeps compiled programs for the next process.
 
 JAX has a persistent cache, switched off until somebody names a folder. calque names one, below the
 user's folder of caches, unless JAX was told one, and lets it keep small programs, too: an eager
@@ -78,7 +78,7 @@ def compilation_cache(
     True
     """
     if max_bytes < 0:
-        raise ValueError(f"max_bytes is a number of bytes, not {max_bytes}")
+        raise ValueError(f"max_bytes must be a number of bytes, not {max_bytes}")
     if directory is not _UNCHANGED:
         _use(None if directory is None else Path(directory).expanduser(), max_bytes)
     current = getattr(jax.config, _DIRECTORY)
@@ -86,7 +86,7 @@ def compilation_cache(
 
 
 def install() -> None:
-    """Switch the cache on, as the environment says."""
+    """Turn the cache on, according to the environment."""
     _settings.others = jax_cache.get_file_cache
     jax_cache.get_file_cache = _opened
     asked = os.environ.get(VARIABLE)
@@ -103,7 +103,7 @@ def install() -> None:
         return
     warn(
         f"compiled programs are not kept for the next process: {folder} {reason}. Choose another "
-        f'folder by {VARIABLE}, or {VARIABLE}="off"',
+        f'folder with {VARIABLE}, or set {VARIABLE}="off"',
         CacheWarning,
     )
 
@@ -121,7 +121,7 @@ def _use(directory: Path | None, most: int) -> None:
 
 
 def _opened(path: str) -> Any:
-    """Returns the object through which JAX reads and writes a folder, made at its first use."""
+    """Returns the object through which JAX accesses a folder, created at its first use."""
     if _settings.folder is not None and Path(path) == _settings.folder:
         return Store(_settings.folder, _settings.most), path
     if _settings.folder is not None and getattr(jax.config, _SHORTEST) == 0.0:
@@ -130,7 +130,7 @@ def _opened(path: str) -> Any:
 
 
 def _usual() -> Path | None:
-    """The user's folder for what can be made again; None where there is no home."""
+    """Returns the user's cache folder; None without a home directory."""
     import platformdirs
 
     folder = Path(platformdirs.user_cache_dir("calque", appauthor=False))
@@ -138,22 +138,22 @@ def _usual() -> Path | None:
 
 
 def _unusable(folder: Path) -> str | None:
-    """Why a folder is not to be used, if that is so."""
+    """Returns why a folder cannot be used; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()
     except OSError as error:
-        return f"cannot be made ({error.strerror})"
+        return f"cannot be created ({error.strerror})"
     if not os.access(folder, os.W_OK | os.X_OK):
-        return "cannot be written to"
+        return "is not writable"
     if hasattr(os, "geteuid") and found.st_uid != os.geteuid():
-        return "belongs to another user, whose programs would be run"
+        return "belongs to another user, whose programs would run"
     return None
 
 
 @cache
 def _here() -> str:
-    """A name for this release of JAX on this kind of processor, whose programs fit no other."""
+    """Returns a name for this release of JAX and kind of processor, on which programs depend."""
     parts = [jax.__version__, jaxlib.__version__, platform.machine(), platform.system()]
     try:
         with open("/proc/cpuinfo") as file:

@@ -30,12 +30,12 @@ spread: _Spread = _Spread()
 
 @lru_cache(maxsize=1)
 def default_device() -> Any:
-    """The device on which arrays without a placement are."""
+    """Returns the device on which arrays without a placement are."""
     return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
 
 
 def placement_of(array: Any) -> Sharding | None:
-    """The placement of an array; None where it has none, and of JAX's tracers."""
+    """Returns the placement of an array; None if it has none, and for JAX's tracers."""
     if type(array) is not ArrayImpl:
         return None
     sharding = array.sharding
@@ -45,12 +45,12 @@ def placement_of(array: Any) -> Sharding | None:
 
 
 def placements_of(arrays: Iterable[Any]) -> list[Sharding | None]:
-    """The placements of some arrays."""
+    """Returns the placements of some arrays."""
     return list(map(placement_of, arrays))
 
 
 def note(array: Any) -> None:
-    """Take note of an array that comes from elsewhere."""
+    """Note an array from elsewhere."""
     if not spread.exists and placement_of(array) is not None:
         spread.exists = True
 
@@ -83,7 +83,7 @@ def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def placed(array: Any, placement: Sharding) -> Array:
-    """An array with a placement: moved there, or constrained to it where it is traced.
+    """Returns an array with a placement: moved there, or constrained to it if it is traced.
 
     Args:
         array: an array, a tracer, or values of numpy.
@@ -99,7 +99,7 @@ def placed(array: Any, placement: Sharding) -> Array:
 
 
 def kept(array: Any, before: Any) -> Any:
-    """Returns the array to store in place of another: it has the other's placement.
+    """Returns an array with the placement of another one that it replaces.
 
     Args:
         array: the new one.
@@ -116,7 +116,7 @@ def kept(array: Any, before: Any) -> Any:
 
 
 def everywhere(placement: Sharding) -> Sharding:
-    """The placement in which each device of another one holds the whole."""
+    """Returns the placement in which each device of another placement holds the whole array."""
     if isinstance(placement, NamedSharding):
         return _replicated(placement.mesh)
     if type(placement) is SingleDeviceSharding:
@@ -137,7 +137,7 @@ def _line(devices: tuple[Any, ...]) -> jax.sharding.Mesh:
 
 
 def common(placements: Iterable[Sharding | None]) -> Sharding | None:
-    """The placement in which whatever has none joins those that have one; None if none has.
+    """Returns the placement for arrays without one that are used with others; None if none has one.
 
     Arrays that lie on a single device are moved to where the others are spread.
     """
@@ -148,12 +148,12 @@ def common(placements: Iterable[Sharding | None]) -> Sharding | None:
 
 
 def order_of(placement: Sharding) -> tuple[Any, ...]:
-    """The devices of a placement in their order, which must be one in a program."""
+    """Returns the devices of a placement in their order, which must be one in a program."""
     return tuple(placement._device_assignment)
 
 
 def together(arrays: list[Any], destination: Sharding | None = None) -> None:
-    """Have one program of JAX take some arrays: those that are elsewhere join those most spread.
+    """Move arrays so that one JAX program can take them: to the devices of the most spread one.
 
     What JAX moves by itself, because no one has put it where it is, stays.
 
@@ -174,7 +174,7 @@ def together(arrays: list[Any], destination: Sharding | None = None) -> None:
 
 
 def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
-    """Returns True if a program of some arrays, which are together, runs on a placement's devices.
+    """Returns True if a program of some arrays runs on a placement's devices.
 
     Else its results are moved there when they are stored.
     """
@@ -184,7 +184,7 @@ def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
 
 
 def beside(value: Any, array: Any) -> Any:
-    """A value on the devices of the array that it is written into."""
+    """Returns a value on the devices of the array that it is written to."""
     pair = [value]
     if type(array) is ArrayImpl and array._committed:
         together(pair, array.sharding)

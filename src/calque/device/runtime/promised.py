@@ -1,4 +1,4 @@
-"""Placements of tensors that have no memory yet.
+"""Placements for tensors that have no memory yet.
 
 A model made on "meta" can be spread before it has values: each tensor is promised a placement,
 which it gets with its memory on the device. One of the CPU that takes its place is promised it too.
@@ -13,15 +13,15 @@ _NAME = "_calque_promised"
 
 
 def promise(tensor: torch.Tensor, placement: Sharding) -> None:
-    """Have a tensor that is elsewhere get a placement as soon as it has memory on the device."""
+    """Give a tensor a placement as soon as it has memory on the device."""
     setattr(tensor, _NAME, placement)
 
 
 def promised(tensor: torch.Tensor) -> Any:
-    """The placement that a tensor elsewhere was promised, or None."""
+    """Returns the placement promised to a tensor, or None."""
     return vars(tensor).get(_NAME) if tensor.device.type != "jax" else None
 
 
 def take(tensor: torch.Tensor) -> Any:
-    """The placement that a tensor was promised, for who gives it now."""
+    """Returns and removes the placement promised to a tensor."""
     return vars(tensor).pop(_NAME, None)

@@ -1,4 +1,4 @@
-"""Sizes that no memory holds: told before XLA sees them, which would end the process.
+"""Refuses sizes that do not fit in memory before XLA sees them, which would end the process.
 
 XLA counts bytes in 64 bits and takes a shape whose bytes are more for a mistake in the compiler. So
 every shape of a program is looked at while the program is lowered, whoever made it: an eager
@@ -27,7 +27,7 @@ _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
 def check(result: Any, made: bool) -> None:
-    """Raise where a result cannot be.
+    """Raise if a result is impossible.
 
     Args:
         result: an array, a tensor of "meta", or anything else, which is left alone.
@@ -47,14 +47,12 @@ def check(result: Any, made: bool) -> None:
 
 
 def _is_known(shape: Sequence[Any]) -> bool:
-    """Returns True if all sizes are numbers: some of an exported program are not until it is
-    called.
-    """
+    """Returns True if all sizes are numbers, unlike dynamic sizes of an exported program."""
     return all(isinstance(n, int | np.integer) for n in shape)
 
 
 def check_countable(shape: Sequence[int], itemsize: int) -> None:
-    """Raise RuntimeError where the bytes of a shape overflow, in PyTorch's words."""
+    """Raise PyTorch's RuntimeError if the bytes of a shape overflow."""
     sizes = list(map(int, shape))
     if min(sizes, default=0) < 0:  # NumPy's integers have overflowed already
         raise RuntimeError(f"Trying to create tensor with negative dimension: {sizes}")
@@ -63,13 +61,13 @@ def check_countable(shape: Sequence[int], itemsize: int) -> None:
 
 
 def check_strides(shape: Sequence[int]) -> None:
-    """Raise RuntimeError where the strides of a shape without elements overflow."""
+    """Raise RuntimeError if the strides of a shape without elements overflow."""
     if math.prod(max(n, 1) for n in shape[1:]) > LARGEST:
         raise RuntimeError("Stride calculation overflowed")
 
 
 def check_fits(shape: Sequence[int], itemsize: int) -> None:
-    """Raise torch.OutOfMemoryError where an array alone is larger than all memory."""
+    """Raise torch.OutOfMemoryError if a single array is larger than all memory."""
     needed, there = math.prod(shape) * itemsize, memory()
     if needed > there:
         raise out_of_memory(
@@ -80,7 +78,9 @@ def check_fits(shape: Sequence[int], itemsize: int) -> None:
 
 @cache
 def memory() -> int:
-    """The bytes of the device, where JAX or the system says; else what can be counted."""
+    """Returns the bytes of the device according to JAX or the system; else the largest countable
+    number.
+    """
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
     if limit is None and device.platform == "cpu":
@@ -102,13 +102,13 @@ def _of_the_system() -> int | None:
 
 
 def out_of_memory(what: str) -> torch.OutOfMemoryError:
-    """The error for a want of memory, at the user's line."""
+    """The out-of-memory error, at the user's line."""
     origin = user_origin()
     return torch.OutOfMemoryError(f"{f'{origin}: ' if origin else ''}jax out of memory. {what}")
 
 
 def as_out_of_memory(error: Exception) -> Exception:
-    """An error of JAX as PyTorch's own if memory is what was wanting, else as it is."""
+    """Returns PyTorch's error for JAX's out-of-memory error; other errors unchanged."""
     text = str(error)
     if _EXHAUSTED not in text:
         return error
@@ -117,7 +117,7 @@ def as_out_of_memory(error: Exception) -> Exception:
 
 
 class translated:
-    """A context in which a want of memory is raised as torch.OutOfMemoryError."""
+    """A context manager in which JAX's out-of-memory errors become torch.OutOfMemoryError."""
 
     __slots__ = ()
 
@@ -130,7 +130,7 @@ class translated:
 
 
 def spoken(count: float) -> str:
-    """A number of bytes as PyTorch speaks of it."""
+    """Returns a number of bytes in PyTorch's format."""
     power = min(int(math.log2(count)) // 10 if count else 0, len(_UNITS) - 1)
     return f"{count / 2 ** (10 * power):.2f} {_UNITS[power]}" if power else f"{count} bytes"
 
@@ -145,7 +145,7 @@ def _checked(types_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def install() -> None:
-    """Look at every shape that JAX lowers."""
+    """Check every shape that JAX lowers."""
     handlers = mlir.ir_type_handlers
     kind = jax.core.ShapedArray
     handlers[kind] = _checked(handlers[kind])

@@ -1,4 +1,4 @@
-"""Call functions of `jax.jit` within a trace in a fraction of the time that JAX takes.
+"""Calls functions of `jax.jit` within a trace, much faster than JAX does.
 
 A trace calls the same few functions thousands of times. Each time JAX looks at the arguments, finds
 the jaxpr that it has traced for such ones, and puts one equation into the trace. What it put there
@@ -115,7 +115,7 @@ def _learn(
 
 
 def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
-    """The equation that a call has left, if it is as it will be for all such calls."""
+    """Returns the equation that a call has produced, if it is the same for all such calls."""
     if not hasattr(equation, "primitive"):
         equation = equation()  # a weak reference
     leaves, tree = tree_util.tree_flatten(result)

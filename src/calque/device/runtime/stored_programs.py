@@ -1,4 +1,4 @@
-"""Compiled programs in files, that processes share: JAX's persistent cache, kept small and whole.
+"""Compiled programs in files shared by processes: JAX's persistent cache, kept small and intact.
 
 JAX's own store reads the times of all its entries at each write, and keeps an entry that a process
 wrote half for ever. Here a file takes its name when it is whole, carries a checksum, and the files
@@ -38,7 +38,7 @@ class Store:
         self._lock = threading.Lock()
 
     def get(self, key: str) -> bytes | None:
-        """The entry of a key; None if there is none, or not a whole one."""
+        """Returns the entry of a key; None if it is missing or incomplete."""
         path = self.folder / (key + _SUFFIX)
         try:
             data = path.read_bytes()
@@ -62,13 +62,13 @@ class Store:
                 self._writes = False
                 warn(
                     f"compiled programs cannot be kept in {self.folder} ({error}): the next "
-                    "process compiles them again. Choose another folder by CALQUE_CACHE_DIR or "
-                    'calque.compilation_cache, or CALQUE_CACHE_DIR="off"',
+                    "process compiles them again. Choose another folder with CALQUE_CACHE_DIR "
+                    'or calque.compilation_cache, or set CALQUE_CACHE_DIR="off"',
                     CacheWarning,
                 )
 
     def clear(self) -> None:
-        """Throw all entries away."""
+        """Remove all entries."""
         for path in self.folder.glob("*" + _SUFFIX):
             path.unlink(missing_ok=True)
 
@@ -85,7 +85,9 @@ class Store:
             raise
 
     def _bound(self, added: int) -> None:
-        """Let the oldest go when there is too much; counted anew then, as others write, too."""
+        """Remove the oldest entries if there are too many; recounts, because other processes also
+        write.
+        """
         if self._total is not None:
             self._total += added
             if self._total <= self.most:

@@ -24,7 +24,7 @@ _COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
 def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
-    """Raise torch.linalg.LinAlgError where a decomposition failed."""
+    """Raise torch.linalg.LinAlgError if a decomposition failed."""
     if not trace_checks.looking():
         return
     array = read(info)
@@ -43,7 +43,7 @@ def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
 
 
 def _kernel(rule: Rule) -> Callable[..., Any]:
-    """The kernel of a decomposition, told how its matrix lies and raising if asked to."""
+    """Returns the kernel of a decomposition, given its matrix's layout and whether to raise."""
     kernel = functional(rule)
     api = fact_of(rule.name).get("reports")
     by_contiguity = _TRANSPOSED in rule.parameters
@@ -77,7 +77,7 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
 
 
 def kernels() -> dict[str, Any]:
-    """The kernels by operator name."""
+    """Returns the kernels by operator name."""
     told_how = [name for name, rule in RULES.items() if _TRANSPOSED in rule.parameters]
     return {
         "_linalg_check_errors": check_errors,

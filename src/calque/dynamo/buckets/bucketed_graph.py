@@ -1,4 +1,4 @@
-"""Run a graph of AOTAutograd for sizes that vary with one XLA program for each set of buckets."""
+"""Runs a graph of AOTAutograd for varying sizes, with one XLA program for each set of buckets."""
 
 import logging
 from collections import OrderedDict, deque
@@ -68,13 +68,13 @@ class BucketedGraph:
         self._merging = False
         try:
             if aliases:
-                raise Unpaddable("a result is a view at a place that varies")
+                raise Unpaddable("a result is a view whose offset varies")
             self._graph = FunctionalGraph(graph, buckets, returned)
         except Unpaddable as reason:
             self._refuse(reason)
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """The graph's results, on the devices it was traced for."""
+        """Returns the graph's results, on the devices it was traced for."""
         if self._graph is not None:
             program = self._program(self._graph, inputs)
             if program is not None:
@@ -129,11 +129,11 @@ class BucketedGraph:
         self._graph = None
         said = str(reason).strip().partition("\n")[0]
         unpadded.append(said)
-        logger.info("a graph is compiled for each size by itself, and not for buckets: %s", said)
+        logger.info("a graph is compiled for each size instead of for buckets: %s", said)
 
 
 def _partition(sizes: Any) -> tuple[int, ...]:
-    """Which of some sizes are equal."""
+    """Returns which of some sizes are equal."""
     found: dict[int, int] = {}
     return tuple(found.setdefault(size, len(found)) for size in sizes)
 
@@ -171,7 +171,9 @@ class BucketProgram:
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
     def _orders(self, one: Input) -> Sequence[Sequence[str]]:
-        """The symbols in each axis of an input, as the program joined them that it comes from."""
+        """Returns the symbols in each axis of an input, in the order in which its program joined
+        them.
+        """
         none = ((),) * len(one.shape)
         if not isinstance(one.source, ArgumentSource):
             return none
@@ -179,7 +181,7 @@ class BucketProgram:
         return found if len(found) == len(none) else none
 
     def _tell_orders(self) -> None:
-        """Keep for the backward in which order the axes of results are joined."""
+        """Keep the order in which axes of results are joined, for the backward pass."""
         for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
             if isinstance(value, Place):
                 self._graph.orders[node.name] = [
@@ -258,7 +260,7 @@ class BucketProgram:
     def _geometry(
         self, sizes: Mapping[str, int], env: Mapping[str, int], true: tuple[int, ...]
     ) -> list[Any]:
-        """The parts, the shape and the strides of the arrays that come out, for the true sizes."""
+        """Returns the parts, shape and strides of the output arrays, for the true sizes."""
         found = self._known.get(true)
         if found is None:
             found = []
@@ -292,7 +294,9 @@ def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
 def _array_of(
     one: Input, layout: tuple[Layout, ...], fixed: Sizes
 ) -> Callable[[list[Any], Any], Any]:
-    """A function from the inputs and the true sizes to the array of one input of a program."""
+    """Returns a function from the inputs and the true sizes to the array of one input of a
+    program.
+    """
     source = one.source
     if not isinstance(source, ArgumentSource):
         return lambda inputs, env: source.array(inputs)

@@ -1,4 +1,4 @@
-"""`options={"buckets": ...}`: which sizes a size that varies is padded to."""
+"""`options={"buckets": ...}`: the sizes to which varying sizes are padded."""
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
@@ -12,7 +12,7 @@ Rule = Callable[[int], int]
 
 
 class Buckets:
-    """The rules for the sizes that vary in what dynamo captured.
+    """The rules for the varying sizes of a captured graph.
 
     Args:
         option: "pow2", sizes, or a dict of such by the dimension of the input that has the size.
@@ -29,7 +29,7 @@ class Buckets:
     def __init__(self, option: Any, graph: fx.GraphModule) -> None:
         by_dimension = option if isinstance(option, Mapping) else None
         if by_dimension is not None and not all(isinstance(d, int) for d in by_dimension):
-            raise ValueError("the keys of buckets are dimensions of inputs, which are integers")
+            raise ValueError("the keys of buckets must be integers: dimensions of inputs")
         chosen = {d: _rule(o) for d, o in (by_dimension or {}).items()}
         everywhere = _rule(option) if by_dimension is None else None
         self.rules: dict[str, Rule] = {}
@@ -42,13 +42,15 @@ class Buckets:
                     self.rules.setdefault(symbol, rule)
 
     def padded(self, symbol: str, size: int, most: int | None) -> int:
-        """The size that one is padded to; `most` is the greatest that the program allows."""
+        """Returns the size that one is padded to; `most` is the greatest that the program
+        allows.
+        """
         found = max(size, self.rules[symbol](size))
         return found if most is None or found <= most else most
 
 
 def symbol_of(size: Any) -> str | None:
-    """The symbol that a size is; None for numbers and for sizes that are computed of symbols."""
+    """Returns the symbol of a size; None for numbers and for sizes computed from symbols."""
     if not isinstance(size, torch.SymInt):
         return None
     expression = size.node.expr
@@ -79,6 +81,6 @@ def _rule(option: Any) -> Rule:
         sizes = sorted(option)
         return lambda size: next((n for n in sizes if n >= size), size)
     raise ValueError(
-        f"buckets={option!r} is not understood: 'pow2', a list of sizes, or a dict of such by "
-        "dimension"
+        "buckets must be 'pow2', a list of sizes, or a dict from dimensions to either, not "
+        f"{option!r}"
     )

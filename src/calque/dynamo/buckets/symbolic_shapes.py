@@ -1,4 +1,4 @@
-"""A graph of AOTAutograd with symbols for the sizes that vary, for `bucketed`."""
+"""A graph of AOTAutograd with symbols for the varying sizes, for `bucketed_graph`."""
 
 import itertools
 from collections.abc import Mapping, Sequence
@@ -58,7 +58,7 @@ class FunctionalGraph:
             if str(node.target) != "aten.copy_.default" or target not in self.placeholders:
                 raise Unpaddable(f"{_place(node)}{node.target} writes to a tensor")
             if node.users:
-                raise Unpaddable(f"{_place(node)}what is written is used again")
+                raise Unpaddable(f"{_place(node)}a tensor that is written to is used afterwards")
             self.written.append(self.placeholders.index(target))
             values.append(node.args[1])
             copied.erase_node(node)
@@ -74,7 +74,7 @@ class FunctionalGraph:
         self.orders: dict[str, list[list[str]]] = buckets.orders
         self.symbols: list[str] = [s for s in buckets.rules if s in self._sources]
         if not self.symbols:
-            raise Unpaddable("no size that varies is an input's")
+            raise Unpaddable("no dynamic size belongs to an input")
         shape_env = next(_symbols(self.placeholders)).node.shape_env
         self.ranges: Any = shape_env.var_to_range
         self._ranges = {str(symbol): bounds for symbol, bounds in self.ranges.items()}
@@ -90,7 +90,7 @@ class FunctionalGraph:
             if place not in memory and (value.is_conj() or value.is_neg()):
                 raise Unpaddable(f"{_place(node)}a result is a lazy conjugate or negative")
             if place in seen and place not in memory:
-                raise Unpaddable(f"{_place(node)}two results share their memory")
+                raise Unpaddable(f"{_place(node)}two results share memory")
             seen.add(place)
 
     def _find_sources(self) -> dict[str, tuple[int, int | None]]:
@@ -107,7 +107,7 @@ class FunctionalGraph:
                     found.setdefault(symbol, (index, dimension))
         missing = {str(s) for n in _symbols(self.placeholders) for s in n.node.expr.free_symbols}
         if missing - set(found):
-            raise Unpaddable("a size that varies is no input's size by itself")
+            raise Unpaddable("a dynamic size is not the size of an input itself")
         return found
 
     def sizes(self, inputs: Sequence[Any]) -> dict[str, int]:
@@ -118,7 +118,7 @@ class FunctionalGraph:
         }
 
     def most(self, symbol: str) -> int | None:
-        """The greatest size for which the graph is right."""
+        """Returns the greatest size for which the graph is right."""
         bounds = self._ranges.get(symbol)
         upper = None if bounds is None else bounds.upper
         return int(upper) if upper is not None and upper.is_Integer else None
@@ -146,7 +146,7 @@ def _place(node: fx.Node) -> str:
 
 
 class _Named(ArrayNodes):
-    """Names each node's equations by it."""
+    """Names each node's equations after it."""
 
     def run_node(self, n: fx.Node) -> Any:
         with jax.named_scope(n.name):
@@ -198,7 +198,7 @@ class SymbolicProgram:
                 (size,) = self.dimensions.of([value])
                 given.append(size)
             elif isinstance(value, torch.SymFloat | torch.SymBool):
-                raise Unpaddable("a number that varies is no size")
+                raise Unpaddable("a dynamic number is not a size")
             else:
                 given.append(inputs[index])
         found = self.graph.nodes.results(given)
@@ -223,7 +223,7 @@ class SymbolicProgram:
         return arrays
 
     def told(self, equation: Any) -> str:
-        """The operator of an equation, at the user's line."""
+        """Returns the operator of an equation, at the user's line."""
         stack = equation.source_info.name_stack.stack
         module: Any = self.graph.nodes.module
         names = {node.name: node for node in module.graph.nodes}

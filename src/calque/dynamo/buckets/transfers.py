@@ -29,7 +29,7 @@ Parts = tuple[tuple[int, ...], tuple[int, ...]]
 def parts_of(
     layouts: Sequence[Layout], shape: Sequence[Any], sizes: Sizes, env: Mapping[str, int]
 ) -> Parts:
-    """The parts of an array."""
+    """Returns the parts of an array."""
     padded: list[int] = []
     true: list[int] = []
     for layout, size in zip(layouts, shape, strict=True):
@@ -55,7 +55,7 @@ class Padding:
         self._single = all(len(axis or ()) < 2 for axis in layout)
 
     def __call__(self, tensor: Tensor, env: Mapping[str, int]) -> Array:
-        """The padded array of a tensor, given the true sizes."""
+        """Returns the padded array of a tensor, given the true sizes."""
         tensor = tensor.detach()
         on_host = tensor.device.type == "cpu"
         if self._single and tuple(tensor.stride()) == self._strides:
@@ -74,7 +74,7 @@ class Padding:
 
 
 def _whole(tensor: Tensor, held: tuple[int, ...], on_host: bool) -> Array | None:
-    """The padded array that a tensor's memory is; None if it is not."""
+    """Returns the padded array that a tensor's memory is; None if it is not."""
     if tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
         return None
     if on_host:
@@ -99,7 +99,7 @@ def taken(
     device: torch.device | None,
     own: bool,
 ) -> Tensor:
-    """The true part of a result, as a tensor.
+    """Returns the true part of a result, as a tensor.
 
     Args:
         array: the result, padded.

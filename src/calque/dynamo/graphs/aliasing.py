@@ -1,4 +1,4 @@
-"""Results that AOTAutograd takes only the geometry of.
+"""Results of which AOTAutograd uses only the geometry.
 
 A result that is a view of an argument or of another result, and an argument given another geometry
 in place (`t_`), are made by AOTAutograd: it views the user's own tensor by the sizes, the strides
@@ -26,7 +26,7 @@ Result = Callable[[list[Any], list[Tensor]], Any]
 
 
 class Place(NamedTuple):
-    """Where a view lies in another tensor's memory.
+    """The position of a view in another tensor's memory.
 
     Attributes:
         size, stride: of the view, in elements.
@@ -50,7 +50,7 @@ _OF_RESULT = (OutputType.alias_of_intermediate_base_is_user_output,)
 
 @dataclass
 class Aliases:
-    """Which results of a graph stand for views, by their places.
+    """The results of a graph that represent views, by their positions.
 
     Attributes:
         arguments: of an argument; by the place of the result, that of the argument.
@@ -97,7 +97,7 @@ class Aliases:
         return found
 
     def with_values(self, graph: fx.GraphModule) -> fx.GraphModule:
-        """The graph with what it copies to arguments at its end as further results."""
+        """Returns the graph with the final copies to arguments as additional results."""
         if not self.arguments:
             return graph
         copied = fx.Graph()
@@ -115,7 +115,7 @@ class Aliases:
 
 
 def _is_repeated(sequence: Any) -> bool:
-    """Returns True if a view is made by its operators and not by its geometry."""
+    """Returns True if a view is recreated by its operators instead of its geometry."""
     if sequence is None or not functorch_config.view_replay_for_aliased_outputs:
         return False
     return not any(operator.has_symbolic_inputs for operator in sequence.sequence)
@@ -160,13 +160,13 @@ def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
 
 
 def shares(one: Any, other: Any) -> bool:
-    """Returns True if two values of a trace are tensors over one memory."""
+    """Returns True if two values of a trace share memory."""
     both = isinstance(one, Tensor) and isinstance(other, Tensor)
     return both and cell_of(one) is cell_of(other)
 
 
 def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
-    """A result that is a view of an argument.
+    """Returns a result that is a view of an argument.
 
     Args:
         index: of the argument.
@@ -188,7 +188,7 @@ def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
 
 
 def viewed(index: int, place: Place) -> Result:
-    """A result that is a view of an argument."""
+    """Returns a result that is a view of an argument."""
     size, stride, start, dtype = place
     itemsize = dtype.itemsize
 
@@ -207,7 +207,7 @@ def viewed(index: int, place: Place) -> Result:
 
 
 def placed(make: Result, index: int) -> Result:
-    """A result with values of its own, at the offset that an argument has."""
+    """Returns a result with its own values, at the offset of an argument."""
 
     def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
         tensor, offset = make(inputs, made), inputs[index].storage_offset()

@@ -1,4 +1,4 @@
-"""Compile an ATen-level graph to one XLA program for each set of shapes it is called with."""
+"""Compiles an ATen-level graph to one XLA program for each set of shapes."""
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
@@ -41,7 +41,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def boxed(run: Call) -> Call:
-    """A function of one list, which it empties, marked as such for AOTAutograd."""
+    """Returns a function of one list, which it empties, marked as such for AOTAutograd."""
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
@@ -84,7 +84,7 @@ class CompiledGraph:
         self._reaching = reaching
 
     def __call__(self, inputs: list[Any]) -> list[Any]:
-        """The graph's results, on the devices it was traced for."""
+        """Returns the graph's results, on the devices it was traced for."""
         if isinstance(active.trace, Lifting):
             return self._rebinding(self._in_trace, inputs)
         call = self._only
@@ -93,7 +93,7 @@ class CompiledGraph:
         return self._rebinding(call, inputs) if self._rebound else call(inputs)
 
     def _in_trace(self, inputs: list[Any]) -> list[Any]:
-        """The results where a function that is traced calls it: a part of that one's program."""
+        """Returns the results inside an enclosing trace, as part of its program."""
         found = self._nodes.results(inputs)[: len(self._results)]
         inputs.clear()
         return found
@@ -128,7 +128,7 @@ class CompiledGraph:
 
 
 def _is_dynamic(value: Any) -> bool:
-    """Returns True if what is known of a node's value holds for some sizes or numbers only."""
+    """Returns True if a node's value depends on dynamic sizes or numbers."""
     if isinstance(value, _SYMBOLS):
         return True
     if isinstance(value, tuple | list):
@@ -140,7 +140,7 @@ def _is_dynamic(value: Any) -> bool:
 
 
 def _is_reaching(node: fx.Node) -> bool:
-    """Returns True if a node reaches into a storage at will."""
+    """Returns True if a node may access any part of a storage."""
     return offset_place(node.target) is not None or any(
         n.endswith("_storage_offset") for n in node.kwargs
     )
@@ -151,7 +151,9 @@ def _shape_key(value: Any) -> Any:
 
 
 def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
-    """The memory of those arguments that are state: parameters, and what the program writes."""
+    """Returns the memory of those arguments that are state: parameters, and what the program
+    writes.
+    """
     on_device = [
         value
         for index, value in enumerate(inputs)
@@ -264,7 +266,7 @@ class GraphProgram(Program[list[Any]]):
         return wrap_strided(array, stride) if window is None else window
 
     def _own_constants(self, closed: ClosedJaxpr) -> None:
-        """Have PyTorch make the memory of constants.
+        """Let PyTorch allocate the memory of constants.
 
         An `out=` that is filled later may be resized, which memory of XLA's cannot be.
         """
@@ -275,7 +277,7 @@ class GraphProgram(Program[list[Any]]):
                 self._makers[place] = resizable(self._makers[place])
 
     def call(self) -> Call:
-        """The program as a function of the inputs."""
+        """Returns the program as a function of the inputs."""
         if not self._functional:
             return self.step
         run, arrays_of, makers = self.execution.call, self.gather, self._makers
@@ -288,19 +290,19 @@ class GraphProgram(Program[list[Any]]):
         return call
 
     def reads(self, call: list[Any]) -> list[Cell]:
-        """The cells that they come from."""
+        """Returns the cells that the inputs come from."""
         sources = [one.source for one in self.inputs]
         cells = [one.cell for one in sources if isinstance(one, CellSource)]
         given = [call[one.index] for one in sources if isinstance(one, ArgumentSource)]
         return cells + [cell_of(tensor) for tensor in given if tensor.device.type == "jax"]
 
     def changes(self, call: list[Any]) -> list[Cell]:
-        """The cells that the call changes."""
+        """Returns the cells that the call changes."""
         written = [call[sink.index] for sink in self._sinks]
         return list({cell_of(t): None for t in written if t.device.type == "jax"})
 
     def look(self, call: list[Any], outputs: list[Array]) -> None:
-        """Raise what the checks of values say."""
+        """Raise the errors of failed value checks."""
         if self._checks.failures:
             self._checks.look(outputs, 0)
         if self._host:  # the program may still read memory that PyTorch is free to write next
@@ -308,7 +310,7 @@ class GraphProgram(Program[list[Any]]):
                 array.block_until_ready()
 
     def finish(self, call: list[Any], outputs: list[Array]) -> list[Any]:
-        """Write to parts of storages; gives the results."""
+        """Write to parts of storages; returns the results."""
         for sink, array in zip(self.sinks, outputs, strict=False):
             sink.store(call, array)
         fresh = outputs[len(self.sinks) :]
@@ -318,7 +320,7 @@ class GraphProgram(Program[list[Any]]):
         return results
 
     def targets(self, call: list[Any]) -> list[Cell]:
-        """The cells that the outputs belong into."""
+        """Returns the cells that the outputs are written to."""
         return targets(self.sinks, call)
 
 
@@ -334,6 +336,8 @@ class _Outputs:
 
 
 def _on_device(value: Any) -> Any:
-    """A result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU tensors."""
+    """Returns a result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU
+    tensors.
+    """
     is_host = isinstance(value, Tensor) and value.device.type == "cpu"
     return wrap(host_array(value)) if is_host else value

@@ -25,12 +25,13 @@ def length(value: Tensor) -> int:
 
 
 def storage(value: Tensor) -> Tensor:
-    """The whole storage of a tensor, as one axis."""
+    """Returns the whole storage of a tensor, as one axis."""
     return value.detach().as_strided((length(value),), (1,), 0)
 
 
 def order_of(value: Tensor) -> Ints | None:
-    """The order of axes in which a tensor is handed to a program, if it is not the tensor's own.
+    """Returns the order of axes in which a tensor is passed to a program, if it differs from its
+    own.
 
     It is that of its memory, so that nothing is moved; an array of the device that has its tensor's
     order stays as it is.
@@ -45,7 +46,7 @@ def order_of(value: Tensor) -> Ints | None:
 def arrays_of(
     sources: Sequence[Source], first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], list[Any]]:
-    """A function from the list of inputs to all arrays of a program.
+    """Returns a function from the list of inputs to all arrays of a program.
 
     Args:
         sources: where each comes from.
@@ -76,7 +77,9 @@ def arrays_of(
 def _array_of(
     source: Source, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], Any]:
-    """A function from the list of inputs to the array; `first` are those of the first call."""
+    """Returns a function from the list of inputs to the array; `first` are those of the first
+    call.
+    """
     if not isinstance(source, ArgumentSource):
         return source.array
     index = source.index
@@ -102,7 +105,7 @@ class _Argument:
 
 
 def _on_device(index: int) -> Callable[[list[Any]], Array]:
-    """The array of one argument that is on the device."""
+    """Returns the array of one argument that is on the device."""
 
     def array(inputs: list[Any]) -> Array:
         tensor = inputs[index]

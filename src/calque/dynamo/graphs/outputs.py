@@ -1,4 +1,4 @@
-"""How the outputs of a program become the tensors that its caller gets.
+"""Turns the outputs of a program into the tensors that its caller gets.
 
 What is the same in each call is decided once, when the program is compiled: each maker and result
 here is a function that does only what is left.
@@ -32,10 +32,9 @@ from calque.program.shared_memory import restrided, tensor_over
 
 Tensor = torch.Tensor
 _UNKNOWN = (
-    "a view is returned at a place that varies from call to call, and where it lies in the memory "
-    "that it views is not known: the argument that it views is written here and has gaps in its "
-    "memory or another order of axes. Return a clone() of the view, or pass a clone() of the "
-    "argument."
+    "the function returns a view whose offset varies from call to call, and its position in "
+    "memory is not known: the argument it views is written here and is not contiguous. Return a "
+    "clone() of the view, or pass a clone() of the argument."
 )
 Maker = Callable[[Array], Tensor]
 """What makes an output a tensor with memory of its own."""
@@ -113,12 +112,13 @@ class Returned:
         return _made_of(base, value)
 
     def _can_view(self, owner: int, value: Tensor) -> bool:
-        """Returns True if a view of what stands for an argument can be one of the argument."""
+        """Returns True if a view of an argument's traced form can be a view of the argument."""
         argument = self._arguments[owner]
         return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
 
     def _view_of_base(self, place: int, value: Any, node: Any) -> Result | None:
-        """A result whose geometry AOTAutograd takes, where it does not lie in its base's memory.
+        """Returns a result of which AOTAutograd uses only the geometry, if it is not in its base's
+        memory.
 
         Raises:
             TraceError: nothing says where in its base's memory it would lie.
@@ -145,7 +145,9 @@ class Returned:
         return viewed(argument, view)
 
     def _add_alone(self, value: Tensor, device: torch.device) -> int:
-        """A tensor whose memory no other result shares: no more than its own elements."""
+        """Returns a tensor whose memory has only its own elements and is not shared by other
+        results.
+        """
         shape, stride = tuple(value.shape), value.stride()
         order = permutation(shape, stride)
         array = read(value if order is None else value.permute(order))
@@ -164,35 +166,35 @@ class Returned:
 
 
 def device_of(node: Any) -> torch.device | None:
-    """Returns where a result belongs; None if it is no tensor."""
+    """Returns the device of a result; None if it is not a tensor."""
     value = node.meta["val"] if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
 
 
 def _unknown(node: fx.Node) -> Exception:
-    """The error for a view that lies nobody knows where, at its line or that of what it views."""
+    """The error for a view whose position is unknown, at its line or that of its base."""
     while not line_of(node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return located(TraceError(_UNKNOWN), node)
 
 
 def _constant(value: Any) -> Result:
-    """A result that is the same in each call."""
+    """Returns a result that is the same in each call."""
     return lambda inputs, made: value
 
 
 def _argument(index: int) -> Result:
-    """A result that is an argument."""
+    """Returns a result that is an argument."""
     return lambda inputs, made: inputs[index]
 
 
 def _number(base: int) -> Result:
-    """A result that is a Python number, of a tensor made of an output."""
+    """Returns a result that is a Python number, from a tensor of an output."""
     return lambda inputs, made: made[base].item()
 
 
 def _made_of(base: int, like: Tensor | None) -> Result:
-    """A result that is a tensor made of an output, or a view of one.
+    """Returns a result that is the tensor of an output, or a view of one.
 
     Args:
         base: which of the tensors made.
@@ -216,7 +218,7 @@ def _made_of(base: int, like: Tensor | None) -> Result:
 def _maker(
     shape: Ints, stride: Ints, dtype: torch.dtype, device: torch.device | None
 ) -> Callable[[Array], Tensor]:
-    """Returns a function that makes an output of a program a tensor with memory of its own.
+    """Returns a function that turns an output of a program into a tensor with its own memory.
 
     Args:
         shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
@@ -236,7 +238,7 @@ def _maker(
 
 
 def resizable(make: Maker) -> Maker:
-    """Returns a function that makes tensors of the CPU in memory of PyTorch's."""
+    """Returns a function that creates CPU tensors in memory allocated by PyTorch."""
 
     def made(array: Array) -> Tensor:
         tensor = make(array)

@@ -1,4 +1,4 @@
-"""Arguments of one graph that overlap in memory, where the graph writes to some.
+"""Arguments that overlap in memory, in graphs that write to some of them.
 
 AOTAutograd has the program take the whole memory of such arguments and view it at the places at
 which they lay when it was compiled; where none overlapped, it takes each as memory of its own.
@@ -20,8 +20,8 @@ from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 _OTHERWISE = (
-    "a compiled function writes to an argument, and its arguments overlap in memory otherwise than "
-    "when it was compiled: this call runs uncompiled. Pass a clone() of one of them."
+    "a compiled function writes to an argument, and its arguments overlap in memory differently "
+    "than when it was compiled, so this call runs uncompiled. Pass a clone() of one of them."
 )
 
 
@@ -45,7 +45,7 @@ class Writes:
     def guarded(
         self, graph: fx.GraphModule, inputs: Sequence[Any], run: Callable[..., Any]
     ) -> Callable[..., Any]:
-        """A compiled graph that is run only where arguments overlap as in its first call."""
+        """Returns a compiled graph that runs only if arguments overlap as in its first call."""
         watched = self._watched(inputs)
         if len(watched) < 2:
             return run
@@ -69,7 +69,7 @@ class Writes:
         return checked
 
     def _watched(self, inputs: Sequence[Any]) -> list[int]:
-        """The arguments that might overlap with one that is written.
+        """Returns the arguments that may overlap with one that is written to.
 
         Parameters and buffers that are written, as batch norm's, overlap with nothing but them.
         """
@@ -86,7 +86,7 @@ class Writes:
 
 
 def _overlaps(arguments: Sequence[Any], watched: Sequence[int]) -> Iterator[tuple[int, int]]:
-    """The pairs of arguments between whose first and last elements lies the same memory."""
+    """Yields the pairs of arguments whose memory ranges overlap."""
     groups: dict[int, list[int]] = {}
     for index in watched:
         groups.setdefault(_memory(arguments[index]), []).append(index)
@@ -100,7 +100,7 @@ def _overlaps(arguments: Sequence[Any], watched: Sequence[int]) -> Iterator[tupl
 
 
 def _reach(value: Tensor) -> tuple[int, int]:
-    """The first byte of a tensor, and the one after its last."""
+    """Returns the first byte of a tensor, and the one after its last."""
     size, stride, offset = view_of(value)
     start = offset * value.itemsize
     return start, start + extent(size, stride) * value.itemsize

@@ -17,7 +17,7 @@ _SETS = frozenset(
 
 
 def rebound(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
-    """The graph without them, whose last results some arguments are to be set to.
+    """Returns the graph without them, whose last results some arguments are to be set to.
 
     Returns:
         The graph and the indexes of those arguments, in the order of its last results.

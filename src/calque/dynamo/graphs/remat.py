@@ -1,4 +1,4 @@
-"""Checkpointed regions in a backward: computed again when their gradient has come, not before.
+"""Checkpointed regions in a backward graph, recomputed only when their gradient has arrived.
 
 AOTAutograd puts what a backward computes again where it is needed, but XLA orders a program as it
 likes, and drops optimization barriers on the CPU: it would compute all regions again at the start
@@ -18,7 +18,9 @@ from calque.device.memory.wrapping import wrap_strided
 
 
 def in_order(graph: fx.GraphModule) -> fx.GraphModule:
-    """A backward whose checkpointed regions wait for gradients; another graph as it is."""
+    """Returns a backward graph whose checkpointed regions wait for gradients; other graphs
+    unchanged.
+    """
     if not any("ac_graph_id" in node.meta for node in graph.graph.nodes):
         return graph
     copied = fx.Graph()
@@ -54,7 +56,7 @@ def _is_float(node: fx.Node) -> bool:
 
 
 def after(value: torch.Tensor, gradient: torch.Tensor) -> torch.Tensor:
-    """The value, in a trace, in a way that XLA cannot have it before the gradient."""
+    """Returns the value such that XLA cannot compute it before the gradient."""
     array, waited = read(value), read(gradient)
     if not waited.size:
         return value

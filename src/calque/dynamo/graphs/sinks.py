@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class InputSink(Sink):
-    """An input of a graph; it may be a part of its storage, or on the CPU.
+    """An input of a graph, which may be part of its storage, or on the CPU.
 
     Attributes:
         index: of the input.
@@ -35,11 +35,11 @@ class InputSink(Sink):
 
     @property
     def memory(self) -> int | None:
-        """The index, where the program may have the memory."""
+        """The index, if the program may use the memory."""
         return self.index if self.is_replaced else None
 
     def target(self, leaves: Leaves) -> Cell:
-        """The cell of its storage, if it is all of that."""
+        """Returns the cell of its storage, if it is all of that."""
         tensor = leaves[self.index]
         if tensor.device.type == "jax" and active.trace is None:
             cell = cell_of(tensor)
@@ -48,7 +48,7 @@ class InputSink(Sink):
         return nowhere()
 
     def store(self, leaves: Leaves, array: Array) -> None:
-        """Write to it, where that is not done yet, and advance its version."""
+        """Write to it if necessary, and advance its version."""
         tensor = leaves[self.index]
         if tensor.device.type == "cpu":
             ordered(tensor, self.order).copy_(tensor_over(array))
@@ -59,11 +59,11 @@ class InputSink(Sink):
 
 
 def ordered(tensor: Tensor, order: Ints | None) -> Tensor:
-    """A tensor as it is handed to a program."""
+    """Returns a tensor in the form in which it is passed to a program."""
     return tensor if order is None else tensor.detach().permute(order)
 
 
 def placement_of_tensor(value: Any) -> Sharding | None:
-    """Returns where the storage of a tensor on the device lies."""
+    """Returns the placement of a device tensor's storage."""
     on_device = isinstance(value, Tensor) and value.device.type == "jax"
     return placement_of(cell_of(value).array) if on_device else None

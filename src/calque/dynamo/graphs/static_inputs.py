@@ -1,4 +1,4 @@
-"""Inputs of a graph whose dtypes and shapes Dynamo does not compare.
+"""Inputs of a graph whose dtypes and shapes Dynamo does not guard.
 
 It takes the parameters and the state of an optimizer to stay as they are, and compares only which
 tensors they are. `model.double()` keeps the tensors and changes what they hold.
@@ -21,7 +21,7 @@ class StaticInputs:
         self._kinds: list[Any] | None = None
 
     def remember(self, inputs: Sequence[Any]) -> None:
-        """The kinds of the inputs are those of the program that serves a call from now on."""
+        """Remember the kinds of the inputs for the current program."""
         if self._kinds is None:
             marked = [i for i, value in enumerate(inputs) if _is_marked(value)]
             self._pick = itemgetter(*marked, marked[0]) if marked else None  # always a tuple

@@ -40,11 +40,11 @@ class BuildingBlock:
     type: Type
 
     def children(self) -> tuple["BuildingBlock", ...]:
-        """The blocks that this one is made of, in the order they are evaluated in."""
+        """Returns the blocks that this one is made of, in the order they are evaluated in."""
         return ()
 
     def with_children(self, children: tuple["BuildingBlock", ...]) -> "BuildingBlock":
-        """The same block made of others."""
+        """Returns the same block made of others."""
         return self
 
 
@@ -76,7 +76,8 @@ class Selection(BuildingBlock):
         struct = self.source.type
         if not isinstance(struct, StructType):
             raise type_error(
-                f"{self.key!r} is selected from {struct}", "Only structs have fields to select."
+                f"the field {self.key!r} is selected from {struct}, which is not a struct",
+                "Select fields from structs only.",
             )
         index = struct.index(self.key)
         name = struct.names[index]
@@ -143,7 +144,9 @@ class Call(BuildingBlock):
     def __post_init__(self) -> None:
         kind = self.function.type
         if not isinstance(kind, FunctionType):
-            raise type_error(f"a value of type {kind} is called", "Only functions can be called.")
+            raise type_error(
+                f"a value of type {kind} is not a function, but is called", "Call functions only."
+            )
         given = None if self.argument is None else self.argument.type
         if kind.parameter is None or given is None:
             fits = kind.parameter is given
@@ -153,7 +156,8 @@ class Call(BuildingBlock):
             raise type_error(
                 f"a function that takes {kind.parameter or 'no argument'} is called with "
                 f"{given or 'no argument'}",
-                "Pass what it takes, or declare it with the type that it is given.",
+                "Pass an argument of its parameter's type, or declare it with the type of the "
+                "argument.",
             )
         object.__setattr__(self, "type", kind.result)
 

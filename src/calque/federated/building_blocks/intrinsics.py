@@ -20,7 +20,7 @@ from calque.federated.types import (
 
 
 def zip_result(argument: Type) -> FederatedType | None:
-    """The type of a struct of federated values, zipped; None if they cannot be.
+    """Returns the type of a struct of federated values, zipped; None if they cannot be.
 
     Structs in structs are zipped too. What is the same on all clients takes part as such.
     """

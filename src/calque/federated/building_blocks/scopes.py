@@ -8,7 +8,7 @@ from calque.federated.types import Type, is_assignable
 
 
 def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
-    """The names that a block refers to and does not bind, with their types."""
+    """Returns the names that a block refers to and does not bind, with their types."""
     match block:
         case bb.Reference():
             return {block.name: block.type}
@@ -95,9 +95,9 @@ def verify(block: bb.BuildingBlock, bound: Mapping[str, Type] | None = None) -> 
         case bb.Reference():
             kind = bound.get(block.name)
             if kind is None:
-                raise InternalError(f"nothing binds the name {block.name!r} of {block.type}")
+                raise InternalError(f"the name {block.name!r} of type {block.type} is not bound")
             if not is_assignable(block.type, kind):
-                raise InternalError(f"{block.name!r} is {kind}, and is used as {block.type}")
+                raise InternalError(f"{block.name!r} has type {kind}, but is used as {block.type}")
         case bb.Lambda() if block.parameter is not None and block.parameter_type is not None:
             verify(block.result, {**bound, block.parameter: block.parameter_type})
         case bb.Block():

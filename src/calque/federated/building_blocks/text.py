@@ -9,7 +9,7 @@ _MOST_SHOWN = 6
 
 
 def compact(block: bb.BuildingBlock) -> str:
-    """A block on one line.
+    """Returns a block on one line.
 
     >>> import numpy as np
     >>> compact(bb.Struct((("a", bb.Literal(np.int32(1))), (None, bb.Literal(np.float32(2))))))
@@ -32,7 +32,7 @@ def compact(block: bb.BuildingBlock) -> str:
 
 
 def formatted(block: bb.BuildingBlock, indent: int = 0) -> str:
-    """A block over as many lines as it needs, 80 columns wide where it can be."""
+    """Returns a block over as many lines as it needs, 80 columns wide where it can be."""
     short = compact(block)
     if len(short) + indent <= _WIDTH:
         return short
@@ -58,7 +58,9 @@ def formatted(block: bb.BuildingBlock, indent: int = 0) -> str:
 
 
 def structural(block: bb.BuildingBlock, indent: int = 0) -> str:
-    """A block as a tree: the kind, the name and the type of every part, one on each line."""
+    """Returns a block as a tree: the kind, the name and the type of every part, one on each
+    line.
+    """
     kind = type(block).__name__
     match block:
         case bb.Selection():
@@ -91,7 +93,7 @@ def _leaf(block: bb.BuildingBlock) -> str:
             return f"comp#{block.name}"
         case bb.Literal():
             return _array(block.value)
-    raise TypeError(f"{block!r} is no leaf")
+    raise TypeError(f"{block!r} is not a leaf")
 
 
 def _array(value: np.ndarray) -> str:

@@ -30,7 +30,7 @@ def require_same(argument: Any, clients: int) -> None:
         return
     odd = ", ".join(str(process) for process in np.flatnonzero(found != found[0]))
     raise type_error(
-        f"a computation on several processes has other arguments in process {odd} than in "
+        f"a computation on several processes has different arguments in process {odd} than in "
         "process 0",
-        "Give all processes the same: the same seeds, files and numbers of clients.",
+        "Give all processes the same arguments: the same seeds, files and numbers of clients.",
     )

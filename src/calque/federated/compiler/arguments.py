@@ -65,13 +65,13 @@ def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
     if isinstance(kind, TensorType):
         return _tensor(value, kind, path)
     raise type_error(
-        f"{path} is of type {kind}, which nothing outside of a computation has",
+        f"{path} is of type {kind}, which only exists inside a computation",
         "Call the computation inside another one.",
     )
 
 
 def count_clients(held: Any, kind: Type) -> set[int]:
-    """The numbers of clients that a held argument has values for."""
+    """Returns the numbers of clients that a held argument has values for."""
     if isinstance(kind, StructType):
         return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
@@ -81,7 +81,7 @@ def count_clients(held: Any, kind: Type) -> set[int]:
 
 
 def shapes(kind: Type, clients: int) -> Any:
-    """The shapes of a held argument of a type, whatever it is.
+    """Returns the shapes of a held argument of a type, whatever it is.
 
     Raises:
         FederatedTypeError: a size is not known, or how many clients there are.
@@ -94,8 +94,8 @@ def shapes(kind: Type, clients: int) -> Any:
         return _known_shapes(kind.member, ())
     if clients < 0:
         raise type_error(
-            f"nothing says for how many clients {kind} is",
-            "Pass arguments, or say it: computation.configured(clients=10).",
+            f"the number of clients of {kind} is not known",
+            "Pass arguments, or set it: computation.configured(clients=10).",
         )
     return _known_shapes(kind.member, (clients,))
 
@@ -104,20 +104,24 @@ def _known_shapes(kind: Type, leading: tuple[int, ...]) -> Any:
     sizes = (part for part in walk(kind) if isinstance(part, TensorType | SequenceType))
     odd = next((p for p in sizes if isinstance(p, SequenceType) or not p.is_fully_defined), None)
     if odd is not None:
-        raise type_error(f"{odd} has sizes that only arguments say", "Pass arguments.")
+        raise type_error(f"{odd} has sizes that are known only from arguments", "Pass arguments.")
     return shapes_of(kind, 0, leading)
 
 
 def _of_clients(value: Any, member: Type, path: str) -> Any:
     if isinstance(value, tuple) and not isinstance(member, StructType):
         raise type_error(
-            f"{path} is a tuple, and is asked to be {{{member}}}@CLIENTS",
-            "Pass a list with one value for each client, or arrays with the clients first.",
+            f"{path} is a tuple, but {{{member}}}@CLIENTS is expected",
+            "Pass a list with one value for each client, or arrays whose first axis is the "
+            "clients.",
         )
     if not isinstance(value, list):
         return _stacked(value, member, path, ())
     if not value:
-        raise type_error(f"{path} has no clients", "Pass a list with one value for each client.")
+        raise type_error(
+            f"{path} is an empty list, but needs values of clients",
+            "Pass a list with one value for each client.",
+        )
     held = []
     for client, one in enumerate(value):
         try:
@@ -128,7 +132,7 @@ def _of_clients(value: Any, member: Type, path: str) -> Any:
 
 
 def _together(held: list[Any], member: Type, path: str) -> Any:
-    """The values of all clients with the clients as leading axis."""
+    """Returns the values of all clients with the clients as leading axis."""
     if isinstance(member, StructType):
         columns = zip(*held, strict=True)
         return tuple(
@@ -141,22 +145,22 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
     odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
     if odd is not None:
         raise ClientError(
-            f"{path} of client {odd} has shape {list(shapes[odd])}, that of client 0 "
-            f"{list(shapes[0])}.\nData of different sizes are a sequence: declare it as such."
+            f"{path} of client {odd} has shape {list(shapes[odd])}, but that of client 0 has "
+            f"{list(shapes[0])}.\nDeclare data of different sizes as a sequence."
         )
     return jnp.stack(held) if isinstance(held[0], jax.Array) else jnp.asarray(np.stack(held))
 
 
 def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
-    """The sequences of all clients: stacked if they are of one length."""
+    """Returns the sequences of all clients: stacked if they are of one length."""
     lengths = [int(one.length) for one in held]
     for leaves in zip(*(jax.tree.leaves(one.elements) for one in held), strict=True):
         shapes = [leaf.shape[1:] for leaf in leaves]
         odd = next((i for i, shape in enumerate(shapes) if shape != shapes[0]), None)
         if odd is not None:
             raise ClientError(
-                f"an element of {path} of client {odd} has shape {list(shapes[odd])}, "
-                f"one of client 0 {list(shapes[0])}.\nGive all elements the same shape."
+                f"an element of {path} of client {odd} has shape {list(shapes[odd])}, but one of "
+                f"client 0 has {list(shapes[0])}.\nGive all elements the same shape."
             )
     own = [
         jax.tree.map(lambda leaf, length=length: np.asarray(leaf)[:length], one.elements)
@@ -169,7 +173,7 @@ def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
 
 
 def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
-    """A value whose arrays have leading axes before the shapes that the type says."""
+    """Returns a value whose arrays have leading axes before the shapes that the type says."""
     if isinstance(member, StructType):
         parts = _fields(value, member, path)
         return tuple(
@@ -181,7 +185,7 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
             return value.with_elements(_elements(value.elements, member.element, path, False))
         if not isinstance(value, Sequence):
             raise type_error(
-                f"{path} is asked to be a sequence on each client",
+                f"{path} must be a sequence on each client",
                 "Pass a list with one value for each client, or a federated.Sequence.",
             )
         elements = _stacked(value.elements, member.element, path, (*axes, None))
@@ -224,39 +228,37 @@ def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) 
     if len(lengths) > 1:
         raise type_error(
             f"{path} has arrays of {' and '.join(map(str, sorted(lengths)))} elements",
-            "All arrays of a sequence have as many rows as there are elements.",
+            "All arrays of a sequence must have one row for each element.",
         )
     return Sequence(elements, np.int32(min(lengths, default=0)))
 
 
 def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
-    """A sequence that a user has made, whose lengths are within its arrays."""
+    """Returns a sequence that a user has made, whose lengths are within its arrays."""
     length, first = sequence.length, jax.tree.leaves(sequence.elements)[0]
     wanted, capacity = first.shape[:leading], first.shape[leading]
     if np.shape(length) != wanted:
         raise type_error(
-            f"{path} has lengths of shape {list(np.shape(length))}, and is asked to have them of "
-            f"shape {list(wanted)}",
-            "A sequence has one length; one on the clients, a length for each of them.",
+            f"{path} has lengths of shape {list(np.shape(length))}, but shape {list(wanted)} is "
+            "expected",
+            "Give a sequence one length, and a sequence on the clients one length for each client.",
         )
     known = length if is_placed(length) else np.asarray(length)
     if known.size and known.dtype.kind not in "iu":
-        raise type_error(
-            f"{path} has lengths of dtype {known.dtype}", "A length is a number of elements."
-        )
+        raise type_error(f"{path} has lengths of dtype {known.dtype}", "Lengths must be integers.")
     if is_placed(length):
         return sequence
     if known.size and not 0 <= known.min() <= known.max() <= capacity:
         raise type_error(
-            f"{path} has arrays of {capacity} elements, and lengths from {known.min()} to "
+            f"{path} has arrays of {capacity} elements, but lengths from {known.min()} to "
             f"{known.max()}",
-            "A length is how many of the elements count.",
+            "A length is the number of elements that are used.",
         )
     return sequence
 
 
 def _elements(value: Any, element: Type, path: str, on_host: bool) -> Any:
-    """The elements of a sequence, stacked: arrays with a leading axis."""
+    """Returns the elements of a sequence, stacked: arrays with a leading axis."""
     if isinstance(element, StructType):
         parts = _fields(value, element, path)
         return tuple(
@@ -274,7 +276,7 @@ def _empty(element: Type, path: str) -> Any:
     assert isinstance(element, TensorType)
     if None in element.shape:
         raise type_error(
-            f"{path} is an empty list, which does not say how large elements are",
+            f"{path} is an empty list, so the size of its elements is not known",
             "Pass arrays with no rows.",
         )
     return np.zeros((0, *(size or 0 for size in element.shape)), element.dtype)
@@ -285,10 +287,10 @@ def _tensor(value: Any, kind: TensorType, path: str) -> Any:
 
 
 def _array(value: Any, kind: TensorType, path: str) -> Any:
-    """An array of a tensor type; of numpy where it was, so that it can be stacked there."""
+    """Returns an array of a tensor type; of numpy where it was, so that it can be stacked there."""
     if not is_numeric_leaf(value):
         raise type_error(
-            f"{path} is {_shown(value)}, and is asked to be {kind}", "Pass an array of that type."
+            f"{path} is {_shown(value)}, but {kind} is expected", "Pass an array of that type."
         )
     if isinstance(value, torch.Tensor):
         value = to_jax(value.detach())
@@ -300,7 +302,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
         if DTYPES.get(array.dtype.name) != array.dtype:
             key = jax.dtypes.issubdtype(array.dtype, jax.dtypes.prng_key)
             raise type_error(
-                f"{path} is of dtype {array.dtype}, and is asked to be {kind}",
+                f"{path} has dtype {array.dtype}, but {kind} is expected",
                 f"Pass {'its bits: jax.random.key_data' if key else 'an array of that type'}.",
             )
         array = _narrowed(array, kind, path)
@@ -309,18 +311,18 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
     if not is_assignable(kind, TensorType(np.dtype(array.dtype), array.shape)):
         given = TensorType(np.dtype(array.dtype), array.shape)
         raise type_error(
-            f"{path} is {given}, and is asked to be {kind}", "Pass an array of that type."
+            f"{path} is {given}, but {kind} is expected", "Pass an array of that type."
         )
     return array
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """An array in this machine's order of bytes, which JAX needs."""
+    """Returns an array in this machine's order of bytes, which JAX needs."""
     return array.astype(native(array.dtype), copy=False)
 
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
-    """A Python number in the dtype that is asked for, if that is as general a number."""
+    """Returns a Python number in the dtype that is asked for, if that is as general a number."""
     kinds = ((bool, "bool"), (int, "int32"), (float, "float32"), (complex, "complex64"))
     given = np.dtype(next(name for one, name in kinds if issubclass(type(value), one)))
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -356,7 +358,7 @@ def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
 
 
 def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
-    """The parts of a container, in the order of a struct's fields."""
+    """Returns the parts of a container, in the order of a struct's fields."""
     if isinstance(value, Mapping):
         if set(value) == set(kind.names):
             return [value[name] for name in kind.names]
@@ -368,7 +370,7 @@ def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
         if all(wanted in (None, name) for wanted, name in zip(kind.names, names, strict=True)):
             return list(value)
     raise type_error(
-        f"{path} is {_shown(value)}, and is asked to be {kind}",
+        f"{path} is {_shown(value)}, but {kind} is expected",
         "Pass a container with these fields.",
     )
 

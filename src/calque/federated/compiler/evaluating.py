@@ -40,7 +40,7 @@ _NARROWED = {"float64": "float32", "int64": "int32", "complex128": "complex64"}
 
 
 def evaluate(block: BuildingBlock, environment: Environment) -> Any:
-    """The held value of a block; functions are held as Python's.
+    """Returns the held value of a block; functions are held as Python's.
 
     Args:
         block: without aggregations: those are for `stages`.
@@ -86,7 +86,9 @@ def _closure(block: Lambda, environment: Environment) -> Callable[..., Any]:
 
 
 def _checked(block: CompiledComputation) -> Callable[..., Any]:
-    """A function of tensors, whose result is held against the type that was found for it."""
+    """Returns a function of tensors, whose result is held against the type that was found for
+    it.
+    """
 
     def call(*held: Any) -> Any:
         with unnoticed():
@@ -94,9 +96,9 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
         if not _conforms(result, block.type.result):
             found = jax.tree.map(lambda leaf: f"{leaf.dtype}{list(leaf.shape)}", result)
             raise type_error(
-                f"the function {block.name!r} gives {block.type.result} when it is traced, and "
-                f"{jax.tree.leaves(found)} for these arguments",
-                "Declare the sizes of its parameters, so that its result is known.",
+                f"the function {block.name!r} returned {block.type.result} when it was traced, "
+                f"but {jax.tree.leaves(found)} for these arguments",
+                "Declare the sizes of its parameters, so that its result type is known.",
             )
         return result
 

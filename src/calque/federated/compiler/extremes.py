@@ -102,13 +102,13 @@ def _is_best(part: Any) -> bool:
 
 
 def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
-    """What is known of the holders of a value, where it still is the best one."""
+    """Returns what is known of the holders of a value, where it still is the best one."""
     return jnp.where(still, best.holders, 0), jnp.where(still, best.count, 0)
 
 
 @jax.custom_jvp
 def _of_equal_shares(value: Any, holders: Any, count: Any) -> Any:
-    """The value, whose derivative is the mean of its holders'."""
+    """Returns the value, whose derivative is the mean of its holders'."""
     return value
 
 

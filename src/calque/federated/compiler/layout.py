@@ -45,7 +45,7 @@ class Layout:
 def over_parts(
     held: Any, kind: Type, differing: Callable[[Any], Any], same: Callable[[Any], Any]
 ) -> Any:
-    """A held value with one function applied to arrays that differ from client to client.
+    """Returns a held value with one function applied to arrays that differ from client to client.
 
     Args:
         held: the value.
@@ -60,7 +60,7 @@ def over_parts(
 
 
 def of_clients(held: Any, kind: Type, clients: int) -> Any:
-    """A held value without what fills up the devices."""
+    """Returns a held value without what fills up the devices."""
 
     def cut(leaf: Any) -> Any:
         return leaf if leaf.shape[0] == clients else leaf[:clients]
@@ -69,7 +69,8 @@ def of_clients(held: Any, kind: Type, clients: int) -> Any:
 
 
 def padded(leaf: Any, layout: Layout) -> Any:
-    """The values of all clients, and copies of the first for the clients that fill the chunks.
+    """Returns the values of all clients, and copies of the first for the clients that fill the
+    chunks.
 
     Values that have been spread over devices have them already.
     """
@@ -82,7 +83,8 @@ def padded(leaf: Any, layout: Layout) -> Any:
 
 
 def spread(held: Any, kind: Type, layout: Layout) -> Any:
-    """A held argument on the devices of a mesh: each has its own clients' values, and all others.
+    """Returns a held argument on the devices of a mesh: each has its own clients' values, and all
+    others.
 
     Every process of the mesh gives the same argument. Arrays that are spread over several processes
     already, and what JAX traces, stay as they are.
@@ -139,7 +141,7 @@ def is_placed(leaf: Any) -> bool:
 
 
 def _host(leaf: Any, mesh: Mesh) -> Any:
-    """An array where it can be given to other devices, in part or as it is."""
+    """Returns an array where it can be given to other devices, in part or as it is."""
     return np.asarray(leaf) if several_processes(mesh) else leaf
 
 

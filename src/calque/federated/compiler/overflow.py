@@ -81,12 +81,14 @@ def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
 
 
 def spoken(totals: list[Any]) -> str:
-    """The dtypes of some arrays in words."""
+    """Returns the dtypes of some arrays in words."""
     return " or ".join(sorted({str(total.dtype) for total in totals}))
 
 
 def estimated(dtype: Any) -> Any:
-    """The dtype of floats that integers are added up in, to see whether their sum has wrapped."""
+    """Returns the dtype of floats that integers are added up in, to see whether their sum has
+    wrapped.
+    """
     return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
 
 

@@ -44,7 +44,7 @@ class Check:
     what: str
     origin: Origin | None
     of_all: bool = False
-    remedy: str = "Look at what this client holds"
+    remedy: str = "Check this client's data"
     of_server: bool = False
 
 
@@ -120,7 +120,7 @@ class _Pass:
         return in_order or _is(call, "federated_collect")
 
     def run(self, values: Any, server: dict[str, Any], numbers: Any, own: Any = None) -> Any:
-        """The results of aggregations, what is kept, and who fails a check, on one device.
+        """Returns the results of aggregations, what is kept, and who fails a check, on one device.
 
         Args:
             values: of the device's clients.
@@ -180,12 +180,12 @@ class _Pass:
         return results, kept, failed
 
     def _of_server(self, server: dict[str, Any]) -> list[Any]:
-        """A check of what is the same for all clients, and 0 where it is NaN."""
+        """Returns a check of what is the same for all clients, and 0 where it is NaN."""
         same = [_same(held, kind) for held, kind in self.clients.values()]
         flag = has_nan((server, same))
         if flag is None:
             return []
-        what = "values on the server have NaN before that"
+        what = "values on the server contained NaN before that"
         self.checks.append(Check(what, None, of_server=True))
         return [jnp.where(flag, 0, NOBODY).astype(jnp.int32)]
 
@@ -209,8 +209,8 @@ class _Pass:
         for name, reducer in reducers.items():
             flag = has_nan(results[name]) if isinstance(reducer, Sum) else None
             if flag is not None:
-                what = f"infinite values or weights of clients make NaN in {_spoken(calls[name])}"
-                remedy = "Look at what clients hold"
+                what = f"infinite values or weights of clients give NaN in {_spoken(calls[name])}"
+                remedy = "Check the clients' data"
                 self.checks.append(Check(what, calls[name].origin, of_all=True, remedy=remedy))
                 failed.append(jnp.where(flag, 0, NOBODY).astype(jnp.int32))
         return failed
@@ -220,13 +220,15 @@ class _Pass:
         if not self.layout.clients and not reducer.of_none:
             place = f"{call.origin}: " if call.origin else ""
             raise ClientError(
-                f"{place}there are no clients for {_spoken(call)}, which has no result then.\n"
+                f"{place}there are no clients for {_spoken(call)}, so it has no result.\n"
                 "Pass the values of at least one client."
             )
         return reducer
 
     def _over_chunks(self, of_chunk: Any, start: Any, values: Any, numbers: Any) -> Any:
-        """The chunks of a device one after the other; what they keep is for all its clients."""
+        """Returns the chunks of a device one after the other; what they keep is for all its
+        clients.
+        """
         count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
         if count == chunk > 1:
             return of_chunk(start, (values, numbers))
@@ -246,7 +248,8 @@ class _Pass:
         return running, kept
 
     def _order(self, values: Any) -> Any:
-        """The clients of a device by how much they hold, so that those of a chunk hold alike.
+        """Returns the clients of a device by how much they hold, so that those of a chunk hold
+        alike.
 
         None if no sequence says it, or an aggregation goes by the order of the clients.
         """
@@ -268,7 +271,7 @@ class _Pass:
                 environment[name] = evaluate(call, environment)
                 if _is(call, "federated_select"):
                     keys, limit, *_ = evaluate(call.argument, environment)  # type: ignore[arg-type]
-                    check = Check("has a key that is below 0, or not below max_key", call.origin)
+                    check = Check("has a key that is negative or not below max_key", call.origin)
                     failing.append((check, ((keys < 0) | (keys >= limit)).any()))
             given = {name: r.of_client(environment) for name, r in reducers.items()}
             kept = {name: environment[name] for name in self.stage.kept}
@@ -279,7 +282,7 @@ class _Pass:
                         argument = argument.children()[0]  # type: ignore[union-attr]
                     kept[name] = evaluate(argument, environment)  # type: ignore[arg-type]
         for one in overflows:
-            what = f"has integers whose sum does not fit {one.dtypes}, for sequence_sum"
+            what = f"has integers whose sum does not fit {one.dtypes} in sequence_sum"
             failing.append((Check(what, one.origin, remedy=OF_SEQUENCE), one.flag))
         failing += self._failing(given, kept, reducers)
         self.checks[:] = [check for check, _ in failing]
@@ -288,7 +291,7 @@ class _Pass:
     def _failing(
         self, given: dict[str, Any], kept: dict[str, Any], reducers: dict[str, Reducer]
     ) -> list[tuple[Check, Any]]:
-        """The checks of what a client gives to aggregations, and of what is kept of it."""
+        """Returns the checks of what a client gives to aggregations, and of what is kept of it."""
         failing: list[tuple[Check, Any]] = []
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
@@ -296,12 +299,12 @@ class _Pass:
             shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
-                what = f"gives NaN to {_spoken(calls[name])}"
+                what = f"passes NaN to {_spoken(calls[name])}"
                 failing.append((Check(what, calls[name].origin), flag))
         for name, reducer in reducers.items():
             flag = reducer.violated(given[name])
             if flag is not None:
-                what = f"gives {_spoken(calls[name])} more than its bits"
+                what = f"passes {_spoken(calls[name])} a value that does not fit its bits"
                 failing.append((Check(what, calls[name].origin), flag))
         return failing
 
@@ -336,7 +339,9 @@ def has_nan(found: Any) -> Any:
 
 
 def _counted(part: Any, leaf: Any) -> Any:
-    """Which items of the arrays of a sequence, with other axes before it, are no padding."""
+    """Returns which items of the arrays of a sequence, with other axes before it, are no
+    padding.
+    """
     if not isinstance(part, Sequence):
         return True
     axes = part.length.ndim
@@ -345,7 +350,9 @@ def _counted(part: Any, leaf: Any) -> Any:
 
 
 def _split(held: Any, kind: Type) -> list[Any]:
-    """The parts of a held value that differ from client to client; of what is ragged, places."""
+    """Returns the parts of a held value that differ from client to client; of what is ragged,
+    places.
+    """
     if isinstance(kind, StructType):
         return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
     if not lives_on_clients(kind):
@@ -354,7 +361,7 @@ def _split(held: Any, kind: Type) -> list[Any]:
 
 
 def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
-    """A held value with the parts that differ replaced by those of one client."""
+    """Returns a held value with the parts that differ replaced by those of one client."""
     if isinstance(kind, StructType):
         return tuple(_joined(h, t, parts, layout) for h, t in zip(held, kind, strict=True))
     if not lives_on_clients(kind):
@@ -367,30 +374,30 @@ def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
 
 
 def _first_row(part: Ragged, layout: Layout) -> Any:
-    """The number of the first row that a device has."""
+    """Returns the number of the first row that a device has."""
     if layout.mesh is None:
         return 0
     return jax.lax.axis_index(layout.axis) * jax.tree.leaves(part.elements)[0].shape[0]
 
 
 def _rows(held: Any) -> list[Any]:
-    """The elements of what is ragged in a held value."""
+    """Returns the elements of what is ragged in a held value."""
     parts = jax.tree.leaves(held, is_leaf=is_ragged)
     return [part.elements for part in parts if isinstance(part, Ragged)]
 
 
 def _with_rows(held: Any, rows: Iterator[Any]) -> Any:
-    """A held value with other elements of what is ragged."""
+    """Returns a held value with other elements of what is ragged."""
     return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
 
 
 def _same(held: Any, kind: Type) -> list[Any]:
-    """The arrays of a held value that are the same for all clients."""
+    """Returns the arrays of a held value that are the same for all clients."""
     found: list[Any] = []
     over_parts(held, kind, lambda leaf: leaf, found.append)
     return found
 
 
 def _with_same(held: Any, kind: Type, same: Iterator[Any]) -> Any:
-    """A held value with other arrays that are the same for all clients."""
+    """Returns a held value with other arrays that are the same for all clients."""
     return over_parts(held, kind, lambda leaf: leaf, lambda leaf: next(same))

@@ -54,7 +54,7 @@ class Plan:
 
 
 def plan(program: Lambda) -> Plan:
-    """The stages of a program in normal form."""
+    """Returns the stages of a program in normal form."""
     body = program.result
     calls = (
         [(n, c) for n, c in body.locals if isinstance(c, Call)] if isinstance(body, Block) else []
@@ -92,7 +92,7 @@ def _stages(
     on_clients: set[str],
     results: set[str],
 ) -> dict[str, int]:
-    """The stage in which each result is there."""
+    """Returns the stage in which each result is there."""
     earliest: dict[str, int] = {}
     for name, call in calls:
         ready = max((earliest.get(used, 0) for used in needs[name]), default=0)

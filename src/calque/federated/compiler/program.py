@@ -76,7 +76,8 @@ class Program:
         for kind in (program.parameter_type, program.result.type):
             if kind is not None and any(isinstance(t, FunctionType) for t in walk(kind)):
                 raise type_error(
-                    f"a computation of type {program.type} cannot run: it takes or gives functions",
+                    f"a computation of type {program.type} cannot run, because it takes or "
+                    "returns functions",
                     "Call it inside another computation.",
                 )
         normal = transform(program)
@@ -94,7 +95,7 @@ class Program:
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
     def __call__(self, argument: Any, numbers: Any = None) -> Any:
-        """The result for an argument, in the containers of its type.
+        """Returns the result for an argument, in the containers of its type.
 
         Args:
             argument: the packed argument.
@@ -112,12 +113,14 @@ class Program:
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
-        """The program that JAX makes, not compiled yet: `lower(...).as_text()` is StableHLO."""
+        """Returns the program that JAX makes, not compiled yet: `lower(...).as_text()` is
+        StableHLO.
+        """
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
 
     def lower_types(self) -> Any:
-        """The program for arguments of the types, whatever their values."""
+        """Returns the program for arguments of the types, whatever their values."""
         clients = -1 if self.options.clients is None else self.options.clients
         kinds = {one.uri: one.type for one in self.plan.data}
         with self._precision():
@@ -133,7 +136,7 @@ class Program:
         return jax.enable_x64(True) if self._wide else precision()
 
     def _held(self, argument: Any) -> tuple[Any, dict[str, Any], int]:
-        """The arguments of the jitted function."""
+        """Returns the arguments of the jitted function."""
         held = None
         counts: set[int] = set()
         parameter = self.type.parameter
@@ -145,8 +148,8 @@ class Program:
             given = self.options.data or {}
             if one.uri not in given:
                 raise type_error(
-                    f"the data {one.uri!r} of type {one.type} is not given",
-                    f"Call .configured(data={{{one.uri!r}: ...}}) before.",
+                    f"the data {one.uri!r} of type {one.type} is missing",
+                    "Call .configured(data={{one.uri!r}: ...}) first.",
                 )
             data[one.uri] = hold(given[one.uri], one.type, f"the data {one.uri!r}")
             counts |= count_clients(data[one.uri], one.type)
@@ -155,7 +158,7 @@ class Program:
         if len(counts) > 1:
             raise type_error(
                 f"the arguments are of {' and '.join(map(str, sorted(counts)))} clients",
-                "All that is placed at CLIENTS is for the same number of them.",
+                "All arguments placed at CLIENTS must have the same number of clients.",
             )
         clients = next(iter(counts), -1)
         if self.options.mesh is None or clients < 0:
@@ -214,8 +217,8 @@ class Program:
     def _layout(self, clients: int) -> Layout:
         if clients < 0:
             raise type_error(
-                "nothing says how many clients there are: no argument is placed at CLIENTS",
-                "Say it: computation.configured(clients=10).",
+                "the number of clients is not known: no argument is placed at CLIENTS",
+                "Set it: computation.configured(clients=10).",
             )
         mesh, axis = self.options.mesh, self.options.axis
         if mesh is not None and axis is None:
@@ -242,26 +245,28 @@ class Program:
             )
             error = ClientError(
                 f"{place}{who}{check.what}{earlier}.\n{check.remedy}; "
-                "computation.configured(check=False) does not look for such clients."
+                "computation.configured(check=False) turns this check off."
             )
             error.position = None if check.of_all else client
             raise error
 
 
 def _automatic(mesh: Mesh) -> Mesh:
-    """A mesh on which the compiler spreads what a pass does to arrays."""
+    """Returns a mesh on which the compiler spreads what a pass does to arrays."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _of_server(one: Overflow) -> tuple[Check, Any]:
-    """The check of a sum on the server, or of one that lives nowhere, and 0 where it fails."""
+    """Returns the check of a sum on the server, or of one that lives nowhere, and 0 where it
+    fails.
+    """
     what = f"a sum does not fit {one.dtypes} in sequence_sum"
     check = Check(what, one.origin, of_all=True, remedy=OF_SEQUENCE)
     return check, jnp.where(one.flag, 0, NOBODY).astype(jnp.int32)
 
 
 def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:
-    """The values of all clients by name, without what fills up the devices."""
+    """Returns the values of all clients by name, without what fills up the devices."""
     return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
 
 
@@ -281,7 +286,7 @@ def _needs_wide(program: BuildingBlock) -> bool:
 
 
 def _plain(kind: Type) -> Type:
-    """A type without placements."""
+    """Returns a type without placements."""
     if isinstance(kind, FederatedType):
         return kind.member
     if isinstance(kind, StructType):

@@ -28,7 +28,7 @@ class Refusal(NamedTuple):
 
     what: str
     flag: Any
-    remedy: str = "Look at what clients hold"
+    remedy: str = "Check the clients' data"
 
 
 class Reducer:
@@ -64,19 +64,19 @@ class Reducer:
         return evaluate(self.call.argument, environment)
 
     def start(self, one: Any) -> Any:
-        """The running result before any client; `one` has the shapes of a contribution."""
+        """Returns the running result before any client; `one` has the shapes of a contribution."""
         raise NotImplementedError
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
-        """The running result with a chunk of clients in it."""
+        """Returns the running result with a chunk of clients in it."""
         raise NotImplementedError
 
     def across(self, running: Any, axis: str) -> Any:
-        """The running result of all devices along a mesh axis."""
+        """Returns the running result of all devices along a mesh axis."""
         raise NotImplementedError
 
     def finish(self, running: Any, clients: int) -> Any:
-        """The result."""
+        """Returns the result."""
         return running
 
     def violated(self, contribution: Any) -> Any:
@@ -95,7 +95,7 @@ def masked(values: Any, mask: Any, instead: Any) -> Any:
 
 
 def gathered(running: Any, axis: str) -> Any:
-    """The running results of all devices, stacked; the same on each of them."""
+    """Returns the running results of all devices, stacked; the same on each of them."""
     place, count = jax.lax.axis_index(axis), jax.lax.axis_size(axis)
 
     def gather(leaf: Any) -> Any:

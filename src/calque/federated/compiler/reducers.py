@@ -97,7 +97,7 @@ class WeightedMean(Sum):
         )
 
     def refused(self, running: Any) -> Refusal | None:
-        return Refusal("the weights of all clients add up to zero", sums.results(running)[-1] == 0)
+        return Refusal("the weights of all clients sum to zero", sums.results(running)[-1] == 0)
 
 
 class Reduce(Reducer):
@@ -129,7 +129,7 @@ class Reduce(Reducer):
         return jax.lax.scan(step, running, (mask, values))[0]
 
     def of_all(self, stacked: Any) -> Any:
-        """The result for the values of all clients, which several devices have kept."""
+        """Returns the result for the values of all clients, which several devices have kept."""
         clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
         return self.add(self.zero, stacked, clients, None)
 
@@ -198,8 +198,8 @@ class SecureSum(Reducer):
             if clients * ((1 << self.bits) - 1) > room:
                 raise type_error(
                     f"the sum of {clients} clients' values of {self.bits} bits may not fit {dtype}",
-                    f"At most {room // clients if clients else room} per client fit: use fewer "
-                    "bits, or a wider dtype.",
+                    f"Values of at most {room // clients if clients else room} per client fit: "
+                    "use fewer bits, or a wider dtype.",
                 )
             return total.astype(dtype)
 
@@ -236,7 +236,7 @@ def is_aggregation(call: Call) -> bool:
 
 
 def collected(stacked: Any, clients: int) -> Sequence:
-    """The values of all clients as a sequence."""
+    """Returns the values of all clients as a sequence."""
     return Sequence(stacked, jnp.asarray(clients, jnp.int32))
 
 

@@ -33,13 +33,15 @@ class Running(NamedTuple):
 
 
 def wide(dtype: Any) -> Any:
-    """The dtype that running sums are kept in: float32 for shorter floats, else the same."""
+    """Returns the dtype that running sums are kept in: float32 for shorter floats, else the
+    same.
+    """
     short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return np.dtype("float32") if short else dtype
 
 
 def nothing(leaves: list[Any]) -> Running:
-    """The sums of no values; `leaves` have the shapes and dtypes of one."""
+    """Returns the sums of no values; `leaves` have the shapes and dtypes of one."""
     zeros = [jnp.zeros(leaf.shape, wide(leaf.dtype)) for leaf in leaves]
     return Running(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
 
@@ -53,12 +55,12 @@ def with_chunk(running: Running, leaves: list[Any]) -> Running:
 
 
 def across(running: Running, axis: str) -> Running:
-    """The running sums of all devices along a mesh axis."""
+    """Returns the running sums of all devices along a mesh axis."""
     return jax.tree.map(lambda part: over_devices(part, axis), _settled(running))
 
 
 def over_devices(array: Any, axis: str) -> Any:
-    """The sum of an array over the devices along a mesh axis.
+    """Returns the sum of an array over the devices along a mesh axis.
 
     Of complex numbers the parts are summed: XLA ends the process where it sums complex constants,
     such as rests that are zero.
@@ -92,7 +94,7 @@ def _with_block(total: Any, rest: Any, block: Any) -> tuple[Any, Any]:
 
 
 def _folded(values: Any) -> Any:
-    """The sum over the first axis, halves added to halves."""
+    """Returns the sum over the first axis, halves added to halves."""
     while (count := values.shape[0]) > 1:
         half = count // 2
         halves = values[:half] + values[half : 2 * half]
@@ -101,7 +103,7 @@ def _folded(values: Any) -> Any:
 
 
 def _added(a: Any, b: Any) -> tuple[Any, Any]:
-    """A rounded sum, and exactly what rounding has lost; XLA keeps the order of additions.
+    """Returns a rounded sum, and exactly what rounding has lost; XLA keeps the order of additions.
 
     Knuth, The Art of Computer Programming, volume 2, 4.2.2, theorem B.
     """

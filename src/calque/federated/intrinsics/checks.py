@@ -32,16 +32,16 @@ INT32 = TensorType(np.dtype("int32"))
 
 
 def placement_of(placement: Any) -> PlacementLiteral:
-    """A placement, or an error."""
+    """Returns a placement, or an error."""
     if not isinstance(placement, PlacementLiteral):
         raise type_error(
-            f"{placement!r} is no placement", "Use federated.CLIENTS or federated.SERVER."
+            f"{placement!r} is not a placement", "Use federated.CLIENTS or federated.SERVER."
         )
     return placement
 
 
 def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> BuildingBlock:
-    """The block of a federated value; a struct of them is zipped.
+    """Returns the block of a federated value; a struct of them is zipped.
 
     Raises:
         FederatedTypeError: it lives elsewhere, or nowhere; shows its type.
@@ -53,34 +53,38 @@ def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> 
     kind = block.type
     if not isinstance(kind, FederatedType):
         raise type_error(
-            f"{what} takes a value {f'at {placement}' if placement else 'that is placed'}, "
-            f"and is given {kind}",
-            "Place it: federated_value.",
+            f"{what} expects a value {f'at {placement}' if placement else 'that is placed'}, not "
+            f"{kind}",
+            "Place it with federated_value.",
         )
     if placement not in (None, kind.placement):
         way = "federated_broadcast" if placement is CLIENTS else "federated_sum or federated_mean"
         raise type_error(
-            f"{what} takes a value at {placement}, and is given {kind}", f"Bring it there: {way}."
+            f"{what} expects a value at {placement}, not {kind}", f"Move it with {way}."
         )
     return block
 
 
 def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
-    """The block of a function that takes `parameter`.
+    """Returns the block of a function that takes `parameter`.
 
     Raises:
         FederatedTypeError: it takes something else; shows both.
     """
     if not callable(value) and not hasattr(value, "__building_block__"):
-        raise type_error(f"{what} takes a function, and is given {value!r}", "Pass a function.")
+        raise type_error(f"{what} expects a function, not {value!r}", "Pass a function.")
     block = _by_position(to_block(value, FunctionType(parameter, INT32)), parameter)
     kind = block.type
     if not isinstance(kind, FunctionType):
-        raise type_error(f"{what} takes a function, and is given {kind}", "Pass a function.")
+        raise type_error(
+            f"{what} expects a function, not a value of type {kind}", "Pass a function."
+        )
     if any(isinstance(part, FederatedType) for part in walk(kind.result)):
         raise type_error(
-            f"{what} calls a function that gives {kind.result}, for it uses a value that is placed",
-            "Pass that value along: federated_broadcast, if it must, then federated_zip.",
+            f"{what} calls a function that returns {kind.result}, because it uses a value that "
+            "is placed",
+            "Pass that value as an argument: federated_zip, after federated_broadcast if it is "
+            "on the server.",
         )
     taken = kind.parameter
     fits = taken is parameter is None or (
@@ -90,13 +94,15 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
         raise type_error(
             f"{what} calls a function that takes {taken or 'no argument'} with "
             f"{parameter or 'no argument'}",
-            "Declare the function with the type that it is given.",
+            "Declare the function with the type of its argument.",
         )
     return block
 
 
 def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
-    """A function of several parameters as one that takes them without their names, in order."""
+    """Returns a function of several parameters as one that takes them without their names, in
+    order.
+    """
     taken = function.type.parameter if isinstance(function.type, FunctionType) else None
     if not isinstance(taken, StructType) or not isinstance(given, StructType):
         return function
@@ -111,42 +117,42 @@ def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
 
 
 def result_of(function: BuildingBlock) -> Type:
-    """The type of what a function gives."""
+    """Returns the type of what a function gives."""
     assert isinstance(function.type, FunctionType)
     return function.type.result
 
 
 def pair(first: Type, second: Type) -> StructType:
-    """The type of two values without names."""
+    """Returns the type of two values without names."""
     return StructType(((None, first), (None, second)))
 
 
 def accumulation(
     value: Any, zero: Any, accumulate: Callable[..., Any], what: str
 ) -> tuple[BuildingBlock, BuildingBlock, BuildingBlock]:
-    """The value, the start and the step of what goes through values one after the other."""
+    """Returns the value, the start and the step of what goes through values one after the other."""
     argument = placed(value, what, CLIENTS)
     start = to_block(zero)
     assert isinstance(argument.type, FederatedType)
     if isinstance(start.type, FederatedType | FunctionType):
-        raise type_error(f"{what} begins with {start.type}", "zero is a value that lives nowhere.")
+        raise type_error(f"{what} begins with {start.type}", "Pass a zero that is not placed.")
     step = function_of(accumulate, pair(start.type, argument.type.member), what)
     if not is_assignable(start.type, result_of(step)):
         raise type_error(
-            f"{what} begins with {start.type}, and a step gives {result_of(step)}",
-            "A step gives what zero is.",
+            f"{what} starts with {start.type}, but a step returns {result_of(step)}",
+            "Return a value of the type of zero.",
         )
     return argument, start, step
 
 
 def whole_number(value: Any, what: str) -> int:
-    """An integer that is known while a computation is traced.
+    """Returns an integer that is known while a computation is traced.
 
     Raises:
         FederatedTypeError: it is something else.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
-        raise type_error(f"{what} is {value!r}", "Pass an integer, which is known beforehand.")
+        raise type_error(f"{what} is {value!r}", "Pass a Python integer.")
     return int(value)
 
 
@@ -156,6 +162,6 @@ def require_kinds(argument: BuildingBlock, kinds: str, what: str, spoken: str) -
         wrong = isinstance(part, TensorType) and part.dtype.kind not in kinds
         if wrong or isinstance(part, SequenceType):
             raise type_error(
-                f"{what} takes {spoken}, and is given {argument.type}",
-                "Convert it on the clients: federated_map.",
+                f"{what} expects {spoken}, not {argument.type}",
+                "Convert it on the clients with federated_map.",
             )

@@ -43,7 +43,7 @@ from calque.federated.types import (
 
 @with_user_frames
 def federated_value(value: Any, placement: PlacementLiteral) -> Value:
-    """A value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
+    """Returns a value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
 
     Args:
         value: a value without a placement: an array, a number, or a container of them.
@@ -53,8 +53,8 @@ def federated_value(value: Any, placement: PlacementLiteral) -> Value:
     block = to_block(value)
     if isinstance(block.type, FederatedType):
         raise type_error(
-            f"federated_value places what lives nowhere, and is given {block.type}",
-            "Use federated_broadcast to bring it from the server to the clients.",
+            f"federated_value expects a value that is not placed, not {block.type}",
+            "Use federated_broadcast to send it from the server to the clients.",
         )
     uri = f"federated_value_at_{placement_of(placement).value.lower()}"
     result = FederatedType(block.type, placement, True)
@@ -77,7 +77,8 @@ def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_map(function: Any, value: Any) -> Value:
-    """A function applied where a value is placed: to every client's value, or to the server's.
+    """Returns a function applied where a value is placed: to every client's value, or to the
+    server's.
 
     Args:
         function: `(T -> U)`: a computation, or a Python function of values.
@@ -96,7 +97,7 @@ def federated_map(function: Any, value: Any) -> Value:
 
 @with_user_frames
 def federated_zip(value: Any) -> Value:
-    """A struct of values with the same placement, as one value there.
+    """Returns a struct of values with the same placement, as one value there.
 
     Args:
         value: such as `<{T}@CLIENTS,{U}@CLIENTS>`; structs in structs are zipped too.
@@ -110,7 +111,7 @@ def federated_zip(value: Any) -> Value:
 
 @with_user_frames
 def federated_broadcast(value: Any) -> Value:
-    """The server's value on every client: `T@SERVER` becomes `T@CLIENTS`.
+    """Returns the server's value on every client: `T@SERVER` becomes `T@CLIENTS`.
 
     Args:
         value: `T@SERVER`; a struct of such values is zipped.
@@ -124,7 +125,7 @@ def federated_broadcast(value: Any) -> Value:
 
 @with_user_frames
 def federated_sum(value: Any) -> Value:
-    """The sum of the clients' values, on the server, in the same dtype.
+    """Returns the sum of the clients' values, on the server, in the same dtype.
 
     Integers whose sum does not fit the dtype are an error; `configured(check=False)` wraps around.
 
@@ -136,7 +137,7 @@ def federated_sum(value: Any) -> Value:
 
 @with_user_frames
 def federated_mean(value: Any, weight: Any = None) -> Value:
-    """The mean of the clients' values, on the server.
+    """Returns the mean of the clients' values, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of floats or complex numbers.
@@ -153,8 +154,8 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
     member = weights.type.member if isinstance(weights.type, FederatedType) else None
     if not isinstance(member, TensorType) or member.shape or member.dtype.kind not in "iufV":
         raise type_error(
-            f"federated_mean weighs {argument.type} with {weights.type}",
-            "A weight is one real number on each client.",
+            f"federated_mean cannot weight {argument.type} by {weights.type}",
+            "Pass one real number for each client as the weight.",
         )
     both = unnamed(argument, weights)
     return bind(intrinsic_call("federated_weighted_mean", both, _at_server(argument)))
@@ -162,7 +163,7 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
 
 @with_user_frames
 def federated_min(value: Any) -> Value:
-    """The least of the clients' values, element by element, on the server.
+    """Returns the least of the clients' values, element by element, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -172,7 +173,7 @@ def federated_min(value: Any) -> Value:
 
 @with_user_frames
 def federated_max(value: Any) -> Value:
-    """The greatest of the clients' values, element by element, on the server.
+    """Returns the greatest of the clients' values, element by element, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -182,7 +183,7 @@ def federated_max(value: Any) -> Value:
 
 @with_user_frames
 def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Value:
-    """An aggregation of your own.
+    """Returns an aggregation of your own.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -199,8 +200,8 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
     merged = function_of(merge, pair(start.type, start.type), "federated_aggregate")
     if not is_assignable(start.type, result_of(merged)):
         raise type_error(
-            f"merge takes and gives {start.type}, and gives {result_of(merged)}",
-            "It gives what zero is.",
+            f"merge must return {start.type}, but returns {result_of(merged)}",
+            "Return a value of the type of zero.",
         )
     reported = function_of(report, start.type, "federated_aggregate")
     parts = unnamed(argument, start, step, merged, reported)
@@ -265,7 +266,8 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
     assert isinstance(keys.type, FederatedType) and isinstance(whole.type, FederatedType)
     if not is_assignable(to_type("int32[?]"), keys.type.member):
         raise type_error(
-            f"the keys of federated_select are {keys.type}", "They are {int32[n]}@CLIENTS."
+            f"the keys of federated_select have type {keys.type}",
+            "Pass keys of type {int32[n]}@CLIENTS.",
         )
     chosen = function_of(select, pair(whole.type.member, INT32), "federated_select")
     limit = whole_number(max_key, "max_key of federated_select")
@@ -276,7 +278,7 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
 
 @with_user_frames
 def federated_secure_sum(value: Any, bitwidth: int) -> Value:
-    """The sum of integers, such that nobody sees a single client's value.
+    """Returns the sum of integers, such that nobody sees a single client's value.
 
     The protocol is simulated: each value is hidden behind masks that pairs of clients share, and
     that cancel in the sum. If a client's value is negative or has more bits, an error names the

@@ -22,7 +22,7 @@ from calque.federated.types import FederatedType, SequenceType, TensorType, is_a
 
 @with_user_frames
 def sequence_map(function: Any, sequence: Any) -> Value:
-    """A function applied to every element.
+    """Returns a function applied to every element.
 
     Args:
         function: `(T -> U)`.
@@ -60,8 +60,8 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
         step = function_of(op, pair(start.type, element), "sequence_reduce")
         if not is_assignable(start.type, result_of(step)):
             raise type_error(
-                f"sequence_reduce begins with {start.type}, and a step gives {result_of(step)}",
-                "A step gives what zero is.",
+                f"sequence_reduce starts with {start.type}, but a step returns {result_of(step)}",
+                "Return a value of the type of zero.",
             )
         return bind(intrinsic_call("sequence_reduce", unnamed(block, start, step), start.type))
 
@@ -70,7 +70,7 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
 
 @with_user_frames
 def sequence_sum(sequence: Any) -> Value:
-    """The sum of the elements, in their dtype.
+    """Returns the sum of the elements, in their dtype.
 
     Integers whose sum does not fit the dtype are an error, which names the client; within another
     operator's function, and with `configured(check=False)`, the sum wraps around.
@@ -87,8 +87,8 @@ def sequence_sum(sequence: Any) -> Value:
         element = _element(block, "sequence_sum")
         if any(isinstance(t, TensorType) and t.dtype.kind == "b" for t in walk(element)):
             raise type_error(
-                f"sequence_sum takes numbers, and is given {block.type}",
-                "Convert the elements: sequence_map.",
+                f"sequence_sum expects a sequence of numbers, not {block.type}",
+                "Convert the elements with sequence_map.",
             )
         return bind(intrinsic_call("sequence_sum", block, element))
 
@@ -96,7 +96,7 @@ def sequence_sum(sequence: Any) -> Value:
 
 
 def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any) -> Value:
-    """An operator on a sequence, in a map if the sequence is placed."""
+    """Returns an operator on a sequence, in a map if the sequence is placed."""
     required(what)
     block = to_block(sequence)
     if isinstance(block.type, FederatedType):
@@ -106,5 +106,5 @@ def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any
 
 def _element(block: BuildingBlock, what: str) -> Any:
     if not isinstance(block.type, SequenceType):
-        raise type_error(f"{what} takes a sequence, and is given {block.type}", "Pass T*.")
+        raise type_error(f"{what} expects a sequence, not {block.type}", "Pass T*.")
     return block.type.element

@@ -65,7 +65,7 @@ def fed_avg(
     (1, 2)
     """
     if not proximal >= 0:
-        raise ValueError(f"the weight of a proximal term is at least 0, not {proximal}")
+        raise ValueError(f"proximal must be at least 0, not {proximal}")
     setup = Setup(module, loss, settings)
     by_client = as_optimizer(client_optimizer, setup.model.trained)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
@@ -153,7 +153,7 @@ def fed_sgd(
     def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
         start = (state.parameters, state.buffers)
         gradients, mean, one = full_gradient(setup.model, *start, data, given, setup.batches.size)
-        require_no_writes(one, "fed_sgd keeps nothing of a client but its gradient")
+        require_no_writes(one, "fed_sgd uses only the gradients of clients")
         weight = setup.weight(data.length)
         return Sent(gradients, (), state.buffers, weight, mean, data.length, reached=one.reached)
 
@@ -171,7 +171,7 @@ Names = frozenset[str] | None
 
 
 def _stepping(model: Model, optimizer: Optimizer) -> Callable[..., State]:
-    """A server that takes the clients' mean change for a gradient."""
+    """Returns a server that takes the clients' mean change for a gradient."""
 
     def server(state: State, change: Any, extra: Any, participants: Any, reached: Names) -> State:
         free = model.free(state.parameters)

@@ -49,8 +49,7 @@ class Checkpoints:
     def __init__(self, directory: str | Path, keep: int = 3, every: int = 1) -> None:
         if not (is_positive(keep) and is_positive(every)):
             raise ValueError(
-                f"keep={keep!r} and every={every!r} are no numbers of states and rounds.\n"
-                "Use whole numbers, at least 1."
+                f"keep and every must be integers of at least 1, not {keep!r} and {every!r}."
             )
         self._directory = Path(directory).absolute()
         orbax: Any = importlib.import_module("orbax.checkpoint")
@@ -83,13 +82,13 @@ class Checkpoints:
             self._manager.save(number, args=self._orbax.args.StandardSave(_named(arrays)))
         elif number not in self._manager.all_steps() or not _same(self._read(number), arrays):
             raise ValueError(
-                f"the state of round {number} is not saved: the directory holds round {last} of "
-                "another run.\nGo on from latest(...), or use another directory."
+                f"the state of round {number} cannot be saved: the directory holds round {last} "
+                "of another run.\nContinue from latest(...), or use another directory."
             )
 
     @with_user_frames
     def latest(self, initial: State) -> State:
-        """The state of the last round that was saved; `initial` if none was.
+        """Returns the state of the last round that was saved; `initial` if none was.
 
         Args:
             initial: a state of the same process, which says what a state contains.
@@ -106,8 +105,8 @@ class Checkpoints:
         arrays = self._read(number)
         if [(array.shape, array.dtype) for array in arrays] != wanted:
             raise ValueError(
-                f"the state of round {number} is of another model or algorithm.\n"
-                "Use another directory, or what it was saved with."
+                f"the state of round {number} belongs to another model or algorithm.\nUse "
+                "another directory, or the model and algorithm that it was saved with."
             )
         return unpacked([jax.numpy.asarray(array) for array in arrays], initial)
 
@@ -128,10 +127,10 @@ class Checkpoints:
             if odd:
                 was, now = (_shortened(one.get(odd[0], "none")) for one in (known, description))
                 raise ValueError(
-                    f"{self._directory} holds the states of another run: {', '.join(odd)} differ "
-                    f"({odd[0]} was {was}, and is {now}).\n"
-                    "Use another directory, or what they were saved with; to go on otherwise, "
-                    "call latest(...) and process.next."
+                    f"{self._directory} holds states of another run: {', '.join(odd)} differ "
+                    f"({odd[0]} was {was}, and is {now}).\nUse another directory, or the "
+                    "settings that they were saved with; to continue with new settings, call "
+                    "latest(...) and process.next."
                 )
         elif jax.process_index() == 0:
             part = path.with_suffix(".part")
@@ -148,7 +147,7 @@ class Checkpoints:
             raise ValueError(
                 f"the state of round {number} cannot be read: files in "
                 f"{self._directory / str(number)} are damaged or missing.\n"
-                "Copy them again, or delete that folder to go on from the state before it."
+                "Copy them again, or delete that folder to continue from the previous state."
             ) from error
 
     def close(self) -> None:
@@ -170,8 +169,8 @@ def _read_run(path: Path) -> dict[str, str]:
         known = None
     if not isinstance(known, dict):
         raise ValueError(
-            f"{path} is damaged, which says what run the states beside it are of.\n"
-            "Copy it again, or delete it if you know that they are of this run."
+            f"{path}, which says which run the states beside it belong to, is damaged.\nCopy it "
+            "again, or delete it if you know that they belong to this run."
         )
     return known
 
@@ -184,8 +183,8 @@ def _shortened(text: str) -> str:
 def _require_state(state: Any) -> None:
     if not isinstance(state, State):
         raise TypeError(
-            f"a state has to be given, not {type(state).__name__}.\n"
-            "Pass what initialize() or a round gave."
+            f"expected a state, not {type(state).__name__}.\nPass the result of initialize(), or "
+            "the state of a round."
         )
 
 

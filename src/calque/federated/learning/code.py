@@ -13,7 +13,9 @@ _SIGNATURE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 
 
 def names_of_code(code: CodeType) -> Names:
-    """The names of global variables, attributes and keys in code, and in functions of its own."""
+    """Returns the names of global variables, attributes and keys in code, and in functions of its
+    own.
+    """
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -45,7 +47,7 @@ def _parts(code: CodeType) -> Iterator[str]:
 
 
 def _constant(value: Any) -> str:
-    """A constant of code in words, in which sets are in order."""
+    """Returns a constant of code in words, in which sets are in order."""
     if isinstance(value, CodeType):
         return digest_of_code(value)
     if isinstance(value, frozenset):

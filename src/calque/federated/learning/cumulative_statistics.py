@@ -18,7 +18,7 @@ def count_in_tensors(module: torch.nn.Module) -> None:
 
 
 def _normalized(norm: Any, x: torch.Tensor) -> torch.Tensor:
-    """What `BatchNorm.forward` gives, and leaves in the buffers."""
+    """Returns what `BatchNorm.forward` gives, and leaves in the buffers."""
     if not norm.training:
         return type(norm).forward(norm, x)
     norm._check_input_dim(x)

@@ -38,7 +38,8 @@ _OF_CALLS = frozenset(("__call__", "initial", "init", "update", "step"))
 
 
 def described(value: Any) -> str:
-    """A setting in words: numbers, arrays, modules, optimizers, functions and what they read.
+    """Returns a setting in words: numbers, arrays, modules, optimizers, functions and what they
+    read.
 
     >>> described({"rate": 0.1}), described([1, torch.float32])
     ('{rate: 0.1}', '[1, torch.float32]')
@@ -47,7 +48,8 @@ def described(value: Any) -> str:
 
 
 def described_module(module: torch.nn.Module) -> str:
-    """A module that is trained: its layers and its code, without its parameters and buffers.
+    """Returns a module that is trained: its layers and its code, without its parameters and
+    buffers.
 
     >>> described_module(torch.nn.Linear(2, 3))
     'Linear(in_features=2, out_features=3, bias=True)'
@@ -63,7 +65,7 @@ class _Description:
         self._kept: list[Any] = []
 
     def of(self, value: Any, names: Names) -> str:
-        """A value in words.
+        """Returns a value in words.
 
         Args:
             names: of attributes that are read of it, if it is an object of the user's.
@@ -123,7 +125,7 @@ class _Description:
         return self._named(self._of_class(type(value), read), parts, read)
 
     def of_module(self, module: torch.nn.Module, arrays: bool = True) -> str:
-        """A module in words, if `arrays` with what is in its parameters and buffers."""
+        """Returns a module in words, if `arrays` with what is in its parameters and buffers."""
         text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
         parts: dict[str, Any] = {}
         for path, one in module.named_modules():
@@ -156,7 +158,7 @@ class _Description:
         return self._named(f"{name}[{digest_of_code(code)}]", parts, names)
 
     def _of_class(self, kind: type, names: Names) -> str:
-        """The name of a class, and the code of those of its methods that may run."""
+        """Returns the name of a class, and the code of those of its methods that may run."""
         if _is_of_library(kind):
             return kind.__qualname__
         parts = []
@@ -171,7 +173,9 @@ class _Description:
         return f"{kind.__qualname__}[{_digest(parts)}]" if parts else kind.__qualname__
 
     def _reached(self, kind: type, names: Iterable[str]) -> Names:
-        """The names of attributes that methods of a class read, beginning with some of them."""
+        """Returns the names of attributes that methods of a class read, beginning with some of
+        them.
+        """
         found: set[str] = set()
         waiting = list(names)
         while waiting:
@@ -207,7 +211,7 @@ def _is_setting(value: Any) -> bool:
 
 
 def _functions(member: Any) -> list[FunctionType]:
-    """The functions of a member of a class: a method, or those of a property."""
+    """Returns the functions of a member of a class: a method, or those of a property."""
     if isinstance(member, property):
         found = [member.fget, member.fset]
     elif isinstance(member, staticmethod | classmethod | functools.cached_property):
@@ -236,7 +240,7 @@ def _closed_over(function: FunctionType) -> dict[str, Any]:
 
 
 def _of_array(value: Any) -> str:
-    """An array's number, or its shape, dtype and a digest of its bytes."""
+    """Returns an array's number, or its shape, dtype and a digest of its bytes."""
     shape, dtype = list(value.shape), str(value.dtype)
     data = _bytes_of(value)
     if data is None:
@@ -246,7 +250,7 @@ def _of_array(value: Any) -> str:
 
 
 def _bytes_of(value: Any) -> bytes | None:
-    """What an array holds; None if that has no value, or no meaning, of its own."""
+    """Returns what an array holds; None if that has no value, or no meaning, of its own."""
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_quantized:
             return None

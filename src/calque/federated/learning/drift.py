@@ -42,9 +42,9 @@ def scaffold(
         **settings: as for `fed_avg`, without weighting: all clients have the same weight.
     """
     if not is_positive(clients):
-        raise ValueError(f"there is at least one client, a whole number, not {clients!r}")
+        raise ValueError(f"clients must be an integer of at least 1, not {clients!r}")
     if not client_learning_rate > 0:  # which control variates are divided by
-        raise ValueError(f"the clients' learning rate is positive, not {client_learning_rate}")
+        raise ValueError(f"client_learning_rate must be positive, not {client_learning_rate}")
     setup = Setup(module, loss, settings, without=("weighting",))
     setup.weighting = "uniform"
     by_client = sgd(client_learning_rate)
@@ -108,7 +108,7 @@ def mime_lite(
         **settings: as for `fed_avg`.
     """
     if not 0 <= momentum < 1:
-        raise ValueError(f"a momentum is at least 0 and below 1, not {momentum}")
+        raise ValueError(f"momentum must be at least 0 and below 1, not {momentum}")
     setup = Setup(module, loss, settings)
     by_client = as_optimizer(learning_rate)
 

@@ -63,7 +63,7 @@ class Evaluation:
     ) -> None:
         checked(options, Options)
         if not is_positive(batch_size):
-            raise ValueError(f"examples are evaluated some at once, not {batch_size!r}")
+            raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}")
         model = Model(module, loss)
 
         def totals(parameters: Any, buffers: Any, key: Any, data: Sequence) -> dict[str, Any]:
@@ -169,7 +169,7 @@ class _Summed:
         staged = [labelled(one) for one in data]
         length = staged[0].length
         if not isinstance(length, jax.core.Tracer) and not np.asarray(length).any():
-            raise ValueError("no client has examples to evaluate on.\nChoose others.")
+            raise ValueError("no client has examples to evaluate on.\nChoose other clients.")
         self._whole_clients.require(staged[0], state)
         elements = tuple(element_of(one) for one in staged)
         if elements not in self._known:
@@ -215,7 +215,7 @@ def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Co
 def _totals(
     model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence, size: int
 ) -> dict[str, Any]:
-    """The loss and the right answers, summed over a client's examples, `size` at once."""
+    """Returns the loss and the right answers, summed over a client's examples, `size` at once."""
 
     def summed(examples: Any, mask: Any, key: Any) -> dict[str, Any]:
         return _sums(model, parameters, buffers, examples, mask, key)
@@ -240,7 +240,7 @@ def _totals(
 def _sums(
     model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
 ) -> dict[str, Any]:
-    """The loss and the right answers, summed over the examples that count."""
+    """Returns the loss and the right answers, summed over the examples that count."""
     output, losses = model.outputs(parameters, buffers, examples, key)
     losses = losses.astype(jnp.promote_types(losses.dtype, jnp.float32))
     found = {"loss": jnp.where(mask, losses, 0).sum()}

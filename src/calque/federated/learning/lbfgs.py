@@ -67,7 +67,7 @@ class Lbfgs:
             raise RuntimeError("only 'strong_wolfe' is supported")
 
     def init(self, leaves: Leaves) -> Memory:
-        """The memory before the first step."""
+        """Returns the memory before the first step."""
         flat, _ = ravel_pytree(leaves)
         rows = jnp.zeros((self._group["history_size"], flat.size), flat.dtype)
         zero, none = jnp.zeros((), flat.dtype), jnp.zeros((), jnp.int32)
@@ -82,7 +82,7 @@ class Lbfgs:
         gradients: Leaves,
         loss: Callable[..., Any],
     ) -> tuple[Leaves, Memory]:
-        """The parameters after a step, and the new memory.
+        """Returns the parameters after a step, and the new memory.
 
         Args:
             leaves: the parameters.
@@ -166,7 +166,7 @@ class Lbfgs:
         )
 
     def _directed(self, memory: Memory, gradient: Any) -> Memory:
-        """The memory with the next direction, and with what the last move taught."""
+        """Returns the memory with the next direction, and with what the last move taught."""
         learnt = _learnt(memory, gradient)
         later = learnt._replace(direction=_direction(learnt, gradient))
         memory = memory._replace(direction=-gradient)
@@ -193,7 +193,9 @@ def _learnt(memory: Memory, gradient: Any) -> Memory:
 
 
 def _direction(memory: Memory, gradient: Any) -> Any:
-    """The inverse Hessian that the rows tell of, times the descent: the recursion of two loops."""
+    """Returns the inverse Hessian that the rows tell of, times the descent: the recursion of two
+    loops.
+    """
     rows = len(memory.weights)
 
     def back(count: Any, carry: Any) -> Any:

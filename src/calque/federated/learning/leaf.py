@@ -16,7 +16,7 @@ def load_leaf(
     x: Callable[[list[Any]], Any] = np.asarray,
     y: Callable[[list[Any]], Any] = np.asarray,
 ) -> dict[str, dict[str, Any]]:
-    """The examples of each client, from a LEAF file or all LEAF files of a directory.
+    """Returns the examples of each client, from a LEAF file or all LEAF files of a directory.
 
     A file has `users`, `num_samples`, and `user_data` with lists `x` and `y` for each user.
 
@@ -45,7 +45,7 @@ def load_leaf(
     for file in files:
         for user, count, data in _users(file):
             if user in found:
-                raise ClientError(f"client {user!r} of {file} is in another file, too")
+                raise ClientError(f"client {user!r} of {file} is also in another file")
             arrays = {"x": _array(x, data["x"], user), "y": _array(y, data["y"], user)}
             lengths = {len(array) for array in arrays.values()}
             if lengths != {count}:
@@ -76,13 +76,14 @@ def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
             arrays[name] = array.astype(np.float32)
             if (arrays[name] != array).any():
                 raise ClientError(
-                    f"the examples of client {user!r} have integers that float32 cannot hold, and "
-                    "other clients have floats.\nPass x= or y=, a function that makes numbers."
+                    f"the examples of client {user!r} have integers that float32 cannot hold, "
+                    "but other clients have floats.\nPass a function as x= or y= that converts "
+                    "them."
                 )
 
 
 def _users(file: Path) -> list[tuple[str, int, dict[str, Any]]]:
-    """The name of each client, how many examples it has, and these.
+    """Returns the name of each client, how many examples it has, and these.
 
     Raises:
         ValueError: the file is not in LEAF's format.
@@ -98,7 +99,7 @@ def _users(file: Path) -> list[tuple[str, int, dict[str, Any]]]:
         what = f"has no {error}" if isinstance(error, KeyError) else str(error)
         raise ValueError(
             f"{file} is not in LEAF's format: {what}.\n"
-            "It has users, num_samples, and user_data with x and y for each user."
+            "A LEAF file has users, num_samples, and user_data with x and y for each user."
         ) from None
 
 
@@ -106,17 +107,19 @@ def _array(make: Callable[[list[Any]], Any], examples: list[Any], user: str) -> 
     try:
         array = np.asarray(make(examples))
     except ValueError as error:
-        raise ClientError(f"the examples of client {user!r} make no array: {error}") from None
+        raise ClientError(
+            f"the examples of client {user!r} cannot be converted to an array: {error}"
+        ) from None
     if array.dtype.kind not in "biuf":
         raise ClientError(
-            f"the examples of client {user!r} are {array.dtype}, no numbers.\n"
-            "Pass x= or y=, a function that makes numbers of them."
+            f"the examples of client {user!r} are {array.dtype}, not numbers.\nPass a function "
+            "as x= or y= that converts them to numbers."
         )
     narrow = {"float64": np.float32, "int64": np.int32}.get(array.dtype.name)
     if narrow is np.int32 and array.size and (array != array.astype(np.int32)).any():
         raise ClientError(
             f"the examples of client {user!r} have integers that int32 cannot hold.\n"
-            "Pass x= or y=, a function that makes smaller ones of them."
+            "Pass a function as x= or y= that converts them to smaller ones."
         )
     if narrow is None:
         return array
@@ -125,6 +128,6 @@ def _array(make: Callable[[list[Any]], Any], examples: list[Any], user: str) -> 
     if narrow is np.float32 and not np.isfinite(found[np.isfinite(array)]).all():
         raise ClientError(
             f"the examples of client {user!r} have numbers that float32 cannot hold.\n"
-            "Pass x= or y=, a function that makes smaller ones of them."
+            "Pass a function as x= or y= that converts them to smaller ones."
         )
     return found

@@ -52,7 +52,8 @@ class _Zoom(NamedTuple):
 def strong_wolfe(
     evaluated: Callable[[Any], tuple[Any, Any]], start: Trial, size: Any, direction: Any, most: Any
 ) -> tuple[Trial, Any]:
-    """A step that satisfies the strong Wolfe conditions, or the best of those that were tried.
+    """Returns a step that satisfies the strong Wolfe conditions, or the best of those that were
+    tried.
 
     Args:
         evaluated: gives loss and gradient for a size of the step.
@@ -95,7 +96,9 @@ class _Search:
         return jax.lax.while_loop(grows, longer, first)
 
     def bracket(self, grown: _Bracketing) -> _Zoom:
-        """The bracket that larger sizes have found; it begins at the start where they have not."""
+        """Returns the bracket that larger sizes have found; it begins at the start where they have
+        not.
+        """
         is_over = grown.count >= self.most
         ends = _pair(_chosen(is_over, self.start, grown.before), grown.last)
         done = ~is_over & ~self._is_bracket(grown) & self._is_flat(grown.last)
@@ -141,7 +144,7 @@ class _Search:
 
 
 def _inside(now: _Zoom) -> tuple[Any, Any]:
-    """The next size, and whether it may lie too near to an end of the bracket.
+    """Returns the next size, and whether it may lie too near to an end of the bracket.
 
     A second one in a row, or one at an end, moves away from the end.
     """
@@ -156,7 +159,9 @@ def _inside(now: _Zoom) -> tuple[Any, Any]:
 
 
 def _cubic_minimum(one: Trial, other: Trial, least: Any, most: Any) -> Any:
-    """Where the cubic through two trials, with their slopes, is least, between two bounds."""
+    """Returns where the cubic through two trials, with their slopes, is least, between two
+    bounds.
+    """
     left, right = (
         _chosen(one.size <= other.size, *order) for order in ((one, other), (other, one))
     )

@@ -28,8 +28,8 @@ def load(module: torch.nn.Module, state: State) -> None:
     """
     if not isinstance(state, State):
         raise TypeError(
-            f"what is loaded is a state of a process, not {type(state).__name__}.\n"
-            "For the state_dict of a module, use module.load_state_dict."
+            f"expected a state of a process, not {type(state).__name__}.\nTo load a module's "
+            "state_dict, use module.load_state_dict."
         )
     module = opened(module)
     found = {**state.parameters, **state.buffers}
@@ -40,8 +40,9 @@ def load(module: torch.nn.Module, state: State) -> None:
     for name, tensor in own.items():
         if tensor.shape != found[name].shape:  # which copy_ might broadcast
             raise ValueError(
-                f"{name!r} is of shape {list(tensor.shape)} in the module, and of "
-                f"{list(found[name].shape)} in the state.\nLoad it into a module as it was trained."
+                f"{name!r} has shape {list(tensor.shape)} in the module, but "
+                f"{list(found[name].shape)} in the state.\nLoad it into a module like the one "
+                "that was trained."
             )
     with torch.no_grad():
         for name, tensor in own.items():

@@ -61,10 +61,11 @@ class WholeBatches:
         rows = slice(length[tried] - rest[tried], length[tried])
         if self._trial.mixes(staged, int(tried), rows, size, state):
             raise ClientError(
-                f"client {numbers[odd[0]]} has {length[odd[0]]} examples, which are no "
-                f"whole batches of {self._size}; the model or the loss (BatchNorm, for instance) "
-                "makes the examples of a batch depend on each other, or on how many there are, so "
-                f"that none can be filled up.\n{self._advice} batch_size that divides all."
+                f"client {numbers[odd[0]]} has {length[odd[0]]} examples, which is not a "
+                f"multiple of the batch size {self._size}; the model or the loss (BatchNorm, for "
+                "instance) makes the examples of a batch depend on each other, or on how many "
+                f"there are, so a batch cannot be padded.\n{self._advice} batch_size that "
+                "divides all their numbers."
             )
 
 
@@ -93,12 +94,12 @@ class WholeClients:
         rows = slice(0, min(int(length[tried]), _TRIED, size - 1))
         if self._trial.mixes(staged, int(tried), rows, size, state):
             raise ClientError(
-                f"client {odd[0]} has {length[odd[0]]} examples, others have up to {capacity}, and "
-                f"{self._size} are evaluated at once; the model or the loss makes the examples of "
-                "a client depend on each other in evaluation, too (BatchNorm without running "
-                "statistics, for instance), so that they have to be evaluated all at once, and "
-                "none can be filled up.\nEvaluate clients with the same number of examples, and "
-                "that as batch_size."
+                f"client {odd[0]} has {length[odd[0]]} examples, others have up to {capacity}, "
+                f"and {self._size} are evaluated at once; the model or the loss makes the "
+                "examples of a client depend on each other in evaluation, too (BatchNorm "
+                "without running statistics, for instance), so they have to be evaluated all at "
+                "once and cannot be padded.\nEvaluate clients with the same number of examples, "
+                "with that number as batch_size."
             )
 
 
@@ -144,7 +145,9 @@ class _Trial:
 
 
 def in_training(model: Model) -> Run:
-    """The losses of a model in training, its new buffers and what it writes to parameters."""
+    """Returns the losses of a model in training, its new buffers and what it writes to
+    parameters.
+    """
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
         one = model.losses(parameters, buffers, examples, key)
@@ -154,7 +157,7 @@ def in_training(model: Model) -> Run:
 
 
 def in_evaluation(model: Model) -> Run:
-    """The losses of a model in evaluation."""
+    """Returns the losses of a model in evaluation."""
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
         return model.outputs(parameters, buffers, examples, key)[1], ()
@@ -234,7 +237,7 @@ def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
 
 
 def _others(staged: Staged, client: int, last: Any) -> Any:
-    """The first examples of some clients, those first that differ most from `last`."""
+    """Returns the first examples of some clients, those first that differ most from `last`."""
     present = np.append(np.flatnonzero(np.asarray(staged.length))[:_OTHERS], client)
     found = _at(staged, present, np.zeros_like(present))
 

@@ -70,11 +70,11 @@ class Model:
         self, module: torch.nn.Module, loss: Callable[[Any, Any], torch.Tensor] | None = None
     ) -> None:
         if not isinstance(module, torch.nn.Module):
-            raise TypeError(f"a model is a torch.nn.Module, not {module!r}")
+            raise TypeError(f"expected a torch.nn.Module, not {module!r}")
         if loss is not None and (isinstance(loss, type) or not callable(loss)):
             raise TypeError(
-                f"a loss is a function of the output and y, not {loss!r}.\nOf a class of losses, "
-                "pass what it makes: torch.nn.CrossEntropyLoss(reduction='none')."
+                f"loss must be a function of the output and y, not {loss!r}.\nPass an instance "
+                "of a loss class: torch.nn.CrossEntropyLoss(reduction='none')."
             )
         module = opened(module)
         loss = loss or _cross_entropy
@@ -107,7 +107,7 @@ class Model:
     def losses(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> Losses:
-        """The losses of examples in training, and what else a forward pass does.
+        """Returns the losses of examples in training, and what else a forward pass does.
 
         Args:
             parameters: arrays keyed as the module's.
@@ -129,7 +129,7 @@ class Model:
             if name in self.frozen:
                 raise TraceError(
                     f"forward writes to the parameter {name!r}, which requires no gradient, so "
-                    "that no client sends it.\nMake it a buffer: register_buffer."
+                    "clients do not send it.\nMake it a buffer: register_buffer."
                 )
         return Losses(
             losses,
@@ -142,7 +142,7 @@ class Model:
     def outputs(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> tuple[Any, Any]:
-        """The output and the loss of each example in evaluation; see `losses`."""
+        """Returns the output and the loss of each example in evaluation; see `losses`."""
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         self._draws.note()
         with on_jax(self._trained()), _examples_shown(examples):
@@ -170,7 +170,7 @@ class Model:
         return None
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        """The module's own parameters, which clients train copies of."""
+        """Returns the module's own parameters, which clients train copies of."""
         return {n: p for n, p in self._module.named_parameters() if p.requires_grad}
 
 
@@ -185,7 +185,7 @@ def opened(module: torch.nn.Module) -> torch.nn.Module:
 
 
 def count_of(examples: Any) -> int:
-    """The number of examples, from a pytree of arrays that have them first."""
+    """Returns the number of examples, from a pytree of arrays that have them first."""
     return jax.tree.leaves(examples)[0].shape[0]
 
 
@@ -199,8 +199,8 @@ def _examples_shown(examples: Mapping[str, Any]) -> Iterator[None]:
             shapes = jax.tree.map(lambda a: jax.ShapeDtypeStruct(a.shape[1:], a.dtype), examples)
             parts = (f"{name} is {to_type(shapes[name])}" for name in ("x", "y"))
             error.add_note(
-                f"Of each client's example, {' and '.join(parts)}; the module gets batches of "
-                f"{count_of(examples)} of them."
+                f"For an example of each client, {' and '.join(parts)}; the module gets batches "
+                f"of {count_of(examples)} examples."
             )
         raise
 
@@ -216,7 +216,8 @@ def _require_one_each(losses: Any, target: Any) -> None:
     if losses.shape != (count,):
         raise type_error(
             f"the loss of {count} examples is of shape {list(losses.shape)}",
-            "Give one number for each example: reduction='none', and a mean over other axes.",
+            "Return one number for each example: use reduction='none', and take the mean over "
+            "other axes.",
         )
 
 
@@ -226,7 +227,7 @@ def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
 
 
 def squared(array: Any) -> Any:
-    """The squares of absolute values."""
+    """Returns the squares of absolute values."""
     return jnp.real(array * jnp.conj(array))
 
 
@@ -246,6 +247,6 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _narrow(buffer: Any) -> Any:
-    """A buffer without 64 bits: BatchNorm's count of batches, above all."""
+    """Returns a buffer without 64 bits: BatchNorm's count of batches, above all."""
     narrow = {"int64": jnp.int32, "float64": jnp.float32}.get(buffer.dtype.name)
     return buffer if narrow is None else buffer.astype(narrow)

@@ -69,7 +69,7 @@ def _values(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def _written(after: Mapping[str, torch.Tensor], before: Mapping[str, Any]) -> dict[str, Any]:
-    """The tensors that hold other values than before."""
+    """Returns the tensors that hold other values than before."""
     return {n: t.detach() for n, t in after.items() if read(t) is not before.get(n)}
 
 
@@ -79,10 +79,11 @@ def inside(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hooks(name: str, parameter: torch.nn.Parameter) -> list[Callable[..., Any]]:
-    """The hooks of a parameter, which copies of it have not."""
+    """Returns the hooks of a parameter, which copies of it have not."""
     if parameter._post_accumulate_grad_hooks:
         raise TypeError(
-            f"the parameter {name!r} has a hook that runs when its gradient has been accumulated, "
-            "which clients do not do.\nUse register_hook, or an optimizer that does the same."
+            f"the parameter {name!r} has a hook that runs after its gradient is accumulated, but "
+            "clients do not accumulate gradients.\nUse register_hook, or an optimizer that does "
+            "the same."
         )
     return list((parameter._backward_hooks or {}).values())

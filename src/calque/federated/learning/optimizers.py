@@ -17,7 +17,7 @@ class Optimizer(Protocol):
     """The interface of optax's gradient transformations, which `sgd` has too."""
 
     def init(self, params: Any, /) -> Any:
-        """The state before the first step."""
+        """Returns the state before the first step."""
         ...
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
@@ -59,12 +59,12 @@ def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
 def learning_rate(given: float) -> float:
     """Returns a learning rate that PyTorch's optimizers would take; raises `ValueError` if not."""
     if not given >= 0:
-        raise ValueError(f"a learning rate is at least 0, not {given}")
+        raise ValueError(f"a learning rate must be at least 0, not {given}")
     return given
 
 
 def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
-    """The optimizer that is meant.
+    """Returns the optimizer that is meant.
 
     Args:
         given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
@@ -82,14 +82,14 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
         return given  # type: ignore[return-value]
     if isinstance(given, torch.optim.Optimizer):
         raise TypeError(
-            f"an optimizer of PyTorch is given as what makes it: lambda p: "
+            "pass a PyTorch optimizer as a function that creates it: lambda p: "
             f"torch.optim.{type(given).__name__}(p, ...)"
         )
     if callable(given) and not (inspect.isclass(given) and not _is_torchs(given)):
         return TorchOptimizer(given, names)
     raise TypeError(
-        "an optimizer is a learning rate, one of optax, or what makes one of torch.optim, not "
-        f"{getattr(given, '__name__', type(given).__name__)}"
+        "an optimizer must be a learning rate, an optax optimizer, or a function that creates "
+        f"one from torch.optim, not {getattr(given, '__name__', type(given).__name__)}"
     )
 
 
@@ -102,7 +102,7 @@ def step(
     reached: Collection[str] | None = None,
     scale: Any = None,
 ) -> tuple[Any, Any]:
-    """The parameters after a step of an optimizer, and its new state.
+    """Returns the parameters after a step of an optimizer, and its new state.
 
     Args:
         optimizer: as `as_optimizer` gives it.

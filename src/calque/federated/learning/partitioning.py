@@ -38,13 +38,13 @@ def dirichlet(
     labels = np.asarray(labels)
     if labels.ndim != 1:
         raise ValueError(
-            f"labels are a vector, and not an array of shape {list(labels.shape)}.\n"
-            "Of scores or one-hot rows, pass argmax(1)."
+            f"labels must be a vector, not an array of shape {list(labels.shape)}.\nFor scores "
+            "or one-hot rows, pass argmax(1)."
         )
     if not (is_positive(clients) and 0 < concentration < np.inf):
         raise ValueError(
-            f"{clients!r} clients and a concentration of {concentration!r} cannot be.\n"
-            "Use at least one client, and a positive number."
+            "clients must be an integer of at least 1 and concentration a positive number, not "
+            f"{clients!r} and {concentration!r}."
         )
     rng = np.random.default_rng(seed)
     for _ in range(1000 if len(labels) >= clients * least else 0):
@@ -65,7 +65,7 @@ def dirichlet(
 
 @with_user_frames
 def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.ndarray:
-    """The numbers of the clients that participate in a round, drawn without replacement.
+    """Returns the numbers of the clients that participate in a round, drawn without replacement.
 
     Args:
         clients: the number of all clients.
@@ -77,5 +77,7 @@ def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.nd
     10
     """
     if not (is_positive(count) and count <= clients):
-        raise ValueError(f"{count} of {clients} clients cannot take part")
+        raise ValueError(
+            f"count must be between 1 and the number of clients, {clients}, not {count}"
+        )
     return np.random.default_rng((seed, round)).choice(clients, count, replace=False)

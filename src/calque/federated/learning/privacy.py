@@ -10,7 +10,8 @@ from calque.errors import with_user_frames
 def epsilon(
     noise_multiplier: float, rounds: int, *, clients: int, participants: int, delta: float
 ) -> float:
-    """The ε of (ε, δ)-differential privacy of clients, after rounds with `aggregators.dp_gaussian`.
+    """Returns the ε of (ε, δ)-differential privacy of clients, after rounds with
+    `aggregators.dp_gaussian`.
 
     Neighbours are federations in which one client has different data. Each round is one Gaussian
     mechanism on `participants` clients, drawn without replacement as `sample_clients` does; rounds
@@ -32,9 +33,12 @@ def epsilon(
         The ε; infinity without noise.
     """
     if not 0 < participants <= clients:
-        raise ValueError(f"{participants} of {clients} clients cannot take part")
+        raise ValueError(
+            f"participants must be between 1 and the number of clients, {clients}, not "
+            f"{participants}"
+        )
     if not 0 < delta < 1 or rounds < 0 or not noise_multiplier >= 0:
-        raise ValueError("a delta is between 0 and 1; rounds and noise are at least 0")
+        raise ValueError("delta must be between 0 and 1, and rounds and noise at least 0")
     if rounds == 0:
         return 0.0
     if noise_multiplier == 0:

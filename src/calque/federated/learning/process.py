@@ -52,8 +52,8 @@ class IterativeProcess:
         wide = [name for name, value in trained.items() if value.dtype.name in _WIDE]
         if wide and not jax.config.jax_enable_x64:  # type: ignore[attr-defined]
             raise TypeError(
-                f"the parameter {wide[0]!r} is of {trained[wide[0]].dtype}, and JAX computes in 32 "
-                "bits.\nCall module.float(), or jax.config.update('jax_enable_x64', True)."
+                f"the parameter {wide[0]!r} has dtype {trained[wide[0]].dtype}, but JAX computes "
+                "in 32 bits.\nCall module.float(), or jax.config.update('jax_enable_x64', True)."
             )
 
     @property
@@ -66,7 +66,7 @@ class IterativeProcess:
 
     @with_user_frames
     def initialize(self, seed: int = 0) -> State:
-        """The state before the first round.
+        """Returns the state before the first round.
 
         Args:
             seed: the seed of all randomness to come, an integer. The parameters are the module's
@@ -126,7 +126,7 @@ class IterativeProcess:
 
     @with_user_frames
     def lower(self, state: State, data: Any, clients: Any = None) -> Any:
-        """The program of `next` for these arguments; `.as_text()` is StableHLO."""
+        """Returns the program of `next` for these arguments; `.as_text()` is StableHLO."""
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = self._arguments(state, staged, numbers, memory)
         return self._round(staged, state).lower(**arguments)
@@ -134,7 +134,7 @@ class IterativeProcess:
     def _participants(
         self, state: State, data: Any, clients: Any
     ) -> tuple[Staged, np.ndarray, Any]:
-        """The data, the numbers and the memories of the clients that take part."""
+        """Returns the data, the numbers and the memories of the clients that take part."""
         require_no_autocast()
         self._require_own(state)
         require_known_clients(clients, (state.key, state.round) if self._failing else ())
@@ -144,13 +144,13 @@ class IterativeProcess:
         self._check(staged, numbers, state)
         if self._failing:
             staged, numbers = _survivors(staged, numbers, state, self._failing)
-            self._require_examples(staged, numbers, "of those that have not dropped out, ")
+            self._require_examples(staged, numbers, "of the clients that have not dropped out, ")
         return staged, numbers, jax.tree.map(lambda leaf: leaf[numbers], state.memory)
 
     def _arguments(
         self, state: State, staged: Staged, numbers: np.ndarray, memory: Any
     ) -> dict[str, Any]:
-        """The arguments of a round's computation."""
+        """Returns the arguments of a round's computation."""
         return {
             "state": packed(replace(state, memory=())),
             "data": staged,
@@ -160,7 +160,7 @@ class IterativeProcess:
         }
 
     def _scale(self, state: State) -> Any:
-        """What the clients' steps are multiplied by in the next round."""
+        """Returns what the clients' steps are multiplied by in the next round."""
         schedule, number = self._algorithm.schedule, state.round
         if schedule is None:
             return np.float32(1.0)
@@ -173,8 +173,8 @@ class IterativeProcess:
             scale = np.nan
         if not 0 <= scale < np.inf:
             raise ValueError(
-                f"client_schedule gives {found!r} for round {int(number)}.\n"
-                "Return what learning rates are multiplied by, a number from 0 on."
+                f"client_schedule returned {found!r} for round {int(number)}.\nReturn the factor "
+                "for learning rates, a number of at least 0."
             )
         return np.float32(scale)
 
@@ -182,16 +182,16 @@ class IterativeProcess:
         """Raise unless a state is one of this process."""
         if not isinstance(state, State):
             raise TypeError(
-                f"a round begins with a state, not with {type(state).__name__}.\n"
-                "Pass what initialize() or the round before gave."
+                f"a round needs a state, not {type(state).__name__}.\nPass the result of "
+                "initialize(), or the state of the previous round."
             )
         same = jax.tree.structure(state) == jax.tree.structure(self._shapes)
         if not same or list(map(np.shape, jax.tree.leaves(state))) != [
             leaf.shape for leaf in jax.tree.leaves(self._shapes)
         ]:
             raise ValueError(
-                "the state is of another model or algorithm.\n"
-                "Pass what initialize() of this process gave, or a round of it."
+                "the state belongs to another model or algorithm.\nPass the result of this "
+                "process's initialize(), or the state of one of its rounds."
             )
 
     @functools.cached_property
@@ -204,14 +204,14 @@ class IterativeProcess:
         count, limit = len(staged.length), self._algorithm.clients
         if len(numbers) != count or len(set(numbers.tolist())) != count:
             raise ValueError(
-                f"{len(numbers)} numbers of clients are given for the data of {count}, or one of "
-                "them twice.\nGive one number for each."
+                f"got {len(numbers)} client numbers for the data of {count} clients, or repeated "
+                "numbers.\nPass one distinct number for each client."
             )
         if numbers.dtype.kind not in "iu":
-            raise ValueError(f"numbers of clients are integers, not {numbers.tolist()}")
+            raise ValueError(f"client numbers must be integers, not {numbers.tolist()}")
         last = (2**31 if limit is None else limit) - 1
         if count and not 0 <= numbers.min() <= numbers.max() <= last:
-            raise ValueError(f"numbers of clients are from 0 to {last}, not {numbers.tolist()}")
+            raise ValueError(f"client numbers must be between 0 and {last}, not {numbers.tolist()}")
         if not self._algorithm.model.trained:
             raise ValueError(
                 "the module has no parameter that requires a gradient: there is nothing to train."
@@ -233,12 +233,12 @@ class IterativeProcess:
             some = "examples" if least == 1 else f"the {least} examples of a batch"
             shown = f"{', '.join(map(str, numbers[:8]))}{', …' if len(numbers) > 8 else ''}"
             raise NoExamples(
-                f"{of}no client of this round has {some} to train on: {shown}.\nChoose others"
-                f"{'' if least == 1 else ', or a smaller batch_size'}."
+                f"{of}no client of this round has {some} to train on: {shown}.\nChoose other "
+                f"clients{'' if least == 1 else ', or a smaller batch_size'}."
             )
 
     def _round(self, staged: Staged, state: State) -> Computation:
-        """The computation of a round, for examples of this type."""
+        """Returns the computation of a round, for examples of this type."""
         kind = element_of(staged), min(self._algorithm.size, capacity_of(staged))
         if kind not in self._rounds:
             made = round_computation(self._algorithm, *kind, state)
@@ -247,11 +247,11 @@ class IterativeProcess:
 
 
 def _key_of(seed: Any) -> Any:
-    """The raw bits of a key, different for all seeds of 64 bits."""
+    """Returns the raw bits of a key, different for all seeds of 64 bits."""
     if isinstance(seed, jax.core.Tracer):
         return jax.random.key_data(jax.random.key(seed))
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
-        raise ValueError(f"a seed is a whole number from 0 on, not {seed!r}")
+        raise ValueError(f"seed must be a non-negative integer, not {seed!r}")
     with jax.enable_x64(True):
         return jax.random.key_data(jax.random.key(int(seed)))
 
@@ -259,7 +259,7 @@ def _key_of(seed: Any) -> Any:
 def _survivors(
     staged: Staged, numbers: np.ndarray, state: State, failing: float
 ) -> tuple[Staged, np.ndarray]:
-    """The clients that do not drop out, in their order.
+    """Returns the clients that do not drop out, in their order.
 
     Rounds of as many clients lose as many, or one more now and then where the fraction is that of
     no whole number: so there are two programs at most, and few clients drop out, too.

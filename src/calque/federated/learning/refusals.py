@@ -22,8 +22,8 @@ def require_no_autocast() -> None:
     """Raise a `TypeError` if autocast is on, of which a compiled round would know nothing."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("jax"):
         raise TypeError(
-            "autocast is on around a federated computation, which is compiled once.\n"
-            "Use it in the module's forward: with torch.autocast('cpu', dtype=torch.bfloat16)."
+            "autocast is on around a federated computation, but does not apply to it.\nUse it in "
+            "the module's forward: with torch.autocast('cpu', dtype=torch.bfloat16)."
         )
 
 
@@ -36,13 +36,14 @@ def require_known_clients(clients: Any, drawn_from: Any) -> None:
     """
     if _is_traced(clients):
         raise TypeError(
-            "JAX traces the numbers of the clients of a round, which have to be known.\n"
-            "Close over them, or call next outside of jax.jit and jax.lax.scan."
+            "the client numbers of a round are traced by JAX, but their values have to be "
+            "known.\nClose over them, or call next outside jax.jit and jax.lax.scan."
         )
     if _is_traced(drawn_from):
         raise TypeError(
-            "JAX traces a round of which clients drop out (failing), and which ones has to be "
-            "known.\nCall next outside of jax.jit and jax.lax.scan, or leave failing out."
+            "a round with clients that drop out (failing) is traced by JAX, but it has to be "
+            "known which ones do.\nCall next outside jax.jit and jax.lax.scan, or leave failing "
+            "out."
         )
 
 
@@ -68,5 +69,5 @@ def explained(error: ClientError, model: Model, state: State, *data: Staged) -> 
         refusal = model.refusal(state.parameters, state.buffers, examples)
         if refusal is not None:
             first, _, rest = str(error).partition("\n")
-            return ClientError(f"{first}\nPyTorch says of its examples: {refusal}.\n{rest}")
+            return ClientError(f"{first}\nPyTorch's error for its examples: {refusal}.\n{rest}")
     return error

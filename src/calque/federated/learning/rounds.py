@@ -47,7 +47,7 @@ _OF_SERVER = np.uint32(2**32 - 1)
 
 
 def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:
-    """A round, as a computation of leaves: what is in a state may be any pytree.
+    """Returns a round, as a computation of leaves: what is in a state may be any pytree.
 
     Args:
         algorithm: what clients and server do.
@@ -148,7 +148,7 @@ def _difference(new: Any, old: Any) -> Any:
 
 
 def _with_mean(difference: Any, old: Any) -> Any:
-    """The server's new buffer, from the mean of the clients' differences."""
+    """Returns the server's new buffer, from the mean of the clients' differences."""
     if jnp.issubdtype(old.dtype, jnp.inexact):
         new = (old + difference).astype(old.dtype)
     else:
@@ -177,9 +177,9 @@ def _require_no_buffers(changing: frozenset[str]) -> None:
     if changing:
         names = ", ".join(map(repr, sorted(changing)))
         raise TypeError(
-            f"clients change the buffers {names}, and the server takes the mean of buffers without "
-            "noise, so that the aggregator could not keep its promise of privacy.\n"
-            "Use a module without them: GroupNorm, or BatchNorm with track_running_stats=False."
+            f"clients change the buffers {names}, but the server averages buffers without noise, "
+            "so the aggregator could not guarantee privacy.\nUse a module without such buffers: "
+            "GroupNorm, or BatchNorm with track_running_stats=False."
         )
 
 
@@ -196,8 +196,8 @@ def _require_like(joined: Any, change: Type) -> None:
 
     if found != change and (None in fields(change) or fields(found) != fields(change)):
         raise type_error(
-            f"the aggregator gives {found} for values of type {change}",
-            "It gives a value like that which each client sends.",
+            f"the aggregator returned {found} for values of type {change}",
+            "Return a value of the type that each client sends.",
         )
 
 
@@ -212,7 +212,7 @@ def _named(change: Any) -> Any:
 
 
 def _key(state: State, number: Any = _OF_SERVER) -> Any:
-    """The raw bits of a key for a round, and for a client or the server."""
+    """Returns the raw bits of a key for a round, and for a client or the server."""
     return of_client(of_round(state), number)
 
 

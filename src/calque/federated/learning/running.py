@@ -74,7 +74,10 @@ def run(
     (4, 8)
     """
     if not (is_positive(every) and (rounds == 0 or is_positive(rounds))):
-        raise ValueError(f"rounds={rounds!r} and every={every!r} are no numbers of rounds")
+        raise ValueError(
+            "rounds must be a non-negative integer and every an integer of at least 1, not "
+            f"{rounds!r} and {every!r}"
+        )
     staged = labelled(data)
     clients = staged.length.shape[0]
     count = clients if participants is None else participants
@@ -142,7 +145,7 @@ def plot_curves(
 
 
 def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -> State:
-    """The state of the last round that was saved; `initial` if none was.
+    """Returns the state of the last round that was saved; `initial` if none was.
 
     Raises:
         ValueError: the states there are of another run.
@@ -150,8 +153,8 @@ def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -
     state = checkpoints.latest(initial)
     if not np.array_equal(state.key, initial.key):
         raise ValueError(
-            f"the state of round {int(state.round)} is of a run with another seed.\n"
-            "Use another directory, or the seed that it was saved with."
+            f"the state of round {int(state.round)} belongs to a run with another seed.\nUse "
+            "another directory, or the seed that it was saved with."
         )
     checkpoints.require_run(run)
     return state
@@ -166,4 +169,4 @@ def _floats(metrics: Mapping[str, Any]) -> dict[str, float]:
         items = metrics.items()
         return {name: float(v.item() if hasattr(v, "item") else v) for name, v in items}
     except (AttributeError, TypeError, ValueError, RuntimeError):
-        raise TypeError(f"metrics are a dict of numbers, not {metrics!r}") from None
+        raise TypeError(f"metrics must be a dict of numbers, not {metrics!r}") from None

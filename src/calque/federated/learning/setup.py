@@ -63,7 +63,7 @@ def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = 
     unknown = sorted(set(settings) - set(known))
     if unknown:
         raise TypeError(
-            f"unexpected keyword arguments: {', '.join(unknown)}; there are {', '.join(known)}"
+            f"unexpected keyword arguments: {', '.join(unknown)}; known ones are {', '.join(known)}"
         )
 
 
@@ -90,17 +90,15 @@ class Setup:
         checked(settings, Settings, without)
         self.weighting: Any = settings.get("weighting", "examples")
         if self.weighting not in ("examples", "uniform"):
-            raise ValueError(
-                f"there is no weighting {self.weighting!r}.\nUse 'examples' or 'uniform'."
-            )
+            raise ValueError(f"weighting must be 'examples' or 'uniform', not {self.weighting!r}.")
         self.failing: Any = settings.get("failing", 0.0)
         if not 0 <= self.failing < 1:
-            raise ValueError(f"a fraction of clients is at least 0 and below 1, not {self.failing}")
+            raise ValueError(f"failing must be at least 0 and below 1, not {self.failing}")
         self.schedule: Any = settings.get("client_schedule")
         if self.schedule is not None and not callable(self.schedule):
             raise TypeError(
-                f"client_schedule is {self.schedule!r}.\n"
-                "Pass a function of the number of a round: lambda number: 0.99**number."
+                "client_schedule must be a function of the round number, such as lambda number: "
+                f"0.99**number, not {self.schedule!r}."
             )
         self.model: Model = Model(module, loss)
         self.batches: Batches = Batches(
@@ -162,7 +160,7 @@ class Setup:
         whole_gradient: bool,
         **rest: Any,
     ) -> IterativeProcess:
-        """The rounds of an algorithm.
+        """Returns the rounds of an algorithm.
 
         Args:
             client, server, **rest: as of `Algorithm`.
@@ -172,7 +170,7 @@ class Setup:
         aggregator = rest["aggregator"]
         if not _takes_three(aggregator):
             raise TypeError(
-                f"an aggregator is a function of (value, weight, key), not {aggregator!r}.\n"
+                f"an aggregator must be a function of (value, weight, key), not {aggregator!r}.\n"
                 "Pass one of learning.aggregators, such as aggregators.median()."
             )
         filled = self.batches.size if whole_gradient else self.filled
@@ -218,6 +216,6 @@ def zeros(parameters: Any) -> Any:
 
 
 def moved(state: State, change: Any, scale: Any = 1.0) -> Any:
-    """The server's parameters, with a change of those that are trained."""
+    """Returns the server's parameters, with a change of those that are trained."""
     free = {name: state.parameters[name] for name in change}
     return {**state.parameters, **tree_add(free, change, scale)}

@@ -34,22 +34,22 @@ def labelled(data: Any) -> Staged:
         fields = staged.elements
         names = sorted(map(str, fields)) if isinstance(fields, dict) else type(fields).__name__
         raise ClientError(
-            f"the examples of clients have no x or no y: they are {names}.\n"
-            "Pass dicts with both, under these names."
+            f"the examples of clients must have x and y, but have {names}.\nPass dicts with "
+            "these two keys."
         )
     odd = sorted(set(staged.elements) - {"x", "y"}, key=str)
     if odd:
         raise ClientError(
-            f"the examples of clients have fields that nothing uses: {', '.join(map(str, odd))}.\n"
-            "Pass dicts with x and y. Several inputs of the module are a dict as x; what the loss "
-            "takes beside the labels, such as weights, belongs in a dict as y."
+            f"the examples of clients have unused fields: {', '.join(map(str, odd))}.\nPass "
+            "dicts with x and y. For several inputs of the module, make x a dict; for inputs of "
+            "the loss beside the labels, such as weights, make y a dict."
         )
     return staged
 
 
 @with_user_frames
 def stage(data: Any, padded: bool = True) -> Any:
-    """The examples of all clients as arrays on the device, to be used in many rounds.
+    """Returns the examples of all clients as arrays on the device, to be used in many rounds.
 
     Args:
         data: a list with, for each client, a dict of arrays with the examples first, or a
@@ -72,11 +72,10 @@ def stage(data: Any, padded: bool = True) -> Any:
         return data
     if not isinstance(data, list | tuple):
         raise ClientError(
-            f"the data of all clients are a {type(data).__name__}.\n"
-            "Pass a list with the examples of each."
+            f"the data must be a list with the examples of each client, not {type(data).__name__}."
         )
     if not data:
-        raise ClientError("there are no clients.\nPass a list with the examples of each.")
+        raise ClientError("there are no clients.\nPass a list with the examples of each client.")
     clients = _without_gaps([_examples(one, number) for number, one in enumerate(data)])
     element = element_type(clients[0], leading=1)
     kind = SequenceType(element)
@@ -117,8 +116,8 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
     counts, capacities, devices = found.T
     if len(set(counts.tolist())) > 1 or counts[0] % max(devices[0], 1):
         raise ClientError(
-            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\n"
-            "Give each process as many clients, a multiple of its devices."
+            f"the processes have {counts.tolist()} clients, for {devices[0]} devices each.\nGive "
+            "each process the same number of clients, a multiple of its number of devices."
         )
     sharding = NamedSharding(mesh, PartitionSpec(axis))
 
@@ -131,7 +130,7 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 
 
 def _examples(data: Any, client: int) -> Any:
-    """A client's examples as arrays with the examples first; what is no dataset, as it is.
+    """Returns a client's examples as arrays with the examples first; what is no dataset, as it is.
 
     Returns None for a dataset without examples, which does not say what they are like.
 
@@ -140,8 +139,8 @@ def _examples(data: Any, client: int) -> Any:
     """
     if isinstance(data, DataLoader):
         raise ClientError(
-            f"the data of client {client} are a DataLoader, and batches are made by the process.\n"
-            "Pass its dataset: loader.dataset."
+            f"the data of client {client} are a DataLoader, but the process makes the batches.\n"
+            "Pass the dataset: loader.dataset."
         )
     if not isinstance(data, Dataset):
         return data
@@ -157,23 +156,25 @@ def _examples(data: Any, client: int) -> Any:
     try:
         return jax.tree.map(lambda *leaves: np.stack([_on_host(one) for one in leaves]), *rows)
     except ValueError as error:
-        raise ClientError(f"the examples of client {client} differ: {error}") from None
+        raise ClientError(
+            f"the examples of client {client} differ in structure, shape or dtype: {error}"
+        ) from None
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    """A part of an example as an array; of a tensor, on any device, its values."""
+    """Returns a part of an example as an array; of a tensor, on any device, its values."""
     return np.asarray(to_jax(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _without_gaps(clients: list[Any]) -> list[Any]:
-    """The examples of clients, with no rows for those of which nothing is known.
+    """Returns the examples of clients, with no rows for those of which nothing is known.
 
     Raises:
         ClientError: nothing is known of any client.
     """
     known = next((one for one in clients if one is not None), None)
     if known is None:
-        raise ClientError("no client has examples.\nPass a list with the examples of each.")
+        raise ClientError("no client has examples.\nPass a list with the examples of each client.")
     if all(one is not None for one in clients):
         return clients
     none = jax.tree.map(lambda leaf: np.asarray(leaf)[:0], known)
@@ -196,21 +197,21 @@ def digest_of(staged: Staged) -> str:
 
 
 def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """The numbers of clients, and the rows of an array that begin with their examples."""
+    """Yields the numbers of clients, and the rows of an array that begin with their examples."""
     starts = staged.places.start if isinstance(staged, Ragged) else None
     for client in range(staged.length.shape[0]):
         yield client, leaf[client] if starts is None else leaf[int(starts[client]) :]
 
 
 def capacity_of(staged: Staged) -> int:
-    """The number of examples that clients are filled up to."""
+    """Returns the number of examples that clients are filled up to."""
     if isinstance(staged, Ragged):
         return staged.capacity
     return jax.tree.leaves(staged.elements)[0].shape[1]
 
 
 def element_of(staged: Staged) -> Type:
-    """The type of an example of staged data."""
+    """Returns the type of an example of staged data."""
     return element_type(staged.elements, leading=1 if isinstance(staged, Ragged) else 2)
 
 
@@ -219,7 +220,8 @@ def _is_pair(row: Any) -> bool:
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:
-    """The type of an example, from arrays with more axes in front; 64 bits as 32, as JAX has it.
+    """Returns the type of an example, from arrays with more axes in front; 64 bits as 32, as JAX
+    has it.
 
     Raises:
         ClientError: a part of it is no array, or of a dtype that no tensor has.

@@ -122,7 +122,8 @@ class Sent:
 
 
 def packed(tree: Any) -> tuple[Any, ...]:
-    """The leaves of a pytree, as a struct without names: what is in a state may be any pytree.
+    """Returns the leaves of a pytree, as a struct without names: what is in a state may be any
+    pytree.
 
     Of a key, as optimizers that add noise keep one, it is the raw bits.
     """
@@ -133,7 +134,7 @@ def packed(tree: Any) -> tuple[Any, ...]:
 
 
 def unpacked(leaves: Any, like: Any) -> Any:
-    """A pytree of leaves, in the form of another."""
+    """Returns a pytree of leaves, in the form of another."""
     forms, structure = jax.tree.flatten(like)
     pairs = zip(leaves, forms, strict=True)
     return jax.tree.unflatten(
@@ -146,11 +147,11 @@ def _is_key(leaf: Any) -> bool:
 
 
 def of_round(state: State) -> Any:
-    """The raw bits of a key for all that is random in the next round."""
+    """Returns the raw bits of a key for all that is random in the next round."""
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.round)
     return jax.random.key_data(key)
 
 
 def of_client(bits: Any, number: Any) -> Any:
-    """The raw bits of a client's key, from those of a round's."""
+    """Returns the raw bits of a client's key, from those of a round's."""
     return jax.random.key_data(jax.random.fold_in(jax.random.wrap_key_data(bits), number))

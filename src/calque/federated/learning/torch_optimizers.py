@@ -45,7 +45,7 @@ class TorchOptimizer:
         self._next, _ = functional(self._stepped, gradient="jax")
 
     def init(self, params: Any, /) -> Any:
-        """The state before the first step, and that there was none."""
+        """Returns the state before the first step, and that there was none."""
         leaves = self._leaves(params)
         searching = self._searching(leaves)
         if searching is not None:
@@ -71,7 +71,7 @@ class TorchOptimizer:
         known: Mapping[str, Any] | None = None,
         reached: Collection[str] | None = None,
     ) -> tuple[Any, Any]:
-        """The parameters after a step, and the new state.
+        """Returns the parameters after a step, and the new state.
 
         Args:
             gradients, state, params: what it is given.
@@ -86,8 +86,8 @@ class TorchOptimizer:
         if searching is not None:
             if not known:
                 raise TypeError(
-                    "LBFGS computes the loss anew as often as it likes, but here are gradients "
-                    "only.\nUse it on the clients of fed_avg or fed_opt."
+                    "LBFGS recomputes the loss within a step, but only gradients are available "
+                    "here.\nUse it on the clients of fed_avg or fed_opt."
                 )
             loss = known["value_fn"]
             new, state = searching.step(
@@ -116,20 +116,22 @@ class TorchOptimizer:
         return jax.tree.map(lambda a, b: a - b, new, params), state
 
     def _leaves(self, params: Any) -> list[Any]:
-        """The arrays of parameters or gradients, in the order in which `make` is given them."""
+        """Returns the arrays of parameters or gradients, in the order in which `make` is given
+        them.
+        """
         if self._names is None:
             return jax.tree.leaves(params)
         return [params[name] for name in self._names]
 
     def _reached(self, gradients: list[Any], names: Collection[str] | None) -> list[Any]:
-        """The gradients of the parameters that have one, and None of the others."""
+        """Returns the gradients of the parameters that have one, and None of the others."""
         if names is None or self._names is None:
             return gradients
         pairs = zip(self._names, gradients, strict=True)
         return [gradient if name in names else None for name, gradient in pairs]
 
     def _joined(self, leaves: list[Any], params: Any) -> Any:
-        """The parameters of which `_leaves` gives these arrays."""
+        """Returns the parameters of which `_leaves` gives these arrays."""
         if self._names is not None:
             return dict(zip(self._names, leaves, strict=True))
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
@@ -140,7 +142,9 @@ class TorchOptimizer:
         if not isinstance(made, torch.optim.LBFGS):
             return None
         if any(jnp.iscomplexobj(leaf) for leaf in leaves):
-            raise TypeError("LBFGS takes no complex parameters here.\nUse another optimizer.")
+            raise TypeError(
+                "LBFGS does not support complex parameters here.\nUse another optimizer."
+            )
         return Lbfgs(made)
 
     def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
@@ -176,7 +180,7 @@ class TorchOptimizer:
 
 
 def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """What an optimizer keeps beside the states of parameters, by what to call it."""
+    """Returns what an optimizer keeps beside the states of parameters, by what to call it."""
     found: dict[str, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():
@@ -184,7 +188,7 @@ def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
                 found[f"{name!r} of param group {index}"] = value
     for name, value in optimizer.state.items():
         if not isinstance(name, torch.Tensor):
-            found[f"{name!r} of the state of no parameter"] = value
+            found[f"{name!r} of a state that belongs to no parameter"] = value
     for name, value in vars(optimizer).items():
         if isinstance(value, int | float) and name != "_opt_called":  # which schedulers set
             found[f"the attribute {name!r}"] = value
@@ -198,10 +202,9 @@ def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> N
         tensors = isinstance(value, torch.Tensor) or isinstance(old, torch.Tensor)
         if value is not old and (tensors or value != old):
             raise TypeError(
-                f"a step of {type(optimizer).__name__} changes {name}, which the next step of a "
-                "client or the server would not see.\n"
-                "Keep what counts in the state of a parameter, as tensors; a rate that changes, "
-                "too."
+                f"a step of {type(optimizer).__name__} changes {name}, but the next step of a "
+                "client or the server would not see that.\nKeep it as a tensor in the state of "
+                "a parameter, also a learning rate that changes."
             )
 
 
@@ -210,7 +213,7 @@ def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
     odd = [name for name, part in state.items() if not isinstance(part, torch.Tensor | None)]
     if odd:
         raise TypeError(
-            f"an optimizer keeps {odd[0]!r}, which is no tensor, so that clients cannot use it.\n"
-            "Use another one, or one of optax."
+            f"an optimizer keeps {odd[0]!r}, which is not a tensor, so clients cannot use it.\n"
+            "Use another optimizer, or one from optax."
         )
     return {name: part.detach() for name, part in state.items() if part is not None}

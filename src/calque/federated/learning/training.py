@@ -41,8 +41,8 @@ class Batches:
     def __post_init__(self) -> None:
         if not (is_positive(self.size) and is_positive(self.epochs)):
             raise ValueError(
-                f"batches of {self.size!r} examples in {self.epochs!r} epochs cannot be.\n"
-                "Use whole numbers, of at least one example and one epoch."
+                f"batch_size and epochs must be integers of at least 1, not {self.size!r} and "
+                f"{self.epochs!r}."
             )
 
 
@@ -145,7 +145,7 @@ def train(
 
 
 def _taking_part(data: Sequence, batches: Batches) -> Any:
-    """The number of examples in an epoch."""
+    """Returns the number of examples in an epoch."""
     if batches.drop_remainder:
         return data.length // batches.size * batches.size
     return data.length
@@ -159,8 +159,8 @@ def full_gradient(
     given: Given,
     size: int,
 ) -> tuple[Parameters, Any, Losses]:
-    """The gradient of the mean loss over all of a client's examples, that loss, and what a batch
-    gives beside it.
+    """Returns the gradient of the mean loss over all of a client's examples, that loss, and what a
+    batch gives beside it.
 
     Args:
         model: whose loss is meant.
@@ -194,7 +194,9 @@ def full_gradient(
 
 
 def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
-    """What `mean` gives, and PyTorch's gradients: JAX's of complex numbers are conjugated."""
+    """Returns what `mean` gives, and PyTorch's gradients: JAX's of complex numbers are
+    conjugated.
+    """
     result, found = jax.value_and_grad(mean, has_aux=True)(free)
     return result, jax.tree.map(jnp.conj, found)
 
@@ -208,7 +210,7 @@ def _mean_loss(
     key: Any,
     penalty: Penalty | None = None,
 ) -> Callable[[Any], Any]:
-    """The mean of the losses that count, as a function of the parameters that are trained.
+    """Returns the mean of the losses that count, as a function of the parameters that are trained.
 
     Beside it, it gives the sum of these losses, without the penalty, and what `Model.losses` does.
     """
@@ -237,7 +239,8 @@ def require_no_writes(one: Losses, where: str) -> None:
         names = ", ".join(map(repr, sorted(one.written)))
         raise TraceError(
             f"forward writes to the parameters {names}, which would be lost: {where}.\n"
-            "Take another algorithm or optimizer, or compute with a changed copy of the parameter."
+            "Use another algorithm or optimizer, or compute with a changed copy of the "
+            "parameter."
         )
 
 
@@ -245,13 +248,15 @@ def require_no_schedule(given: Given) -> None:
     """Raise a `TypeError` where steps are to be multiplied by a schedule."""
     if given.scale is not None:
         raise TypeError(
-            "LBFGS goes by the steps that it has made, which client_schedule would change.\n"
-            "Take another optimizer, or leave the schedule out."
+            "LBFGS depends on its previous steps, which client_schedule would scale.\nUse "
+            "another optimizer, or leave the schedule out."
         )
 
 
 def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
-    """The examples of a batch, and which of them count; the others are copies of the last."""
+    """Returns the examples of a batch, and which of them count; the others are copies of the
+    last.
+    """
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))
     if order is not None:
@@ -260,7 +265,7 @@ def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, An
 
 
 def _order(data: Sequence, key: Any) -> Any:
-    """The numbers of a client's examples in random order; then those of the padding."""
+    """Returns the numbers of a client's examples in random order; then those of the padding."""
     drawn = jax.random.uniform(key, (data.capacity,))
     return jnp.argsort(jnp.where(data.mask, drawn, 2.0))
 

@@ -66,17 +66,17 @@ def member_type(kind: Type) -> Type:
 
 
 def intrinsic_call(uri: str, argument: BuildingBlock, result: Type) -> Call:
-    """A call of an intrinsic that gives `result`."""
+    """Returns a call of an intrinsic that gives `result`."""
     return Call(Intrinsic(uri, FunctionType(argument.type, result)), argument)
 
 
 def unnamed(*blocks: BuildingBlock) -> Struct:
-    """A struct of blocks without names."""
+    """Returns a struct of blocks without names."""
     return Struct(tuple((None, block) for block in blocks))
 
 
 def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
-    """A function called where its argument lives.
+    """Returns a function called where its argument lives.
 
     Args:
         function: takes and gives members.
@@ -91,7 +91,7 @@ def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
 
 
 def zip_call(argument: BuildingBlock) -> Call:
-    """A struct of values that live in one place, as a struct there.
+    """Returns a struct of values that live in one place, as a struct there.
 
     Raises:
         FederatedTypeError: they live in several places, or in none; shows the type.
@@ -99,8 +99,9 @@ def zip_call(argument: BuildingBlock) -> Call:
     result = zip_result(argument.type)
     if result is None:
         raise type_error(
-            f"values cannot be zipped that do not live in one place: {argument.type}",
-            "Bring them there first: federated_broadcast, federated_value, or an aggregation.",
+            f"values with different placements cannot be zipped: {argument.type}",
+            "Move them to one placement first: federated_broadcast, federated_value, or an "
+            "aggregation.",
         )
     return intrinsic_call("federated_zip", argument, result)
 
@@ -123,7 +124,7 @@ class Operator:
     origin: Origin | None = field(default=None, compare=False)
 
     def __call__(self, held: Any) -> Any:
-        """The result for the held operands: one, or a tuple of two.
+        """Returns the result for the held operands: one, or a tuple of two.
 
         Raises:
             FederatedTypeError: their sizes, which the types leave open, do not fit.
@@ -144,7 +145,7 @@ class Operator:
         return self.function(number, *arrays) if left else self.function(*arrays, number)
 
     def result_type(self, *operands: Type) -> Type:
-        """The type of the result.
+        """Returns the type of the result.
 
         Raises:
             FederatedTypeError: it cannot be applied to these types; shows both.
@@ -169,13 +170,13 @@ class Operator:
             shown.insert(0 if self.known[0] else 1, repr(self.known[2]))
         return type_error(
             f"the operator {self.name!r} cannot be applied to {' and '.join(shown)}",
-            "Operands are tensors of shapes that fit, or structs of them with the same fields.",
+            "Use tensors whose shapes broadcast, or structs of them with the same fields.",
             origin=self.origin,
         )
 
 
 def checked_index(key: Any, kind: TensorType) -> Any:
-    """An index into a tensor, with lists and tensors as arrays of numpy.
+    """Returns an index into a tensor, with lists and tensors as arrays of numpy.
 
     Raises:
         FederatedTypeError: it is no index into tensors of this shape.
@@ -200,7 +201,7 @@ def _index_part(part: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
-    """The type that an operator gives for tensors, found by JAX."""
+    """Returns the type that an operator gives for tensors, found by JAX."""
     with precision(*operands):
         kinds = (
             to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
@@ -210,7 +211,7 @@ def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
 
 
 def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
-    """An operator on values, where they live; values that live nowhere go along.
+    """Returns an operator on values, where they live; values that live nowhere go along.
 
     Raises:
         FederatedTypeError: they live in different places, or do not fit; shows both types.
@@ -222,9 +223,9 @@ def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
         return Call(_compiled(op, kinds, argument.type), argument)
     if len({block.type.placement for block in placed if isinstance(block.type, FederatedType)}) > 1:
         raise type_error(
-            f"the operator {op.name!r} is applied to values that live in different places: "
+            f"the operator {op.name!r} is applied to values with different placements: "
             + " and ".join(str(block.type) for block in operands),
-            "Bring both to one place: federated_broadcast, federated_sum or federated_mean.",
+            "Move both to one placement: federated_broadcast, federated_sum or federated_mean.",
         )
     source = placed[0] if len(placed) == 1 else zip_call(unnamed(*placed))
     whole = source.type

@@ -24,18 +24,18 @@ class Scope:
         self.calls: list[tuple[str, BuildingBlock]] = []
 
     def bind(self, call: Call) -> Reference:
-        """A name for the result of a call."""
+        """Returns a name for the result of a call."""
         name = fresh("call")
         self.calls.append((name, call))
         return Reference(name, call.type)
 
     def closed(self, result: BuildingBlock) -> BuildingBlock:
-        """The result, with the calls that were made on the way to it."""
+        """Returns the result, with the calls that were made on the way to it."""
         return Block(tuple(self.calls), result) if self.calls else result
 
 
 def current() -> Scope | None:
-    """The innermost scope of this thread; None outside of computations."""
+    """Returns the innermost scope of this thread; None outside of computations."""
     return getattr(_local, "scope", None)
 
 
@@ -64,7 +64,7 @@ def outside() -> Iterator[None]:
 
 
 def required(name: str) -> Scope:
-    """The innermost scope.
+    """Returns the innermost scope.
 
     Raises:
         FederatedTypeError: `name` is called outside of a federated computation.
@@ -72,7 +72,7 @@ def required(name: str) -> Scope:
     found = current()
     if found is None:
         raise type_error(
-            f"{name} is called outside of a federated computation",
+            f"{name} is called outside a federated computation",
             "Call it in a function under @federated.computation, and call that.",
         )
     return found
@@ -87,5 +87,5 @@ def is_open(scope: Scope) -> bool:
 
 
 def fresh(stem: str) -> str:
-    """A name that no other block has."""
+    """Returns a name that no other block has."""
     return f"{stem}_{next(_numbers)}"

@@ -50,7 +50,7 @@ from calque.federated.types import (
 )
 
 _BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
-_NUMPY = "Use operators of Python, federated.* or a local function of PyTorch or JAX"
+_NUMPY = "Use Python operators, federated.* or a PyTorch or JAX local function"
 
 
 class Value:
@@ -88,12 +88,15 @@ class Value:
         if isinstance(kind, TensorType):
             if any(isinstance(part, Value) for part in (key if type(key) is tuple else (key,))):
                 raise type_error(
-                    "a tensor is indexed by a value, which has no number while it is traced",
-                    "Index in a local function of both: federated.local(framework='jax').",
+                    "a tensor is indexed by a Value, which has no number while it is traced",
+                    "Index in a local function that takes both: federated.local(framework='jax').",
                 )
             where = checked_index(key, kind)
             return _apply(Operator("index", lambda array: array[where]), self)
-        raise type_error(f"{self._block.type} has no items", "Structs and tensors have items.")
+        raise type_error(
+            f"a value of type {self._block.type} cannot be indexed",
+            "Index structs and tensors only.",
+        )
 
     @with_user_frames
     def __len__(self) -> int:
@@ -104,8 +107,9 @@ class Value:
             return kind.shape[0]
         if isinstance(kind, TensorType) and not kind.shape:
             raise type_error(
-                f"a value of type {self._block.type} has no length, and no elements",
-                "Join what clients hold by federated_sum, federated_max or federated_aggregate.",
+                f"a value of type {self._block.type} has no length and no elements",
+                "Aggregate values of clients with federated_sum, federated_max or "
+                "federated_aggregate.",
             )
         raise type_error(
             f"the length of {self._block.type} is not known while it is traced",
@@ -119,7 +123,9 @@ class Value:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         kind = self._block.type
         if not isinstance(kind, FunctionType):
-            raise type_error(f"a value of type {kind} is called", "Only functions can be called.")
+            raise type_error(
+                f"a value of type {kind} is not a function, but is called", "Call functions only."
+            )
         if not args and not kwargs:
             return bind(Call(self._block))
         if len(args) == 1 and not kwargs:
@@ -128,15 +134,19 @@ class Value:
         return bind(Call(self._block, _struct(pairs, None, kind.parameter)))
 
     def __hash__(self) -> int:
-        _refuse(self, "is used as a key or a member of a set", "Use it in a list or a dict's value")
+        _refuse(
+            self, "is used as a key or a member of a set", "Use it in a list, or as a dict's value"
+        )
 
     def __bool__(self) -> bool:
         _refuse(
-            self, "decides a branch", "Decide in a local function: jax.numpy.where, torch.where"
+            self,
+            "is used as a condition",
+            "Decide in a local function: jax.numpy.where, torch.where",
         )
 
     def __float__(self) -> NoReturn:
-        _refuse(self, "is asked for its number", "Compute with the value itself")
+        _refuse(self, "is converted to a number", "Compute with the value itself")
 
     __int__: Callable[..., NoReturn] = __float__
     __index__: Callable[..., NoReturn] = __float__
@@ -149,7 +159,7 @@ class Value:
         return self
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
-        _refuse(self, "is asked for its array", _NUMPY)
+        _refuse(self, "is converted to an array", _NUMPY)
 
     def __array_function__(self, function: Any, *args: Any) -> NoReturn:
         _refuse(self, f"is passed to numpy.{function.__name__}", _NUMPY)
@@ -161,30 +171,34 @@ class Value:
         name = getattr(function, "__name__", "a function")
         raise type_error(
             f"a value of a federated computation is passed to torch's {name}",
-            "Use operators of Python, federated.* or a local function: federated.local.",
+            "Use Python operators, federated.* or a local function (federated.local).",
         )
 
     def __format__(self, spec: str) -> str:
         if spec:
-            _refuse(self, f"is formatted by {spec!r}", "Compute with the value itself")
+            _refuse(self, f"is formatted with {spec!r}", "Compute with the value itself")
         return repr(self)
 
     def __setattr__(self, name: str, value: Any) -> None:
         if name in Value.__slots__:
             object.__setattr__(self, name, value)
         else:
-            _refuse(self, f"is assigned a field {name!r}", "Make a new struct: a dict or a tuple")
+            _refuse(
+                self,
+                f"cannot be assigned the field {name!r}",
+                "Make a new struct: a dict or a tuple",
+            )
 
     def __setitem__(self, key: Any, value: Any) -> None:
-        _refuse(self, "is assigned an item", "Make a new struct: a dict or a tuple")
+        _refuse(self, "cannot be assigned an item", "Make a new struct: a dict or a tuple")
 
     def __contains__(self, value: Any) -> bool:
-        _refuse(self, "is asked whether it contains something", "Decide in a local function")
+        _refuse(self, "is used with `in`", "Decide in a local function")
 
 
 @with_user_frames
 def type_of(value: Any) -> Type:
-    """The type of a value of a computation, or of an array or a container of arrays.
+    """Returns the type of a value of a computation, or of an array or a container of arrays.
 
     >>> import numpy as np
     >>> print(type_of({"a": np.zeros(2, np.float32)}))
@@ -197,7 +211,7 @@ def type_of(value: Any) -> Type:
 
 
 def bind(call: Call, what: str = "a value") -> Value:
-    """The result of a call, bound to a name in the current scope.
+    """Returns the result of a call, bound to a name in the current scope.
 
     Args:
         call: the call; it is noted to be made at the user's line.
@@ -212,7 +226,7 @@ def _at_this_line(call: Call) -> Call:
 
 
 def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
-    """The block of a value, a computation, a placement, an array, or a container of these.
+    """Returns the block of a value, a computation, a placement, an array, or a container of these.
 
     Args:
         value: what the user passes.
@@ -224,8 +238,8 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
     if isinstance(value, Value):
         if value._scope is not None and not is_open(value._scope):
             raise type_error(
-                f"a value of type {value._block.type} is used outside of the function that made it",
-                "Return it from there, and use what the call returns.",
+                f"a value of type {value._block.type} is used outside the function that created it",
+                "Return it from that function, and use the result of the call.",
             )
         return value._block
     if isinstance(value, BuildingBlock):
@@ -246,15 +260,15 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
     if callable(value) and isinstance(hint, FunctionType):
         return trace(value, hint.parameter)
     if value is None:
-        raise type_error("None is used as a value", "Return, and compute with, arrays and numbers.")
+        raise type_error("None is used as a value", "Return and use arrays and numbers.")
     raise type_error(
-        f"{value!r} is no value of a federated computation",
-        "Values are arrays, numbers, other values, and dicts, lists and tuples of them.",
+        f"{value!r} cannot be a value of a federated computation",
+        "Use arrays, numbers, other values, and dicts, lists and tuples of them.",
     )
 
 
 def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
-    """A Python function of one argument, or of none, as a lambda.
+    """Returns a Python function of one argument, or of none, as a lambda.
 
     A function with several parameters takes the fields of a struct.
     """
@@ -291,13 +305,12 @@ def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Typ
 
 
 def _known(value: Any, hint: Type | None) -> np.ndarray:
-    """A number or an array as numpy's; a Python number in the dtype that is asked for."""
+    """Returns a number or an array as numpy's; a Python number in the dtype that is asked for."""
     if isinstance(value, jax.core.Tracer):
         raise type_error(
             f"an array of type {type_of_value(value)} that JAX traces is used in a federated "
             "computation",
-            "Pass it as an argument; a local function gets values of the computation as arguments, "
-            "too.",
+            "Pass it as an argument, also to a local function.",
         )
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu()
@@ -320,7 +333,7 @@ def _selected(value: Value, key: str | int) -> Value:
     if not isinstance(member_type(kind), StructType):
         raise type_error(
             f"a value of type {kind} has no field {key!r}",
-            "Only structs have fields.",
+            "Select fields from structs only.",
             FederatedFieldError,
         )
     if isinstance(kind, FederatedType):
@@ -331,7 +344,7 @@ def _selected(value: Value, key: str | int) -> Value:
 
 
 def _apply(op: Operator, *values: Any) -> Value:
-    """An operator on values, of which two may be anything that `to_block` takes."""
+    """Returns an operator on values, of which two may be anything that `to_block` takes."""
     known = {id(value): to_block(value) for value in values if isinstance(value, Value)}
     blocks = [known.get(id(value)) or to_block(value) for value in values]
     return bind(operator_call(op, blocks), f"the operator {op.name!r}")

@@ -20,7 +20,7 @@ _MAPS = ("federated_map", "federated_map_all_equal", "federated_apply")
 
 
 def fuse_maps(block: BuildingBlock) -> BuildingBlock:
-    """The program with maps whose result only another map takes made part of that one.
+    """Returns the program with maps whose result only another map takes made part of that one.
 
     Expects, and gives, what `inline` gives: a Lambda around a Block, or a Block.
     """
@@ -41,7 +41,7 @@ def fuse_maps(block: BuildingBlock) -> BuildingBlock:
 
 
 def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) -> Call:
-    """A call of a map, with the map that it takes its argument from composed into it."""
+    """Returns a call of a map, with the map that it takes its argument from composed into it."""
     intrinsic, argument = call.function, call.argument
     if not isinstance(intrinsic, Intrinsic) or intrinsic.uri not in _MAPS:
         return call
@@ -64,7 +64,7 @@ def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) 
 
 
 def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
-    """The function of a map as a Lambda, which calls it at the map's line."""
+    """Returns the function of a map as a Lambda, which calls it at the map's line."""
     if isinstance(function, Lambda):
         return function
     assert isinstance(function.type, FunctionType) and function.type.parameter is not None

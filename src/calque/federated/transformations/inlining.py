@@ -25,14 +25,14 @@ Environment = Mapping[str, BuildingBlock]
 
 
 def inline(block: BuildingBlock) -> BuildingBlock:
-    """A program in A-normal form; all names that it binds are new, and differ."""
+    """Returns a program in A-normal form; all names that it binds are new, and differ."""
     taken = free_references(block)
     names = (name for n in itertools.count() if (name := f"v{n}") not in taken)
     return _function(block, {}, names) if isinstance(block, Lambda) else _scope(block, {}, names)
 
 
 def _scope(block: BuildingBlock, environment: Environment, names: Names) -> BuildingBlock:
-    """A block with its calls as locals of its own."""
+    """Returns a block with its calls as locals of its own."""
     calls: list[tuple[str, BuildingBlock]] = []
     result = _evaluate(block, environment, names, calls)
     return Block(tuple(calls), result) if calls else result

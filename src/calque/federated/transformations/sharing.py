@@ -11,7 +11,7 @@ from calque.federated.building_blocks import (
 
 
 def dedupe(block: BuildingBlock) -> BuildingBlock:
-    """The program with every call that repeats an earlier one replaced by its result.
+    """Returns the program with every call that repeats an earlier one replaced by its result.
 
     Computations have no effects, so that calls with the same arguments give the same.
     """
@@ -50,7 +50,7 @@ def _outline(block: BuildingBlock) -> str:
 
 
 def remove_unused(block: BuildingBlock) -> BuildingBlock:
-    """The program without the local names that nothing refers to."""
+    """Returns the program without the local names that nothing refers to."""
     children = block.children()
     if not children:
         return block

@@ -30,7 +30,7 @@ _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 @with_user_frames
 def to_type(spec: Any) -> Type:
-    """A type from anything that describes one.
+    """Returns a type from anything that describes one.
 
     Args:
         spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
@@ -73,14 +73,14 @@ def to_type(spec: Any) -> Type:
     if isinstance(spec, list | tuple):
         return _struct(((None, part) for part in spec), type(spec))
     raise type_error(
-        f"{spec!r} describes no type",
+        f"{spec!r} does not describe a type",
         "Use the notation ('float32[2]'), a dtype, or a dict, list or tuple of them.",
     )
 
 
 @with_user_frames
 def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
-    """The type of a value on every client; takes what `to_type` takes.
+    """Returns the type of a value on every client; takes what `to_type` takes.
 
     >>> print(at_clients((np.float32, [3])))
     {float32[3]}@CLIENTS
@@ -90,7 +90,7 @@ def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
 
 @with_user_frames
 def at_server(member: Any) -> FederatedType:
-    """The type of a value on the server; takes what `to_type` takes."""
+    """Returns the type of a value on the server; takes what `to_type` takes."""
     return FederatedType(to_type(member), SERVER)
 
 
@@ -102,7 +102,8 @@ def is_numeric_leaf(value: Any) -> bool:
 
 
 def python_number(value: Any) -> bool | int | float | complex | None:
-    """The number that a Python number is, or a member of an `IntEnum`; None for anything else.
+    """Returns the number that a Python number is, or a member of an `IntEnum`; None for anything
+    else.
 
     >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
     (True, 2.0, None)
@@ -113,13 +114,13 @@ def python_number(value: Any) -> bool | int | float | complex | None:
 
 
 def type_of_value(value: Any) -> Type:
-    """The type of an array, a Python number, or a container of them.
+    """Returns the type of an array, a Python number, or a container of them.
 
     Raises:
         FederatedTypeError: it is no such value, or an integer too large for int32.
     """
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
-        raise type_error(f"{value} does not fit int32", "Pass a numpy integer of 64 bits.")
+        raise type_error(f"{value} does not fit int32", "Pass a 64-bit NumPy integer.")
     if (number := python_number(value)) is not None:
         return TensorType(DTYPES[_PYTHON[type(number)]])
     if isinstance(value, Mapping):
@@ -132,14 +133,14 @@ def type_of_value(value: Any) -> Type:
         return StructType(pairs, type(value))
     if not is_numeric_leaf(value):
         raise type_error(
-            f"{value!r} is no value of a federated computation",
-            "Values are arrays, tensors, numbers, and dicts, lists, tuples or dataclasses of them.",
+            f"{value!r} cannot be a value of a federated computation",
+            "Use arrays, tensors, numbers, and dicts, lists, tuples or dataclasses of them.",
         )
     return to_type(value)
 
 
 def to_shapes(kind: Type) -> Any:
-    """A type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
+    """Returns a type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
 
     Structs become their container; without one, a dict if all fields have names, else a tuple.
 
@@ -153,11 +154,14 @@ def to_shapes(kind: Type) -> Any:
         return jax.ShapeDtypeStruct(typing.cast(tuple[int, ...], kind.shape), kind.dtype)
     if isinstance(kind, StructType):
         return rebuild(kind, [to_shapes(part) for part in kind])
-    raise type_error(f"{kind} has no shapes of arrays", "Use tensors of known sizes, and structs.")
+    raise type_error(
+        f"{kind} cannot be described by shapes of arrays",
+        "Use tensors of known sizes, and structs.",
+    )
 
 
 def rebuild(kind: StructType, values: list[Any]) -> Any:
-    """A Python container of the values of a struct's fields."""
+    """Returns a Python container of the values of a struct's fields."""
     names, container = kind.names, kind.container
     if container is not None and dataclasses.is_dataclass(container):
         fields = typing.cast(dict[str, Any], dict(zip(names, values, strict=True)))
@@ -174,14 +178,16 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """What the fields of an instance of a data class hold, by name; None for anything else."""
+    """Returns what the fields of an instance of a data class hold, by name; None for anything
+    else.
+    """
     if isinstance(value, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(value):
         return None
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def instance_of(container: Any, values: dict[str, Any]) -> Any:
-    """An instance of a data class whose fields hold these values."""
+    """Returns an instance of a data class whose fields hold these values."""
     given = {f.name: values[f.name] for f in dataclasses.fields(container) if f.init}
     made = container(**given)
     for name in values.keys() - given.keys():  # which its `__init__` does not take
@@ -231,7 +237,7 @@ jax.tree_util.register_pytree_node(
 
 
 def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
-    """The type that an annotation describes.
+    """Returns the type that an annotation describes.
 
     Args:
         annotation: what `to_type` takes, or the source text of it.
@@ -294,7 +300,7 @@ def _of_dataclass(spec: Any) -> StructType:
 
 
 def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:
-    """The type of a struct whose fields are values, or describe types."""
+    """Returns the type of a struct whose fields are values, or describe types."""
     found = ((n, type_of_value(v) if _has_numbers(v) else to_type(v)) for n, v in pairs)
     return StructType(tuple(found), container)
 
@@ -309,7 +315,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:
-    """The type that the annotations of a class say."""
+    """Returns the type that the annotations of a class say."""
     home = vars(sys.modules[spec.__module__])
     said = {
         n: a

@@ -35,7 +35,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """A dtype in this machine's order of bytes, which JAX needs."""
+    """Returns a dtype in this machine's order of bytes, which JAX needs."""
     return dtype if dtype.isnative else np.dtype(dtype.newbyteorder("=").name)
 
 
@@ -63,7 +63,7 @@ class Type:
     __slots__ = ()
 
     def parts(self) -> tuple["Type", ...]:
-        """The types that this one is made of."""
+        """Returns the types that this one is made of."""
         return ()
 
 
@@ -89,13 +89,14 @@ class TensorType(Type):
         object.__setattr__(self, "shape", tuple(self.shape))
         if DTYPES.get(self.dtype.name) != self.dtype:
             raise type_error(
-                f"a tensor cannot be of dtype {self.dtype}", f"It can be of {', '.join(DTYPES)}."
+                f"a tensor cannot be of dtype {self.dtype}", f"Use one of {', '.join(DTYPES)}."
             )
         for size in self.shape:
             whole = isinstance(size, int | np.integer) and not isinstance(size, bool)
             if size is not None and not (whole and size >= 0):
                 raise type_error(
-                    f"{size!r} is no size of a tensor", "Sizes are integers from 0 on, or None."
+                    f"{size!r} is not a valid size of a tensor",
+                    "Sizes must be non-negative integers or None.",
                 )
 
     def __str__(self) -> str:
@@ -134,7 +135,9 @@ class StructType(Type):
             if name is None:
                 continue
             if not isinstance(name, str) or not name:
-                raise type_error(f"{name!r} names no field", "Names are strings, not empty.")
+                raise type_error(
+                    f"{name!r} is not a valid name of a field", "Names must be non-empty strings."
+                )
             if name in seen:
                 raise type_error(f"two fields have the name {name!r}", "Rename one of them.")
             seen.add(name)
@@ -161,7 +164,7 @@ class StructType(Type):
         return self.elements[self.index(key)][1]
 
     def index(self, key: int | str) -> int:
-        """The position of a field.
+        """Returns the position of a field.
 
         Raises:
             IndexError: there are not so many fields.
@@ -177,7 +180,7 @@ class StructType(Type):
                 )
             return self.names.index(key)
         if not -len(self) <= key < len(self):
-            raise IndexError(f"the struct {self} has {len(self)} fields, and no field {key}")
+            raise IndexError(f"the struct {self} has {len(self)} fields, but no field {key}")
         return key % len(self)
 
 
@@ -200,8 +203,8 @@ class SequenceType(Type):
             )
         if not any(isinstance(part, TensorType | AbstractType) for part in walk(self.element)):
             raise type_error(
-                f"a sequence cannot hold {self.element}, of which there is nothing to count",
-                "Give its elements a tensor, such as an int32.",
+                f"a sequence cannot hold {self.element}, whose elements cannot be counted",
+                "Add a tensor to its elements, such as an int32.",
             )
 
     def __str__(self) -> str:
@@ -255,7 +258,7 @@ class AbstractType(Type):
     def __post_init__(self) -> None:
         if not _LABEL.match(self.label) or self.label in PlacementLiteral.__members__:
             raise type_error(
-                f"{self.label!r} is no label of an abstract type", "Use one such as 'T'."
+                f"{self.label!r} is not a valid label of an abstract type", "Use one such as 'T'."
             )
 
     def __str__(self) -> str:
@@ -286,11 +289,12 @@ class FederatedType(Type):
         _only_data("a federated value", self.member)
         if not isinstance(self.placement, PlacementLiteral):
             raise type_error(
-                f"{self.placement!r} is no placement", "Use federated.CLIENTS or federated.SERVER."
+                f"{self.placement!r} is not a placement",
+                "Use federated.CLIENTS or federated.SERVER.",
             )
         if self.placement is SERVER and not self.all_equal:
             raise type_error(
-                f"{{{self.member}}}@SERVER says that the values differ, and there is one server",
+                "{{self.member}}@SERVER says that the values differ, but there is only one server",
                 f"Write {self.member}@SERVER.",
             )
 
@@ -303,7 +307,7 @@ class FederatedType(Type):
 
 
 def walk(kind: Type) -> Iterator[Type]:
-    """A type and all that it is made of."""
+    """Yields a type and all that it is made of."""
     yield kind
     for part in kind.parts():
         yield from walk(part)
@@ -320,11 +324,11 @@ def _only_data(whole: str, member: Type) -> None:
 
 def _require_type(part: Any) -> None:
     if not isinstance(part, Type):
-        raise type_error(f"{part!r} is no type", "Use federated.to_type to make one.")
+        raise type_error(f"{part!r} is not a type", "Use federated.to_type to make one.")
 
 
 def _spelled(name: str) -> str:
-    """A field's name as the notation has it: in quotes unless it is an identifier."""
+    """Returns a field's name as the notation has it: in quotes unless it is an identifier."""
     if _BARE.match(name):
         return name
     return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -29,7 +29,7 @@ _TOKEN = re.compile(
 
 @with_user_frames
 def parse_type(text: str) -> Type:
-    """The type that the compact notation stands for.
+    """Returns the type that the compact notation stands for.
 
     Args:
         text: such as `float32[2,?]`, `<a=int32,float32>`, `int32*`, `(int32 -> bool)`,
@@ -44,7 +44,7 @@ def parse_type(text: str) -> Type:
     reader = _Reader(text)
     found = reader.type()
     if reader.kind != "end":
-        raise reader.error("the type ends before this")
+        raise reader.error("this does not belong to the type before it")
     return found
 
 
@@ -68,7 +68,7 @@ class _Reader:
         if match is None:
             self.start = len(self.source) - len(rest.lstrip())
             self.kind, self.text = "sign", rest.lstrip()[0]
-            raise self.error("this is no part of a type")
+            raise self.error("this is not part of a type")
         self.kind, self.position = str(match.lastgroup), match.end()
         self.text = match[self.kind]
         self.start = match.start(self.kind)
@@ -77,7 +77,7 @@ class _Reader:
     def error(self, why: str) -> Exception:
         return type_error(
             f"{why}:\n  {self.source}\n  {' ' * self.start}^",
-            "A type is written such as float32[2,?], <a=int32,float32>, int32*, (int32 -> bool), "
+            "Examples of types: float32[2,?], <a=int32,float32>, int32*, (int32 -> bool), "
             "{float32}@CLIENTS or float32@SERVER.",
         )
 
@@ -104,7 +104,7 @@ class _Reader:
     def placed(self, member: Type, all_equal: bool) -> Type:
         self.expect("@")
         if self.text not in PlacementLiteral.__members__:
-            raise self.error(f"a placement is {CLIENTS} or {SERVER}")
+            raise self.error(f"a placement must be {CLIENTS} or {SERVER}")
         return FederatedType(member, PlacementLiteral[self.advance()], all_equal)
 
     def simple(self) -> Type:
@@ -122,7 +122,7 @@ class _Reader:
         if self.text[0].isupper() and self.text not in PlacementLiteral.__members__:
             return AbstractType(self.advance())
         close = difflib.get_close_matches(self.text, DTYPES, 1)
-        raise self.error(f"this is no dtype{f'; {close[0]} is one' if close else ''}")
+        raise self.error(f"this is not a dtype{f'; did you mean {close[0]}?' if close else ''}")
 
     def shape(self) -> tuple[int | None, ...]:
         if not self.sees("["):
@@ -133,7 +133,7 @@ class _Reader:
             if sizes:
                 self.expect(",")
             if not (self.kind == "number" or self.sees("?")):
-                raise self.error("a size, or ? for one that is not known, is missing before this")
+                raise self.error("a size, or ? for an unknown one, is missing before this")
             text = self.advance()
             sizes.append(None if text == "?" else int(text))
         self.advance()
@@ -150,7 +150,7 @@ class _Reader:
         return StructType(tuple(elements))
 
     def name(self) -> str | None:
-        """The name before `=`, if the next tokens are one."""
+        """Returns the name before `=`, if the next tokens are one."""
         if self.kind == "quoted":
             name = re.sub(r"\\(.)", r"\1", self.advance()[1:-1], flags=re.DOTALL)
         elif self.kind == "word" and re.match(r"\s*=", self.source[self.position :]):

@@ -59,7 +59,7 @@ def is_assignable(target: Type, source: Type) -> bool:
 
 @with_user_frames
 def join(first: Type, second: Type) -> Type:
-    """The least type to which values of both may be assigned.
+    """Returns the least type to which values of both may be assigned.
 
     Raises:
         FederatedTypeError: there is none; shows both.
@@ -85,12 +85,12 @@ def join(first: Type, second: Type) -> Type:
     if is_assignable(second, first):
         return second
     raise type_error(
-        f"no type takes both {first} and {second}", "Give both the same type and placement."
+        f"{first} and {second} have no common type", "Give both the same type and placement."
     )
 
 
 def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
-    """A type with its variables replaced by what they stand for."""
+    """Returns a type with its variables replaced by what they stand for."""
     match pattern:
         case AbstractType():
             return bindings.get(pattern.label, pattern)

@@ -10,7 +10,9 @@ from calque.tracing.graph.branching import implementations, loop_implementations
 
 @functools.cache
 def install() -> None:
-    """Serve `torch.cond` and its kin, and the choices and loops of traced graphs, on the device."""
+    """Support `torch.cond` and similar operators, and choices and loops of traced graphs, on the
+    device.
+    """
     implementations["jax"] = choose
     loop_implementations["jax"] = loop
     calls.install()

@@ -88,7 +88,7 @@ def _map(
 def _by_rule(
     name: str, function: Any, given: tuple[Sequence[Any], ...], captured: Sequence[Any]
 ) -> Any:
-    """An operator that is one function of arrays, with JAX's own gradient."""
+    """Returns an operator that is one function of arrays, with JAX's own gradient."""
     rule, outer = HIGHER_ORDER[name], active.trace
     assert isinstance(outer, Lifting)
     leaves = (*(value for values in given for value in values), *captured)
@@ -109,7 +109,7 @@ def _by_rule(
     if len(set(cells)) < len(cells) or not all(map(is_whole, cells, closed_over)):
         raise TraceError(
             "the body of a scan or map closes over a view that requires a gradient, or over one "
-            "tensor in two ways.\nClone it before, or pass it as an argument."
+            "tensor in two ways.\nClone it first, or pass it as an argument."
         )
     found = from_jax(run)(given, list(captured), closed_over)
     return pytree.tree_unflatten(list(found), body.results)
@@ -120,7 +120,7 @@ def _lifted(value: Any) -> Any:
 
 
 def install() -> None:
-    """Serve the operators in jitted programs, for tensors of the device."""
+    """Support the operators in jitted programs, for tensors on the device."""
     operators = {cond_op: _cond, while_loop_op: _while_loop, scan_op: _scan, map_impl: _map}
     for operator, ours in operators.items():
         theirs = operator.py_kernels[DispatchKey.Autograd]
@@ -148,7 +148,7 @@ def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callab
 
 
 def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """For tensors that autograd knows nothing of (`torch.inference_mode`)."""
+    """Runs a function for tensors without autograd (`torch.inference_mode`)."""
 
     def call(mode: Witness, *args: Any, **kwargs: Any) -> Any:
         with mode:  # it has been taken off to call this

@@ -60,7 +60,7 @@ class Nested(Lifting):
         return cell.array if known is None else known
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """A CPU tensor's value, if it was made in the trace.
+        """Returns a CPU tensor's value, if it was made in the trace.
 
         Raises:
             TraceError: it comes from outside.
@@ -69,13 +69,13 @@ class Nested(Lifting):
             return self._host_constant(tensor)
         raise unrepeatable(
             f"a CPU tensor of shape {tuple(tensor.shape)} from outside",
-            "is used in a branch that depends on a tensor of device 'jax'",
+            "is used in a branch that depends on a tensor on device 'jax'",
             "Move it to device 'jax' first.",
         )
 
 
 def inside(nested: Nested, run: Callable[[], Any]) -> Any:
-    """Returns the result of `run` while the cells are seen as `nested` sees them.
+    """Returns the result of `run`, with cells read and written through `nested`.
 
     Raises:
         TraceError: it computes with CPU tensors from outside of the program.
@@ -88,14 +88,14 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
             result = run()
     if witness.looked_at:
         raise TraceError(
-            "a branch that depends on a tensor of device 'jax' computes with a CPU tensor from "
+            "a branch that depends on a tensor on device 'jax' computes with a CPU tensor from "
             "outside.\nMove it to device 'jax' first."
         )
     return result
 
 
 class _Found(NamedTuple):
-    """The findings about a branch: cells it reads and writes, random draws, and its results."""
+    """What a branch does: the cells it reads and writes, its random draws, and its results."""
 
     cells: dict[Cell, None]
     written: dict[Cell, None]
@@ -146,7 +146,7 @@ class _Plan:
         return found[0]
 
     def _try(self, branch: Branch) -> Any:
-        """A call of a branch, of which autograd notices as much as it will in the backward."""
+        """Tries a branch, with as much of autograd as there will be in the backward pass."""
         leaves = {id(t): t.detach().requires_grad_() for t in self.targets}
         plain = {id(o): o.detach() for o in self._operands if _is_ours(o)}
         operands = [(plain | leaves).get(id(o), o) for o in self._operands]
@@ -179,7 +179,7 @@ class _Plan:
         return [t for key, t in wanted.items() if grad and key not in known]
 
     def forward(self) -> list[Array]:
-        """The arrays of the results; what the branches write is written."""
+        """Returns the arrays of the results, and carries out the branches' writes."""
 
         def run(branch: Branch) -> Callable[[list[Array]], Any]:
             def body(values: list[Array]) -> Any:
@@ -197,14 +197,14 @@ class _Plan:
         return results
 
     def prepare(self, results: Sequence[Array]) -> None:
-        """Trace the backward for such results, while the Python around the branches is theirs."""
+        """Trace the backward pass for such results, in the Python state of the branches."""
         if isinstance(self._outer, Nested) and self._outer.looking:
             return
         like = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
         self._gradient = jax.make_jaxpr(self._pull)(self.values, like)
 
     def backward(self, incoming: list[Array]) -> list[Array]:
-        """The gradients of the targets, for those of the results."""
+        """Returns the gradients of the targets, for those of the results."""
         if self._gradient is None:
             return self._pull(self.values, incoming)
         return jaxpr_as_fun(self._gradient)(*self.values, *incoming)
@@ -258,7 +258,7 @@ class _Choose(torch.autograd.Function):
 
 
 def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> Any:
-    """`calque.tracing.graph.branching.cond` where the condition is a tensor of the device.
+    """Implements `calque.tracing.graph.branching.cond` for a condition on the device.
 
     Eagerly one of the branches runs; in a jitted program both become part of it, and the condition
     picks one when the program runs.
@@ -280,7 +280,7 @@ def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Seque
 
 
 class _Spec(NamedTuple):
-    """A result that is a tensor of the device."""
+    """The type of a result that is a tensor on the device."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -290,8 +290,8 @@ def _agreeing(results: list[list[Any]]) -> list[Any]:
     specs = [[_Spec(*r) if isinstance(r, tuple) else r for r in side] for side in results]
     if specs[0] != specs[1]:
         raise TraceError(
-            f"the branches of a choice return different things: {specs[0]} and {specs[1]}.\n"
-            "Return tensors of the same shapes and dtypes both ways."
+            f"the branches return different types: {specs[0]} and {specs[1]}.\nReturn tensors of "
+            "the same shapes and dtypes from both."
         )
     return specs[0]
 
@@ -299,7 +299,7 @@ def _agreeing(results: list[list[Any]]) -> list[Any]:
 def _written_with_gradient() -> TraceError:
     return unrepeatable(
         "a tensor that takes part in autograd",
-        "is written to in a branch that depends on a tensor of device 'jax'",
+        "is written to in a branch that depends on a tensor on device 'jax'",
         "Return the new value from the `if` instead of writing it.",
     )
 
@@ -313,7 +313,9 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 
 
 def all_read(results: Any) -> Any:
-    """The results, whose cells are found, too: a branch may return what it has not read."""
+    """Returns the results and reads their cells, because a branch may return a tensor that it has
+    not read.
+    """
     for result in (results,) if isinstance(results, torch.Tensor) else results:
         if _is_ours(result):
             read(result)
@@ -321,5 +323,5 @@ def all_read(results: Any) -> Any:
 
 
 def plain(array: Array) -> Array:
-    """Without JAX's weak type, which the branches need not agree in."""
+    """Returns an array without JAX's weak type, in which the branches may differ."""
     return lax.convert_element_type(jnp.asarray(array), array.dtype)

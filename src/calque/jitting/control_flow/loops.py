@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 def loop(
     test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """`calque.tracing.graph.branching.while_loop` where the carried tensors are of the device.
+    """Implements `calque.tracing.graph.branching.while_loop` for loop variables on the device.
 
     Raises:
         TraceError: gradients are asked for, or the body writes to tensors or draws random numbers.
@@ -70,13 +70,13 @@ class _Calls:
             self._outer.read(cell)
 
     def call(self, branch: Branch, values: tuple[Array, ...]) -> tuple[Array, ...]:
-        """The arrays that a branch gives."""
+        """Returns the arrays that a branch computes."""
         nested = Nested(self._outer, {}, None)
         return _called(nested, lambda: branch(*map(wrap, values), *self._captured))
 
 
 def _called(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """The arrays of what a branch gives."""
+    """Returns the arrays of a branch's result."""
 
     def run() -> tuple[Array, ...]:
         return tuple(plain(read(tensor)) for tensor in _tensors(call()))
@@ -90,7 +90,7 @@ def _tensors(found: Any) -> Sequence[Tensor]:
 
 
 def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
-    """The arrays that a body of a loop gives.
+    """Returns the arrays that the body of a loop returns.
 
     Raises:
         TraceError: it writes to tensors from outside, or draws random numbers.
@@ -104,8 +104,9 @@ def _refuse_effects(nested: Nested) -> None:
     if nested.written or nested.draws:
         what = "writes to a tensor from outside" if nested.written else "draws random numbers"
         raise TraceError(
-            f"the body of a loop on device 'jax' {what} in each turn, which calque.jit cannot "
-            "repeat.\nCarry what changes; draw the random numbers before the loop."
+            f"the body of a loop on device 'jax' {what} in each iteration, which calque.jit "
+            "cannot repeat.\nMake what changes a loop variable, and draw random numbers before "
+            "the loop."
         )
 
 
@@ -118,7 +119,7 @@ def _refuse_gradients(test: Branch, body: Branch, values: tuple[Any, ...]) -> No
 
 def _no_gradient() -> TraceError:
     return TraceError(
-        "a torch.while_loop on device 'jax' has no gradient inside calque.jit: how often it "
-        "runs is not known beforehand.\nCall it under torch.no_grad(), or use a `for` loop "
-        "with a fixed number of turns."
+        "a torch.while_loop on device 'jax' has no gradient inside calque.jit, because the "
+        "number of iterations is not known in advance.\nCall it under torch.no_grad(), or use a "
+        "`for` loop with a fixed number of iterations."
     )

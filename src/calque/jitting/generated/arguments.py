@@ -1,4 +1,4 @@
-"""The lines that see whether a call is of the kind that a program was compiled for."""
+"""Generates the lines that check whether a call is of the kind that a program was compiled for."""
 
 from typing import Any
 
@@ -14,17 +14,17 @@ _PAIRS = 4
 
 
 def arguments(count: int) -> list[str]:
-    """The names of the arguments in the lines."""
+    """Returns the names of the arguments in the lines."""
     return [f"a{index}" for index in range(count)]
 
 
 def cells(count: int) -> list[str]:
-    """The names of their cells."""
+    """Returns the names of their cells."""
     return [f"c{index}" for index in range(count)]
 
 
 def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> None:
-    """Write the lines that take the arguments apart and leave where they are of another kind.
+    """Write the lines that unpack the arguments, and leave if they are of another kind.
 
     What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
 
@@ -58,7 +58,7 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
 
 
 def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> None:
-    """Write the lines that leave where PyTorch's modes are others.
+    """Write the lines that leave if PyTorch's modes differ.
 
     Args:
         source: of the function.

@@ -1,4 +1,4 @@
-"""The lines that see whether the guards of a program hold.
+"""Generates the lines that check whether the guards of a program hold.
 
 A line that finds a difference asks the guard itself, or leaves the call to the general path, which
 asks all guards. So these lines may fail where a guard would hold, but never the other way round.
@@ -43,7 +43,7 @@ _gradient = attrgetter("grad")
 
 
 def write_guards(source: Source, guards: Sequence[Guard], grad: bool) -> None:
-    """Write the lines that leave the function where a guard does not hold.
+    """Write the lines that leave the function if a guard does not hold.
 
     Args:
         source: of the function.
@@ -66,7 +66,9 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool) -> None:
 
 
 def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:
-    """Write what compares gradients, and flags of tensors but for those that are `seen`, by id."""
+    """Write the lines that compare gradients, and flags of tensors except those in `seen`, by
+    id.
+    """
     flags = [pair for pair in zip(guard.leaves, guard.flags) if id(pair[0]) not in seen]
     if len(flags) <= _FEW:
         for leaf, flag in flags:
@@ -90,7 +92,7 @@ _COMPARISONS = {"is": is_, "is not": is_not}
 
 
 def _write_cells(source: Source, guard: CellGuard) -> None:
-    """Write what compares storages and geometries; the kinds of the tensors, too."""
+    """Write the lines that compare storages, geometries and the kinds of the tensors."""
     tensors = guard.tensors
     if tensors:
         source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))

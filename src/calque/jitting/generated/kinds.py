@@ -8,7 +8,7 @@ from calque.upstream import torch_c
 
 
 def is_known() -> bool:
-    """Returns True if PyTorch has what compares the kinds of tensors."""
+    """Returns True if PyTorch can compare the kinds of tensors."""
     return torch_c.TensorGuards is not None
 
 

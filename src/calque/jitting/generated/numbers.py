@@ -1,4 +1,4 @@
-"""Numbers of param groups as arguments of a program, read again where a group was written to."""
+"""Numbers of param groups as arguments of a program, read again if a group was written to."""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -50,11 +50,11 @@ class Numbers:
 
     @property
     def are_given(self) -> bool:
-        """Returns True if there is anything to look at."""
+        """Returns True if there are any."""
         return self._guard is not None or bool(self._numbers)
 
     def read(self) -> bool:
-        """Look at all of them; gives whether a program still serves."""
+        """Read all of them; returns True if the program can still be used."""
         groups = list(chain.from_iterable(map(_param_groups, self.optimizers)))
         versions = None if version_of is None else list(map(version_of, groups))
         if self._guard is not None and not self._guard.holds():

@@ -1,4 +1,4 @@
-"""The lines that make the results of a call, and the gradients that it leaves."""
+"""Generates the lines that create the results of a call and assign gradients."""
 
 from collections.abc import Iterator
 from typing import TYPE_CHECKING, Any
@@ -46,7 +46,7 @@ def _described(program: "JittedProgram") -> Iterator[Any]:
 
 
 def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
-    """Returns a function that makes a tensor's memory; None if that takes more than one array."""
+    """Returns a function that creates a tensor's storage; None if it needs more than one array."""
     if isinstance(one, Carried):
         if not one.is_bare:
             return None
@@ -61,13 +61,13 @@ def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
 
 
 def _form(program: "JittedProgram", one: Fresh) -> tuple[tuple[int, ...], Any]:
-    """The shape and dtype of the array of a tensor."""
+    """Returns the shape and dtype of the array of a tensor."""
     aval = program.forms[program.n_written + one.output]
     return aval.shape, to_torch(aval.dtype)
 
 
 def write_gradients(source: Source, program: "JittedProgram") -> None:
-    """Write the lines that give tensors the gradients that the function leaves them."""
+    """Write the lines that assign the gradients that the function leaves."""
     for target, one in program.recording.gradients:
         assert isinstance(target, Existing)
         found = "None" if one is None else _written(source, program, one)
@@ -85,7 +85,7 @@ def write_results(source: Source, program: "JittedProgram") -> None:
 
 
 def _written(source: Source, program: "JittedProgram", one: Any) -> str:
-    """Write the lines that make what is described; gives its name."""
+    """Write the lines that create a described value; returns its name."""
     if isinstance(one, Constant):
         return source.name(one.value)
     if isinstance(one, Existing):

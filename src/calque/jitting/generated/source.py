@@ -1,4 +1,4 @@
-"""The source of a function, line by line, with the objects that its lines name."""
+"""The source of a generated function, with the objects that it refers to."""
 
 from functools import lru_cache
 from types import CodeType, FunctionType
@@ -18,7 +18,7 @@ _CODES = 1024
 
 
 class Source:
-    """A function that is being written.
+    """A function that is being generated.
 
     Its text consists of what calque's own code writes and of names that are counted. Nothing that
     comes from the user's program (names, values, shapes) is ever part of it: it is an object to
@@ -36,7 +36,9 @@ class Source:
         self._assigned: set[str] = set()
 
     def name(self, value: Any) -> str:
-        """The name by which the function finds an object; the same one for the same object."""
+        """Returns the name by which the function finds an object; the same one for the same
+        object.
+        """
         found = self._names.get(id(value))
         if found is None:
             found = self._names[id(value)] = f"o{len(self._names)}"
@@ -53,17 +55,19 @@ class Source:
         self._lines.append("    " * self._depth + text.format(*map(self.name, values)))
 
     def is_first(self, name: str) -> bool:
-        """Returns True if a local variable is asked for the first time."""
+        """Returns True if a local variable occurs for the first time."""
         is_new = name not in self._assigned
         self._assigned.add(name)
         return is_new
 
     def indent(self, steps: int = 1) -> None:
-        """Write the following lines further in, or further out for a negative number."""
+        """Indent the following lines, or dedent for a negative number."""
         self._depth += steps
 
     def function(self) -> FunctionType:
-        """The function; no signal's handler runs within a call of it (see `interrupts.settles`)."""
+        """Returns the function; no signal's handler runs within a call of it (see
+        `interrupts.settles`).
+        """
         return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
 
 

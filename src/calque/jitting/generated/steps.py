@@ -1,4 +1,4 @@
-"""The lines that run a program, as one step (see `program.stepping`), where that is simple.
+"""Generates the lines that run a program as one step (see `program.stepping`), in simple cases.
 
 Simple are programs that read and write whole cells, arguments and numbers of param groups, and
 whose results and gradients are tensors over memory of their own. Others run by `Program` itself.
@@ -55,7 +55,7 @@ def is_simple(program: "JittedProgram") -> bool:
 
 
 def write_step(source: Source, program: "JittedProgram") -> None:
-    """Write the lines that look at the numbers, run a program and return its result.
+    """Write the lines that read the numbers, run a program and return its result.
 
     Args:
         source: of a function in which `args` are taken apart, and the cells of the arguments have
@@ -142,7 +142,7 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
 
 
 def _write_changing(source: Source, program: "JittedProgram") -> None:
-    """Write the lines that run the program and change what it changes.
+    """Write the lines that run the program and make its changes.
 
     An exception that another thread sets is raised after a call only. So one call of C code runs
     the program and keeps its results, and what writes them has no call before the last is written.
@@ -184,7 +184,7 @@ def _write_failure(source: Source, program: "JittedProgram") -> None:
 
 
 class _Held:
-    """An array where a cell is expected."""
+    """An array in the form of a cell."""
 
     __slots__ = ("array",)
 

@@ -208,13 +208,13 @@ def eye_m(n: int, m: int, dtype: Any = None) -> Array:
 
 
 def _up_to(last: int, columns: int) -> int:
-    """The sum of 1, 2, ..., `last`, none of them counted for more than `columns`."""
+    """Returns the sum of 1, 2, ..., `last`, none of them counted for more than `columns`."""
     ramp = max(min(last, columns), 0)
     return ramp * (ramp + 1) // 2 + max(last - columns, 0) * columns
 
 
 def _places(rows: int, first: Array, counts: Array, size: int, dtype: Any) -> Array:
-    """The rows and columns of runs of elements, one run in each row."""
+    """Returns the rows and columns of runs of elements, one run in each row."""
     row = jnp.repeat(jnp.arange(rows), counts, total_repeat_length=size)
     before = jnp.cumsum(counts) - counts
     column = jnp.arange(size) - before[row] + first[row]

@@ -54,7 +54,7 @@ INT64 = np.dtype("int64")
 
 
 def _working(dtype: Any) -> np.dtype:
-    """The dtype to draw floats in: float64 for float64, else float32."""
+    """Returns the dtype to draw floats in: float64 for float64, else float32."""
     return np.dtype("float64" if real_dtype(dtype) == np.float64 else "float32")
 
 
@@ -258,7 +258,7 @@ def randint_low(key: Array, low: Any, high: Any, size: Any, dtype: Any = INT64) 
 
 
 def _largest(dtype: Any) -> int:
-    """The end of the range of `random_()`: whole numbers that the dtype holds exactly."""
+    """Returns the end of the range of `random_()`: whole numbers that the dtype holds exactly."""
     if dtype == jnp.bool_:
         return 2
     if is_integral(dtype):

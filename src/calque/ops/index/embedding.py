@@ -16,7 +16,7 @@ SUM, MEAN, MAX = 0, 1, 2
 
 
 def rows(table: Array, indices: Array) -> Array:
-    """The rows of a table at indices; NaN where an index is out of range."""
+    """Returns the rows of a table at indices; NaN where an index is out of range."""
     return table.at[indices].get(mode="fill", wrap_negative_indices=False)
 
 
@@ -86,7 +86,7 @@ def add_rows(at: Array, values: Array, count: int) -> Array:
 
 @op("embedding_renorm")
 def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: float) -> Array:
-    """The table with the rows in use scaled down to a norm."""
+    """Returns the table with the rows in use scaled down to a norm."""
     used = jnp.zeros((self.shape[0],), bool).at[indices.reshape(-1)].set(True, mode="drop")
     wide = widened(self)
     if norm_type == np.inf:
@@ -98,7 +98,7 @@ def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: fl
 
 
 def _bag_of(offsets: Array, length: int, bags: int) -> Array:
-    """The bag of each index: how many offsets are at or before it, less one."""
+    """Returns the bag of each index: how many offsets are at or before it, less one."""
     starts = jnp.zeros((length + 1,), np.int64).at[offsets[:bags]].add(1, mode="drop")
     return jnp.cumsum(starts)[:length] - 1
 
@@ -160,8 +160,9 @@ def embedding_bag(
 
 
 def _bag_max(taken: Array, indices: Array, into: Array, bags: int) -> tuple[Array, Array]:
-    """The largest of each bag, and its index. As in C, NaN is above nothing and below nothing: it
-    is the largest if it comes first, and passed over otherwise."""
+    """Returns the largest of each bag, and its index. As in C, NaN is above nothing and below
+    nothing: it is the largest if it comes first, and passed over otherwise.
+    """
     length = taken.shape[0]
     if not length:
         shape = (bags, *taken.shape[1:])

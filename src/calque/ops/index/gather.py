@@ -22,7 +22,7 @@ def is_mask(index: Any) -> bool:
 
 
 def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
-    """The NumPy key of PyTorch's list of index tensors (None for a whole axis).
+    """Returns the NumPy key of PyTorch's list of index tensors (None for a whole axis).
 
     Raises:
         IndexError: too many indices, or index tensors that cannot be broadcast together.
@@ -49,7 +49,7 @@ def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
 
 
 def index_shape(shape: tuple[int, ...], indices: Any) -> tuple[int, ...]:
-    """The shape of `self[indices]`, none of them a mask."""
+    """Returns the shape of `self[indices]`, none of them a mask."""
     where = [d for d, i in enumerate(indices) if i is not None]
     if not where:
         return shape

@@ -50,15 +50,15 @@ def along(index: Array, dim: int, ndim: int, shape: tuple[int, ...]) -> tuple[Ar
 
 
 def on_axis(index: Any, dim: int) -> tuple[Any, ...]:
-    """The key that indexes one axis and leaves those before it whole."""
+    """Returns the key that indexes one axis and leaves those before it whole."""
     return (*(slice(None),) * dim, index)
 
 
 def take(array: Array, key: Any) -> Array:
-    """A gather in which an index out of range reads NaN."""
+    """Returns a gather in which an index out of range reads NaN."""
     return array.at[key].get(mode="fill", wrap_negative_indices=False)
 
 
 def at_least_1d(array: Array) -> Array:
-    """A 0-d array as one of a single element: PyTorch lets either be indexed."""
+    """Returns a 0-d array as one of a single element: PyTorch lets either be indexed."""
     return array.reshape(1) if array.ndim == 0 else array

@@ -32,7 +32,9 @@ def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:
 
 
 def positions(mask: Array, size: int) -> list[Array]:
-    """The positions at which a mask is set, of which there are `size`: an array for each axis."""
+    """Returns the positions at which a mask is set, of which there are `size`: an array for each
+    axis.
+    """
     return [p.astype(np.int64) for p in jnp.nonzero(mask, size=size, fill_value=0)]
 
 
@@ -79,7 +81,7 @@ def _runs(rows: Array) -> tuple[Array, Array, Callable[[int], tuple[Array, Array
 
 
 def _in_order(rows: Array) -> Array:
-    """The order that sorts rows, compared element by element."""
+    """Returns the order that sorts rows, compared element by element."""
     if rows.ndim == 1:
         return jnp.argsort(rows)
     columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).T

@@ -24,7 +24,7 @@ _NO_END = 2**63 - 1  # how PyTorch writes the end of `x[1:]`
 
 
 def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
-    """The start and end of PyTorch's slice, counted from the front and within the axis."""
+    """Returns the start and end of PyTorch's slice, counted from the front and within the axis."""
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     first = 0 if start is None else start
@@ -106,7 +106,9 @@ def slice_scatter(
 
 
 def _write(base: Array, key: tuple[Any, ...], src: Array) -> Array:
-    """A slice written: an update in place of a window, or a scatter if the slice has a step."""
+    """Returns a slice written: an update in place of a window, or a scatter if the slice has a
+    step.
+    """
     dim = len(key) - 1
     first, _, step = key[-1].indices(base.shape[dim])
     src = src.astype(base.dtype)

@@ -24,7 +24,7 @@ from calque.ops.table.registry import op
 
 
 def adjoint(array: Array) -> Array:
-    """The conjugate transpose of each matrix."""
+    """Returns the conjugate transpose of each matrix."""
     return jnp.conj(array.mT) if is_complex(array.dtype) else array.mT
 
 
@@ -47,13 +47,13 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
 
 
 def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
-    """The Hermitian matrix that one triangle determines; the other one is not looked at."""
+    """Returns the Hermitian matrix that one triangle determines; the other one is not looked at."""
     lower = adjoint(jnp.triu(array)) if upper else jnp.tril(array)
     return lower + adjoint(jnp.tril(lower, -1))
 
 
 def _failed_minor(matrix: Array, factor: Array) -> Array:
-    """The order of the first leading minor that is not positive; 0 if all are."""
+    """Returns the order of the first leading minor that is not positive; 0 if all are."""
     size = matrix.shape[-1]
     failed = jnp.isnan(factor).any((-2, -1))
 
@@ -94,7 +94,7 @@ def cholesky_ex(
 
 
 def lu_info(factors: Array) -> Array:
-    """The position, from 1, of the first zero pivot; 0 if the matrix is invertible."""
+    """Returns the position, from 1, of the first zero pivot; 0 if the matrix is invertible."""
     zero = jnp.diagonal(factors, axis1=-2, axis2=-1) == 0
     if zero.shape[-1] == 0:
         return jnp.zeros(factors.shape[:-2], jnp.int32)
@@ -112,7 +112,7 @@ def lu_factors(array: Array) -> tuple[Array, Array]:
 
 
 def permutation(pivots: Array, rows: int) -> Array:
-    """The order of the rows that LAPACK's pivots (from 1) stand for."""
+    """Returns the order of the rows that LAPACK's pivots (from 1) stand for."""
     if pivots.size == 0:
         return jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (*pivots.shape[:-1], rows))
     return lax.linalg.lu_pivots_to_permutation(pivots - 1, rows)

@@ -17,7 +17,7 @@ _MANY = 25
 
 
 def _norm(gap: Array, p: float) -> Array:
-    """The p-norm over the last axis."""
+    """Returns the p-norm over the last axis."""
     size = jnp.abs(gap)
     if p == 0:
         return jnp.sum((size != 0).astype(gap.dtype), axis=-1)
@@ -31,7 +31,7 @@ def _norm(gap: Array, p: float) -> Array:
 
 
 def _slope(gap: Array, dist: Array, p: float) -> Array:
-    """The derivative of the p-norm of each gap, zero where PyTorch takes it to be zero."""
+    """Returns the derivative of the p-norm of each gap, zero where PyTorch takes it to be zero."""
     dist = dist[..., None]
     if p == 0:
         return jnp.zeros_like(gap)

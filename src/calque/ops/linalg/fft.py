@@ -32,7 +32,7 @@ def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...
 
 
 def _fft(array: Array, kind: Any, lengths: tuple[int, ...]) -> Array:
-    """A transform of the last axes.
+    """Returns a transform of the last axes.
 
     Of several devices each takes it of whole axes, for one axis of batches: with several XLA's
     transforms for CPUs get the operand in an order that they refuse, where it is gathered.
@@ -47,7 +47,7 @@ def _fft(array: Array, kind: Any, lengths: tuple[int, ...]) -> Array:
 
 
 def _complex(array: Array, dims: list[int], forward: bool) -> Array:
-    """The unnormalized complex transform of any number of axes."""
+    """Returns the unnormalized complex transform of any number of axes."""
     kind = lax.FftType.FFT if forward else lax.FftType.IFFT
     for start in range(0, len(dims), _MOST):
         group = sorted(dims[start : start + _MOST])

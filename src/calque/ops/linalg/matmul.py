@@ -217,7 +217,7 @@ def baddbmm_dtype(
     condition=_products_condition,
 )
 def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
-    """The products summed over the batch; half precision is rounded once, at the end."""
+    """Returns the products summed over the batch; half precision is rounded once, at the end."""
     _check_batches(batch1, batch2)
     wide = widened(batch1).dtype
     product = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=wide)
@@ -262,7 +262,7 @@ def trilinear(
     sumdim: Any,
     unroll_dim: int = 1,
 ) -> Array:
-    """A sum over `sumdim` of the product of three tensors with axes of size one put in."""
+    """Returns a sum over `sumdim` of the product of three tensors with axes of size one put in."""
     ndim = i1.ndim + len(expand1)
     axes = [[d for d in range(ndim) if d not in e] for e in (expand1, expand2, expand3)]
     summed = {d % ndim for d in sumdim}

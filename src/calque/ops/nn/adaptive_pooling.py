@@ -80,7 +80,7 @@ def _even_mean(x: Array, size: tuple[int, ...], out: tuple[int, ...]) -> Array:
 
 
 def _dynamic_mean(x: Array, out: tuple[int, ...]) -> Array:
-    """The means over an image whose sizes are arguments of an exported program."""
+    """Returns the means over an image whose sizes are arguments of an exported program."""
     found = widened(x)
     for axis, windows in enumerate(out, x.ndim - len(out)):
         at, size = jnp.arange(windows), jnp.asarray(x.shape[axis])
@@ -112,7 +112,7 @@ def _window_max(x: Array, reads: list[Array], lives: list[Any]) -> tuple[Array, 
 
 
 def _reduce_prefer(x: Array, at: Array, axes: tuple[int, ...]) -> tuple[Array, Array]:
-    """The maximum over axes and its position: the first maximum, the last NaN."""
+    """Returns the maximum over axes and its position: the first maximum, the last NaN."""
     best = maximum(x, axes, keepdims=True)
     is_best = (x == best) | (x != x)
     first = jnp.min(jnp.where(is_best, at, np.iinfo(np.int32).max), axis=axes)

@@ -57,7 +57,7 @@ def attend(
     key_data: Array | None,
     dropout_p: float,
 ) -> tuple[Array, Array]:
-    """The output and the log-sum-exp of the scores, (batch, heads, queries, ...) each."""
+    """Returns the output and the log-sum-exp of the scores, (batch, heads, queries, ...) each."""
     batch, heads, queries, width = q.shape
     grouped = q.reshape(batch, k.shape[1], heads // k.shape[1], queries, width)
     masked = bias is not None or is_causal
@@ -176,7 +176,9 @@ def fused_attention(
     return_debug_mask: bool = False,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """The nine results of the operator; the seed is the key the gradient needs to drop the same."""
+    """Returns the nine results of the operator; the seed is the key the gradient needs to drop the
+    same.
+    """
     _check(query, key, value)
     seed = None if rng is None or dropout_p == 0 else jax.random.key_data(rng)
     out, lse = attend(query, key, value, attn_bias, is_causal, scale, seed, dropout_p)
@@ -237,7 +239,7 @@ def flash_attention_for_cpu(
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
-    """The operator in graphs traced for the CPU; it has no dropout there either."""
+    """Returns the operator in graphs traced for the CPU; it has no dropout there either."""
     _check(query, key, value)
     return attend(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
 

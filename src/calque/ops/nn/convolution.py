@@ -74,7 +74,9 @@ def _check(
 
 
 def _flipped(weight: Array, groups: int) -> Array:
-    """The kernel of the transposed convolution: (out, in/groups, *kernel), reversed in space."""
+    """Returns the kernel of the transposed convolution: (out, in/groups, *kernel), reversed in
+    space.
+    """
     channels, made, *kernel = weight.shape
     weight = weight.reshape(groups, channels // groups, made, *kernel).swapaxes(1, 2)
     weight = weight.reshape(groups * made, channels // groups, *kernel)
@@ -266,7 +268,9 @@ def convolution_backward(
     groups: int,
     output_mask: Any,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """The gradients that `output_mask` asks for; a convolution is linear in each operand."""
+    """Returns the gradients that `output_mask` asks for; a convolution is linear in each
+    operand.
+    """
     ndim = weight.ndim - 2
     stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))
     output_padding = _each(output_padding, ndim)
@@ -304,7 +308,7 @@ def convolution_backward(
 
 @op("conv_tbc", autocast="lower")
 def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
-    """A 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
+    """Returns a 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
     self, weight = undivided(self, (0,)), undivided(weight, (0,))
     out = lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers)

@@ -85,7 +85,7 @@ def applies(x: Like, weight: Like) -> bool:
 
 
 def forward(x: Array, weight: Array, how: Sliding) -> Array | None:
-    """The convolution in its best form; None where that is XLA's own.
+    """Returns the convolution in its best form; None where that is XLA's own.
 
     Args:
         x: (batch, channels, *size).
@@ -97,7 +97,8 @@ def forward(x: Array, weight: Array, how: Sliding) -> Array | None:
 
 
 def input_gradient(grad: Array, x: Like, weight: Array, how: Sliding) -> Array | None:
-    """The gradient of the convolution's input, likewise: a transposed convolution of `grad`.
+    """Returns the gradient of the convolution's input, likewise: a transposed convolution of
+    `grad`.
 
     Args:
         grad: (batch, out, *results).
@@ -116,7 +117,7 @@ def input_gradient(grad: Array, x: Like, weight: Array, how: Sliding) -> Array |
 
 
 def weight_gradient(grad: Array, x: Array, weight: Like, how: Sliding) -> Array | None:
-    """The gradient of the kernel, likewise; of `weight` only the shape and dtype count."""
+    """Returns the gradient of the kernel, likewise; of `weight` only the shape and dtype count."""
     if is_depthwise(x, weight, how):
         made = _depthwise_weight(widened(_last(grad)), widened(_last(x)), weight.shape[2:], how)
         return made.reshape(weight.shape).astype(weight.dtype)
@@ -139,7 +140,7 @@ def is_depthwise(x: Like, weight: Like, how: Sliding) -> bool:
 
 
 def _form(x: Like, weight: Like, how: Sliding, small: int) -> Any:
-    """The form of a convolution, for which images of at most `small` results are small."""
+    """Returns the form of a convolution, for which images of at most `small` results are small."""
     if is_pointwise(weight, how):
         return _pointwise
     if is_depthwise(x, weight, how):
@@ -166,7 +167,7 @@ def _backward_form(x: Like, weight: Like, how: Sliding) -> Any:
 
 
 def _applied(form: Any, x: Array, weight: Array, how: Sliding) -> Array:
-    """A form's result for operands as PyTorch has them."""
+    """Returns a form's result for operands as PyTorch has them."""
     made = form(widened(_last(x)), widened(weight), how)
     return jnp.moveaxis(made, -1, 1).astype(x.dtype)
 
@@ -176,7 +177,9 @@ def _last(x: Array) -> Array:
 
 
 def _together(grad: Array, channels: int) -> Array:
-    """The sum over the kernels of each channel; (batch, out, *size) to (batch, channels, *size)."""
+    """Returns the sum over the kernels of each channel; (batch, out, *size) to (batch, channels,
+    *size).
+    """
     batch, out, *size = grad.shape
     if out == channels:
         return grad
@@ -215,7 +218,7 @@ def _over_channels(x: Array, weight: Array) -> Array:
 
 
 def _rows_of(weight: Array) -> Array:
-    """The kernels with their channels last: (positions of the kernel, out).
+    """Returns the kernels with their channels last: (positions of the kernel, out).
 
     XLA would turn a transposition into reads all over the kernels, once for each product. The loop
     makes it write them out.
@@ -240,7 +243,9 @@ def _depthwise(x: Array, weight: Array, how: Sliding) -> Array:
 
 
 def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Array:
-    """The gradient of the image, each channel for each of its kernels: (batch, *size, out)."""
+    """Returns the gradient of the image, each channel for each of its kernels: (batch, *size,
+    out).
+    """
     kernel, windows = weight.shape[2:], grad.shape[1:-1]
     taps = _rows_of(weight)
     counts = strided_parts.counts(size, how.padding, how.stride)
@@ -261,7 +266,9 @@ def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Ar
 
 
 def _unfolded(x: Array, weight: Array, how: Sliding) -> Array:
-    """A product with all that each position meets; the smaller operand is laid out for it."""
+    """Returns a product with all that each position meets; the smaller operand is laid out for
+    it.
+    """
     out, _, *kernel = weight.shape
     parts = _parts(x, tuple(kernel), how)
     if isinstance(x.shape[0], int) and parts[0].size < weight.size // math.prod(kernel):
@@ -284,7 +291,7 @@ def _grouped(x: Array, weight: Array, how: Sliding) -> Array:
 
 
 def _depthwise_weight(grad: Array, x: Array, kernel: Ints, how: Sliding) -> Array:
-    """The gradient of kernels for each channel: (out, positions of the kernel).
+    """Returns the gradient of kernels for each channel: (out, positions of the kernel).
 
     Row after row of the image is multiplied by its gradient and added up, in as many sums as the
     kernel has positions. These stay in the processor's cache, and each row is read from there.

@@ -50,7 +50,7 @@ _KINDS: dict[str, Callable[[Array, Any], list[tuple[Array, Any]]]] = {
 def resample(
     x: Array, kind: str, output_size: Sequence[Any], align: bool, scales: Sequence[float | None]
 ) -> Array:
-    """An image resampled along its last axes.
+    """Returns an image resampled along its last axes.
 
     Args:
         x: (batch, channels, *sizes).
@@ -71,7 +71,7 @@ def resample(
 def _positions(
     kind: str, size: Any, out: Any, align: bool, scale: float | None, real: Any
 ) -> Array:
-    """Where each output lies among the inputs."""
+    """Returns where each output lies among the inputs."""
     if align:
         step = jnp.asarray(size - 1, real) / jnp.maximum(jnp.asarray(out - 1, real), 1)
     elif scale is not None and scale > 0:

@@ -23,7 +23,7 @@ def _linear(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def _hidden(mask: Array, kind: int | None, scores: Array) -> Array:
-    """The mask as (batch, heads, queries, keys) or what broadcasts to it.
+    """Returns the mask as (batch, heads, queries, keys) or what broadcasts to it.
 
     Its kind is 0 for (queries, keys), 1 for (batch, keys), and 2 for all four.
     """
@@ -49,7 +49,7 @@ def masked_softmax(
 def _attend(
     q: Array, k: Array, v: Array, heads: int, mask: Array | None, mask_type: int | None
 ) -> tuple[Array, Array]:
-    """The heads' outputs side by side, and the weights (batch, heads, queries, keys)."""
+    """Returns the heads' outputs side by side, and the weights (batch, heads, queries, keys)."""
     if q.ndim != 3:
         raise RuntimeError(f"expected 3-D `query`, got {q.ndim}-D tensor")
     if q.shape[-1] % heads:

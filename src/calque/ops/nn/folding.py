@@ -79,7 +79,7 @@ def col2im(
     padding: Any,
     stride: Any,
 ) -> Array:
-    """The sum of overlapping blocks: the transpose of `im2col`."""
+    """Returns the sum of overlapping blocks: the transpose of `im2col`."""
     _check(kernel_size, dilation, padding, stride)
     size = kernel_size[0] * kernel_size[1]
     if self.ndim not in (2, 3) or self.shape[-2] % size:

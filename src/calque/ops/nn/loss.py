@@ -28,7 +28,7 @@ def reduce(loss: Array, reduction: int) -> Array:
 
 
 def share(grad_output: Array, size: int, reduction: int) -> Array:
-    """The gradient that reaches each of `size` elements through a reduction."""
+    """Returns the gradient that reaches each of `size` elements through a reduction."""
     if reduction != MEAN:
         return grad_output
     return grad_output / jnp.asarray(size).astype(grad_output.dtype)
@@ -200,7 +200,7 @@ def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
 
 
 def _positive(gap: Array) -> Array:
-    """The gaps above zero. As in C, NaN is not, and at zero there is no gradient."""
+    """Returns the gaps above zero. As in C, NaN is not, and at zero there is no gradient."""
     return jnp.where(gap > 0, gap, 0)
 
 
@@ -222,7 +222,7 @@ def _multi_margin(
 
 
 def _classes(name: str, least: int) -> Any:
-    """A check that labels are those of classes, or `least`."""
+    """Returns a check that labels are those of classes, or `least`."""
 
     def check(self: Given, target: Given, **_: Any) -> None:
         labels = None if target.is_float else target.values()
@@ -269,7 +269,9 @@ def multi_margin_loss_backward(
 
 
 def _is_target(matrix: Array, target: Array) -> tuple[Array, Array]:
-    """Which places of the target count (those before the first -1), and which classes they name."""
+    """Returns which places of the target count (those before the first -1), and which classes they
+    name.
+    """
     valid = jnp.cumsum(target < 0, axis=1) == 0
     at = jnp.where(valid, target, matrix.shape[1])
     rows = np.arange(matrix.shape[0])[:, None]

@@ -36,7 +36,7 @@ def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
 
 
 def _label_weights(x: Array, target: Array, weight: Array | None, ignore: int) -> Array:
-    """The weight of each label, zero for the ignored ones."""
+    """Returns the weight of each label, zero for the ignored ones."""
     counted = target != ignore
     if weight is None:
         return counted.astype(x.dtype)

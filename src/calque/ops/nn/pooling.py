@@ -24,7 +24,7 @@ from calque.ops.table.registry import op
 
 
 def lowest(dtype: Any) -> Any:
-    """The identity of max for a dtype."""
+    """Returns the identity of max for a dtype."""
     return np.asarray(jnp.iinfo(dtype).min if is_integral(dtype) else -np.inf, dtype)
 
 
@@ -48,7 +48,7 @@ def _maximum(x: Array, w: Windows) -> Array:
 
 
 def positions(size: tuple[int, ...]) -> Array:
-    """The flat position of each element of an array of a shape."""
+    """Returns the flat position of each element of an array of a shape."""
     return lax.iota(np.int32, math.prod(size)).reshape(size)
 
 
@@ -62,7 +62,9 @@ def _argmaximum(x: Array, w: Windows) -> Array:
 
 
 def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) -> Array:
-    """A gradient added into zeros of a shape, at flat positions over its last `ndim` axes."""
+    """Returns a gradient added into zeros of a shape, at flat positions over its last `ndim`
+    axes.
+    """
     lead = shape[: len(shape) - ndim]
     rows = int(np.prod(lead))
     at = indices.reshape(rows, math.prod(indices.shape[len(lead) :]))
@@ -130,7 +132,9 @@ def _counts(w: Windows, include_padding: bool) -> Any:
 
 
 def _dynamic_counts(w: Windows, include_padding: bool) -> Any:
-    """The same for images whose sizes are not known: what the windows see of an image of ones."""
+    """Returns the same for images whose sizes are not known: what the windows see of an image of
+    ones.
+    """
     if not any(p for pads in w.pads for p in pads):
         return math.prod(w.kernel)
     ones = jnp.ones(w.size, np.int32)

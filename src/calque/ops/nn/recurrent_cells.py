@@ -32,7 +32,9 @@ def lstm_cell(
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """The hidden state, the cell state and the workspace; gates are in the order i, f, g, o."""
+    """Returns the hidden state, the cell state and the workspace; gates are in the order i, f, g,
+    o.
+    """
     x, h = _gates(input_gates, hidden_gates, input_bias, hidden_bias)
     i, f, g, o = jnp.split(x + h, 4, axis=1)
     i, f, g, o = jax.nn.sigmoid(i), jax.nn.sigmoid(f), jnp.tanh(g), jax.nn.sigmoid(o)
@@ -78,7 +80,9 @@ def gru_cell(
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array]:
-    """The hidden state and the workspace: r, z, n, the old state and the hidden part of n."""
+    """Returns the hidden state and the workspace: r, z, n, the old state and the hidden part of
+    n.
+    """
     x, h = _gates(input_gates, hidden_gates, input_bias, hidden_bias)
     (xr, xz, xn), (hr, hz, hn) = jnp.split(x, 3, axis=1), jnp.split(h, 3, axis=1)
     r, z = jax.nn.sigmoid(xr + hr), jax.nn.sigmoid(xz + hz)

@@ -87,7 +87,7 @@ def _wide(x: Array) -> Array:
 def _direction(
     kind: _Kind, x: Array, valid: Array | None, first: State, w: _Weights, reverse: bool
 ) -> tuple[State, Array]:
-    """The last state and the outputs of all steps."""
+    """Returns the last state and the outputs of all steps."""
     projected = _product(x, w.input)
     inside = None
     if w.input_bias is not None and w.hidden_bias is not None:
@@ -138,7 +138,7 @@ def _layers(
     dropout: float,
     bidirectional: bool,
 ) -> tuple[Array, ...]:
-    """The outputs of the last layer, and the last states of all layers and directions."""
+    """Returns the outputs of the last layer, and the last states of all layers and directions."""
     directions = 2 if bidirectional else 1
     projected = len(states) == 2 and states[0].shape[2] != states[1].shape[2]
     weights = list(_weights(params, has_biases, projected))
@@ -166,7 +166,9 @@ def _layers(
 
 
 def _unpack(data: Array, batch_sizes: Array, batch: int) -> tuple[Array, Array, Array, Array]:
-    """The steps as a rectangle, which of it is data, and the step and the row of each datum."""
+    """Returns the steps as a rectangle, which of it is data, and the step and the row of each
+    datum.
+    """
     sizes = batch_sizes.astype(jnp.int32)
     ends = jnp.cumsum(sizes)
     starts = ends - sizes
@@ -229,7 +231,7 @@ def lstm(
     bidirectional: bool,
     batch_first: bool,
 ) -> tuple[Array, ...]:
-    """The outputs, and the last hidden and cell states."""
+    """Returns the outputs, and the last hidden and cell states."""
     if len(hx) != 2:
         raise RuntimeError("lstm expects two hidden states")
     return _input(
@@ -259,7 +261,7 @@ def lstm_packed(
 
 
 def _one_state(kind: _Kind) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """The rules of a network whose state is one array: over a rectangle, and packed."""
+    """Returns the rules of a network whose state is one array: over a rectangle, and packed."""
 
     def whole(
         key: Array | None,

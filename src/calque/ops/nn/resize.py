@@ -93,7 +93,7 @@ def _lanczos(x: np.ndarray) -> np.ndarray:
 
 
 def _antialiased(filter: Callable[[np.ndarray], np.ndarray], width: int) -> Maker:
-    """A filter stretched to the output's step, its weights made to sum to one."""
+    """Returns a filter stretched to the output's step, its weights made to sum to one."""
 
     def make(size: int, out: int, align: bool, scale: float | None, real: Any) -> Taps:
         step = float(_step(size, out, align, scale, real))

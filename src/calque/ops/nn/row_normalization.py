@@ -16,7 +16,7 @@ Grads = tuple[Array | None, Array | None, Array | None]
 
 
 def _normalize(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """The normalized array, the mean and the reciprocal deviation, axes kept."""
+    """Returns the normalized array, the mean and the reciprocal deviation, axes kept."""
     mean = jnp.mean(x, axis=axes, keepdims=True)
     centered = x - mean
     variance = jnp.mean(jnp.square(centered), axis=axes, keepdims=True)

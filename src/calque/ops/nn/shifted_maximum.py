@@ -29,7 +29,7 @@ def applies(x: Array, w: Windows) -> bool:
 
 
 def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-    """The larger of two (value, position): the first of equal ones, the last of NaNs."""
+    """Returns the larger of two (value, position): the first of equal ones, the last of NaNs."""
     (x, i), (y, j) = a, b
     x_nan, y_nan = x != x, y != y
     first = jnp.where(x_nan | y_nan, x_nan & (~y_nan | (i > j)), (x > y) | ((x == y) & (i < j)))
@@ -37,7 +37,7 @@ def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
 
 
 def maximum(x: Array, w: Windows, lowest: Any) -> Array:
-    """The maximum of each window; `lowest` stands outside of the image."""
+    """Returns the maximum of each window; `lowest` stands outside of the image."""
     first, *others = _shifted(x, w, lowest)
     for part in others:
         first = lax.max(first, part)
@@ -45,7 +45,7 @@ def maximum(x: Array, w: Windows, lowest: Any) -> Array:
 
 
 def positions_of(x: Array, w: Windows, lowest: Any) -> Array:
-    """The flat position in the image of each window's maximum, as int64."""
+    """Returns the flat position in the image of each window's maximum, as int64."""
     chosen = _chosen(_shifted(lax.stop_gradient(x), w, lowest), _first_inside(w), lowest)
     places = [np.unravel_index(t, w.kernel) for t in range(math.prod(w.kernel))]
     table = np.array(places, np.int64).reshape(len(places), len(w.size))
@@ -64,7 +64,7 @@ def has_gradient(w: Windows) -> bool:
 
 
 def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
-    """The gradient of the image: each window's goes to where its maximum stands.
+    """Returns the gradient of the image: each window's goes to where its maximum stands.
 
     The channels are last, so that the innermost loops run over them.
 
@@ -125,7 +125,7 @@ def _shifted(x: Array, w: Windows, fill: Any, lead: int | None = None) -> list[A
 
 
 def _first_inside(w: Windows) -> np.ndarray:
-    """The first position of each window that is in the image."""
+    """Returns the first position of each window that is in the image."""
     found = np.zeros((1,) * len(w.out), np.uint8)
     rows = zip(w.out, w.kernel, w.stride, w.padding, w.dilation, strict=True)
     for axis, (n, k, s, p, d) in enumerate(rows):
@@ -137,7 +137,8 @@ def _first_inside(w: Windows) -> np.ndarray:
 
 
 def _chosen(parts: list[Array], first: np.ndarray, lowest: Any) -> Array:
-    """Which position of each window has its maximum: the first of equal ones, the last of NaNs.
+    """Returns which position of each window has its maximum: the first of equal ones, the last of
+    NaNs.
 
     Args:
         parts: what the windows have at each position.
@@ -155,7 +156,7 @@ def _chosen(parts: list[Array], first: np.ndarray, lowest: Any) -> Array:
 
 
 def _written_out(x: Array) -> Array:
-    """The array, which XLA writes out, rather than compute each element where it is read.
+    """Returns the array, which XLA writes out, rather than compute each element where it is read.
 
     XLA for CPUs heeds no optimization barrier. A loop that takes the array row by row it does.
     """

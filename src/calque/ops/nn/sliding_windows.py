@@ -70,7 +70,7 @@ def windows(
     dilation: Any,
     ceil_mode: bool,
 ) -> Windows:
-    """The windows of a pooling over the last `ndim` axes of a shape.
+    """Returns the windows of a pooling over the last `ndim` axes of a shape.
 
     Raises:
         RuntimeError: arguments that PyTorch refuses.

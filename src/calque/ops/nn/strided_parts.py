@@ -42,7 +42,8 @@ def moves(kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[list[tuple[int
 
 
 def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array:
-    """What the windows give, (*lead, *windows, channels), with such beside them as there are not.
+    """Returns what the windows give, (*lead, *windows, channels), with such beside them as there
+    are not.
 
     Args:
         x: what the windows give.
@@ -57,7 +58,7 @@ def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array
 
 
 def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
-    """What the windows give, with windows beside them, moved by some."""
+    """Returns what the windows give, with windows beside them, moved by some."""
     lead = x.ndim - 1 - len(counts)
     start = [*(0,) * lead, *(e - m for e, m in zip(reach, move, strict=True)), 0]
     shape = (*x.shape[:lead], *counts, x.shape[-1])
@@ -77,7 +78,7 @@ def is_given(move: Ints, counts: Ints, windows: Ints) -> Array | None:
 
 
 def whole(parts: Sequence[Array], size: Ints, padding: Ints, stride: Ints) -> Array:
-    """The image of all its parts, without its padding."""
+    """Returns the image of all its parts, without its padding."""
     shape, count = parts[0].shape, len(size)
     lead = len(shape) - 1 - count
     found = jnp.stack(parts).reshape(*stride, *shape)

@@ -114,7 +114,9 @@ def _parameter(spec: str) -> Parameter:
 
 
 def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
-    """A rule over lists from a rule over tensors; `specs` as in `TABLE`, `self` among them."""
+    """Returns a rule over lists from a rule over tensors; `specs` as in `TABLE`, `self` among
+    them.
+    """
     rule = _rule(name)
     signature = Signature([_parameter(spec) for spec in specs])
     lists = [spec.lstrip("*") for spec in specs if spec.startswith("*")]
@@ -218,7 +220,7 @@ def update_scale(
     scale_backoff_factor: Any,
     growth_interval: Any,
 ) -> tuple[Array, Array]:
-    """The loss scale shrinks after an overflow and grows after enough steps without one."""
+    """Returns the loss scale shrinks after an overflow and grows after enough steps without one."""
     bad = found_inf.reshape(self.shape) != 0
     good_steps = growth_tracker + 1
     full = good_steps == growth_interval

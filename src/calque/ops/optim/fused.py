@@ -11,7 +11,7 @@ Arrays = list[Array]
 
 
 def _kept(old: Any, new: Any, found_inf: Array | None) -> Any:
-    """The new values, or the old ones if the gradients overflowed."""
+    """Returns the new values, or the old ones if the gradients overflowed."""
     if found_inf is None:
         return new
     skip = found_inf.reshape(()) != 0
@@ -19,7 +19,7 @@ def _kept(old: Any, new: Any, found_inf: Array | None) -> Any:
 
 
 def _gradients(grads: Arrays, grad_scale: Array | None, maximize: bool) -> Arrays:
-    """The gradients to descend along, freed of the loss scale."""
+    """Returns the gradients to descend along, freed of the loss scale."""
     if grad_scale is not None:
         grads = [(g / grad_scale.reshape(())).astype(g.dtype) for g in grads]
     return [-g for g in grads] if maximize else grads

@@ -314,7 +314,7 @@ def softplus_backward(grad_output: Array, self: Array, beta: Any, threshold: Any
 @op("log_sigmoid_forward", layout="row_major", writes=("exact_dtype", "computes_first"))
 @opmath
 def log_sigmoid(self: Array) -> tuple[Array, Array]:
-    """The result, and the empty buffer that accelerators hand to the backward."""
+    """Returns the result, and the empty buffer that accelerators hand to the backward."""
     refuse("log_sigmoid_cpu", self.dtype, BOOL, INT, COMPLEX)
     return -_softplus(-self), jnp.zeros((0,), self.dtype)
 

@@ -109,7 +109,7 @@ TO_FLOAT: dict[str, Unary] = {
 
 
 def unary_same(function: Unary) -> Callable[..., Array]:
-    """The rule of a function whose result has the dtype of its operand."""
+    """Returns the rule of a function whose result has the dtype of its operand."""
 
     def rule(self: Array) -> Array:
         return function(self)
@@ -118,7 +118,7 @@ def unary_same(function: Unary) -> Callable[..., Array]:
 
 
 def unary_float(function: Unary) -> Callable[..., Array]:
-    """The rule of a float-valued function: integers and bools become the default float."""
+    """Returns the rule of a float-valued function: integers and bools become the default float."""
 
     def rule(self: Array) -> Array:
         return function(self.astype(to_float(self.dtype)))
@@ -331,7 +331,7 @@ BINARY_FLOAT: dict[str, Callable[..., Array]] = {
 
 
 def binary(function: Any, floating: bool = False) -> Callable[..., Array]:
-    """The rule of a function of two promoted operands."""
+    """Returns the rule of a function of two promoted operands."""
 
     def rule(self: Any, other: Any) -> Array:
         return function(*promote(self, other, floating=floating))

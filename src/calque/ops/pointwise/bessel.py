@@ -22,7 +22,7 @@ Series = Sequence[float]
 
 
 def _sum(coefficients: Series, t: Array) -> Array:
-    """A Chebyshev series by Clenshaw's recurrence, as long as the precision asks for."""
+    """Returns a Chebyshev series by Clenshaw's recurrence, as long as the precision asks for."""
     least = jnp.finfo(t.dtype).eps / 64
     terms = [c for c in coefficients if abs(c) > least * max(map(abs, coefficients))]
     after, now = jnp.zeros_like(t), jnp.full_like(t, terms[-1])
@@ -74,7 +74,7 @@ def _y(order: int) -> Callable[[Array], Array]:
 
 
 def _right_of_zero(x: Array, value: Array, pole: float) -> Array:
-    """A function with a pole at zero, and not defined left of it."""
+    """Returns a function with a pole at zero, and not defined left of it."""
     return jnp.where(x > 0, value, jnp.where(x == 0, pole, jnp.nan).astype(x.dtype))
 
 

@@ -38,7 +38,7 @@ def _of_real(real: Function, ours: Function) -> Function:
 
 
 def _conjugate(function: Function) -> Function:
-    """A function from its values in the upper half of the plane."""
+    """Returns a function from its values in the upper half of the plane."""
 
     def mirrored(z: Array) -> Array:
         up = _sign(z.imag)
@@ -49,7 +49,7 @@ def _conjugate(function: Function) -> Function:
 
 
 def _odd(function: Function) -> Function:
-    """An odd function from its values in the first quadrant."""
+    """Returns an odd function from its values in the first quadrant."""
 
     def mirrored(z: Array) -> Array:
         right, up = _sign(z.real), _sign(z.imag)
@@ -60,7 +60,7 @@ def _odd(function: Function) -> Function:
 
 
 def _even(function: Function) -> Function:
-    """An even function from its values in the first quadrant."""
+    """Returns an even function from its values in the first quadrant."""
 
     def mirrored(z: Array) -> Array:
         right, up = _sign(z.real), _sign(z.imag)
@@ -71,12 +71,12 @@ def _even(function: Function) -> Function:
 
 
 def _near_zero(function: Function) -> Function:
-    """A function that is its operand at zero, with the signs of both parts."""
+    """Returns a function that is its operand at zero, with the signs of both parts."""
     return lambda z: jnp.where(z == 0, z, function(z))
 
 
 def _wave(size: Array, wave: Array, zero: Any, infinite: Any) -> Array:
-    """A size times a wave, where that is a number.
+    """Returns a size times a wave, where that is a number.
 
     Args:
         size: at least 0.
@@ -212,7 +212,7 @@ def _inverse(z: Array) -> Array:
 
 
 def power(z: Array, exponent: Array) -> Array:
-    """A power; of zero, 0 where the exponent's real part is positive."""
+    """Returns a power; of zero, 0 where the exponent's real part is positive."""
     found = jnp.power(z, exponent)
     none = (z == 0) & (exponent.real > 0) & (exponent.imag != 0)
     return jnp.where(none, jnp.zeros_like(found), found)

@@ -70,7 +70,7 @@ Scaled = tuple[Array, Array]
 
 
 def _log_add(x: Scaled, y: Scaled) -> Scaled:
-    """The sum of two numbers, each given as the exponent of its scale and a factor.
+    """Returns the sum of two numbers, each given as the exponent of its scale and a factor.
 
     The logarithm is taken once, at the end, so that no rounding of one is carried along.
     """

@@ -128,7 +128,7 @@ def _pick(x: Array, place: Array, axis: int) -> Array:
 
 
 def _ranked(name: str, x: Array, dim: int, keepdim: bool, rank: Any) -> Pair:
-    """The values of a rank (which may depend on the count of NaNs) and their positions."""
+    """Returns the values of a rank (which may depend on the count of NaNs) and their positions."""
     refuse(name, x.dtype, COMPLEX)
     dim = wrap_dim(dim, x.ndim)
     if x.ndim == 0:
@@ -187,7 +187,7 @@ def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
 
 @op("mode", writes=("exact_dtype",))
 def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
-    """The most frequent value, the smallest of several, and the last place it stands at."""
+    """Returns the most frequent value, the smallest of several, and the last place it stands at."""
     refuse("mode", self.dtype, COMPLEX)
     dim = wrap_dim(dim, self.ndim)
     if self.ndim == 0:

@@ -14,7 +14,9 @@ from calque.ops.table.registry import op
 
 
 def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Array]:
-    """The bin of each element among equal ones over [low, high], and whether it is in any."""
+    """Returns the bin of each element among equal ones over [low, high], and whether it is in
+    any.
+    """
     inside = (values >= low) & (values <= high)
     if jnp.issubdtype(values.dtype, jnp.integer):
         place = (values - low).astype(jnp.int64) * bins // (high - low).astype(jnp.int64)
@@ -25,7 +27,9 @@ def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Ar
 
 
 def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
-    """The range histc divides: that of the values if the given one is empty, never empty itself."""
+    """Returns the range histc divides: that of the values if the given one is empty, never empty
+    itself.
+    """
     low, high = jnp.asarray(low).astype(values.dtype), jnp.asarray(high).astype(values.dtype)
     if values.size:
         same = low == high
@@ -39,7 +43,7 @@ def _widened(low: Array, high: Array, margin: float) -> tuple[Array, Array]:
 
 
 def _outer_edges(values: Array, range: Any) -> tuple[Array, Array]:
-    """The range a histogram divides: the given one, else that of the values."""
+    """Returns the range a histogram divides: the given one, else that of the values."""
     if range is not None:
         low, high = (jnp.asarray(bound).astype(values.dtype) for bound in range)
     elif values.size:

@@ -27,7 +27,9 @@ from calque.ops.table.undivided import undivided
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
-    """A sum or product: of integers and bools in int64, of halves in float32, as JAX does."""
+    """Returns a sum or product: of integers and bools in int64, of halves in float32, as JAX
+    does.
+    """
     axes = wrap_dims(dim, x.ndim)
     if dtype is None:
         dtype = jnp.int64 if is_integral(x.dtype) else x.dtype
@@ -79,7 +81,7 @@ op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
 
 @op("hash_tensor")
 def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0) -> Array:
-    """The exclusive or of the bits of all elements as float64, or as int64."""
+    """Returns the exclusive or of the bits of all elements as float64, or as int64."""
     if mode != 0:
         raise RuntimeError("Only support XOR for now")
     wide = jnp.int64 if is_integral(self.dtype) else jnp.float64
@@ -193,7 +195,7 @@ def _vector_norm_condition(
 def vector_norm(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """The p-norm over some dimensions; its dtype is the real part's."""
+    """Returns the p-norm over some dimensions; its dtype is the real part's."""
     if dtype is None and is_integral(self.dtype):
         raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
@@ -208,7 +210,7 @@ def vector_norm(
 
 
 def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
-    """The p-norm of a float or complex array over axes."""
+    """Returns the p-norm of a float or complex array over axes."""
     if p == 2:
         squares = x.real**2 + x.imag**2 if is_complex(x.dtype) else x * x
         return jnp.sqrt(jnp.sum(squares, axis=axes, keepdims=keepdim))
@@ -232,7 +234,7 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
 def powsum(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """The sum of the absolute values' powers, which a norm takes the root of."""
+    """Returns the sum of the absolute values' powers, which a norm takes the root of."""
     refuse("powsum_cpu", self.dtype if dtype is None else dtype, BOOL, INT)
     if isinstance(ord, complex):
         raise RuntimeError("value cannot be converted to type double without overflow")

@@ -45,12 +45,12 @@ class _Runs:
     results: tuple[int, ...]
 
     def reduce(self, function: Any, x: Array) -> Array:
-        """The results of a reduction of elements."""
+        """Returns the results of a reduction of elements."""
         total = function(x.reshape(self.shape), self.place, self.count)
         return total.reshape(self.results)
 
     def spread(self, results: Array, like: Array) -> Array:
-        """The result of its run for each element; zero for elements of none."""
+        """Returns the result of its run for each element; zero for elements of none."""
         rows = results.reshape(self.count, *self.shape[1:])
         taken = rows.at[self.place].get(mode="fill", fill_value=0)
         return taken.reshape(like.shape)

@@ -21,7 +21,7 @@ def _iota(shape: tuple[int, ...], dim: int) -> Array:
 
 
 def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array, Array]:
-    """A stable sort and where each element came from (int32 or int64)."""
+    """Returns a stable sort and where each element came from (int32 or int64)."""
     where = _iota(array.shape, dim)
     if not descending:
         values, places = lax.sort((array, where), dimension=dim, num_keys=1, is_stable=True)

@@ -153,25 +153,25 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
-        raise TypeError(f"no fact of operators is called {', '.join(sorted(strange))}")
+        raise TypeError(f"operators have no fact called {', '.join(sorted(strange))}")
     if known:
         for name in " ".join(names).split():
             FACTS.setdefault(canonical(name), {}).update(known)
 
 
 def fact_of(name: str) -> Known:
-    """The facts of an operator; none where nothing is told."""
+    """Returns the facts of an operator; none where nothing is told."""
     return FACTS.get(canonical(name), {})
 
 
 def fact_of_form(name: str) -> Known:
-    """The facts of an operator or, of an in-place one, those of its functional form."""
+    """Returns the facts of an operator or, of an in-place one, those of its functional form."""
     base, dot, overload = canonical(name).partition(".")
     return FACTS.get(f"{base.removesuffix('_')}{dot}{overload}", {})
 
 
 def told(fact: str) -> dict[str, Any]:
-    """The operators of which a fact is told, and what, in the order of telling."""
+    """Returns the operators of which a fact is told, and what, in the order of telling."""
     return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 
 

@@ -40,7 +40,9 @@ class Given(Protocol):
         ...
 
     def values(self) -> np.ndarray | None:
-        """The values; None where there are none, in a trace, and where reading takes a copy."""
+        """Returns the values; None where there are none, in a trace, and where reading takes a
+        copy.
+        """
         ...
 
     def require(
@@ -63,7 +65,7 @@ class Given(Protocol):
 def each(
     parameter: str, good: Callable[[Any], Any], kind: type[Exception], text: str
 ) -> Callable[..., None]:
-    """A check that every value of a parameter is good."""
+    """Returns a check that every value of a parameter is good."""
 
     def check(**given: Any) -> None:
         given[parameter].require(good, lambda _: kind(text))
@@ -72,7 +74,7 @@ def each(
 
 
 def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Callable[..., None]:
-    """A check that an index is one of a dimension's.
+    """Returns a check that an index is one of a dimension's.
 
     Args:
         kind, text: what is raised; the text names `{bad}`, `{dim}` and `{size}`.

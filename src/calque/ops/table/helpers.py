@@ -15,12 +15,12 @@ Dims = int | list[int] | tuple[int, ...] | None
 
 
 def names(text: str) -> list[str]:
-    """The words of a table of names."""
+    """Returns the words of a table of names."""
     return text.split()
 
 
 def cast(array: Array, dtype: np.dtype) -> Array:
-    """An array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    """Returns an array in another dtype, as C casts (complex numbers lose their imaginary part)."""
     if dtype == np.bool_:
         return array != 0
     if is_complex(array.dtype) and not is_complex(dtype):
@@ -58,12 +58,12 @@ def is_below(size: Any, limit: int) -> bool:
 
 
 def greater(a: Any, b: Any) -> Any:
-    """The greater of two sizes."""
+    """Returns the greater of two sizes."""
     return max(a, b) if is_known(a) and is_known(b) else max_dim(a, b)
 
 
 def wrap_dim(dim: int, ndim: int) -> int:
-    """A dimension counted from the front.
+    """Returns a dimension counted from the front.
 
     Raises:
         IndexError: the dimension is out of range, in PyTorch's words.
@@ -140,7 +140,7 @@ def _of_segments(extremum: Callable[..., Array], x: Array, into: Array, count: i
 
 
 def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
-    """An extremum of numbers that may be NaN.
+    """Returns an extremum of numbers that may be NaN.
 
     Between devices XLA compares as C's `fmax` does, to which NaN is no number: a dimension that is
     split would lose it. How arrays lie is not known here, so it counts how many devices there are.

@@ -29,7 +29,7 @@ class Taps:
     size: int
 
     def __call__(self, x: Array, axis: int) -> Array:
-        """The map applied along an axis; half-precision sums are the caller's to widen."""
+        """Returns the map applied along an axis; half-precision sums are the caller's to widen."""
         outputs, taps = self.sources.shape
         plain = bool(np.all(self.weights == 1))
         if taps == 1 and plain and outputs == self.size:
@@ -60,7 +60,7 @@ class Taps:
         )
 
     def transposed(self) -> "Taps":
-        """The transposed map: from outputs to inputs."""
+        """Returns the transposed map: from outputs to inputs."""
         outputs, taps = self.sources.shape
         live = self.weights.reshape(-1) != 0
         inputs = self.sources.reshape(-1)[live]
@@ -80,7 +80,7 @@ def _rising(sources: np.ndarray) -> bool:
 
 
 def widened(x: Array) -> Array:
-    """A half-precision array as float32; others unchanged."""
+    """Returns a half-precision array as float32; others unchanged."""
     half = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
     return x.astype(np.float32) if half else x
 

@@ -93,7 +93,8 @@ class HoldsLimits(Holds):
 
 
 def saturated(limit: Any, dtype: Any) -> Any:
-    """A limit of `clamp`, within the numbers of an integer dtype where PyTorch's limits saturate.
+    """Returns a limit of `clamp`, within the numbers of an integer dtype where PyTorch's limits
+    saturate.
 
     Args:
         limit: a number, a traced one too; tensors are left as they are.

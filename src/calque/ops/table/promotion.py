@@ -43,12 +43,12 @@ def default_float_scope(dtype: np.dtype) -> Iterator[None]:
 
 
 def default_float() -> np.dtype:
-    """The dtype of float results that no operand decides: torch.get_default_dtype()."""
+    """Returns the dtype of float results that no operand decides: torch.get_default_dtype()."""
     return getattr(_local, "default_float", None) or np.dtype("float32")
 
 
 def default_complex() -> np.dtype:
-    """The complex dtype of the same precision as `default_float`."""
+    """Returns the complex dtype of the same precision as `default_float`."""
     return _COMPLEX_OF[default_float()]
 
 
@@ -78,12 +78,12 @@ def is_integral(dtype: Any, include_bool: bool = True) -> bool:
 
 
 def real_dtype(dtype: Any) -> np.dtype:
-    """The dtype of the real part: complex64 -> float32; a real dtype is its own."""
+    """Returns the dtype of the real part: complex64 -> float32; a real dtype is its own."""
     return _REAL_OF.get(np.dtype(dtype), np.dtype(dtype))
 
 
 def complex_dtype(dtype: Any) -> np.dtype:
-    """The complex dtype that holds a real dtype: float32 -> complex64."""
+    """Returns the complex dtype that holds a real dtype: float32 -> complex64."""
     return _COMPLEX_OF.get(np.dtype(dtype), np.dtype(dtype))
 
 
@@ -145,12 +145,14 @@ def result_type(*operands: Any) -> np.dtype:
 
 
 def to_float(dtype: Any) -> np.dtype:
-    """The dtype of a float-valued function (sin, div, mean): integers and bool give the default."""
+    """Returns the dtype of a float-valued function (sin, div, mean): integers and bool give the
+    default.
+    """
     return default_float() if is_integral(dtype) else np.dtype(dtype)
 
 
 def as_dtype(value: Any, dtype: Any) -> Array:
-    """An array in another dtype.
+    """Returns an array in another dtype.
 
     Booleans become floating-point by way of integers: XLA makes a product with a boolean that is
     converted at once a choice between the other factor and 0, and `False * nan` is NaN.
@@ -162,7 +164,7 @@ def as_dtype(value: Any, dtype: Any) -> Array:
 
 
 def promote(*operands: Any, floating: bool = False) -> tuple[Array, ...]:
-    """The operands as arrays of their common dtype (made floating-point if `floating`)."""
+    """Returns the operands as arrays of their common dtype (made floating-point if `floating`)."""
     dtype = result_type(*operands)
     if floating:
         dtype = to_float(dtype)
@@ -186,7 +188,7 @@ _SPOKEN = {
 
 
 def spoken(dtype: Any) -> str:
-    """The name by which PyTorch's errors call a dtype: float32 is "Float"."""
+    """Returns the name by which PyTorch's errors call a dtype: float32 is "Float"."""
     name = jnp.dtype(dtype).name
     return _SPOKEN.get(name, name)
 
@@ -203,7 +205,7 @@ class MissingDtype(TypeError):
     """The result has a dtype that PyTorch has and JAX has not."""
 
     def __init__(self, dtype: str) -> None:
-        super().__init__(f"the jax device has no dtype torch.{dtype}")
+        super().__init__(f"the jax device does not support dtype torch.{dtype}")
 
 
 def refuse(name: str, dtype: Any, *categories: int) -> None:
@@ -213,7 +215,7 @@ def refuse(name: str, dtype: Any, *categories: int) -> None:
 
 
 def opmath(function: Any) -> Any:
-    """A rule that computes in float32 where its operands are float16 or bfloat16.
+    """Returns a rule that computes in float32 where its operands are float16 or bfloat16.
 
     PyTorch's kernels round such results once, at the end; a chain of half-precision operations
     would round at every step.

@@ -21,7 +21,7 @@ _DTYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def wrapped(data: Array) -> Array:
-    """The key of two 32-bit words, for rules of calque's own.
+    """Returns the key of two 32-bit words, for rules of calque's own.
 
     Args:
         data: uint32 [2].
@@ -30,7 +30,7 @@ def wrapped(data: Array) -> Array:
 
 
 def as_jaxs(key: Array) -> Array:
-    """A key of JAX's own kind, which gives the same numbers."""
+    """Returns a key of JAX's own kind, which gives the same numbers."""
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_JAXS)
 
 
@@ -60,7 +60,7 @@ def _hashed(data: Array, high: Array, low: Array) -> tuple[Array, Array]:
 
 
 def _counters(shape: tuple[int, ...]) -> Array:
-    """The position of each element. Sums over the axes can be spread over devices."""
+    """Returns the position of each element. Sums over the axes can be spread over devices."""
     total = jnp.zeros(shape, np.uint32)
     for axis, stride in enumerate(math.prod(shape[axis + 1 :]) for axis in range(len(shape))):
         total = total + lax.broadcasted_iota(np.uint32, shape, axis) * np.uint32(stride)

@@ -33,7 +33,7 @@ class RealSize:
         self._factor = factor
 
     def array(self) -> Array:
-        """The number as an array, weakly typed as Python's are."""
+        """Returns the number as an array, weakly typed as Python's are."""
         whole: Any = convert_element_type(
             jnp.asarray(self._dim), np.dtype(np.float64), weak_type=True
         )
@@ -70,19 +70,20 @@ def _is_dyadic(factor: Fraction) -> bool:
 
 
 def as_array(value: Any) -> Any:
-    """The array of a `RealSize`; any other value unchanged."""
+    """Returns the array of a `RealSize`; any other value unchanged."""
     return value.array() if isinstance(value, RealSize) else value
 
 
 def truncated(value: Any) -> Any:
-    """A number made whole, as a size.
+    """Returns a number made whole, as a size.
 
     Raises:
         TypeError: it was computed from a dimension in a way that no dimension is.
     """
     if isinstance(value, Array):
         raise TypeError(
-            "a size is computed from it by a factor that is no short fraction, as 1.5 and 0.25 are"
+            "a size is computed from it with a factor that is not a simple fraction such as 1.5 "
+            "or 0.25"
         )
     return math.trunc(value)
 

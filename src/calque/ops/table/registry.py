@@ -130,14 +130,14 @@ def _check_new(name: str, function: Callable[..., Any]) -> None:
     earlier = RULES.get(name)
     ours = f"{__name__.partition('.')[0]}."
     if earlier and all(f.__module__.startswith(ours) for f in (earlier.function, function)):
-        raise ValueError(f"{name} has a rule already, in {earlier.function.__module__}")
+        raise ValueError(f"{name} already has a rule, in {earlier.function.__module__}")
 
 
 def find(name: str) -> Rule | None:
-    """The rule of an operator, or None."""
+    """Returns the rule of an operator, or None."""
     return RULES.get(canonical(name))
 
 
 def names() -> Iterator[str]:
-    """The names in the table, sorted."""
+    """Returns the names in the table, sorted."""
     return iter(sorted(RULES))

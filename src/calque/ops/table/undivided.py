@@ -20,7 +20,7 @@ undivided_p: Primitive = Primitive("undivided")
 
 
 def undivided(x: Array, axes: Any) -> Array:
-    """An array that is not split along some axes; along the others it stays as it is.
+    """Returns an array that is not split along some axes; along the others it stays as it is.
 
     So is its gradient. Where there is one device this is the array, and in programs as well.
 

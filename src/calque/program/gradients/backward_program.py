@@ -1,4 +1,4 @@
-"""The backward of a program, for the incoming gradients that there are."""
+"""The backward of a program, for the incoming gradients that exist."""
 
 from typing import Any
 
@@ -40,11 +40,11 @@ class LatePart:
         self._runs: dict[tuple[int, ...], tuple[list[int], Any]] = {}
 
     def needed(self, residuals: list[Array]) -> list[Array]:
-        """Its own residuals, of those that the forward leaves."""
+        """Selects its residuals from those of the forward."""
         return [residuals[index] for index in self._residuals]
 
     def __call__(self, residuals: list[Array], incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """The gradients; None where nothing comes in that they are gradients of.
+        """Returns the gradients; None where no incoming gradient contributes.
 
         Args:
             residuals: its own.
@@ -72,7 +72,7 @@ class LatePart:
         return gradients
 
     def reached(self, gradients: list[Any], incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """Returns the gradients, of all, that something comes in for."""
+        """Returns the gradients to which an incoming gradient contributes."""
         coming = {i for i, gradient in enumerate(incoming) if gradient is not None}
         return [
             None if by.isdisjoint(coming) else g for g, by in zip(gradients, self._by, strict=True)

@@ -1,5 +1,5 @@
-"""Backwards of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and under
-`torch.func.vmap`.
+"""Backward passes of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and
+under `torch.func.vmap`.
 
 Such a gradient has an axis that it does not show. A program runs for one gradient after another.
 """
@@ -33,7 +33,7 @@ def batched(
     run: Callable[[tuple[Tensor | None, ...]], list[Tensor | None]],
     incoming: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """The gradients for incoming ones of which some have a hidden axis.
+    """Returns the gradients for incoming ones of which some have a hidden axis.
 
     Args:
         run: the gradients for incoming ones without that axis.
@@ -55,15 +55,15 @@ def batched(
 
 
 def _legacy_level(gradient: Tensor) -> int:
-    """Which level of `is_grads_batched` made an axis: this may be another thread than its."""
+    """Returns which level of `is_grads_batched` created an axis, possibly in another thread."""
     for level in range(1, _MOST_LEVELS):
         if not is_batched(remove_batch_dim(gradient, level, 1, 0)):
             return level
-    raise RuntimeError("calque.jit takes one batch of gradients, not batches of batches")
+    raise RuntimeError("calque.jit supports one batch of gradients, not batches of batches")
 
 
 def _stack(gradient: Tensor, level: int) -> Tensor:
-    """A gradient with its hidden axis in front."""
+    """Returns a gradient with its hidden axis in front."""
     if _functorch.is_legacy_batchedtensor(gradient):
         return remove_batch_dim(gradient, level, 1, 0)
     value, axis = _functorch._unwrap_batched(gradient, level)

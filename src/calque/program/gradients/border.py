@@ -1,4 +1,4 @@
-"""Where PyTorch's graph of a traced function ends: at the tensors that were there before it ran.
+"""The border of a traced function's autograd graph: the tensors that existed before it ran.
 
 A gradient flows from what the function computed back to them. Some are leaves; others were computed
 with a graph of their own, which is not the program's: the function's graph ends where theirs begin.
@@ -17,7 +17,7 @@ Edge = tuple[Any, int]
 
 
 def node_of(tensor: Tensor) -> Any:
-    """The node behind a tensor; None if it has none, or one that PyTorch forbids to ask for.
+    """Returns the node behind a tensor; None if it has none, or PyTorch forbids access.
 
     So it does of a view made under no_grad whose base was written with gradients.
     """
@@ -28,7 +28,7 @@ def node_of(tensor: Tensor) -> Any:
 
 
 def is_leaf(tensor: Tensor) -> bool:
-    """Returns True of a tensor that nothing computed; False where PyTorch forbids to ask."""
+    """Returns True for a leaf tensor; False if PyTorch forbids the query."""
     try:
         return tensor.is_leaf
     except RuntimeError:
@@ -41,14 +41,14 @@ def has_graph(value: Any) -> bool:
 
 
 class Border:
-    """The tensors from outside that have graphs of their own."""
+    """The tensors from outside that have their own autograd graphs."""
 
     def __init__(self) -> None:
         self.tensors: dict[Edge, Tensor] = {}
         self._edges: dict[int, GradientEdge] = {}
 
     def add(self, tensor: Tensor) -> None:
-        """Take note of a tensor as it is before the function changes it."""
+        """Record the state of a tensor before the function changes it."""
         if id(tensor) not in self._edges:
             edge = self._edges[id(tensor)] = get_gradient_edge(tensor)
             self.tensors.setdefault((edge.node, edge.output_nr), tensor)
@@ -57,12 +57,12 @@ class Border:
         return id(tensor) in self._edges
 
     def edge(self, tensor: Tensor) -> GradientEdge:
-        """The edge of a tensor as it was when it was added."""
+        """Returns the edge of a tensor as it was when it was added."""
         return self._edges[id(tensor)]
 
     @contextmanager
     def silent(self, others: Iterable[Tensor]) -> Iterator[None]:
-        """Inside this context, hooks of tensors at the border do not run: they run when the
+        """A context manager in which hooks of tensors at the border do not run; they run when the
         gradient leaves.
 
         Args:
@@ -84,7 +84,7 @@ class Border:
 
 @contextmanager
 def blocked(edges: Iterable[Edge]) -> Iterator[None]:
-    """Inside this context, no gradient gets past some edges."""
+    """A context manager in which no gradient passes the given edges."""
     numbers: dict[Any, set[int]] = {}
     for node, number in edges:
         numbers.setdefault(node, set()).add(number)
@@ -101,5 +101,5 @@ def _without(gone: set[int]) -> Any:
 
 
 def is_leaf_node(node: Any) -> bool:
-    """Returns True if a node of PyTorch's graph stands for a leaf."""
+    """Returns True if an autograd node represents a leaf."""
     return type(node).__name__ == "AccumulateGrad"

@@ -33,7 +33,7 @@ class Blank:
     dtype: torch.dtype
 
     def bare(self, outputs: Outputs) -> Tensor:
-        """The tensor."""
+        """Returns the tensor."""
         return torch.zeros((), dtype=self.dtype, device="jax").expand(self.shape)
 
 
@@ -64,7 +64,7 @@ class Carried(Made):
 
     @property
     def is_bare(self) -> bool:
-        """Returns True if it is a result of the node as it is."""
+        """Returns True if it is a result of the node itself."""
         told = self.attributes is not None or self.gradient is not None or self.retains
         return not told and self.subclass is None and self.view is None and self.creation is None
 
@@ -87,7 +87,7 @@ class Carried(Made):
 
 @dataclass(eq=False)
 class Attached(Made):
-    """A tensor over memory that was there before, with a graph of this call behind it.
+    """A tensor over older memory, with a graph of this call.
 
     Attributes:
         target: the tensor.
@@ -113,13 +113,13 @@ class Attached(Made):
 
 
 def _seen(base: Tensor, history: Tensor, dtype: torch.dtype, view: View | None) -> Tensor:
-    """A view of a tensor, with the history of another."""
+    """Returns a view of a tensor, with the history of another."""
     with torch.enable_grad():
         return _Seen.apply(base, history, dtype, view)
 
 
 class _Seen(torch.autograd.Function):
-    """A view of a tensor whose gradient goes another way than to that."""
+    """A view of a tensor whose gradient does not go to that tensor."""
 
     @staticmethod
     def forward(ctx: Any, base: Tensor, history: Tensor, dtype: torch.dtype, view: View) -> Tensor:
@@ -131,7 +131,7 @@ class _Seen(torch.autograd.Function):
 
 
 class _Rewrite(torch.autograd.Function):
-    """A tensor that was written in place: its history is that of what was written."""
+    """A tensor that was written in place, whose history is that of the written value."""
 
     @staticmethod
     def forward(ctx: Any, tensor: Tensor, written: Tensor) -> Tensor:
@@ -171,7 +171,7 @@ class Carriers:
         self.found: list[Carrier] = []
 
     def add(self, tensor: Tensor, bare: Fresh) -> Carried:
-        """One over memory made in the trace."""
+        """Add one over memory created in the trace."""
         creation = creation_of(tensor)
         raises = creation not in (None, PLAIN)
         place = Carried(-1, None, tensor.retains_grad, creation=creation if raises else None)
@@ -181,7 +181,7 @@ class Carriers:
     def attach(
         self, tensor: Tensor, target: Description, gradient: Description | None = None
     ) -> Attached:
-        """One over memory that was there before, and the gradient that it keeps."""
+        """Add one over older memory, with the gradient that it keeps."""
         place = Attached(target, -1, Flow(tensor.retains_grad, gradient))
         self.found.append(Carrier(tensor, Blank(tensor.shape, tensor.dtype), [place]))
         return place
@@ -189,7 +189,7 @@ class Carriers:
     def settle(
         self, described: Callable[[Tensor], Fresh], is_plain: Callable[[Tensor], bool]
     ) -> None:
-        """Number them. Views of one tensor are to be its views after each call, too.
+        """Number them, such that views of a tensor remain its views after each call.
 
         Args:
             described: describes the tensor that others are views of.
@@ -214,7 +214,9 @@ class Carriers:
         self.number()
 
     def _relate(self, one: Carrier, base: Carrier, is_plain: bool) -> None:
-        """Make one a view of another in each call, with its own history unless it is plain."""
+        """Relate a view to its base for each call, with its own history unless it is a plain
+        view.
+        """
         for place in one.places:
             assert isinstance(place, Carried)
             place.view = view_of(one.tensor)
@@ -227,7 +229,7 @@ class Carriers:
         base.bases += one.places
 
     def number(self) -> None:
-        """Number them as they are."""
+        """Number them in order."""
         for slot, one in enumerate(self.found):
             for place in one.places:
                 place.slot = slot
@@ -236,7 +238,7 @@ class Carriers:
 
 
 def _base(one: Carrier) -> Tensor | None:
-    """Returns the base of a tensor made in the trace, if the base has a graph of its own."""
+    """Returns the base of a tensor created in the trace, if the base has its own graph."""
     tensor = one.tensor
     if not isinstance(one.bare, Fresh) or not tensor._is_view():
         return None

@@ -23,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class Step(NamedTuple):
-    """Which gradients are taken.
+    """One step of differentiation: which gradients are taken.
 
     Attributes:
         number: of which segment.
@@ -50,7 +50,7 @@ class Derived(NamedTuple):
 def derive(
     lifting: Lifting, tensors: list[Tensor], around: Surroundings, path: Sequence[Step]
 ) -> Derived:
-    """The gradients of gradients that a path leads to, with a graph of their own.
+    """Returns the gradients at the end of a path, with their own graph.
 
     Args:
         lifting: the trace; what comes in are inputs of kind "given".
@@ -84,7 +84,7 @@ def derive(
 
 
 def _given(lifting: Lifting, source: GivenSource, like: Tensor) -> Tensor:
-    """A gradient that comes in, as an input of the program and a leaf of the graph."""
+    """Returns an incoming gradient as an input of the program and a leaf of the graph."""
     return wrap(lifting.new_input(source, like.shape, read(like).dtype)).requires_grad_()
 
 

@@ -90,7 +90,7 @@ class Surroundings(NamedTuple):
 def trace_backward(
     lifting: Lifting, carriers: Sequence[Carrier], around: Surroundings
 ) -> Backward | None:
-    """Trace the gradients of what a function leaves behind; None if nothing carries any.
+    """Trace the gradients of a function's results and remains; returns None if there are none.
 
     Args:
         lifting: the trace.
@@ -133,7 +133,7 @@ class End(NamedTuple):
 
 @contextmanager
 def cut(tensors: list[Tensor], segment: Segment, around: Surroundings) -> Iterator[list[End]]:
-    """Inside this context, no gradient of a segment gets past its ends, which it gives."""
+    """A context manager in which no gradient passes the ends of a segment; yields the ends."""
     own: dict[Edge, int] = {}
     for slot, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), slot)
@@ -158,7 +158,7 @@ def _gradients(
     edges: list[GradientEdge],
     errors: dict[int, str],
 ) -> Sequence[Tensor | None]:
-    """The gradients at some edges; takes note of the tensors whose graph is used up."""
+    """Returns the gradients at some edges, and records the tensors whose graph is freed."""
     if not edges:
         return []
     incoming = {slot: _incoming(lifting, slot, tensors[slot]) for slot in slots}
@@ -196,7 +196,7 @@ def _gradients(
 
 
 def _drop_what_is_queued() -> None:
-    """Free the nodes that a failed backward did not get to, and the tensors that they hold.
+    """Free the nodes that a failed backward pass did not reach, and their tensors.
 
     PyTorch's engine keeps them in the queue of the thread until its next backward.
     """
@@ -208,7 +208,7 @@ def _drop_what_is_queued() -> None:
 def gradients_of(
     lifting: Lifting, outputs: list[Tensor], targets: list[Tensor]
 ) -> tuple[Sequence[Tensor | None], dict[int, str]]:
-    """The gradients of the targets, for incoming gradients that are inputs of the trace.
+    """Returns the gradients of the targets, for incoming gradients that are inputs of the trace.
 
     Beside them, what a backward says of each output, by index, whose graph is used up.
     """

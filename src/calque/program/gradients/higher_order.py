@@ -1,4 +1,4 @@
-"""Programs of derivatives of gradients, made when they are asked for (see `derivatives`)."""
+"""Programs of derivatives of gradients, created on demand (see `derivatives`)."""
 
 from collections.abc import Callable
 from contextlib import ExitStack
@@ -28,7 +28,7 @@ Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
 
 
 class Origin(NamedTuple):
-    """The values that a call of a program leaves for derivatives of its gradients.
+    """The values that a call of a program saves for derivatives of its gradients.
 
     Attributes:
         higher: makes their programs.
@@ -47,7 +47,7 @@ class Origin(NamedTuple):
     def differentiable(
         self, step: Step, targets: list[Tensor], incoming: list[Tensor]
     ) -> list[Tensor]:
-        """The gradients of one step, with a graph behind them.
+        """Returns the gradients of one step, with a graph.
 
         Args:
             step: which.
@@ -79,15 +79,15 @@ class Higher:
         self._known: dict[tuple[Step, ...], _Derivative] = {}
 
     def values(self, arrays: list[Array]) -> dict[Source, Array]:
-        """The inputs of a call, by where they come from."""
+        """Returns the inputs of a call, by where they come from."""
         rows = zip(self._inputs, arrays, strict=True)
         return {one.source: array for one, array in rows}
 
     def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
-        """The program that gives the gradients of a path.
+        """Returns the program that computes the gradients of a path.
 
         Raises:
-            RuntimeError: the function is not what it was at the call.
+            RuntimeError: the function has changed since the call.
         """
         known = self._known.get(path)
         if known is None:
@@ -98,7 +98,9 @@ class Higher:
         recording = self._recording
         _, inference, autocast, *_ = recording.ambient
         if recording.rewritten:
-            raise RuntimeError(_SPOKEN.format("writes tensors from outside in place, and they get"))
+            raise RuntimeError(
+                _SPOKEN.format("writes to tensors from outside in place, which then have")
+            )
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(inference))
             stack.enter_context(torch.enable_grad())
@@ -114,15 +116,15 @@ class Higher:
 
 
 _CHANGED = (
-    "calque.jit cannot take the derivative of these gradients: the function is not what it was at "
+    "calque.jit cannot take the derivative of these gradients: the function has changed since "
     "the call"
 )
-_REMEDY = "Take the gradients and their derivatives inside of the jitted function."
+_REMEDY = "Take the gradients and their derivatives inside the jitted function."
 _SPOKEN = "calque.jit cannot take the derivative of these gradients: the function {} a history"
 
 
 class _Derivative:
-    """A program that gives gradients, with what gives them their graph."""
+    """A program that computes gradients, and the node that gives them a graph."""
 
     def __init__(self, recording: "Recording") -> None:
         backward = recording.backward
@@ -137,7 +139,7 @@ class _Derivative:
         self._count = recording.n_outputs
 
     def __call__(self, origin: Origin, inputs: list[Tensor]) -> list[Tensor]:
-        """The gradients.
+        """Returns the gradients.
 
         Args:
             origin: the call, with all that came in.

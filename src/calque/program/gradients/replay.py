@@ -1,4 +1,4 @@
-"""The calls of a program that carries gradients, as nodes of PyTorch's graph."""
+"""The calls of a program that carries gradients, as nodes of the autograd graph."""
 
 import functools
 from collections.abc import Callable
@@ -29,7 +29,7 @@ _hooks = torch_c.autograd._top_saved_tensors_default_hooks
 
 
 class Carrying:
-    """Gives the tensors of each call their graph.
+    """Attaches the graph to the tensors of each call.
 
     Args:
         backward: what the trace found.
@@ -55,11 +55,11 @@ class Carrying:
 
     @property
     def has_errors_only(self) -> bool:
-        """Returns True if the graphs of all tensors are used up."""
+        """Returns True if the graphs of all tensors have been freed."""
         return not self._nodes and self.errors.keys() == set(range(len(self.bare)))
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
-        """Make the tensors of one call that have a graph behind them.
+        """Create the tensors of one call that have a graph.
 
         Args:
             outputs: the call.
@@ -112,7 +112,7 @@ class Node:
         self.forms = forms
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
-        """Give its tensors their graph."""
+        """Attach the graph to its tensors."""
         carried, late, slots = outputs.carried, self.late, self.step.results
         targets = [one.build(outputs) for one in self._receivers]
         if not any(target.requires_grad for target in targets):  # none any more, perhaps
@@ -159,7 +159,7 @@ class Call:
         self._is_seen = False
 
     def begin(self, ctx: Any) -> tuple[Tensor, ...]:
-        """Hand what is kept to PyTorch, and the results to the caller."""
+        """Save the kept values with PyTorch, and pass the results to the caller."""
         results, self._results = self._results, []
         watched, self._watched = self._watched, []
         kept = self._kept
@@ -181,7 +181,7 @@ class Call:
         return self._kept or _unboxed(saved[0])
 
     def gradients(self, ctx: Any, incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """The gradients of the node's inputs.
+        """Returns the gradients of the node's inputs.
 
         Raises:
             RuntimeError: what is kept has been given up, or a tensor that is needed was written.
@@ -219,7 +219,7 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, call: Call, *targets: Tensor) -> Any:
-        """Give the tensors that a call carries out their graph."""
+        """Attach the graph to the tensors of a call."""
         ctx.set_materialize_grads(False)
         ctx.call = call
         return call.begin(ctx)
@@ -237,14 +237,14 @@ _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 
 def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
-    """A gradient whose derivatives, by any of some tensors, raise an error."""
+    """Returns a gradient whose derivatives with respect to some tensors raise an error."""
     error = torch_c.functions.DelayedError(message, 1 + len(others))
     found = error(gradient, *others)
     return found[0] if others else found
 
 
 def _check_unchanged(ctx: Any, kept: Kept) -> None:
-    """Raise RuntimeError where derivatives of gradients would go another way than gradients."""
+    """Raise RuntimeError if derivatives of gradients would take another path than the gradients."""
     if kept.origin is None:
         raise RuntimeError(
             "calque.jit cannot take the derivative of gradients under hooks for saved tensors"
@@ -258,7 +258,9 @@ def _check_unchanged(ctx: Any, kept: Kept) -> None:
 
 
 def _boxed(kept: Kept) -> Tensor:
-    """A tensor that holds what is kept: PyTorch lets go of it as of what it keeps for a node."""
+    """Returns a tensor that holds the kept values, so that PyTorch frees them like saved
+    tensors.
+    """
     box = _empty((), torch.float32)
     box.untyped_storage().kept = kept
     return box
@@ -270,5 +272,5 @@ def _unboxed(box: Tensor) -> Kept:
 
 @functools.cache
 def _anchor() -> Tensor:
-    """A leaf for nodes that no tensor of the caller's lies behind."""
+    """Returns a leaf for nodes without inputs from the caller."""
     return torch.empty(0, device="jax", requires_grad=True)

@@ -1,4 +1,4 @@
-"""The tensors whose values the backward of a program needs, as they are after the forward.
+"""The tensors whose values after the forward pass the backward pass of a program needs.
 
 A program keeps the arrays that it needs, so that nothing can change them. But eager PyTorch raises
 where a tensor that it keeps is written before the backward, and so does a program.
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:
-    """Find the tensors that the parts of the backward read.
+    """Find the tensors that the parts of the backward pass read.
 
     Those from outside that get a new history are not among them.
 
@@ -45,7 +45,7 @@ def watch(recording: "Recording", late: int, made: Mapping[int, Description]) ->
 def _sources(
     recording: "Recording", made: Mapping[int, Description]
 ) -> list[tuple[Any, Description]]:
-    """The variables that tensors have after the call, and the tensors."""
+    """Returns the variables of tensors after the call, and the tensors."""
     inner = recording.jaxpr.jaxpr
     targets = [one.target for one in recording.rewritten]
     rewritten = {cell_of(t.tensor) if isinstance(t, Existing) else t.index for t in targets}

@@ -1,4 +1,4 @@
-"""Cut PyTorch's graph of a traced function at the tensors that outlive the function.
+"""Cuts the autograd graph of a traced function at the tensors that outlive the function.
 
 One of them may have been computed from another: a loss from the logits that are returned with it.
 Then the loss's gradients flow through the logits, outside as they do eagerly, so that hooks on the
@@ -36,14 +36,14 @@ class Segment:
 
 
 def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
-    """The segments of some tensors, each behind those that it needs; none goes past the border."""
+    """Returns the segments of some tensors, each after those that it needs, within the border."""
     own: dict[Edge, int] = {}
     for index, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), index)
     if len(tensors) > MOST:
         logger.warning(
-            "a jitted function leaves %d tensors with gradients: hooks on them do not see the "
-            "gradients that reach them through each other",
+            "a jitted function returns or keeps %d tensors with gradients: hooks on one do not "
+            "see gradients that reach it through another",
             len(tensors),
         )
         starts = enumerate(tensors)
@@ -67,7 +67,7 @@ def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
 def _look(
     start: Any, own: dict[Edge, int], border: Collection[Edge]
 ) -> tuple[list[Any], list[Edge]]:
-    """The nodes from one on up to the next border or result, and the edges there."""
+    """Returns the nodes from one to the next border or result, and the edges there."""
     nodes: dict[Any, None] = {}
     ends: dict[Edge, None] = {}
     rest = [start]
@@ -95,7 +95,7 @@ def _merged(rows: Iterable[tuple[int, list[Edge]]]) -> dict[Edge, set[int]]:
 
 
 class _Groups:
-    """Sets of tensors, and which need which.
+    """Sets of tensors, and their dependencies.
 
     Args:
         needed: what each tensor was computed from.
@@ -107,7 +107,7 @@ class _Groups:
         self._needed = {i: set(one) for i, one in enumerate(needed)}
 
     def join(self, one: int, other: int) -> None:
-        """Make two groups one, unless one of them needs the other."""
+        """Merge two groups, unless one needs the other."""
         a, b = self._group[one], self._group[other]
         if a == b or self._reaches(a, b) or self._reaches(b, a):
             return
@@ -132,7 +132,7 @@ class _Groups:
         return False
 
     def sorted(self) -> list[list[int]]:
-        """The groups, each behind those that it needs."""
+        """Returns the groups in order of dependency."""
         order: dict[int, None] = {}
         rest = [(group, False) for group in reversed(self._members)]
         while rest:

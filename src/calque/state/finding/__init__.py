@@ -1,4 +1,4 @@
-"""How each kind of value is met: what is kept of it, and what it leads to.
+"""How each kind of value is visited: what is kept of it, and what it refers to.
 
 A handler is called once for each object, with the snapshot, the object, and how the user's program
 names it.
@@ -74,7 +74,7 @@ def handler_of(value: Any) -> Handler:
 
 
 def meet_settings(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """An object whose attributes are settings of PyTorch's."""
+    """Visits an object whose attributes are settings of PyTorch."""
     snapshot.libraries.hold_settings(value, path)
 
 

@@ -1,4 +1,6 @@
-"""Classes: the user's are kept themselves, of a library's what the program may have put there."""
+"""Classes: the user's are kept as a whole, a library's as far as the program may have changed
+them.
+"""
 
 import abc
 import enum
@@ -30,7 +32,7 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 
 
 def meet_class(snapshot: "Snapshot", value: type, path: Path) -> None:
-    """A class, with those that it inherits from."""
+    """Visits a class and its bases."""
     if id(value) in snapshot.classes:
         return
     snapshot.classes[id(value)] = value
@@ -72,7 +74,9 @@ def _hold_librarys_class(snapshot: "Snapshot", kind: type) -> None:
 
 
 def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
-    """Keep the methods of a class: the user's are met, a package's when their code runs."""
+    """Keep the methods of a class: the user's are visited, a package's only when their code
+    runs.
+    """
     for value in list(vars(kind).values()):
         for function in functions_of(value):
             if owner_of_class(kind) is Owner.USER:
@@ -83,7 +87,7 @@ def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
 
 
 def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Hold of which class an object is."""
+    """Keep the class of an object."""
     kind = type(value)
     if owner_of_class(kind) is Owner.USER or isinstance(value, _REPLACED):
         snapshot.hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
@@ -91,11 +95,11 @@ def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def hold_own_dict(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Hold that an object's dict is its own: `value.__dict__ = {...}` writes to no dict."""
+    """Keep the identity of an object's dict, because `value.__dict__ = {...}` writes to no dict."""
     snapshot.hold(AttributeRow(value, path, _OWN_DICT, set_attribute), ("h", id(value)))
 
 
 def meet_enum(snapshot: "Snapshot", value: enum.Enum, path: Path) -> None:
-    """A member of an enumeration."""
+    """Visits a member of an enumeration."""
     hold_kind(snapshot, value, path)
     snapshot.namespaces.hold(vars(value), path, ("d", id(value)))

@@ -1,4 +1,4 @@
-"""Containers of Python: dicts, lists, sets, tuples, buffers, closure variables, weak references."""
+"""Visits containers: dicts, lists, sets, tuples, buffers, closure variables, weak references."""
 
 import contextvars
 import threading
@@ -36,7 +36,7 @@ _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.defa
 
 
 def meet_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
-    """A dict of any class."""
+    """Visits a dict of any class."""
     snapshot.hold_dict(value, path)
     if isinstance(value, defaultdict):
         snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
@@ -49,7 +49,7 @@ def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
 
 
 def meet_list(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A list or a deque."""
+    """Visits a list or a deque."""
     snapshot.push_items(snapshot.hold(ListRow(value, path)))
     if isinstance(value, deque):
         snapshot.hold(AttributeRow(value, path, _LENGTH, None), ("n", id(value)))
@@ -58,21 +58,21 @@ def meet_list(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_set(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A set."""
+    """Visits a set."""
     snapshot.push_items(snapshot.hold(SetRow(value, path)))
     if type(value) is not set:
         hold_attributes(snapshot, value, path, is_container=True)
 
 
 def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> None:
-    """An exception, which holds its arguments."""
+    """Visits an exception, which holds its arguments."""
     row = snapshot.hold(StateRow(value, path.attribute("args"), lambda error: error.args))
     snapshot.stack.append((row.before[None], row.path))
     hold_attributes(snapshot, value, path, is_container=True)
 
 
 def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A tuple or a frozenset, which cannot change itself."""
+    """Visits a tuple or a frozenset, which cannot change itself."""
     for index, item in enumerate(elements_of(value)):
         if type(item) not in ATOMIC and id(item) not in snapshot.known:
             snapshot.stack.append((item, path.item(index)))
@@ -83,7 +83,7 @@ def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A bytearray, an `array.array` or an array of NumPy."""
+    """Visits a bytearray, an `array.array` or a NumPy array."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
         snapshot.push_unnamed(value.flat, path.item("..."))
@@ -92,24 +92,24 @@ def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:
-    """A variable of an enclosing function."""
+    """Visits a variable of an enclosing function."""
     row = snapshot.hold(CellRow(value, path))
     snapshot.stack += [(item, path) for item in row.before.values()]
 
 
 def meet_context(snapshot: "Snapshot", value: contextvars.ContextVar[Any], path: Path) -> None:
-    """A context variable, in the context of this thread."""
+    """Visits a context variable, in the context of this thread."""
     row = snapshot.hold(ContextRow(value, path))
     snapshot.stack += [(item, path) for item in row.before.values()]
 
 
 def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None:
-    """The attributes of a `threading.local`, in this thread."""
+    """Visits the attributes of a `threading.local`, in this thread."""
     snapshot.push_items(snapshot.hold(LocalRow(value, path)))
 
 
 def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """An object of which only Python's collector knows what it holds."""
+    """Visits an object whose contents only the garbage collector knows."""
     snapshot.push_unnamed(referents(value), path)
 
 
@@ -117,7 +117,7 @@ def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
-    """A weak reference."""
+    """Visits a weak reference."""
     target = value()
     if isinstance(value, weakref.WeakMethod) and target is not None:  # a method made for this call
         snapshot.stack.append((target.__func__, path))
@@ -128,7 +128,7 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None
 
 
 def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Visits the object that a `weakref.proxy` stands for."""
+    """Visits the object that a `weakref.proxy` refers to."""
     target = proxied(value)
     if target is not None:
         snapshot.weak[id(target)] = target
@@ -136,6 +136,6 @@ def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A container of weak references."""
+    """Visits a container of weak references."""
     if not path.foreign:
         snapshot.push_unnamed((value.data,), path)

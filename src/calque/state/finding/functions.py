@@ -1,4 +1,4 @@
-"""Functions, methods and descriptors, and the modules that hold them."""
+"""Visits functions, methods and descriptors, and the modules that hold them."""
 
 import functools
 import types
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -> None:
-    """A function: the user's code and defaults may change."""
+    """Visits a function; the user's code and defaults may change."""
     owner = owner_of_code(value.__code__, value.__globals__)
     if owner is Owner.USER:
         snapshot.push_items(snapshot.hold(function_row(value, path)))
@@ -31,13 +31,13 @@ def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -
 
 
 def meet_method(snapshot: "Snapshot", value: types.MethodType, path: Path) -> None:
-    """A bound method."""
+    """Visits a bound method."""
     own = Path("self") if path.parent is None and not path.key else path
     snapshot.stack += [(value.__self__, own), (value.__func__, path)]
 
 
 def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: Path) -> None:
-    """A function that is not written in Python."""
+    """Visits a function that is not written in Python."""
     owner = value.__self__
     if looks_names_up(value):
         snapshot.namespaces.look_anywhere()
@@ -49,14 +49,14 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
 
 
 def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
-    """A `functools.partial`."""
+    """Visits a `functools.partial`."""
     snapshot.stack += [(value.func, path), (value.args, path)]
     snapshot.push_unnamed((value.keywords, *value.keywords.values()), path)
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
 
 
 def meet_descriptor(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A property, a class method and the like."""
+    """Visits a property, a class method or a similar descriptor."""
     names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
     snapshot.stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 

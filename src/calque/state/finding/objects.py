@@ -139,9 +139,9 @@ def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
     """An `nn.Module`, whose members are its attributes."""
     if isinstance(value, ScriptModule):
         raise TraceError(
-            f"a module of TorchScript ({value.original_name}) is reached inside calque.jit, which "
-            "cannot see its state (whether it trains, its attributes). Jit the module that it was "
-            "made from, without torch.jit; or call it outside of the jitted function."
+            f"a TorchScript module ({value.original_name}) is used inside calque.jit, which "
+            "cannot see its state (training mode, attributes). Jit the original module, without "
+            "torch.jit, or call it outside the jitted function."
         )
     held = vars(value)
     row = snapshot.hold(DictRow(held, path, attribute=True))

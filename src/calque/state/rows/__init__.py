@@ -1,4 +1,4 @@
-"""Rows: one container each, and what it held when it was found.
+"""Rows: one container each, with its contents when it was found.
 
 Whatever a program keeps in Python stands in some container: a dict, a list, a closure variable, the
 attributes of an object. A row reads one of them, tells what has changed, and puts it back.

@@ -1,4 +1,4 @@
-"""Rows of what stands in no container: slots, the class of an object, a state given on request."""
+"""Rows of state outside containers: slots, the class of an object, state behind functions."""
 
 import functools
 from collections.abc import Callable
@@ -18,7 +18,7 @@ HOOKS_OF_TENSORS: dict[str, Callable[[Any], Any]] = {
 
 
 class AttributeRow(Row):
-    """Attributes that are in no dict: slots, the class of an object, the code of a function.
+    """Attributes outside dicts: slots, the class of an object, the code of a function.
 
     Args:
         reads: what reads each; raises AttributeError if there is no value.
@@ -59,7 +59,7 @@ class AttributeRow(Row):
 
 
 class TensorHooksRow(AttributeRow):
-    """The hooks of a tensor: they can be taken off again, but no call puts them on."""
+    """The hooks of a tensor, which can be removed again, but which no call adds."""
 
     __slots__ = ()
 
@@ -70,7 +70,7 @@ class TensorHooksRow(AttributeRow):
 
 
 class SlotsRow(AttributeRow):
-    """The slots of an object that each call brings."""
+    """The slots of an object among a call's arguments."""
 
     __slots__ = ()
 
@@ -90,7 +90,9 @@ def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def is_made_in_python(kind: type) -> bool:
-    """Returns True if a class was made by a class statement: its objects hold slots and no more."""
+    """Returns True if a class was created by a class statement, so that its objects have only
+    slots.
+    """
     return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 
 
@@ -103,14 +105,14 @@ def set_attribute(owner: Any, name: str, value: Any) -> None:
 
 
 def function_row(function: FunctionType, path: Path) -> AttributeRow:
-    """The code and the defaults of a function."""
+    """Returns the code and the defaults of a function."""
     names = ("__code__", "__defaults__", "__kwdefaults__")
     reads = {name: lambda f, name=name: object.__getattribute__(f, name) for name in names}
     return AttributeRow(function, path, reads, set_attribute)
 
 
 class StateRow(Row):
-    """An object that tells its state and takes it back by functions of its own."""
+    """An object with functions that read and set its state."""
 
     __slots__ = ("read", "write")
 

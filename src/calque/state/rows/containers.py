@@ -1,4 +1,4 @@
-"""Rows of the containers that are no dicts: lists, sets, buffers, closure variables, caches."""
+"""Rows of containers other than dicts: lists, sets, buffers, closure variables, caches."""
 
 import array
 import contextvars
@@ -36,7 +36,7 @@ class ListRow(Row):
 
 
 class SetRow(Row):
-    """A set; its elements are its keys, and the order in which it gives them cannot be put back."""
+    """A set, whose elements are its keys; its iteration order cannot be restored."""
 
     __slots__ = ()
 
@@ -59,7 +59,7 @@ class SetRow(Row):
 
 
 class BytesRow(Row):
-    """A buffer of plain numbers: bytearray, `array.array`, an array of numpy's."""
+    """A buffer of plain numbers: bytearray, `array.array`, NumPy array."""
 
     __slots__ = ()
 
@@ -112,7 +112,7 @@ class CellRow(Row):
 
 
 class CacheRow(Row):
-    """A cache of `functools.lru_cache`: how often it had to call its function, and its entries."""
+    """A cache of `functools.lru_cache`: its number of misses, and its entries."""
 
     __slots__ = ()
 
@@ -122,7 +122,7 @@ class CacheRow(Row):
         return {"misses": self.owner.cache_info().misses, "entries": self._entries()}
 
     def _entries(self) -> dict[tuple[int, int], tuple[Any, Any]]:
-        """Every key with its result."""
+        """Returns every key with its result."""
         found, own = gc.get_referents(self.owner), getattr(self.owner, "__dict__", None)
         place = max(i for i, one in enumerate(found) if type(one) is dict and one is not own)
         pairs = list(found[place].items())
@@ -135,7 +135,7 @@ class CacheRow(Row):
         return None if now["misses"] == self.before["misses"] else ("misses",)
 
     def is_emptied(self) -> bool:
-        """Returns True if an entry has gone that was there: it would be computed again."""
+        """Returns True if an earlier entry is gone, and would be computed again."""
         return not self.before["entries"].keys() <= self._entries().keys()
 
     def put(self, key: Any, value: Any) -> None:

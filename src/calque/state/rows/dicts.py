@@ -1,4 +1,4 @@
-"""Rows of dicts and of namespaces: of modules, objects, classes, and the globals of functions."""
+"""Rows of dicts and namespaces: of modules, objects, classes, and the globals of functions."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -45,7 +45,7 @@ class DictRow(Row):
 
 
 class InstanceRow(DictRow):
-    """The attributes of an object, a tensor perhaps, that each call brings."""
+    """The attributes of an object (or tensor) among a call's arguments."""
 
     __slots__ = ()
 
@@ -57,7 +57,7 @@ _COMPILERS = ("torch._functorch.", "torch._dynamo.", "torch.export.", "torch._ex
 
 
 class HooksRow(DictRow):
-    """A dict of hooks that holds for the process.
+    """A process-wide dict of hooks.
 
     Those of calque and of PyTorch's compilers, which any thread may run, are not seen.
     """
@@ -73,12 +73,12 @@ class HooksRow(DictRow):
 
 
 def is_own_hook(hook: Any) -> bool:
-    """True if a hook was registered by calque itself, for as long as a function is traced."""
+    """True if a hook was registered by calque itself during a trace."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
 
 
 def _is_passing(hook: Any) -> bool:
-    """True if a hook is there for as long as a function is traced, captured or exported."""
+    """True if a hook exists only while a function is traced, captured or exported."""
     module = getattr(hook, "__module__", None) or ""
     return is_own_hook(hook) or module.startswith(_COMPILERS)
 
@@ -118,7 +118,7 @@ class NamedRow(Row):
 
 
 class ClassRow(NamedRow):
-    """Some attributes of a class itself, and all functions that Python itself may look for."""
+    """Some attributes of a class, and all methods that Python itself may call."""
 
     __slots__ = ("kind",)
 

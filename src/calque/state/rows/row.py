@@ -1,4 +1,4 @@
-"""Rows: a container, and what it held when it was found."""
+"""Rows: a container, with its contents when it was found."""
 
 from collections.abc import Collection
 from typing import Any
@@ -38,15 +38,15 @@ class Row:
         self.before: dict[Any, Any] = self.items()
 
     def items(self) -> dict[Any, Any]:
-        """Returns what the container holds now, by key."""
+        """Returns the container's current contents, by key."""
         raise NotImplementedError
 
     def put(self, key: Any, value: Any) -> None:
-        """Make a key hold a value, or nothing (`MISSING`)."""
+        """Set the value of a key, or delete it (`MISSING`)."""
         raise NotImplementedError
 
     def assign(self, items: dict[Any, Any]) -> None:
-        """Make the container hold these, in this order."""
+        """Set the container's contents, in this order."""
         now = self.items()
         for key in now:
             if key not in items:
@@ -56,19 +56,19 @@ class Row:
                 self.put(key, value)
 
     def get(self, key: Any) -> Any:
-        """Returns what a key holds; `MISSING` if nothing."""
+        """Returns the value of a key; `MISSING` if there is none."""
         return self.items().get(key, MISSING)
 
     def name(self, key: Any) -> str:
-        """Returns how the user's program names what a key holds."""
+        """Returns the name of a key's value in the user's program."""
         return str(self.path.attribute(key) if self.attribute else self.path.item(key))
 
     def rebase(self) -> None:
-        """Take what it holds now for what it held."""
+        """Use the current contents as the reference."""
         self.before = self.items()
 
     def is_changed(self, now: dict[Any, Any] | None = None) -> bool:
-        """Returns True if it holds something else than it did."""
+        """Returns True if the contents have changed."""
         now = self.items() if now is None else now
         if same_objects(now, self.before):
             return False
@@ -77,7 +77,7 @@ class Row:
         return self.difference(now) is not None
 
     def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
-        """The first key that holds something else than it did, in a tuple."""
+        """Returns the first key whose value has changed, in a tuple."""
         before = self.before
         for key in now:
             if key not in before and key not in self.ignored:
@@ -90,7 +90,7 @@ class Row:
         return None
 
     def restore(self) -> None:
-        """Put back what was held when the row was made."""
+        """Restore the contents at the row's creation."""
         now = self.items()
         if self.is_changed(now):
             kept = {key: now[key] for key in self.ignored if key in now}

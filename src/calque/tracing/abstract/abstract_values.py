@@ -55,12 +55,12 @@ class AbstractValues:
         self._module_keys: dict[torch.nn.Module, Any] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The abstract value of a tensor that exists."""
+        """Returns the abstract value of a tensor that exists."""
         with torch_c.DisableTorchFunction(), suspended():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
     def of_member(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The abstract value of a parameter or buffer; members of one geometry share it."""
+        """Returns the abstract value of a parameter or buffer; members of one geometry share it."""
         try:
             with torch_c.DisableTorchFunction():
                 key = geometry(tensor)
@@ -72,7 +72,9 @@ class AbstractValues:
         return found
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Like `of`, for a leaf with no more to it than its geometry: several times as fast."""
+        """Like `of`, but several times as fast, for a leaf that is described by its geometry
+        alone.
+        """
         with torch_c.DisableTorchFunction(), suspended():
             meta = torch.empty_strided(
                 tensor.shape, tensor.stride(), dtype=tensor.dtype, device="meta"
@@ -116,7 +118,9 @@ class AbstractValues:
         return value
 
     def _shared(self, value: Any, inputs: list[Any]) -> Any:
-        """The one abstract value for new tensors of this geometry, unless it is a view."""
+        """Returns the shared abstract value for new tensors of this geometry, unless it is a
+        view.
+        """
         if not _has_storage(value):
             return value
         with torch_c.DisableTorchFunction():
@@ -133,7 +137,7 @@ class AbstractValues:
         return self._results.setdefault(key, value)
 
     def _key(self, node: Node) -> Any:
-        """Returns a key of all that the value depends on; None where that is not known."""
+        """Returns a key of everything that the value depends on; None if that is not known."""
         target: Any = node.target
         if torch_c.is_any_autocast_enabled():
             return None
@@ -173,7 +177,7 @@ class AbstractValues:
             raise
 
     def _from_elements(self, run: Callable[..., Any], args: tuple[Any, ...], kwargs: Any) -> Any:
-        """A new tensor of which other tensors are the elements: PyTorch reads those."""
+        """Returns a new tensor whose elements are other tensors, which PyTorch reads."""
         device = kwargs.pop("device", None)
         if device is None and isinstance(args[0], torch.Tensor):
             device = args[0].device
@@ -200,7 +204,9 @@ class AbstractValues:
         return None
 
     def _without_data(self, module: torch.nn.Module) -> torch.nn.Module:
-        """A copy whose tensors are abstract: the module's own buffers must not change."""
+        """Returns a copy with abstract tensors, because the module's own buffers must not
+        change.
+        """
         copied = self._modules.get(module)
         if copied is None:
             copied = self._modules[module] = module.__new__(type(module))
@@ -216,7 +222,7 @@ class AbstractValues:
         return copied
 
     def _lists(self, value: Any) -> Any:
-        """Recurrent layers keep a list of their weights."""
+        """Replaces the lists of weights that recurrent layers keep."""
         if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
             return [self.of_member(t) for t in value]
         return value
@@ -227,20 +233,18 @@ def _name(node: Node) -> str:
 
 
 def _elements(args: tuple[Any, ...]) -> bool:
-    """Returns True if tensors are among the elements that a tensor is made from, inside of
-    sequences.
-    """
+    """Returns True if tensors are among the elements of a new tensor, also inside sequences."""
     data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data))
 
 
 def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
-    """A tensor of the same shape and dtype that has elements."""
+    """Returns a tensor of the same shape and dtype that has elements."""
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
 def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
-    """Like `torch.autograd.grad`, which would not find its way among values that are shared."""
+    """Like `torch.autograd.grad`, which does not work with shared abstract values."""
     if args or options.get("is_grads_batched") or options.get("allow_unused"):
         return UNKNOWN
     wanted = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
@@ -253,15 +257,13 @@ def _has_hooks(module: torch.nn.Module) -> bool:
 
 
 def _has_data(value: Any) -> bool:
-    """Returns True if PyTorch knows the elements too, as of `torch.tensor(3)`: no geometry tells
-    them.
-    """
+    """Returns True if PyTorch also knows the elements, as in `torch.tensor(3)`."""
     leaves = tree_leaves(value)
     return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
 
 
 def _private(value: torch.Tensor) -> torch.Tensor:
-    """A tensor with the same storage, geometry and place in autograd, but an object of its own."""
+    """Returns a separate tensor object with the same storage, geometry and place in autograd."""
     copied = value.detach()
     if not value.requires_grad:
         return copied
@@ -275,5 +277,5 @@ def _value(node: Node) -> Any:
 
 
 def _has_storage(value: Any) -> bool:
-    """Returns True for a tensor with memory of its own kind: sparse ones consist of others."""
+    """Returns True for a tensor with a storage; sparse tensors consist of other tensors."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided

@@ -30,12 +30,12 @@ _WIDER: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: _gr
 
 
 def hold_log(patches: Patches) -> None:
-    """Shapes that do not fit are an error, which PyTorch would write to its log as well."""
+    """Keep PyTorch from also logging shape errors, which are raised anyway."""
     patches.hold(fake_tensor, "log", _Quiet)
 
 
 class _Quiet:
-    """A log that says nothing of what a trace runs into, in the thread of the trace."""
+    """A logger that is silent in the thread of a trace."""
 
     def __init__(self, log: logging.Logger) -> None:
         self._log = log

@@ -1,4 +1,4 @@
-"""Abstract values that are alike are one object, and so what is computed from them is known.
+"""Equal abstract values are shared, so that results computed from them can be reused.
 
 Most of a model repeats: the second transformer layer asks of PyTorch what the first one asked. A
 call is therefore remembered by what it is applied to: its target, and the identity of the abstract
@@ -15,7 +15,7 @@ from calque.upstream.torch_internals import FakeTensor
 
 
 class Uncertain(TypeError):
-    """A value has parts whose equality says too little."""
+    """A value has parts that cannot be compared reliably."""
 
 
 def key_of_call(node: Node, module: Any) -> Any:
@@ -60,7 +60,7 @@ _PLAIN = (int, float, bool, str, type(None), torch.dtype, torch.device)
 
 
 def key_of_module(module: torch.nn.Module) -> Any:
-    """Returns a key that determines what a module of torch.nn computes, but for its data.
+    """Returns a key that determines what a torch.nn module computes, apart from its data.
 
     Raises:
         TypeError: the module has an attribute that cannot be compared.
@@ -98,7 +98,7 @@ def _attribute(value: Any) -> Any:
 
 
 def geometry(tensor: torch.Tensor) -> Any:
-    """Returns a tensor's geometry as an abstract value has it.
+    """Returns a tensor's geometry, as in an abstract value.
 
     Raises:
         TypeError: it is of a kind of which it has to tell more (sparse, quantized, a subclass).

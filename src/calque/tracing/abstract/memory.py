@@ -1,4 +1,4 @@
-"""Abstract values that a thread's earlier traces have computed.
+"""Caches of the abstract values that a thread's earlier traces have computed.
 
 Layers of one geometry are asked of PyTorch once, in whichever model they occur.
 """
@@ -38,7 +38,7 @@ _here = _OfThread()
 
 
 def remembered() -> Memory:
-    """The memory of the thread; a new one if it is full."""
+    """Returns the memory of the thread; a new one if it is full."""
     known = _here.memory
     if known is None or len(known.calls) > _MOST:
         known = _here.memory = Memory()
@@ -46,5 +46,5 @@ def remembered() -> Memory:
 
 
 def forget() -> None:
-    """Let the thread's next trace remember nothing."""
+    """Clear the cache for the thread's next trace."""
     _here.memory = None

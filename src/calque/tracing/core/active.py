@@ -15,7 +15,9 @@ _stack = _Stack()
 
 
 def current_trace() -> Any:
-    """The innermost trace of this thread; None outside of one, and while one is suspended."""
+    """Returns the innermost trace of this thread; None outside of one, and while one is
+    suspended.
+    """
     traces = _stack.traces
     return traces[-1] if traces else None
 

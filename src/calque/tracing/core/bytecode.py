@@ -1,4 +1,4 @@
-"""Finds what the running instruction asks a value for."""
+"""Reads from bytecode what the running instruction needs from a value."""
 
 import dis
 import functools
@@ -25,7 +25,7 @@ def _running(frame: FrameType) -> tuple[int, list[dis.Instruction]]:
 
 
 def unpacked_length(frame: FrameType) -> int | None:
-    """Returns how many values `a, b = value` asks for; None when the frame does something else."""
+    """Returns how many values `a, b = value` unpacks; None if the frame does something else."""
     at, instructions = _running(frame)
     step = instructions[at]
     return step.argval if step.opname == "UNPACK_SEQUENCE" else None
@@ -33,15 +33,13 @@ def unpacked_length(frame: FrameType) -> int | None:
 
 @functools.lru_cache(maxsize=256)
 def _handled(code: CodeType) -> list[tuple[int, int]]:
-    """The instructions whose exceptions the code handles, as ranges of offsets."""
+    """Returns the instructions whose exceptions the code handles, as ranges of offsets."""
     entries: Any = dis.Bytecode(code).exception_entries  # pyright: ignore[reportAttributeAccessIssue]
     return [(entry.start, entry.end) for entry in entries]
 
 
 def is_handled(frame: FrameType | None, root: str) -> bool:
-    """Returns True if an exception that is raised here may be caught, before it is at the `root`
-    file's.
-    """
+    """Returns True if an exception raised here may be caught before it reaches the `root` file."""
     while frame is not None and frame.f_code.co_filename != root:
         if not is_engine(frame.f_code.co_filename):
             if any(start <= frame.f_lasti < end for start, end in _handled(frame.f_code)):
@@ -51,7 +49,7 @@ def is_handled(frame: FrameType | None, root: str) -> bool:
 
 
 def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
-    """Returns True if the truth that is asked for is the condition of an `assert` statement.
+    """Returns True if the running instruction tests the condition of an `assert` statement.
 
     Args:
         bare: only of one that has no message.
@@ -74,8 +72,8 @@ _CLASSES = frozenset(("Parameter", "Buffer", "type", "__class__", "issubclass"))
 
 @functools.lru_cache(maxsize=4096)
 def asks_identity(code: CodeType) -> bool:
-    """Returns True if code asks with `is`, or `id`, whether two values are one; no constants, nor
-    globals.
+    """Returns True if code compares two values by identity (`is`, `id`), other than with constants
+    and globals.
 
     >>> asks_identity((lambda x, y: x is y).__code__), asks_identity((lambda x: x is len).__code__)
     (True, False)
@@ -87,7 +85,7 @@ def asks_identity(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def asks_class(code: CodeType) -> bool:
-    """Returns True if code may ask of what class a tensor is.
+    """Returns True if code may check the class of a tensor.
 
     >>> asks_class((lambda x: type(x) is int).__code__), asks_class((lambda x: x + 1).__code__)
     (True, False)
@@ -126,7 +124,7 @@ def may_find(code: CodeType, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def may_miss(code: CodeType, name: str) -> bool:
-    """Returns True if code may find that there is no such attribute, and go on.
+    """Returns True if code may find that the attribute is missing, and continue.
 
     >>> def reads(self, x):
     ...     return x + self.last
@@ -141,8 +139,7 @@ def may_miss(code: CodeType, name: str) -> bool:
 
 
 def catches(code: CodeType) -> bool:
-    """Returns True if code names what Python raises for a missing attribute, as one that handles it
-    does.
+    """Returns True if code names the exception for a missing attribute, as a handler does.
 
     >>> catches((lambda: 1).__code__)
     False
@@ -163,7 +160,7 @@ def _reads(code: CodeType, name: str) -> Iterator[int]:
 
 
 def _assigned_at(code: CodeType, name: str) -> float:
-    """From where on code has assigned an attribute, whichever way it went."""
+    """Returns the offset from which code has assigned an attribute on every path."""
     steps = list(dis.get_instructions(code))
     jumps = {*dis.hasjrel, *dis.hasjabs}
     spans = [(step.offset, step.argval) for step in steps if step.opcode in jumps]

@@ -1,4 +1,4 @@
-"""Functions and modules of `torch.compile` within a program that is traced."""
+"""Functions and modules compiled by `torch.compile` in a traced program."""
 
 import sys
 import threading
@@ -14,7 +14,8 @@ _stance = ExitStack()
 
 @contextmanager
 def as_written() -> Iterator[None]:
-    """Inside this context, functions of `torch.compile` run as they were before, to be traced.
+    """A context manager in which functions compiled by `torch.compile` run uncompiled, so they can
+    be traced.
 
     That holds for all threads: PyTorch has one such setting. It is put back when the last of the
     threads that are here leaves.

@@ -1,4 +1,4 @@
-"""Metadata that a node takes from the node it is made for, while PyTorch preserves it.
+"""Metadata that a node inherits from the node it replaces, while PyTorch preserves it.
 
 `torch.fx.traceback.preserve_node_meta` is how interpreters and transformers say which node is
 being replayed; what they replay keeps its place in the program.

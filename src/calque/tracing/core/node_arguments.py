@@ -24,7 +24,7 @@ _OPERATORS = (OpOverload, HigherOrderOperator)
 
 
 def lower(tracer: Any, a: Any) -> Argument:
-    """The form of `a` that a node of `tracer`'s graph can hold.
+    """Returns `a` in the form in which a node of `tracer`'s graph can hold it.
 
     Args:
         tracer: the tracer, whose `create_arg` is asked for the parts of a container.

@@ -66,7 +66,9 @@ def is_engine(filename: str) -> bool:
 
 
 def program_frame(depth: int = 1) -> FrameType | None:
-    """The innermost frame of the traced program, `depth` frames above the caller's or further."""
+    """Returns the innermost frame of the traced program, `depth` frames above the caller's or
+    further.
+    """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None and is_engine(frame.f_code.co_filename):
         frame = frame.f_back
@@ -74,7 +76,7 @@ def program_frame(depth: int = 1) -> FrameType | None:
 
 
 def origin_here(module: str, call: int) -> NodeOrigin | None:
-    """The origin of a node that is made now; None when no frame is the program's."""
+    """Returns the origin of a node that is made now; None when no frame is the program's."""
     frame = program_frame(2)
     if frame is None:
         return None
@@ -83,7 +85,7 @@ def origin_here(module: str, call: int) -> NodeOrigin | None:
 
 
 def origin_of_code(fields: dict[str, Any]) -> NodeOrigin:
-    """The origin of a graph's inputs and output: where the function begins.
+    """Returns the origin of a graph's inputs and output: where the function begins.
 
     Args:
         fields: `co_filename`, `co_firstlineno` and `co_name` of its code.

@@ -1,4 +1,4 @@
-"""Replacing names for the time of a trace, safely when several threads trace.
+"""Replaces names during a trace; safe if several threads trace.
 
 A replacement stays as long as any trace holds it, and every replacement lets calls through that do
 not belong to a trace of the calling thread: other threads may meet it and see no difference. What
@@ -86,7 +86,7 @@ class Patches:
         self._held[key] = patch
 
     def release(self) -> None:
-        """Give up every replacement; those that nobody else holds are taken back."""
+        """Release every replacement, and restore the names that no other trace holds."""
         with _lock:
             while self._held:
                 key, patch = self._held.popitem()

@@ -1,58 +1,64 @@
-"""The words with which a trace refuses what it cannot keep."""
+"""The error messages for what a trace cannot capture."""
 
 from typing import Any, NoReturn
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_here, program_frame
 
-_EXAMPLES = "Give example inputs, calque.trace(f, x), and what depends on shapes is known."
+_EXAMPLES = "Pass example inputs, calque.trace(f, x), so that shapes are known."
 _GRADIENT = "Use torch.autograd.grad(result, inputs), which is captured."
 _REASONS = {
     "bool": (
-        "decides which way the program goes",
+        "is used as a condition",
         "Use torch.where(condition, a, b) or torch.cond(condition, f, g, inputs). " + _EXAMPLES,
     ),
     "int()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
     "float()": ("is turned into a number", "Keep it a tensor, or pass the number as an argument."),
     "complex()": ("is turned into a number", "Keep it a tensor, or pass it as an argument."),
     "index": (
-        "is used as a Python integer, in range(), a list index or a shape",
-        _EXAMPLES + " Of tensors, index with the tensor itself.",
+        "is used as a Python integer (in range(), as a list index or in a shape)",
+        _EXAMPLES + " To index a tensor, use the tensor itself.",
     ),
     "in": ("is searched with `in`", "Use (x == value).any(), and torch.where on the result."),
     "str()": (
-        "is printed or formatted; the text would show the trace, and only once",
+        "is printed or formatted, which would show the trace instead of values, and only once",
         "Print its shape, or use repr() to look at the proxy while tracing.",
     ),
     "repr()": (
-        "has its text read, which names the trace and not the values",
-        "Compare the tensor itself, or read the text outside.",
+        "is converted to text, which would show the trace instead of values",
+        "Compare the tensor itself, or convert it to text outside.",
     ),
     "pickle": ("is pickled", "Return it, and pickle the result."),
     "numpy": (
         "is passed to numpy, which a graph cannot hold",
-        "Use the torch function of that name, or calque.tracing.wrap the function that uses numpy.",
+        (
+            "Use the torch function of the same name, or make the function that uses numpy a leaf: "
+            "calque.tracing.wrap."
+        ),
     ),
-    "grad": ("is asked for its gradient", _GRADIENT),
-    "grad_fn": ("is asked how it was computed", _GRADIENT),
+    "grad": ("has its .grad read", _GRADIENT),
+    "grad_fn": ("has its .grad_fn read", _GRADIENT),
     "backward": ("is differentiated into .grad", _GRADIENT),
     "register_hook": (
-        "gets a hook, a function that a graph cannot hold",
-        "Define a torch.autograd.Function that does it in its backward.",
+        "gets a hook, which a graph cannot hold",
+        "Write a torch.autograd.Function that does it in its backward.",
     ),
     "iterate": (
-        "is iterated, and its length is not known",
+        "is iterated, but its length is not known",
         _EXAMPLES + " Or use x.unbind() and index the result.",
     ),
-    "len": ("is asked for its length", _EXAMPLES + " Or use x.shape[0] in arithmetic."),
+    "len": (
+        "is passed to len(), but its length is not known",
+        _EXAMPLES + " Or use x.shape[0] in arithmetic.",
+    ),
 }
 
 
 def refuse(proxy: Any, question: str) -> NoReturn:
-    """Raise the error for a question that only a value could answer.
+    """Raise the error for an operation that needs a tensor's value.
 
     Args:
-        proxy: what was asked.
+        proxy: the proxy that was used.
         question: a row of the table above.
 
     Raises:
@@ -67,8 +73,8 @@ def refuse(proxy: Any, question: str) -> NoReturn:
 def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
     """Raise the error for a step of the program, at its line.
 
-    The tracer remembers it, for the program may catch it: what it does then is not what it does
-    when it gets an answer.
+    The tracer remembers the error, because the program may catch it, and would then do something
+    else than in a real run.
 
     Raises:
         TraceError: always.
@@ -85,13 +91,13 @@ def current_step() -> tuple[int, int] | None:
 
 
 def here(tracer: Any) -> str:
-    """The line of the program that runs now, as the beginning of a message."""
+    """Returns the running line of the program, as the prefix of a message."""
     origin = origin_here(tracer.scope.module_path, 0)
     return f"{origin}: " if origin is not None else ""
 
 
 def describe(proxy: Any) -> str:
-    """A value as an error names it: what made it, of which dtype and shape, and where."""
+    """Returns a description of a value for errors: its operation, dtype, shape and line."""
     node = proxy.node
     if node.op == "placeholder":
         name = f"the argument {node.target}"

@@ -1,4 +1,4 @@
-"""Where in the module hierarchy a trace stands."""
+"""The current position of a trace in the module hierarchy."""
 
 from types import TracebackType
 from typing import Any

@@ -12,7 +12,7 @@ Place = tuple[tuple[int, int], tuple[int, int]]
 
 
 def running(frame: FrameType) -> tuple[ast.Module, Place] | None:
-    """The syntax of a frame's function, and the place in it of the instruction that runs.
+    """Returns the syntax tree of a frame's function, and the running instruction's place in it.
 
     None where there is no source.
     """
@@ -57,7 +57,9 @@ def _positions(frame: FrameType) -> Place | None:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
-    """The syntax of a function's source, and what its lines and columns lack to the file's."""
+    """Returns the syntax tree of a function's source, and the offsets of its lines and columns in
+    the file.
+    """
     try:
         lines, first = inspect.getsourcelines(code)
         tree = ast.parse(textwrap.dedent("".join(lines)))

@@ -1,4 +1,4 @@
-"""Questions of the program about PyTorch's settings, which no mode sees.
+"""Patches for functions that read PyTorch's settings, which no mode sees.
 
 The answer decides what is traced, and the graph may run under another setting: it checks that
 the answer is still the same, or has both ways.
@@ -37,13 +37,13 @@ AMBIENT: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
 
 
 def hold_settings(patches: Patches) -> None:
-    """Let the trace see what the program asks."""
+    """Let the trace see which settings the program reads."""
     for name in _ASKED:
         patches.hold(torch, name, functools.partial(_traced, name))
 
 
 def tracer_of_program(depth: int = 2) -> Any:
-    """The strict tracer of this thread, if it is the program that calls, and not what runs it.
+    """Returns this thread's strict tracer if the call comes from the program itself; else None.
 
     Args:
         depth: how many frames above the caller's that call is.
@@ -57,8 +57,8 @@ def tracer_of_program(depth: int = 2) -> Any:
 
 
 def _decided(tracer: Any, question: Callable[[], bool]) -> bool:
-    """Returns True if gradients are on: with most programs nothing depends on it, so both ways are
-    traced.
+    """Returns True if gradients are on; both branches are traced, as most programs do not depend on
+    it.
 
     It is one question, however often the program asks.
     """

@@ -53,5 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Whatever else torch.fx has: a submodule that was imported, or a name of a later release."""
+    """Returns any other attribute of torch.fx: an imported submodule, or a name of a later
+    release.
+    """
     return getattr(_theirs, name)

@@ -50,7 +50,7 @@ def symbolic_trace(
     root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
 ) -> GraphModule:
     """Like `torch.fx.symbolic_trace`, with calque's tracer. `calque.symbolic_trace` is stricter:
-    what this records without a word and gets wrong, it gets right or refuses.
+    where this is silently wrong, that one is right or raises an error.
 
     Args:
         root: a module or a function.

@@ -1,4 +1,4 @@
-"""Imports of the submodules that a package leaves to another one.
+"""Redirects imports of a package's submodules to another package.
 
 An import of `ours.graph` gives the very module `theirs.graph`, not a second copy: classes keep
 their identity.
@@ -42,7 +42,7 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
 
 
 def install(ours: str, theirs: str, directory: str) -> None:
-    """Answer imports below the package `ours` that it has no file for from the package `theirs`.
+    """Import submodules that the package `ours` does not have from the package `theirs`.
 
     Args:
         ours: the name of a package, which is being imported.

@@ -27,7 +27,7 @@ class Answer:
 
 
 def spoken(value: Any) -> str:
-    """A value as a message shows it."""
+    """Returns the text of a value for messages."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
     if isinstance(value, torch.Tensor):
@@ -37,7 +37,7 @@ def spoken(value: Any) -> str:
 
 
 def answer_of(name: str, value: Any) -> Any:
-    """Returns what a guard compares: a copy of the answer, or the part of it that matters.
+    """Returns what a guard compares: a copy of the answer, or its relevant part.
 
     Raises:
         NotImplementedError: it cannot be compared.
@@ -75,7 +75,7 @@ def same_answer(a: Any, b: Any) -> bool:
 
 
 def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
-    """Returns where two arrays are negative alike, zeros among their elements."""
+    """Returns where the signs of two arrays agree, including the signs of zeros."""
     if a.dtype.kind == "c":
         return _same_signs(a.real, b.real) & _same_signs(a.imag, b.imag)
     return np.signbit(a) == np.signbit(b) if a.dtype.kind == "f" else True
@@ -83,7 +83,7 @@ def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
 
 @recorded
 def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
-    """Checks that the program reads here what it read when it was recorded.
+    """Checks that the program reads the same value here as when it was recorded.
 
     Raises:
         TraceError: it is something else, so that the program might go another way.
@@ -96,15 +96,15 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     if not same:
         other = "another, " if spoken(found) == repr(expected) else ""
         raise SymbolicTraceError(
-            f"{origin}: when this was recorded, {what} gave {expected}, and now it gives "
-            f"{other}{spoken(found)}; a recording follows the values that it has seen.\n"
+            f"{origin}: {what} gave {expected} when this was recorded, but gives "
+            f"{other}{spoken(found)} now; a recording is valid only for the values it has seen.\n"
             "Record again with these inputs, or keep the value a tensor."
         )
 
 
 @recorded
 def number_of_parts(value: Any) -> int:
-    """Returns how many parts a result has; a node of its own where code of a graph is traced again.
+    """Returns how many parts a result has; recorded as a node if the graph's code is traced again.
 
     >>> number_of_parts((1, 2))
     2
@@ -114,7 +114,7 @@ def number_of_parts(value: Any) -> int:
 
 @recorded
 def expect_one(a: Any, b: Any, names: str) -> None:
-    """Two inputs are one tensor, as they were when the program was recorded.
+    """Checks that two inputs are the same tensor, as they were when the program was recorded.
 
     Raises:
         TraceError: they are two.

@@ -44,7 +44,7 @@ class Branch(GraphModule):
 
     @classmethod
     def of(cls, graph: Graph, resolve: Callable[[str], Any]) -> "Branch":
-        """The module that runs a graph.
+        """Returns the module that runs a graph.
 
         Args:
             resolve: finds what the graph names.
@@ -102,7 +102,7 @@ def _is_same(a: Any, b: Any) -> bool:
 
 @recorded
 def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple[Any, ...]:
-    """The results of `true` or of `false`, called with the operands.
+    """Returns the results of `true` or of `false`, called with the operands.
 
     As `torch.cond`, but outside of a compiler just one of the two runs, as Python would run it:
     with autograd's own graph, on the operands themselves, with effects.
@@ -128,7 +128,8 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
 
 
 def _leave_compiler() -> None:
-    """PyTorch's operator would draw other random numbers in the backward than in the forward.
+    """Breaks the graph of a compiler, because `torch.cond` would redraw random numbers in the
+    backward.
 
     Raises:
         TraceError: this is no torch.compile, which can run a call as Python does.
@@ -137,9 +138,9 @@ def _leave_compiler() -> None:
         torch._dynamo.graph_break()  # noqa: TID251  (dynamo knows it by this name)
         return
     raise SymbolicTraceError(
-        "a branch draws random numbers, and torch.cond would draw others for its gradient.\n"
-        "Call this under torch.no_grad(), put the model into evaluation mode, or draw the numbers "
-        "before the `if`."
+        "a branch draws random numbers, but torch.cond would draw different ones for its "
+        "gradient.\nCall this under torch.no_grad(), put the model in evaluation mode, or draw "
+        "the numbers before the `if`."
     )
 
 
@@ -165,7 +166,7 @@ def _may_draw(name: str) -> bool:
 def _staged(
     condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """For a compiler: PyTorch's own operator, which takes tensors and gives new ones."""
+    """Calls PyTorch's own operator, for a compiler; it takes tensors and returns new ones."""
     flag = condition.reshape(()).bool()
     tensors = tuple(o for o in operands if isinstance(o, torch.Tensor))
 
@@ -202,7 +203,7 @@ loop_implementations: dict[str, Loop] = {}
 def while_loop(
     test: Branch, body: Branch, carried: Sequence[Any], captured: Sequence[Any]
 ) -> tuple[Any, ...]:
-    """The carried values after as many turns of the body as the test says.
+    """Runs the body while the test is true, and returns the loop variables.
 
     As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
 
@@ -239,7 +240,7 @@ def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_staged(condition: torch.Tensor) -> bool:
-    """Returns True if the program is looked at by a compiler, rather than run."""
+    """Returns True if a compiler captures the program, instead of running it."""
     modes = get_current_dispatch_mode_stack()
     if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
         return True

@@ -1,4 +1,4 @@
-"""Checks that a graph makes when it runs: the facts that its trace took for granted.
+"""Checks that a graph makes when it runs, of the facts that its trace relied on.
 
 Each of these is a node of the graph, so that it survives copies, transforms and serialization.
 """
@@ -19,7 +19,9 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recorded(function: F) -> F:
-    """`function`, which stays a node when its graph is traced again, by whatever tracer."""
+    """A decorator: `function` remains a node when a graph is traced again, by any
+    tracer.
+    """
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -37,7 +39,7 @@ def recorded(function: F) -> F:
 
 
 def _proxy_in(args: Any) -> Any:
-    """A proxy among the arguments, or in lists and tuples among them."""
+    """Returns a proxy among the arguments, or in lists and tuples among them."""
     for arg in args:
         if isinstance(arg, torch.fx.Proxy):
             return arg
@@ -59,7 +61,7 @@ _REPEATED = frozenset(
 
 @recorded
 def expect_value(value: Any, expected: Any, name: str) -> None:
-    """The input `name` has the value that the program was traced with.
+    """Checks that the input `name` has the value that the program was traced with.
 
     Raises:
         TraceError: it has another.
@@ -74,7 +76,7 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
             )
         raise SymbolicTraceError(
             f"traced with {name}={expected!r}, called with {name}={found}.\n"
-            "Trace again with the new value; a graph follows one value of what is no tensor."
+            "Trace again with the new value: values that are not tensors are fixed in a graph."
         )
 
 
@@ -93,10 +95,10 @@ LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
 
 @recorded
 def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
-    """The tensor `name` looks as it did to a trace that decided something by it.
+    """Checks that the tensor `name` has the properties that the traced program read.
 
     Args:
-        looks: for some rows of `LOOKS`, what it was then.
+        looks: the expected values, by the keys of `LOOKS`.
 
     Raises:
         TraceError: it differs.
@@ -106,8 +108,8 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
         found = LOOKS[what](value)
         if found != (tuple(expected) if isinstance(expected, list) else expected):
             raise SymbolicTraceError(
-                f"traced with {name}.{what} = {expected}, called with {found}; the program has "
-                f"read it.\nTrace again with an example of that {what}."
+                f"traced with {name}.{what} = {expected}, called with {found}, and the program "
+                f"reads it.\nTrace again with an example that has this {what}."
             )
 
 
@@ -115,16 +117,16 @@ def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
     if not isinstance(value, torch.Tensor):
         raise SymbolicTraceError(
             f"{where}traced with a tensor for {name}, called with {value!r}.\n"
-            f"Trace again without {name}; a graph follows what the program did with a tensor."
+            f"Trace again without {name}: the graph is valid only for a tensor."
         )
 
 
 @recorded
 def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
-    """The input `name` is a tensor, as it was when the program was recorded.
+    """Checks that the input `name` is a tensor, as it was when the program was recorded.
 
     Args:
-        kind: its class, as `class_name` says it; None where the program did not ask.
+        kind: the name of its class, from `class_name`; None if the program did not check it.
         where: the line of the program.
 
     Raises:
@@ -133,13 +135,14 @@ def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
     _expect_a_tensor(value, name, f"{where}: ")
     if kind is not None and class_name(value) != kind:
         raise SymbolicTraceError(
-            f"{where}: traced with a {kind} for {name}, called with a {class_name(value)}; the "
-            "program asks for the class.\nTrace again with an example of that class."
+            f"{where}: traced with a {kind} for {name}, called with a {class_name(value)}, and "
+            "the program reads the class.\nTrace again with an example of that class."
         )
 
 
 def class_name(value: Any) -> str:
-    """The class of a value, with its module; torch.fx has its own lists and dictionaries.
+    """Returns the qualified class name of a value; torch.fx's own lists and dicts count as
+    Python's.
 
     >>> class_name([]), class_name(torch.fx.immutable_collections.immutable_list([]))
     ('builtins.list', 'builtins.list')
@@ -151,7 +154,7 @@ def class_name(value: Any) -> str:
 
 
 def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
-    """`torch.name(*args)`, which the program has asked, gives what it gave then.
+    """Checks that `torch.name(*args)`, which the program called, returns the same value.
 
     Raises:
         TraceError: it gives something else.
@@ -162,19 +165,19 @@ def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
     found = getattr(torch, name)(*args)
     if found != answer:
         raise SymbolicTraceError(
-            f"traced where torch.{name}() was {answer}, called where it is {found}; the program "
-            "has read it.\nTrace again where it is that, or keep one graph for each."
+            f"torch.{name}() was {answer} when the program was traced and read it, and is "
+            f"{found} now.\nTrace again with this setting, or keep one graph for each."
         )
 
 
 @recorded
 def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
-    """A container among the inputs is like the one in the example.
+    """Checks that a container among the inputs has the structure of the example.
 
     Args:
-        kind: its class, as `class_name` says it.
-        parts: of a dictionary its keys, in their order; otherwise how many parts there are, and
-            None where its class says that.
+        kind: the name of its class, from `class_name`.
+        parts: the keys of a dictionary in order; otherwise the number of parts, or None if the
+            class determines it.
 
     Raises:
         TraceError: it is of another class, has more parts or fewer, or other keys.
@@ -187,7 +190,7 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
     if isinstance(parts, (list, tuple)) and [*value] != [*parts]:
         raise SymbolicTraceError(
             f"traced with the keys {[*parts]} in {name}, in this order, called with {[*value]}.\n"
-            "Trace again with an example of that order, or sort the keys in the program."
+            "Trace again with an example in that order, or sort the keys in the program."
         )
     if isinstance(parts, int) and len(value) != parts:
         raise SymbolicTraceError(
@@ -206,39 +209,40 @@ def parts_of(container: Any) -> Any:
 
 @recorded
 def expect_distinct(names: str, *values: Any) -> None:
-    """Tensors among the inputs are different ones, as they were in the example.
+    """Checks that tensors among the inputs are distinct, as they were in the example.
 
     Raises:
-        TraceError: one tensor is given twice, and the program asks with `is` which is which.
+        TraceError: one tensor is passed twice, and the program compares with `is`.
     """
     if len({*map(id, values)}) != len(values):
         raise SymbolicTraceError(
-            f"traced with different tensors for {names}, called with one for two of them; the "
-            "program asks with `is` whether two are one.\nRecord again with that, "
-            "calque.record(program, x, x), or give copies."
+            f"traced with different tensors for {names}, called with the same tensor for two of "
+            "them, and the program compares them with `is`.\nRecord again with the same tensor, "
+            "calque.record(program, x, x), or pass copies."
         )
 
 
 @recorded
 def expect_apart(given: torch.Tensor, *others: torch.Tensor) -> None:
-    """An input shares no memory with other inputs, parameters and buffers, of which one is written.
+    """Checks that an input shares no memory with other inputs, parameters and buffers, if one of
+    them is written to.
 
     Raises:
         TraceError: it does, so that one would change where the other is read.
     """
     if any(other is given or torch_c.is_alias_of(other, given) for other in others):
         raise SymbolicTraceError(
-            "lowered with inputs apart in memory from each other, parameters and buffers, called "
-            "with two that share it; the graph writes to one of them.\n"
-            "Give copies, or use the graph that was lowered."
+            "lowered with inputs that share no memory with each other, parameters or buffers, "
+            "called with inputs that do, and the graph writes to one of them.\nPass copies, or "
+            "use the graph before lowering."
         )
 
 
 def expect_mode(training: bool, traced: bool, path: str) -> None:
-    """A module whose code reads `self.training` is in the mode it was traced in.
+    """Checks that a module whose code reads `self.training` is in the mode it was traced in.
 
-    Where a graph with this check is traced again, the new graph gets the check, with the mode of
-    the first trace: what was decided by it is in the code.
+    If a graph with this check is traced again, the new graph gets the check with the mode of the
+    first trace, because the code depends on it.
 
     Raises:
         TraceError: `train()` or `eval()` was called since.
@@ -256,7 +260,7 @@ def expect_mode(training: bool, traced: bool, path: str) -> None:
 
 @recorded
 def unpack(value: Any, length: int) -> tuple[Any, ...]:
-    """The `length` parts of a value that the program unpacked into that many names.
+    """Unpacks a value into `length` parts, as the program did.
 
     Raises:
         ValueError: it has another number of parts, as Python's own unpacking says.
@@ -270,7 +274,8 @@ def unpack(value: Any, length: int) -> tuple[Any, ...]:
 
 @recorded
 def in_place(name: str, left: Any, right: Any) -> Any:
-    """`left += right` and the like, where it is not known whether `left` is changed by it.
+    """Computes `left += right` and similar, where it is not known whether `left` is changed in
+    place.
 
     Args:
         name: the name of the function in `operator`, such as `"iadd"`.
@@ -280,19 +285,19 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 
 @recorded
 def manual_seed(seed: Any) -> Any:
-    """`torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
+    """Calls `torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
     return torch.manual_seed(seed)
 
 
 @recorded
 def make_generator(*device: Any) -> torch.Generator:
-    """A generator of random numbers that each run of the graph makes."""
+    """Creates a generator of random numbers, in each run of the graph."""
     return torch.Generator(*device)
 
 
 @recorded
 def of_generator(method: str, generator: torch.Generator, *args: Any) -> Any:
-    """What a method of a generator gives, which sets or reads its state."""
+    """Calls a method of a generator that sets or reads its state."""
     return getattr(generator, method)(*args)
 
 
@@ -319,19 +324,19 @@ def given_or(value: Any, default: torch.Tensor) -> Any:
 
 @recorded
 def fresh(constant: torch.Tensor) -> torch.Tensor:
-    """A copy for this run, so that nothing written to it is there at the next."""
+    """Returns a copy for this run, so that writes to it do not persist."""
     return constant.clone()
 
 
 def assert_later(condition: torch.Tensor, truth: bool, raised: Any) -> None:
-    """Like `raise_when`, as an operator, which raises a RuntimeError with the message."""
+    """Like `raise_when`, but as an operator, which raises a RuntimeError with the message."""
     fine = condition.reshape(()).bool() != truth
     assert_async(fine, f"{type(raised.error).__name__}: {raised.error}")
 
 
 @recorded
 def raise_when(condition: Any, truth: bool, raised: Any) -> None:
-    """Raise what the program raises when it goes this way.
+    """Raise the exception that the program raises on this path.
 
     Args:
         condition: a tensor of one element, or a Python value.

@@ -1,4 +1,4 @@
-"""Code for graphs that computes what their interpreter computes.
+"""Generates code for graphs that agrees with their interpreter.
 
 torch.fx prints `-2.0 ** x` for a power of a negative number, `nanj` for a complex nan, and refers
 to `inf` or `device` where a parameter has that name. It writes the names of members between quotes
@@ -36,7 +36,7 @@ _NUMBERS = (int, float, complex, np.generic)
 
 
 class _Code:
-    """An argument as the source that gives it; its `repr` is what torch.fx prints."""
+    """The source code of an argument; torch.fx prints its `repr`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -57,7 +57,7 @@ class _Writer:
         self.globals: dict[str, Any] = {}
 
     def reserve(self, nodes: Sequence[Node]) -> None:
-        """Keep the names of parameters; torch.fx forgets those that it gives a second one.
+        """Reserve the names of parameters; torch.fx forgets those that it renames.
 
         Raises:
             TraceError: a parameter hides the name of PyTorch itself, or has a name that no code can
@@ -68,24 +68,24 @@ class _Writer:
         for name in sorted(names):
             if not _is_name(name):
                 raise SymbolicTraceError(
-                    f"a parameter is called {name!r}, which is no name in Python.\n"
-                    "Call the parameter something else."
+                    f"a parameter is named {name!r}, which is not a Python identifier.\nRename "
+                    "the parameter."
                 )
         if "torch" in names:
             raise SymbolicTraceError(
-                "a parameter is called torch, so that no code can name a function of PyTorch.\n"
-                "Call the parameter something else."
+                "a parameter is named torch, which hides the module torch from the generated "
+                "code.\nRename the parameter."
             )
         self._namespace._used_names |= names - set(map(repr, parameters))
 
     def name(self, hint: str, value: Any) -> str:
-        """The name that means a class or a function."""
+        """Returns the name of a class or a function in the generated code."""
         name = self._namespace.create_name(hint, value)
         self.globals[name] = value
         return name
 
     def argument(self, value: Any) -> Any:
-        """The value, or its code where torch.fx would print something else."""
+        """Returns the value, or its source if torch.fx would print it differently."""
         kind = type(value)
         if kind in _ATOMS or (kind in (int, float, complex) and _reads_back(value)):
             return value
@@ -97,7 +97,9 @@ class _Writer:
         return _Code(self.source(value))
 
     def operand(self, value: Any) -> Any:
-        """Like `argument`, for an operator: a sign binds less than a power does."""
+        """Like `argument`, for an operand of an operator; a sign binds less tightly than a
+        power.
+        """
         if isinstance(value, _NUMBERS):
             source = self.source(value)
             return _Code(f"({source})") if source[0] in "+-" else _Code(source)
@@ -110,11 +112,11 @@ class _Writer:
         return self.argument(value)
 
     def quoted(self, value: str) -> Any:
-        """A name that torch.fx is not to put behind a dot."""
+        """Returns a name that torch.fx must not print after a dot."""
         return _Code(str.__repr__(value))
 
     def member(self, owner: str, path: str) -> str:
-        """An expression for a member, whatever its name is; no name ends the code around it.
+        """Returns an expression for a member; any characters in its name are escaped.
 
         Args:
             owner: the code of what it is a member of.
@@ -128,7 +130,7 @@ class _Writer:
         return f"{self.name('getattr', getattr)}({owner}, {str.__repr__(name)})"
 
     def source(self, value: Any) -> str:
-        """An expression whose value it is."""
+        """Returns an expression with this value."""
         if isinstance(value, enum.Enum):
             return self._member(value)
         if isinstance(value, np.generic):
@@ -157,7 +159,7 @@ class _Writer:
         return "..." if value is ... else self._of_object(value)
 
     def _of_object(self, value: Any) -> str:
-        """Python's own `repr`; that of another class may be anything, so it is a global."""
+        """Returns Python's `repr` for known classes; objects of other classes become globals."""
         for kind in (str, bytes, int):
             if isinstance(value, kind) and not isinstance(value, bool):
                 return kind.__repr__(value)  # pyright: ignore[reportArgumentType]
@@ -198,7 +200,7 @@ class _Writer:
 
 
 class _Written:
-    """A node as it is printed: with other arguments."""
+    """A node with the arguments that are printed."""
 
     def __init__(
         self, node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], op: str = ""
@@ -215,7 +217,7 @@ class _Written:
 
 
 def _named(node: Any, writer: _Writer, root: str) -> Any:
-    """The node, or one for the same where torch.fx would print a name that is none in Python.
+    """Returns the node, or an equivalent one if torch.fx would print an invalid name.
 
     Args:
         root: the code of what the graph's members are members of.
@@ -237,7 +239,7 @@ def _named(node: Any, writer: _Writer, root: str) -> Any:
 
 
 def _written(node: Node, writer: _Writer) -> Any:
-    """The node itself where torch.fx prints what it does."""
+    """Returns the node itself if torch.fx prints it correctly."""
     plain = not node.kwargs and all(type(arg) is Node for arg in node.args)
     if plain and node.target not in modes.FUNCTIONS:
         return node
@@ -268,7 +270,7 @@ def _written(node: Node, writer: _Writer) -> Any:
 def _leaving(
     blocks: list[str], transform: Any, writer: _Writer
 ) -> Callable[[list[str]], list[str]]:
-    """Puts code into another that leaves blocks where it raises.
+    """Wraps code so that it leaves its blocks if it raises.
 
     Args:
         blocks: the names of the nodes that they begin with.
@@ -287,7 +289,7 @@ def _leaving(
 
 
 def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[str]]:
-    """Like `_leaving`, where no node says what mode gradients were recorded in."""
+    """Like `_leaving`, if no node reads the previous gradient mode."""
     context = writer.name("Unchanged", modes.Unchanged)
 
     def within(body: list[str]) -> list[str]:
@@ -298,7 +300,7 @@ def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[st
 
 
 class Faithful(CodeGen):
-    """Code generation of torch.fx, with literals that Python reads back as they were."""
+    """Code generation of torch.fx, with literals that evaluate to the original values."""
 
     def _gen_python_code(
         self, nodes: Any, root_module: str, namespace: Any, **options: Any
@@ -325,14 +327,12 @@ class FaithfulPyTree(Faithful, PyTreeCodeGen):
 
 
 def _is_hidden(name: str, value: Any) -> bool:
-    """True if torch.fx has named one of its numbers anew because of a parameter, in vain."""
+    """True if torch.fx has renamed one of its numbers because of a parameter, without effect."""
     return isinstance(value, float) and name not in ("inf", "nan")
 
 
 def _reads_back(value: complex) -> bool:
-    """Returns True if the `repr` of a number is an expression that gives it, with the sign of each
-    zero.
-    """
+    """Returns True if the `repr` of a number evaluates to it, including the signs of zeros."""
     if not cmath.isfinite(value):
         return False
     return not isinstance(value, complex) or repr(ast.literal_eval(repr(value))) == repr(value)

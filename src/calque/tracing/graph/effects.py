@@ -19,7 +19,7 @@ _VIEWS = frozenset((operator.getitem, getattr))
 
 
 def step_has_effect(step: Step | Choice, resolve: Any) -> bool:
-    """Returns True if a step does more than give its value.
+    """Returns True if a step has side effects.
 
     Args:
         resolve: finds what a `call_module` names.
@@ -41,7 +41,7 @@ def _is_pure_module(module: torch.nn.Module) -> bool:
 
 
 def writes_to_input(module: torch.nn.Module) -> bool:
-    """Returns True if a module of PyTorch's is one that works in place."""
+    """Returns True if a PyTorch module works in place."""
     return any(getattr(m, "inplace", False) for m in module.modules())
 
 
@@ -59,7 +59,7 @@ def writes(step: Step | Choice, resolve: Any) -> bool:
 
 
 def may_share_memory(value: Value) -> bool:
-    """Returns True if a value may be a view of, or the same as, one that the step was given."""
+    """Returns True if a value may be an argument of the step, or a view of one."""
     if not isinstance(value, Step):
         return True
     if value.op == "call_method":
@@ -77,7 +77,7 @@ def is_of_torch(step: Step) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def may_return_view(name: str) -> bool:
-    """Returns True if what a function of PyTorch gives may share memory with what it is given."""
+    """Returns True if the result of a PyTorch function may share memory with its arguments."""
     schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
     schemas = [s for s in schemas if any("Tensor" in str(a.type) for a in s.arguments)]
     written = any(a.alias_info is not None for schema in schemas for a in schema.returns)

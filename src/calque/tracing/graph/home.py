@@ -13,7 +13,8 @@ _RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code
 
 
 def home(tracer: Any) -> torch.nn.Module:
-    """A module with the members of the root and the constants; the user's own is not touched.
+    """Returns a module with the members of the root and the constants; the user's own is not
+    touched.
 
     A member that is called as an attribute of every graph module is (`graph`, `code`, `meta`) has a
     `_` behind its name, in the graph of the tracer, too.
@@ -35,8 +36,8 @@ def home(tracer: Any) -> torch.nn.Module:
 
 
 def in_order_of(module: GraphModule, root: torch.nn.Module) -> GraphModule:
-    """Puts the members of a graph module, which torch.fx has in the order of their first use, into
-    the order that the program has: optimizers know parameters by their place.
+    """Puts the members of a graph module, which torch.fx orders by their first use, into the
+    program's order, because optimizers identify parameters by position.
 
     Args:
         module: it is changed, and what torch.fx has made to hold its members; no layer is.

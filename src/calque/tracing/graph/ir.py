@@ -1,4 +1,4 @@
-"""Programs with branches, before they become a graph.
+"""The intermediate form of programs with branches, before they become a graph.
 
 A `Step` is a node of a run; a `Choice` has two blocks of which one runs. Where two do the same,
 `Join` makes one step of two, and notes which values the one way and the other hand over to it.
@@ -50,7 +50,7 @@ class Step(Value):
 
 
 class Result(Value):
-    """A value that comes from whichever block of a choice has run.
+    """A value that comes from the block of a choice that has run.
 
     Attributes:
         sides: the values of the blocks.
@@ -64,7 +64,7 @@ class Result(Value):
 
 @dataclass(eq=False)
 class Block:
-    """Steps, and the values they hand on."""
+    """Steps, and the values that they pass on."""
 
     steps: list["Step | Choice"]
     results: list[Value] = field(default_factory=list)
@@ -72,7 +72,7 @@ class Block:
 
 @dataclass(eq=False)
 class Choice:
-    """Two blocks, of which the condition picks one.
+    """Two blocks, and the condition that selects one.
 
     Attributes:
         origin: the line that decides.
@@ -121,7 +121,7 @@ def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
 
 
 def same(a: Any, b: Any) -> bool:
-    """Returns True if two constants are equal, and of one type; nan is equal to itself."""
+    """Returns True if two constants have the same type and are equal; nan equals itself."""
     if a is b:
         return True
     if type(a) is not type(b):
@@ -134,7 +134,7 @@ def same(a: Any, b: Any) -> bool:
 
 
 def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
-    """Returns True if two constant tensors, each of its own run, hold the same."""
+    """Returns True if two constant tensors from different runs have the same contents."""
     if isinstance(a, torch.nn.Parameter) or a.requires_grad or b.requires_grad:
         return False
     alike = (a.shape, a.dtype, a.device, a.layout) == (b.shape, b.dtype, b.device, b.layout)
@@ -144,7 +144,7 @@ def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def values_in(argument: Any) -> Iterator[Value]:
-    """The values inside an argument."""
+    """Yields the values inside an argument."""
     if isinstance(argument, Value):
         yield argument
     elif isinstance(argument, (tuple, list)):
@@ -157,7 +157,7 @@ def values_in(argument: Any) -> Iterator[Value]:
 
 
 class Join:
-    """Makes one of the ends of two blocks, step by step.
+    """Merges the common end of two blocks, step by step.
 
     Attributes:
         steps: those made so far.
@@ -171,7 +171,7 @@ class Join:
         self._false: set[Value] = set()
 
     def add(self, true: Step | Choice, false: Step | Choice) -> None:
-        """Join the next step of the one block with the next of the other.
+        """Merge the next steps of both blocks.
 
         Raises:
             Mismatch: they do different things.

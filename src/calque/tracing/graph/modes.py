@@ -37,7 +37,7 @@ def is_grad_enabled() -> Any:
 
 
 def set_grad_enabled(enabled: Any) -> None:
-    """Set the mode, to what `is_grad_enabled` has given or to a truth value."""
+    """Set the mode to a result of `is_grad_enabled` or a bool."""
     if not isinstance(enabled, torch.fx.Proxy):
         torch_c.set_grad_enabled(enabled)
         return
@@ -54,19 +54,19 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def beginnings(nodes: Sequence[Node]) -> list[Node]:
-    """The nodes that blocks begin with, of which the value is used by the end, the last first."""
+    """Returns the nodes that begin blocks and whose value the end uses, last first."""
     found = [node for node in nodes if node.target in BEGINNINGS]
     return [n for n in reversed(found) if any(user.target in ENDS for user in n.users)]
 
 
 def blocks_around(node: Node) -> list[Node]:
-    """The blocks of `torch.autocast` that a node is in, by the nodes that they begin with."""
+    """Returns the `torch.autocast` blocks around a node, by their first nodes."""
     nodes = node.graph.find_nodes(op="call_function", target=enter_autocast)
     return [n for n in nodes if n < node and not any(user <= node for user in n.users)]
 
 
 def sets_for_itself(nodes: Sequence[Node]) -> bool:
-    """Returns True if nodes record gradients or not, and none says what was so before.
+    """Returns True if nodes set the gradient mode, and none reads the previous one.
 
     So do the nodes of a graph that was recorded while it ran: the modes were known then.
     """
@@ -75,9 +75,7 @@ def sets_for_itself(nodes: Sequence[Node]) -> bool:
 
 
 class Unchanged:
-    """A context that is left, on an error, in the mode of recording gradients that it was entered
-    in.
-    """
+    """A context manager that restores the gradient mode if an error leaves it."""
 
     def __enter__(self) -> None:
         self._before = torch_c.is_grad_enabled()
@@ -89,7 +87,7 @@ class Unchanged:
 
 @contextlib.contextmanager
 def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
-    """Where a run of an interpreter raises, the blocks that it is in are left."""
+    """A context manager that leaves the open blocks if an interpreter's run raises."""
     try:
         yield
     except BaseException:
@@ -99,7 +97,7 @@ def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
 
 
 def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
-    """End the blocks that are open, because of an error.
+    """Leave the open blocks after an error.
 
     Args:
         values: of the nodes that have run; None for what is not used any more.

@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Owner:
-    """A module, or a dictionary, of the program's, of which the graph takes no part.
+    """A module or dictionary of the program that the graph keeps as a whole.
 
     Args:
         held: the module or the dictionary.
@@ -17,7 +17,7 @@ class Owner:
         self.held = held
 
     def is_like(self, other: "Owner") -> bool:
-        """Returns True if another one is of the same object."""
+        """Returns True if both refer to the same object."""
         return self.held is other.held
 
     def __fx_create_arg__(self, tracer: Any) -> Any:

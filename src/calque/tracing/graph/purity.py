@@ -1,4 +1,4 @@
-"""A graph whose dead code elimination keeps what changes something.
+"""A graph whose dead code elimination keeps nodes with side effects.
 
 torch.fx takes calls of methods for pure, so that a dead `x.add_(1)` is removed and the caller's
 tensor keeps its value. Here a node with an effect is no dead code.
@@ -53,7 +53,7 @@ def name_mutates(name: str) -> bool:
 
 
 def has_effect(node: Node) -> bool:
-    """Returns True if running a node does more than give its value.
+    """Returns True if running a node has side effects.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -77,7 +77,9 @@ def has_effect(node: Node) -> bool:
 
 
 def _module_mutates(node: Node) -> bool:
-    """A module may write to its input or to its buffers: batch normalization does, in training."""
+    """Returns True if a module may write to its input or its buffers, as batch normalization does
+    in training.
+    """
     module = node.graph.owning_module.get_submodule(str(node.target))  # pyright: ignore[reportOptionalMemberAccess]
     if any(getattr(m, "inplace", False) for m in module.modules()):
         return True
@@ -102,7 +104,7 @@ class TracedGraph(Graph):
         self._codegen = Faithful()
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
-        """Remove what is neither used nor has an effect; returns whether anything was."""
+        """Remove nodes that are unused and have no effect; returns True if any were removed."""
         return super().eliminate_dead_code(is_impure_node or has_effect)
 
     def __deepcopy__(self, memo: dict[int, Any] | None = None) -> "TracedGraph":

@@ -1,4 +1,4 @@
-"""Objects with tensors somewhere inside, taken apart and put together again.
+"""Objects that contain tensors, taken apart and rebuilt.
 
 A graph gives tensors in tuples, lists and dictionaries. What else a program returns, such as an
 output class of transformers or its cache, is rebuilt when the graph runs: the object is pickled
@@ -41,7 +41,7 @@ class Template(NamedTuple):
 
 
 def take_apart(value: Any) -> tuple[Template, list[Any]]:
-    """The object without its tensors and proxies, and those.
+    """Returns the object without its tensors and proxies, and these.
 
     Raises:
         TraceError: the object cannot be pickled, so that no run could have a new one.
@@ -74,7 +74,7 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns True if a graph can hold a container as it is: no class is lost, and keys are
+    """Returns True if a graph can hold a container directly: no class is lost, and keys are
     strings.
     """
     kind = type(value)
@@ -86,8 +86,8 @@ def is_plain(value: Any) -> bool:
 
 
 def is_made_by_call(value: Any) -> bool:
-    """Returns True if a call of its class with its fields makes such a data class, and does no
-    more.
+    """Returns True if calling a dataclass with its fields recreates the object, without side
+    effects.
     """
     kind, fields = type(value), dataclasses.fields(value)
     if hasattr(kind, "__post_init__") or not all(field.init for field in fields):
@@ -98,7 +98,7 @@ def is_made_by_call(value: Any) -> bool:
 
 
 def attributes_of(value: Any) -> dict[str, Any]:
-    """The fields of a data class, and what else the object holds, by their names.
+    """Returns the fields of a dataclass and the object's other attributes, by name.
 
     >>> attributes_of(dataclasses.make_dataclass("Pair", ["a", "b"], slots=True)(1, 2))
     {'a': 1, 'b': 2}
@@ -110,12 +110,12 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 @recorded
 def made_by(kind: type, *parts: Any) -> Any:
-    """A named tuple of a class that asks its parts for values when it is made."""
+    """Creates a named tuple of a class whose constructor reads the values of its parts."""
     return kind(*parts)
 
 
 def asks_when_made(kind: type) -> bool:
-    """Returns True if a class of named tuples has a way of its own to make one.
+    """Returns True if a named tuple class has its own constructor.
 
     >>> asks_when_made(torch.nn.utils.rnn.PackedSequence), asks_when_made(Template)
     (True, False)
@@ -125,7 +125,7 @@ def asks_when_made(kind: type) -> bool:
 
 @recorded
 def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
-    """A data class with these attributes, which is not initialized: it was, when it was made."""
+    """Creates a dataclass object with these attributes, without calling its constructor."""
     made = object.__new__(kind)
     for name, value in attributes.items():
         object.__setattr__(made, name, value)  # the class may be frozen
@@ -134,7 +134,7 @@ def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
 
 @recorded
 def rebuilt(template: Template, *parts: Any) -> Any:
-    """A new object like the one that was taken apart, around other tensors."""
+    """Returns a copy of the object that was taken apart, with other tensors."""
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, pid: int) -> Any:
@@ -144,7 +144,7 @@ def rebuilt(template: Template, *parts: Any) -> Any:
 
 
 def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
-    """The argument of a program with other leaves, in new containers of the same classes.
+    """Returns a program's argument with other leaves, in new containers of the same classes.
 
     >>> mapped({"a": (1, [2])}, lambda number: number + 1)
     {'a': (2, [3])}
@@ -168,7 +168,7 @@ def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
 
 
 class Outside:
-    """An object that was there before the program ran, which each run returns as it is.
+    """An object that existed before the program ran, which each run returns unchanged.
 
     It is wrapped so that a module is no submodule of the graph.
     """
@@ -183,13 +183,13 @@ class Outside:
 
 @recorded
 def outside(held: Outside) -> Any:
-    """The object itself."""
+    """Returns the object itself."""
     return held.value
 
 
 @recorded
 def one_object(value: Any) -> Any:
-    """A container that the result holds in several places."""
+    """Returns a container that the result contains in several places."""
     return value
 
 
@@ -207,12 +207,12 @@ class Results:
         self._shared: set[int] = set()
 
     def argument(self, value: Any) -> Argument:
-        """The form of one result; objects that a graph has no form for are rebuilt."""
+        """Returns the graph's form of one result; objects that a graph cannot hold are rebuilt."""
         self._count(value, set())
         return self._of(value)
 
     def _count(self, value: Any, seen: set[int]) -> None:
-        """Find the containers that stand in several places."""
+        """Find the containers that occur in several places."""
         if not is_plain(value) or not value:
             return
         if id(value) in seen:

@@ -1,4 +1,4 @@
-"""`make_fx` runs apart from other threads, and from the caller's random numbers and modes."""
+"""Isolates `make_fx` from other threads, and from the caller's random numbers and modes."""
 
 import contextlib
 import threading
@@ -17,7 +17,8 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """`make_fx` is for one thread at a time, and replaces names for all of them.
+    """A context manager for `make_fx`, which works in one thread at a time and patches names for
+    all.
 
     It puts back what it found; that must not be what a trace of ours, in another thread, has put
     there meanwhile. So ours are there before it begins and until it ends.
@@ -30,7 +31,7 @@ def alone() -> Iterator[None]:
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:
-    """Random numbers drawn and modes set by the replay are none of the caller's."""
+    """A context manager that restores random state and modes that the replay changes."""
     grad = torch_c.is_grad_enabled()
     try:
         with torch.random.fork_rng(devices=()):

@@ -1,4 +1,4 @@
-"""Questions of a program about its inputs, which a lowered graph checks too."""
+"""Properties of inputs that a program reads, which a lowered graph checks too."""
 
 import operator
 from typing import Any
@@ -16,7 +16,9 @@ _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
 
 
 def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
-    """Returns what the program has asked of its inputs, by name, besides shapes and dtypes."""
+    """Returns the properties of inputs that the program read, by name, other than shapes and
+    dtypes.
+    """
     asked: dict[str, dict[str, Any]] = {}
     for check in graph.find_nodes(op="call_function", target=checks.expect_tensor):
         name, looks = _input_name(check.args[0]), check.args[2]
@@ -36,7 +38,7 @@ _BY_STRIDES = frozenset(("contiguous", "reshape", "reshape_as", "flatten", "rave
 
 
 def copies_by_strides(graph: Graph) -> bool:
-    """Returns True if strides decide in a graph what is a copy, and what is a view of its source.
+    """Returns True if it depends on strides whether results of the graph are copies or views.
 
     What is written to a view reaches its source.
     """

@@ -1,4 +1,4 @@
-"""The lowered graph, put together from what `make_fx` found and what it does not know.
+"""Assembles the lowered graph from what `make_fx` found, and adds what it cannot know.
 
 `make_fx` gives a flat graph whose inputs are all tensors, members of the module included, and
 leaves no node that is no operator. Here the inputs get back their containers and their checks, the
@@ -35,7 +35,7 @@ _CONTAINERS = (tuple, list, dict)
 
 
 class Assembly:
-    """Builds the graph module that `lower` gives.
+    """Builds the graph module that `lower` returns.
 
     Args:
         old: the graph that was lowered.
@@ -85,7 +85,7 @@ class Assembly:
         self._graph.eliminate_dead_code()
 
     def module(self) -> GraphModule:
-        """The graph with the members that it names."""
+        """Returns the graph with the members that it names."""
         module = GraphModule(self._members, self._graph, self._old._get_name())
         module.training = self._old.training
         return in_order_of(module, self._old)
@@ -144,7 +144,9 @@ class Assembly:
             self._check(checks.expect_value, node, value, name)
 
     def _expect_apart(self, written: set[Node], members: list[Node], leaves: list[Node]) -> None:
-        """Check that what is written to is nothing else that is read: writes are at the end."""
+        """Check that tensors that are written to are not read under another name, as writes come
+        last.
+        """
         members = [each for each in members if each in self._nodes]
         for place, leaf in enumerate(leaves):
             others = [*members, *leaves[:place], *leaves[place + 1 :]]
@@ -170,7 +172,9 @@ class Assembly:
             self._graph.call_function(checks.expect_setting, setting)
 
     def _modes(self) -> dict[str, bool]:
-        """The modes that the operators depend on: of modules, by path, and what `old` checks."""
+        """Returns the modes that the operators depend on: those of modules by path, and those that
+        `old` checks.
+        """
         modules = self._old.named_modules(remove_duplicate=False)
         found = {name: m.training for name, m in modules if reads_training(type(m))}
         for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_mode):
@@ -210,7 +214,9 @@ class Assembly:
         self._place(copied, self._source(node))
 
     def _hide(self, copy: Node, copied: Node) -> None:
-        """Keep autograd from counting a write, to what it may keep for a backward pass."""
+        """Keep autograd from counting a write to a tensor that it may have saved for the backward
+        pass.
+        """
         old: Any = copy.args[0]
         leaf: Any = copied.args[0]
         kept = (torch.ops.aten.clone.default, COPY)
@@ -233,7 +239,7 @@ class Assembly:
                 node.meta[key] = source.meta[key]  # pyright: ignore[reportOptionalMemberAccess]
 
     def _guards(self, reads: list[Read]) -> dict[Node, list[Callable[[], None]]]:
-        """By the node behind which they belong, what adds the guards of values."""
+        """Returns the functions that add guards of values, by the node after which they belong."""
         (output,) = self._found.graph.find_nodes(op="output")
         count = sum(len(read.tensors) for read in reads)
         copies: Any = iter(output.args[0][len(output.args[0]) - count :])
@@ -250,7 +256,7 @@ class Assembly:
         return guards
 
     def _kept(self, node: Node) -> Node:
-        """A member of the graph that is no tensor."""
+        """Returns a member of the graph that is not a tensor."""
         return self._member(self._fresh(str(node.target)), resolve(self._old, str(node.target)))
 
     # The result
@@ -262,7 +268,9 @@ class Assembly:
         rest = iter(found.args[0])
 
         def tensor() -> Node:
-            """The next tensor of the result; what was written to and given back is itself."""
+            """Returns the next tensor of the result; an input that was written to and returned is
+            itself.
+            """
             node, place = self._nodes[next(rest)], next(places)
             return node if place is None else self._nodes.get(leaves[place], node)
 
@@ -302,13 +310,13 @@ class Assembly:
 def _lost(source: Node | None) -> SymbolicTraceError:
     origin = source.meta.get("origin") if source is not None else None
     return SymbolicTraceError(
-        f"{origin or 'somewhere'}: a tensor is made by no operator that can be seen.\n"
+        f"{origin or 'somewhere'}: a tensor is created without a visible operator.\n"
         "Use the graph as it is, without lowering."
     )
 
 
 def tensors_in(result: Any) -> list[torch.Tensor]:
-    """The tensors of a result, in the order in which `Assembly` asks for them."""
+    """Returns the tensors of a result, in the order in which `Assembly` needs them."""
     if isinstance(result, torch.Tensor):
         return [result]
     if isinstance(result, base_types) or result is None:

@@ -54,29 +54,29 @@ class Inputs:
             for leaf in _leaves(value):
                 if not isinstance(leaf, _PLAIN):
                     raise SymbolicTraceError(
-                        f"{node.target} is given a {type(leaf).__name__}, which cannot be lowered."
-                        "\nPass tensors and numbers, in tuples, lists, dictionaries and objects of "
-                        "data classes."
+                        f"{node.target} gets a {type(leaf).__name__}, which cannot be lowered.\n"
+                        "Pass tensors and numbers, in tuples, lists, dictionaries and "
+                        "dataclasses."
                     )
 
     def ungraded(self) -> None:
-        """From here on, no tensor among the values has a gradient."""
+        """Treat all tensors among the values as having no gradient from now on."""
         for tensor in self.tensors:
             tensor.requires_grad_(False)
 
     def filled(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """The values, with other tensors in the place of theirs."""
+        """Returns the values with other tensors."""
         rest = iter(tensors)
         return _mapped(self.values, lambda _: next(rest))
 
 
 def is_record(value: Any) -> bool:
-    """Returns True if a value is an object of a data class, whose fields are looked into."""
+    """Returns True if a value is a dataclass object, whose fields are searched."""
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
 
 
 def _leaves(value: Any) -> list[Any]:
-    """Returns what is in containers and in fields of data classes."""
+    """Returns the leaves of containers and dataclass fields."""
     found: list[Any] = []
     for leaf in pytree.tree_leaves(value, is_leaf=is_record):
         parts = [getattr(leaf, f.name) for f in dataclasses.fields(leaf)] if is_record(leaf) else ()
@@ -85,7 +85,7 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """The value with other tensors, in new containers and objects of the same classes."""
+    """Returns the value with other tensors, in new containers and objects of the same classes."""
 
     def leaf(part: Any) -> Any:
         if not is_record(part):
@@ -109,7 +109,7 @@ def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _remembered(node: Node) -> Any:
-    """Returns the settings in which the graph was traced, as far as it says."""
+    """Returns the settings in which the graph was traced, as far as the graph records them."""
     if "val" in node.meta:
         return node.meta["val"]
     for user in node.users:
@@ -118,12 +118,12 @@ def _remembered(node: Node) -> Any:
     if node.args:
         return node.args[0]
     raise SymbolicTraceError(
-        f"nothing is known of the input {node.target}.\nGive example inputs: lower(graph, x)."
+        f"the shape of the input {node.target} is not known.\nPass example inputs: lower(graph, x)."
     )
 
 
 def _abstract(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
-    """A FakeTensor of its own, even for a tensor that is given twice."""
+    """Returns a separate FakeTensor, even for a tensor that is passed twice."""
     with mode, torch_c.DisableTorchFunction():
         made = torch.empty_strided(
             tensor.shape, tensor.stride(), dtype=tensor.dtype, device=tensor.device
@@ -165,7 +165,7 @@ def _members(graph: GraphModule) -> Any:
 
 
 def resolve(root: Any, target: str) -> Any:
-    """Returns what a dotted name means in a module."""
+    """Returns the attribute of a module that a dotted name refers to."""
     for part in target.split("."):
         root = getattr(root, part)
     return root

@@ -1,4 +1,4 @@
-"""A branch of a choice may return an operand as it is; the operator for a choice returns a copy."""
+"""Finds branches that return an operand unchanged, whereas `torch.cond` returns a copy."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,8 +16,8 @@ Memory = Node | str | tuple[Node, int]
 
 
 def refuse_writes_to_choices(graph: Graph) -> None:
-    """Raise where the program writes to a tensor that a choice has returned, or to its result, and
-    the other of the two is used afterwards.
+    """Raise if the program writes to an operand that a branch returned, or to the result, and the
+    other one is used afterwards.
 
     Raises:
         TraceError: names the write and its line.
@@ -56,8 +56,8 @@ def _is_outside(memory: Memory) -> bool:
 
 
 def _shared(choice: Node) -> Iterator[tuple[Memory, Memory]]:
-    """The memory that is one where a branch runs, and two where results are copies: of a result and
-    an operand, or another result.
+    """Returns the memory that a result shares with an operand or another result when the branch
+    runs, but not when results are copies.
     """
     for branch in choice.args[1:3]:
         results = _results(branch)
@@ -70,13 +70,13 @@ def _shared(choice: Node) -> Iterator[tuple[Memory, Memory]]:
 
 
 def _results(branch: Any) -> list[Memory | None]:
-    """The memory of each result of a branch."""
+    """Returns the memory of each result of a branch."""
     given: Any = _member(branch).graph.output_node().args[0]
     return [_memory(part) if isinstance(part, Node) else None for part in given]
 
 
 def _outside(choice: Node, memory: Memory | None) -> Iterator[Memory]:
-    """The memory of operands that a branch, of which `memory` is a result, gives back."""
+    """Returns the memory of operands that a branch returns, given the memory of a result."""
     operands: Any = choice.args[3]
     if isinstance(memory, str):
         yield memory
@@ -91,7 +91,7 @@ def _outside(choice: Node, memory: Memory | None) -> Iterator[Memory]:
 
 
 def _memory(node: Node) -> Memory:
-    """The memory that a node may show."""
+    """Returns the memory that a node may refer to."""
     source = node.args[0] if node.op.startswith("call") and node.args else None
     if node.op == "get_attr":
         return str(node.target)
@@ -110,7 +110,7 @@ def _member(node: Any) -> Any:
 def _refuse(write: Node, choice: Node) -> None:
     write_at, choice_at = (node.meta.get("origin", "a line") for node in (write, choice))
     raise SymbolicTraceError(
-        f"{write_at}: {name_of(write)} writes to a tensor that one branch of the choice at "
-        f"{choice_at} returns as it is, but the operator for a choice returns a copy.\n"
+        f"{write_at}: {name_of(write)} writes to a tensor that one branch at {choice_at} returns "
+        "unchanged, but torch.cond returns a copy.\n"
         "Return the new tensor instead, or use the graph as it is, without lowering."
     )

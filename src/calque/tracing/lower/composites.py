@@ -1,4 +1,4 @@
-"""Calls whose operators PyTorch chooses otherwise while they are found than where they run.
+"""Calls for which PyTorch chooses different operators while lowering than when they run.
 
 - Dropout draws, under `torch.func.functionalize`, in the order of indices; where it runs, in the
   order of memory. So it is written here as it runs, and what fills a tensor that is not contiguous
@@ -30,7 +30,7 @@ _local = threading.local()
 
 @contextlib.contextmanager
 def held(functional: bool) -> Iterator[None]:
-    """Inside this context, this thread calls what is written here.
+    """A context manager in which this thread uses the replacements of this module.
 
     Args:
         functional: whether operators that write are replaced.
@@ -88,8 +88,9 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
     if wrap and len(others) == 1 and height > step:
         if not input.is_contiguous():  # the operator writes elsewhere then
             raise SymbolicTraceError(
-                "fill_diagonal_ with wrap=True of a tensor that is not contiguous has no operators."
-                "\nCall it of x.contiguous(), or use the graph as it is, without lowering."
+                "fill_diagonal_ with wrap=True cannot be lowered for a tensor that is not "
+                "contiguous.\nCall it on x.contiguous(), or use the graph as it is, without "
+                "lowering."
             )
         for first in range(0, height, step):
             input[first : first + step].diagonal().fill_(fill_value)
@@ -102,8 +103,8 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
 
 
 def _cov(input: Tensor, *, correction: int = 1, **weights: Tensor | None) -> Tensor:
-    """PyTorch's own reads how many degrees of freedom are left from a tensor. What weights there
-    are is read too, and decides whether it raises.
+    """Computes `torch.cov`; PyTorch's own reads the degrees of freedom and the weights as values,
+    to decide whether to raise.
     """
     whole = input.dim() <= 2 and input.dtype != torch.bool
     if not whole or any(each is not None for each in weights.values()):
@@ -137,8 +138,8 @@ METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_, **C
 def in_turn(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_graded: bool
 ) -> list[Tensor] | None:
-    """Calls a function that writes to a list of tensors, for one after the other, where what it
-    reads for one is what it has written to another; returns None where that is not so.
+    """Calls a function that writes to a list of tensors once for each tensor, if it reads for one
+    what it has written to another; otherwise returns None.
 
     Args:
         is_graded: whether autograd sees it.
@@ -159,9 +160,9 @@ def in_turn(
         return None
     if is_graded:
         raise SymbolicTraceError(
-            f"{name} reads for one tensor what it writes to another, and PyTorch's gradient of "
-            "that is the one of what was there before.\nWrite a loop over the tensors, or use the "
-            "graph as it is, without lowering."
+            f"{name} reads one tensor and writes to another that share memory, and PyTorch takes "
+            "its gradient from the values before the write.\nWrite a loop over the tensors, or "
+            "use the graph as it is, without lowering."
         )
     for i in range(len(written)):
         one = [[part[i]] if _is_list(part) else part for part in args]
@@ -239,7 +240,9 @@ RANDOM: dict[str, Callable[..., Any]] = {
 
 
 def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
-    """`x.bernoulli_(p)` without a write: an operator that fills in the order of indices."""
+    """Computes `x.bernoulli_(p)` without a write, with an operator that fills in the order of
+    indices.
+    """
     if x.device.type != "cpu" or x.is_contiguous() or not _fills_in_order_of_memory():
         return NotImplemented
     order = sorted(range(x.dim()), key=x.stride, reverse=True)
@@ -265,7 +268,7 @@ def _fills_in_order_of_memory() -> bool:
 def _rms_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """PyTorch's own writes beneath its functionalization."""
+    """Computes `F.rms_norm`; PyTorch's own writes below functionalization."""
     operator = torch.ops.aten._fused_rms_norm.default
     found = importlib.import_module("torch._decomp").get_decompositions([operator])
     return found[operator](input, list(normalized_shape), weight, eps)[0]
@@ -303,7 +306,7 @@ def _layers(
     train: bool,
     bidirectional: bool,
 ) -> Any:
-    """One layer after the other, with dropout in between."""
+    """Runs the layers in sequence, with dropout in between."""
     operator = getattr(getattr(torch.ops.aten, name), overload)
     decomposed = importlib.import_module("torch._decomp").get_decompositions([operator])[operator]
     directions = 2 if bidirectional else 1

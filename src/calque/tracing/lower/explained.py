@@ -1,4 +1,4 @@
-"""Errors that PyTorch raises while operators are found, in words of ours."""
+"""Translates errors that PyTorch raises while lowering."""
 
 import re
 from typing import Any
@@ -16,7 +16,7 @@ _OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) 
 
 
 def explained(error: Exception) -> Exception:
-    """The error for what went wrong; the given one, where it says so itself."""
+    """Returns the error to raise; the original one if it is clear enough."""
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
@@ -27,86 +27,84 @@ def explained(error: Exception) -> Exception:
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
         return SymbolicTraceError(
-            "one branch of a choice writes to a tensor from outside it, or returns one, which the "
-            "operator for a choice cannot do.\nReturn a new tensor instead, or use the graph as it "
-            "is, without lowering."
+            "a branch or a loop body writes to a tensor from outside, or returns one, which "
+            "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
+            "graph as it is, without lowering."
         )
     if isinstance(error, UnsupportedOperatorException):
         return SymbolicTraceError(
-            f"{error.func} has no abstract values, so that its operators cannot be found.\n"
+            f"{error.func} cannot run on tensors without data, so it cannot be lowered.\n"
             "Use the graph as it is, without lowering."
         )
     return error
 
 
 def depends_on_values(what: str) -> SymbolicTraceError:
-    """The error for a call whose result has to be known."""
+    """The error for a call whose result has to be known while lowering."""
     return SymbolicTraceError(
-        f"what {what} gives depends on values of tensors, which are not known while operators are "
-        "found.\nKeep it a tensor of a fixed shape, or use the graph as it is, without lowering."
+        f"the result of {what} depends on values of tensors, which are not known while "
+        "lowering.\nKeep it a tensor of a fixed shape, or use the graph as it is, without "
+        "lowering."
     )
 
 
 def reads_a_number(what: str) -> SymbolicTraceError:
-    """The error for `x.item()`, where a graph of calls computes with what it gives."""
+    """The error for `x.item()` in a graph of calls that computes with the result."""
     return SymbolicTraceError(
-        f"{what} reads a number, which is not known while operators are found.\nKeep it a "
-        'tensor, or use the graph as it is, without lowering. Of a recording, graph("aten") and '
+        f"{what} reads a number, which is not known while lowering.\nKeep it a tensor, or use "
+        'the graph as it is, without lowering. For a recording, graph("aten") and '
         "graph(follow=False) check the number instead, and can be lowered."
     )
 
 
 def sets_seeds() -> SymbolicTraceError:
     """The error for `torch.manual_seed`."""
-    return SymbolicTraceError(
-        "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
-    )
+    return SymbolicTraceError("torch.manual_seed cannot be lowered.\nCall it outside the program.")
 
 
 def makes_generators() -> SymbolicTraceError:
     """The error for `torch.Generator()`."""
     return SymbolicTraceError(
-        "a torch.Generator is made within the program, and operators draw from none of their own.\n"
-        "Make it outside of the program, use torch.manual_seed, or use the graph as it is, without "
-        "lowering."
+        "the program creates a torch.Generator, which cannot be lowered.\nCreate it outside the "
+        "program, use torch.manual_seed, or use the graph as it is, without lowering."
     )
 
 
 def two_for_one(names: str) -> SymbolicTraceError:
-    """The error for one tensor that is given twice."""
+    """The error for one tensor that is passed twice."""
     return SymbolicTraceError(
-        f"{names} are one tensor, and a graph of operators takes them for two.\n"
-        "Lower a program that takes it once, such as lambda x: model(x, x)."
+        f"{names} are the same tensor, but a graph of operators needs different ones.\nLower a "
+        "program that takes it once, such as lambda x: model(x, x)."
     )
 
 
 def computes_gradients(what: Any) -> SymbolicTraceError:
     """The error for `loss.backward()`."""
     return SymbolicTraceError(
-        f"{what} computes gradients within the program, and operators know of none.\n"
-        "Use the graph as it is, or write the gradient with torch.func.grad."
+        f"{what} computes gradients within the program, which cannot be lowered.\nUse the graph "
+        "as it is, or compute the gradient with torch.func.grad."
     )
 
 
 def has_hooks(what: Any) -> SymbolicTraceError:
     """The error for a module with hooks of the backward pass."""
     return SymbolicTraceError(
-        f"{what} has hooks of the backward pass, which its operators do not have.\n"
-        "Lower within torch.no_grad() for a graph that is not differentiated."
+        f"{what} has backward hooks, which its operators would not run.\nLower within "
+        "torch.no_grad() if the graph is not differentiated."
     )
 
 
 def changed_geometry() -> SymbolicTraceError:
-    """The error for `x.t_()` of what the program is given."""
+    """The error for `x.t_()` on an argument of the program."""
     return SymbolicTraceError(
-        "the program changes the shape of what it is given, in place, which operators cannot.\n"
-        "Take a view instead (x.t()), or use the graph as it is, without lowering."
+        "the program changes the shape of an argument in place, which cannot be lowered.\nUse a "
+        "view instead (x.t()), or use the graph as it is, without lowering."
     )
 
 
 def of_torchscript() -> SymbolicTraceError:
-    """The error for a module of TorchScript."""
+    """The error for a TorchScript module."""
     return SymbolicTraceError(
-        "a module of TorchScript is one call, whose operators cannot be found.\n"
-        "Use the module that it was made from, or the graph as it is, without lowering."
+        "a TorchScript module is one opaque call, which cannot be lowered.\nUse the original "
+        "module, or the graph as it is, without lowering."
     )

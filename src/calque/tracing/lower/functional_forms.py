@@ -1,4 +1,4 @@
-"""Operators that are written otherwise in a graph without writes.
+"""Operators that need a different form in a graph without writes.
 
 They write without saying so in their schema, draw in another order than they ran, or have no
 gradient though what they stand for has one.
@@ -16,7 +16,7 @@ from calque.upstream import torch_c
 
 
 def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
-    """`aten.copy`, which `x.copy_(y)` becomes, has no gradient."""
+    """Replaces `aten.copy`, the functional form of `x.copy_(y)`, which has no gradient."""
     if not torch_c.is_grad_enabled() or not (self.is_floating_point() or self.is_complex()):
         return NotImplemented
     if (src.dtype, src.device) != (self.dtype, self.device):
@@ -28,7 +28,7 @@ def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
 
 
 def _is_dense(tensor: Tensor) -> bool:
-    """Returns True if a tensor fills a stretch of memory, each element in a place of its own."""
+    """Returns True if a tensor fills a contiguous block of memory without overlap."""
     expected = 1
     for stride, size in sorted(zip(tensor.stride(), tensor.shape, strict=True)):
         if size != 1 and stride != expected:

@@ -1,4 +1,4 @@
-"""Tensors that a layer keeps as attributes of its own, such as the `weight` of `weight_norm`.
+"""Tensors that a layer keeps as plain attributes, such as the `weight` of `weight_norm`.
 
 A layer is one node of a graph. While its operators are found, what it assigns is abstract; so the
 attributes are put back, and the operators end with assignments of what they have computed.
@@ -28,7 +28,8 @@ class Assigned:
 
 
 class LayerAttributes:
-    """Inside this context, what the modules of `root` assign is noted, and undone at the end.
+    """A context manager that records the attributes that modules of `root` assign, and undoes them
+    at the end.
 
     Attributes:
         callers: the node that has called a module last, for `Assigned.caller`.

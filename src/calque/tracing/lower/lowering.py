@@ -1,4 +1,4 @@
-"""`lower`: a graph of the calls that a program made becomes one of ATen operators.
+"""`lower`: turns a graph of calls into a graph of ATen operators.
 
 The graph is run by `_Replay` on FakeTensors, under `make_fx`, which records the operators that
 reach PyTorch's dispatcher below autograd. Parameters, buffers and constants are inputs of that run,
@@ -54,7 +54,7 @@ from calque.upstream.torch_internals import (
 
 
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
-    """The graph with each call replaced with the ATen operators that it runs.
+    """Replaces each call of a graph with the ATen operators that it runs.
 
     As in graphs of `torch.export`, the operators are those below autograd, and none of them
     writes in place. But the parameters and buffers stay members of the graph, the signature stays
@@ -140,14 +140,14 @@ _INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delat
 
 
 def _writes_to(tensor: torch.Tensor) -> int:
-    """Returns how often a tensor was written to, counted from anywhere."""
+    """Returns how often a tensor was written to, relative to an arbitrary start."""
     if is_functional_tensor(tensor):
         return functionalize_mutation_counter(tensor)
     return tensor._version
 
 
 def _new(value: Any) -> Any:
-    """Containers of a node as containers of Python's own."""
+    """Returns a node's containers as plain Python containers."""
     if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
         return {key: _new(part) for key, part in value.items()}
     if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
@@ -156,7 +156,7 @@ def _new(value: Any) -> Any:
 
 
 class _Replay(torch.fx.Interpreter):
-    """Runs the graph for `make_fx`, and knows which node is running.
+    """Runs the graph for `make_fx`, and tracks which node is running.
 
     Attributes:
         source: for each node that `make_fx` made, the node that was running.
@@ -191,7 +191,7 @@ class _Replay(torch.fx.Interpreter):
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
     ) -> list[torch.Tensor]:
-        """The tensors among what the graph gives for `args`, with `held` for its members.
+        """Returns the tensors in the graph's result for `args`, with `held` as its members.
 
         First those that it returns, then those that it assigns to attributes, then copies of those
         that guards read.
@@ -225,8 +225,9 @@ class _Replay(torch.fx.Interpreter):
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
     def _parameters_and_buffers(self) -> set[str]:
-        """The name of each place that holds one: a module with two paths, as one that both ways of
-        a choice call, has its places once, since what is swapped twice is not put back.
+        """Returns the attribute names of parameters and buffers; those of a module with two paths
+        (called by both branches, say) are listed once, because swapping twice would not restore
+        them.
         """
         module: Any = self.module
         return {
@@ -236,7 +237,7 @@ class _Replay(torch.fx.Interpreter):
         }
 
     def run_node(self, n: Node) -> Any:
-        """Run a node; what `make_fx` records meanwhile comes from it."""
+        """Run a node, and attribute to it what `make_fx` records meanwhile."""
         self._running = n
         if reads_elements(n):
             return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
@@ -265,7 +266,7 @@ class _Replay(torch.fx.Interpreter):
         return result
 
     def _later(self, n: Node) -> Later | None:
-        """Returns a stand-in for a value that only a guard asks for; None for other values."""
+        """Returns a placeholder for a value that only a guard needs; None for other values."""
         read = read_of(n, *self.fetch_args_kwargs_from_env(n)) if is_guard(n) else None
         if read is None:
             return None
@@ -286,20 +287,20 @@ class _Replay(torch.fx.Interpreter):
         self._seen = last
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
-        """Copies lists, as the generated code does: the function may change them."""
+        """Copies lists, as the generated code does, because the function may change them."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), _new(kwargs)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """An input, in its containers."""
+        """Returns an input, in its containers."""
         return self._given[target]
 
     def get_attr(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A member of the graph: the tensor that stands for it in this run."""
+        """Returns the tensor that represents a member of the graph in this run."""
         return self._held[target] if target in self._held else resolve(self.module, target)
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A method of a tensor."""
+        """Calls a method of a tensor."""
         target = _IN_PLACE.get(target, target)
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
@@ -308,7 +309,7 @@ class _Replay(torch.fx.Interpreter):
         return super().call_method(target, args, kwargs)
 
     def call_module(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A layer of the graph."""
+        """Calls a layer of the graph."""
         module = self.fetch_attr(target)
         modules = list(module.modules())
         refuse_nested(module, modules, args, kwargs)
@@ -322,7 +323,7 @@ class _Replay(torch.fx.Interpreter):
             self._ungraded.in_layer = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A function of the graph."""
+        """Calls a function of the graph."""
         if target is checks.manual_seed:
             raise explained.sets_seeds()
         if target in (checks.make_generator, checks.of_generator):
@@ -339,9 +340,8 @@ class _Replay(torch.fx.Interpreter):
             return None  # which `Assembly` keeps
         if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
             raise SymbolicTraceError(
-                "the program changes a container or an object among its arguments, which operators "
-                "cannot.\n"
-                "Return the new tensor, or write into the old one."
+                "the program changes a container or an object among its arguments, which cannot "
+                "be lowered.\nReturn the new tensor, or write into the old one."
             )
         if target is checks.expect_tensor:  # functional tensors say nothing of autograd
             looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
@@ -365,7 +365,7 @@ class _Replay(torch.fx.Interpreter):
         return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
 
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
-        """From a node that `make_fx` found to the one it comes from.
+        """Returns the node that a node found by `make_fx` comes from.
 
         What was written to a leaf is copied there behind the last node, for the one that wrote.
         """
@@ -380,7 +380,7 @@ class _Replay(torch.fx.Interpreter):
         return source
 
     def located(self, error: Exception) -> Exception:
-        """The error, with the line of the program that it comes from."""
+        """Returns the error, with the line of the program that it comes from."""
         error = explained.explained(error)
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:

@@ -1,4 +1,4 @@
-"""Padded batches that PyTorch's encoder makes nested tensors of, where gradients are off.
+"""Refuses nested tensors, into which PyTorch's encoder turns padded batches when gradients are off.
 
 Its result is zero at the padding then. While operators are found it takes the other way, whose
 result is not.
@@ -23,7 +23,7 @@ def refuse_nested(
     args: tuple[Any, ...],
     kwargs: Mapping[str, Any],
 ) -> None:
-    """Raise where a call would compute with nested tensors.
+    """Raise if a call would compute with nested tensors.
 
     Args:
         module: what is called: an encoder, or what has one and takes its mask.
@@ -48,8 +48,8 @@ def _makes_nested(encoder: nn.TransformerEncoder) -> bool:
 def nested() -> SymbolicTraceError:
     """The error for a nested tensor."""
     return SymbolicTraceError(
-        "a nested tensor has the shapes of its values, which are not known while operators are "
-        "found. Where gradients are off, nn.TransformerEncoder makes one of a padding mask.\n"
-        "Make it with enable_nested_tensor=False, or call "
-        "torch.backends.mha.set_fastpath_enabled(False); the results at the padding differ."
+        "the shapes of a nested tensor depend on values, which are not known while lowering. "
+        "With gradients off, nn.TransformerEncoder makes a nested tensor from a padding mask.\n"
+        "Create it with enable_nested_tensor=False, or call "
+        "torch.backends.mha.set_fastpath_enabled(False); results at the padding then differ."
     )

@@ -1,4 +1,4 @@
-"""Writes through views of which several elements are one place in memory.
+"""Refuses writes through views whose elements overlap in memory.
 
 `x.unfold(0, 3, 1)[0].mul_(2)` writes to memory that other rows of the view show, too. Operators
 that do not write make a new view instead, whose elements disagree about such a place, and no order
@@ -15,13 +15,13 @@ from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 
 
 class Overlaps:
-    """Knows which nodes of a graph, while it runs, are views whose elements overlap."""
+    """Tracks, while a graph runs, which nodes are views whose elements overlap."""
 
     def __init__(self) -> None:
         self._nodes: dict[Node, set[int]] = {}  # with the memory of each
 
     def refuse_write(self, node: Node) -> None:
-        """Raise where a node is about to write through such a view.
+        """Raise if a node is about to write through such a view.
 
         Raises:
             TraceError: names the write.
@@ -30,7 +30,7 @@ class Overlaps:
             raise overlapping(name_of(node))
 
     def ran(self, node: Node, result: Any) -> None:
-        """A node has given a result."""
+        """Record the result of a node."""
         parts = result if isinstance(result, (tuple, list)) else (result,)
         owner = node.args[0] if node.args else None
         memory = set(map(_memory, filter(_is_strided, parts)))
@@ -42,8 +42,8 @@ class Overlaps:
 def overlapping(what: str) -> SymbolicTraceError:
     """The error for a write through such a view."""
     return SymbolicTraceError(
-        f"{what} writes through a view of which several elements are one place in memory, and "
-        "operators without writes cannot.\nWrite to the tensor itself, or use the graph as it is, "
+        f"{what} writes through a view whose elements overlap in memory, which cannot be "
+        "lowered.\nWrite to the tensor itself, or use the graph as it is, "
         "without lowering."
     )
 
@@ -57,7 +57,7 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def _overlaps(tensor: torch.Tensor) -> bool:
-    """Returns True if two elements of a tensor may be one place in memory.
+    """Returns True if two elements of a tensor may overlap in memory.
 
     >>> x = torch.zeros(8)
     >>> _overlaps(x.unfold(0, 3, 1)), _overlaps(x.unfold(0, 3, 3)), _overlaps(x.view(2, 4).t())

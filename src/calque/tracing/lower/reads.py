@@ -1,4 +1,4 @@
-"""Guards of values in a lowered graph: what Python reads there is no operator.
+"""Guards of values in a lowered graph, for reads by Python that are not operators.
 
 A recording checks the values that the program has read (`expect_answer`). They are not known while
 operators are found; so the read itself becomes a node again, of a copy of the tensor
@@ -16,7 +16,7 @@ from calque.tracing.graph.answers import HOST, expect_answer
 
 
 class Later(NamedTuple):
-    """A stand-in for an answer that is not known yet."""
+    """A placeholder for an answer that is not known yet."""
 
     node: Node
 
@@ -63,20 +63,22 @@ NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))
 
 
 def reads_elements(node: Node) -> bool:
-    """Returns True if a node reads what only a real tensor has, as a guard of the graph."""
+    """Returns True if a node is a guard that reads values of a tensor."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     reads = node.op.startswith("call") and (name in HOST or name in _UNTAGGED)
     return reads and any(user.target is expect_answer for user in node.users)
 
 
 def is_guard(node: Node) -> bool:
-    """Returns True if nothing but guards uses what a node gives."""
+    """Returns True if only guards use the result of a node."""
     calls = node.op in ("call_method", "call_function")
     return calls and bool(node.users) and all(u.target is expect_answer for u in node.users)
 
 
 def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
-    """The read that a node is, given what it is called with; None where a graph cannot have it."""
+    """Returns the read that a node performs, given its arguments; None if a graph cannot contain
+    it.
+    """
     copies: list[torch.Tensor] = []
 
     def copied(tensor: torch.Tensor) -> torch.Tensor:

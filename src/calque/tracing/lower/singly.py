@@ -1,4 +1,4 @@
-"""The operators of one call of a graph, lowered by itself."""
+"""Lowers single calls of a graph."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -45,7 +45,7 @@ class Lowered:
 
 
 def lower_singly(node: Node, module: GraphModule, functional: bool = True) -> Lowered:
-    """The lowered form of one call of a graph, from the shapes in the `meta` of what it takes.
+    """Lowers one call of a graph, given the shapes in the `meta` of its arguments.
 
     It is lowered within the blocks of `torch.autocast` that it is in.
     """
@@ -62,7 +62,7 @@ def lower_singly(node: Node, module: GraphModule, functional: bool = True) -> Lo
 
 
 def inputs_of(node: Node, module: GraphModule) -> Mapping[Node, Any]:
-    """What a call takes that may be another when it runs: nodes, and what is known of them.
+    """Returns the nodes among a call's arguments, and their abstract values.
 
     Raises:
         ValueError: nothing is known of one.
@@ -76,7 +76,7 @@ def inputs_of(node: Node, module: GraphModule) -> Mapping[Node, Any]:
 
 
 def _alone(node: Node, module: GraphModule) -> GraphModule:
-    """A graph of one node; what it takes are inputs."""
+    """Returns a graph with one node, whose arguments are inputs."""
     graph = Graph()
     nodes: dict[Node, Node] = {}
     for index, (source, value) in enumerate(inputs_of(node, module).items()):
@@ -96,7 +96,7 @@ def _alone(node: Node, module: GraphModule) -> GraphModule:
 
 
 def value_of(node: Node, module: GraphModule) -> Any:
-    """What is known of the value of a node.
+    """Returns the abstract value of a node.
 
     Raises:
         ValueError: nothing.
@@ -106,11 +106,11 @@ def value_of(node: Node, module: GraphModule) -> Any:
             return node.meta[key]
     if node.op == "get_attr":
         return resolve(module, str(node.target))
-    raise ValueError(f"nothing is known of the shape of {node.name}")
+    raise ValueError(f"the shape of {node.name} is not known")
 
 
 def likeness(node: Node, module: GraphModule) -> Any:
-    """Returns a key that nodes with the same lowered form share; unique without a value."""
+    """Returns a key that nodes with the same lowered form share; unique if the value is unknown."""
     places = {source: index for index, source in enumerate(node.all_input_nodes)}
 
     def look(source: Node) -> Any:

@@ -1,4 +1,4 @@
-"""What autograd does not see in the code of a program, told to operators by `aten.detach`.
+"""Inserts `aten.detach` where autograd does not see what the program computes.
 
 Operators below autograd know of no mode. So where gradients are off, the tensors that a write takes
 are detached, and within a layer, whose blocks are no nodes of the graph, what its calls give.
@@ -17,7 +17,7 @@ from calque.upstream.torch_internals import pytree
 
 
 class Ungraded(TorchFunctionMode):
-    """Detaches what no gradient flows through.
+    """Detaches tensors through which no gradient flows.
 
     Attributes:
         in_layer: whether a layer runs, and not a call of the graph's own.
@@ -49,25 +49,25 @@ class Ungraded(TorchFunctionMode):
         return _detached(result) if self.in_layer and not is_old else result
 
     def _refuse_renormalization(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        """`max_norm` is a write to the weights that autograd does not see."""
+        """Refuse `max_norm`, a write to the weights that autograd does not see."""
         if kwargs.get("max_norm") is None or not name.startswith("embedding"):
             return
         if id(args[1]) not in self.frozen:
             raise SymbolicTraceError(
-                f"{name} with max_norm writes to its weights where autograd does not see it, and "
-                "operators have no gradient that leaves a write out.\nLower within "
-                "torch.no_grad() for a graph that is not differentiated, or use the graph as it is."
+                f"{name} with max_norm writes to its weights where autograd does not see it, but "
+                "the gradient of the operators would include that write.\nLower within "
+                "torch.no_grad() if the graph is not differentiated, or use the graph as it is."
             )
 
 
 def forward_of(
     kind: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Runs the forward of an `autograd.Function` as operators, where no gradient is asked for."""
+    """Runs the forward of an `autograd.Function` as operators, if no gradient is needed."""
     if torch_c.is_grad_enabled():
         raise SymbolicTraceError(
-            f"{kind.__name__} defines a gradient, which its operators do not have.\n"
-            "Lower within torch.no_grad() for a graph that is not differentiated."
+            f"{kind.__name__} defines its own gradient, which its operators do not have.\nLower "
+            "within torch.no_grad() if the graph is not differentiated."
         )
     if kind.setup_context is not torch.autograd.Function.setup_context:
         result = kind.forward(*args, **kwargs)

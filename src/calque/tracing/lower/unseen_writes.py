@@ -1,4 +1,4 @@
-"""Writes that autograd does not see, to tensors whose gradients it computes.
+"""Refuses writes that autograd does not see, to tensors whose gradients it computes.
 
 `x.data.mul_(2)`, and any write to `x` within `torch.no_grad`, change the values of `x` and leave
 its gradient. Operators know no such thing: there a write gives a new value, with its own gradient.
@@ -23,7 +23,7 @@ _APART = ("data", "detach", "detach_")
 
 
 def refuse_unseen_writes(graph: Graph) -> None:
-    """Raise where a tensor is used after a write that autograd has not seen.
+    """Raise if a tensor is used after a write that autograd has not seen.
 
     Raises:
         TraceError: names the write and its line.
@@ -66,7 +66,7 @@ def refuse_unseen_writes(graph: Graph) -> None:
 
 
 def written_by(node: Node) -> list[Node]:
-    """The nodes to whose values a node writes, those in a list among them."""
+    """Returns the nodes whose values a node writes to, including those in lists."""
     computes = node.op.startswith("call") and node.op != "call_module"
     if not computes or node.target in _NO_WRITES or name_of(node) in OF_AUTOGRAD:
         return []
@@ -83,12 +83,12 @@ _NO_WRITES = CHECKS | {expect_answer, expect_one}
 
 
 def takes_gradient(node: Node | None) -> bool:
-    """Returns True if a node is given a tensor that has a gradient, as far as is known."""
+    """Returns True if, as far as is known, an argument of the node has a gradient."""
     return node is not None and any(map(_has_gradient, node.all_input_nodes))
 
 
 def is_view(node: Node) -> bool:
-    """Returns True if what a node gives may share memory with its first argument."""
+    """Returns True if the result of a node may share memory with its first argument."""
     if node.op == "call_method":
         return may_return_view(str(node.target))
     if node.op != "call_function":
@@ -97,7 +97,7 @@ def is_view(node: Node) -> bool:
 
 
 def name_of(node: Node) -> str:
-    """The name of the function, method or attribute that a node is."""
+    """Returns the name of the function, method or attribute of a node."""
     if node.target is getattr:
         return str(node.args[1])
     return node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
@@ -121,7 +121,7 @@ def _refuse(write: Node, use: Node) -> None:
     place = write.meta.get("origin")
     raise SymbolicTraceError(
         f"{f'{place}: ' if place is not None else ''}{name_of(write)} writes to a tensor where "
-        "autograd does not see it, and the tensor is used afterwards; operators have no gradient "
-        "that leaves a write out.\nWrite x = x + (new - x).detach(), or lower within "
-        "torch.no_grad() for a graph that is not differentiated."
+        "autograd does not see it, and the tensor is used afterwards; the gradient of the "
+        "operators would include that write.\nWrite x = x + (new - x).detach(), or lower within "
+        "torch.no_grad() if the graph is not differentiated."
     )

@@ -1,4 +1,4 @@
-"""No writes among operators, also where one of PyTorch's own operators writes within.
+"""Removes writes among operators, including those inside PyTorch's own operators.
 
 `torch.func.functionalize` hands an operator that PyTorch composes of others on as it is; where it
 is taken apart beneath, what it writes to stays written to (`gru_cell` adds in place to what it has
@@ -26,7 +26,7 @@ _UNSEEN = "calque.unseen"
 
 
 def copy_unseen(target: torch.Tensor, value: torch.Tensor) -> None:
-    """Writes to a tensor as some of PyTorch's kernels do: autograd does not count it as a write.
+    """Writes to a tensor without autograd counting it, as some of PyTorch's kernels do.
 
     What it has kept for the backward pass, it reads there as it is by then.
     """
@@ -44,7 +44,7 @@ def is_unseen(copy: Node) -> bool:
 def without_writes(
     found: GraphModule, place: Place, leaves: list[torch.Tensor], table: Mapping[Any, Any]
 ) -> tuple[GraphModule, Place]:
-    """The graph with no operator that writes, but the copies to its inputs at the end.
+    """Returns the graph without operators that write, except for copies to its inputs at the end.
 
     Args:
         found: what `make_fx` gave for a functionalized program.
@@ -74,7 +74,7 @@ def _writes(node: Node) -> bool:
 
 
 class _Again(torch.fx.Interpreter):
-    """Runs what was found, and knows for each new node which one was running."""
+    """Runs a graph, and tracks for each new node which node was running."""
 
     def __init__(self, found: GraphModule) -> None:
         super().__init__(found, garbage_collect_values=True)
@@ -85,11 +85,11 @@ class _Again(torch.fx.Interpreter):
         self._seen: Node | None = None
 
     def flat(self, *leaves: torch.Tensor) -> Any:
-        """The results, in their order."""
+        """Returns the results in order."""
         return self.run(*leaves, enable_io_processing=False)
 
     def run_node(self, n: Node) -> Any:
-        """Runs a node; the operators that are found meanwhile come from it."""
+        """Runs a node, and attributes to it the operators that are found meanwhile."""
         result = super().run_node(n)
         mode = get_proxy_mode()
         if mode is None:
@@ -102,7 +102,7 @@ class _Again(torch.fx.Interpreter):
         return result
 
     def mark_unseen(self, made: GraphModule) -> None:
-        """The one copy to an input is not counted where none of those was that it stands for."""
+        """Do not count the final copy to an input if none of the writes it replaces was counted."""
         new = made.graph.find_nodes(op="placeholder")
         for copy in made.graph.find_nodes(op="call_function", target=COPY):
             copy.meta.pop(_UNSEEN, None)
@@ -111,7 +111,9 @@ class _Again(torch.fx.Interpreter):
                 copy.meta[_UNSEEN] = True
 
     def place_in(self, made: GraphModule, place: Place) -> Place:
-        """The place of the new nodes; of a copy to an input, that of the last copy there was."""
+        """Returns the origin of the new nodes; for a copy to an input, that of the last original
+        copy.
+        """
         new = made.graph.find_nodes(op="placeholder")
         copies = {copy.args[0]: copy for copy in self._copies}
         last = {leaf: copies[old] for leaf, old in zip(new, self._old) if old in copies}

@@ -1,1 +1,1 @@
-"""Programs that decide by tensors: every way through is followed, and joined into one graph."""
+"""Follows every path of programs that branch on tensors, and joins the paths into one graph."""

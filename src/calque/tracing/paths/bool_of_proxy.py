@@ -1,4 +1,4 @@
-"""`if proxy:`, when every path through the program is followed."""
+"""Decides `if proxy:`, when every path through the program is followed."""
 
 import textwrap
 from typing import Any
@@ -13,7 +13,7 @@ from calque.tracing.paths.while_loops import while_loop
 
 
 def truth(tracer: Any, path: Path, obj: Any) -> bool:
-    """The answer of this run.
+    """Returns the answer of this run.
 
     Args:
         tracer: a SymbolicTracer.
@@ -21,8 +21,8 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
         obj: the proxy that is asked.
 
     Raises:
-        RuntimeError: it is known to have more than one element, or none, as PyTorch says.
-        TraceError: the answer decides how often a loop runs, or there are too many ways.
+        RuntimeError: it is known not to have exactly one element, as in PyTorch.
+        TraceError: the condition of a loop depends on it, or there are too many paths.
     """
     node = obj.node
     value = node.meta.get("val")
@@ -34,9 +34,9 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
     if loop is not None:
         refuse_because(
             tracer,
-            f"`while {loop.condition}:` goes on as long as {describe(obj)} says, which is known "
-            "only when the graph runs. Write it as torch.while_loop, with tensors for all that "
-            "changes",
+            f"`while {loop.condition}:` depends on {describe(obj)}, whose value is known only "
+            "when the graph runs. Write it as torch.while_loop, with tensors for everything "
+            "that changes",
             textwrap.indent(loop.remedy, "    "),
         )
     asserts = frame is not None and is_assertion(frame)

@@ -1,4 +1,4 @@
-"""The answers that one run of a program gets where it asks a tensor for its truth.
+"""The answers that a run of a program gets for conditions on tensors.
 
 A program that asks is run once for each way through it. A run repeats the answers it is given, and
 beyond them goes the way of "yes"; the ways of "no" are left for later runs.
@@ -34,7 +34,7 @@ def max_paths(limit: int) -> Iterator[None]:
 
 
 class Decision(NamedTuple):
-    """A place at which the program goes one way or the other.
+    """A condition on a tensor at which the program branches.
 
     Attributes:
         condition: the node whose truth decides.
@@ -52,7 +52,7 @@ class Decision(NamedTuple):
 
 
 class Path:
-    """One way through a program.
+    """One path through a program.
 
     Args:
         answers: those of the first decisions.
@@ -63,7 +63,7 @@ class Path:
         self.decisions: list[Decision] = []
 
     def decide(self, tracer: Any, condition: Node, asserts: bool) -> bool:
-        """The answer for a condition; the same one as before while nothing is written.
+        """Returns the answer for a condition; the same as before until something is written.
 
         Args:
             asserts: an `assert` statement asks.
@@ -92,7 +92,7 @@ class Path:
 
 
 def has_effect_on_values(node: Node) -> bool:
-    """Like `has_effect`; True where that cannot be told before the graph is complete."""
+    """Like `has_effect`; True if that is not known before the graph is complete."""
     return node.op == "call_module" or has_effect(node)
 
 
@@ -103,7 +103,7 @@ class Budget:
         self._spent = 0
 
     def spend(self, decisions: list[Decision]) -> None:
-        """One more run, for the sake of the last of these decisions.
+        """Count one more run, for the last of these decisions.
 
         Raises:
             TraceError: there were too many.
@@ -114,14 +114,14 @@ class Budget:
 
 
 def too_many(decisions: list[Decision]) -> SymbolicTraceError:
-    """The error for a program with more ways through it than may be followed."""
+    """The error for a program with more paths than the limit."""
     places = list(dict.fromkeys(str(d.origin) for d in decisions if d.origin is not None))
     shown = places if len(places) <= 4 else [*places[:2], f"... {len(places) - 4} more",
                                              *places[-2:]]  # fmt: skip
     lines = "".join(f"\n    {place}" for place in shown)
     return SymbolicTraceError(
-        f"the program decides by tensors in more than {_limit.get()} ways, at{lines}\n"
-        "Use torch.where(condition, a, b) in some of these places; or raise the limit, "
-        "`calque.trace(..., max_paths=256)`. A loop that ends when a tensor says so is a "
-        "torch.while_loop."
+        f"conditions on tensors give the program more than {_limit.get()} paths, at{lines}\nUse "
+        "torch.where(condition, a, b) in some of these places, or raise the limit: "
+        "`calque.trace(..., max_paths=256)`. Write a loop that ends by a condition on a tensor "
+        "as torch.while_loop."
     )

@@ -1,4 +1,4 @@
-"""Steps become a graph: each choice two graph modules, and a call of `cond`."""
+"""Turns steps into a graph: each choice becomes two graph modules and a call of `cond`."""
 
 import operator
 from collections.abc import Iterator
@@ -81,7 +81,7 @@ class Emitter:
         return self._count - 1
 
     def _read_attributes(self, choice: Choice, graph: Graph, nodes: Nodes) -> None:
-        """Tensors of modules are read before a choice, so that they are operands of its blocks."""
+        """Read tensors of modules before a choice, so that they are operands of its blocks."""
         read = {step.target: step for step in nodes if isinstance(step, Step) and _is_read(step)}
         for step in _attributes(choice):
             if step in nodes or not isinstance(self._tracer.resolve(step.target), torch.Tensor):
@@ -106,7 +106,7 @@ class Emitter:
 
 
 def pruned(block: Block, used: set[Value], resolve: Any) -> Block:
-    """Without the optional steps that nothing uses.
+    """Returns the steps without unused optional ones.
 
     Args:
         used: the values that later steps use; those that the block uses are added.
@@ -141,7 +141,7 @@ def _is_read(step: Step) -> bool:
 
 
 def _attributes(choice: Choice) -> Iterator[Step]:
-    """The attributes that the blocks of a choice read."""
+    """Yields the attributes that the blocks of a choice read."""
     for step in (*choice.true.steps, *choice.false.steps):
         if isinstance(step, Choice):
             yield from _attributes(step)
@@ -150,7 +150,7 @@ def _attributes(choice: Choice) -> Iterator[Step]:
 
 
 def _used(choice: Choice) -> Iterator[Value]:
-    """The values that the blocks of a choice use."""
+    """Yields the values that the blocks of a choice use."""
     for block in (choice.true, choice.false):
         for step in block.steps:
             if isinstance(step, Choice):

@@ -1,4 +1,4 @@
-"""Memory that a choice hands on.
+"""Memory that a choice passes on.
 
 The operator for a choice gives copies where a compiler runs it. So what stands behind a choice must
 not write to a result of it that other tensors share memory with, nor to what a result shares memory
@@ -18,8 +18,8 @@ Given = dict[Value | None, list[Memory]]
 
 
 def last_lost_write(join: Join, resolve: Any) -> int | None:
-    """The number of the last step behind a choice whose write others would not see; None if there
-    is none.
+    """Returns the number of the last step after a choice whose write would not be visible under
+    other names; None if there is none.
 
     Args:
         join: what is behind the choice, and what the choice gives it.
@@ -39,9 +39,7 @@ def last_lost_write(join: Join, resolve: Any) -> int | None:
 
 
 def _is_shared(written: Value | None, used: Memory, given: Given) -> bool:
-    """Returns True if others that are used have memory in common with what is written to, on either
-    side of the choice.
-    """
+    """Returns True if other used values share memory with the written one, in either branch."""
     for side in (0, 1):
         memory = given[written][side] if written in given else {written}
         if written in given and None in memory:
@@ -55,7 +53,7 @@ def _is_shared(written: Value | None, used: Memory, given: Given) -> bool:
 
 
 def memory_of(values: Iterable[Value], known: Container[Value] = ()) -> Memory:
-    """What has made the memory that values may show, as far back as the `known` ones."""
+    """Returns the values that created the memory of given values, back to the `known` ones."""
     found: Memory = set()
     left = list(values)
     while left:

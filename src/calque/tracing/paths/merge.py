@@ -1,4 +1,4 @@
-"""The ways through a program, joined into one with choices.
+"""Joins the paths through a program into one list of steps with choices.
 
 Where a program goes one way or the other, both ways do the whole rest of it, for Python cannot be
 resumed in the middle. What the two rests end with in common stands behind the choice, once; what is
@@ -22,7 +22,7 @@ Steps = list[Step | Choice]
 
 @dataclass
 class Fork:
-    """Where a program goes two ways."""
+    """A point at which a program branches."""
 
     decision: Decision
     condition: Value
@@ -32,7 +32,7 @@ class Fork:
 
 @dataclass
 class Way:
-    """A stretch of a program, from one decision to the next or to the end.
+    """A segment of a program, from one decision to the next or to the end.
 
     Attributes:
         steps: what it does; the last is the output, unless there is a fork or an error.
@@ -44,7 +44,7 @@ class Way:
 
 
 class Joiner:
-    """Turns the ways through a program into one list of steps.
+    """Joins the paths through a program into one list of steps.
 
     Args:
         resolve: finds what a `call_module` names.
@@ -54,7 +54,7 @@ class Joiner:
         self._resolve = resolve
 
     def join(self, way: Way) -> tuple[Steps, Step | None]:
-        """The steps, and the error that they end with, if they do.
+        """Returns the steps, and the error with which they end, if any.
 
         Raises:
             TraceError: two ways return what is not of one structure, shape and dtype.
@@ -108,7 +108,7 @@ class Joiner:
 
 
 def _longest(true: Steps, false: Steps, shared: int) -> tuple[Join, int]:
-    """The longest common end, of at most `shared` steps."""
+    """Returns the length of the longest common end, of at most `shared` steps."""
     while shared:
         join = Join()
         pairs = zip(true[-shared:], false[-shared:])
@@ -145,20 +145,20 @@ def _compatible(true: Value, false: Value) -> bool:
 def _disagreement(
     fork: Fork, true: Any, false: Any, pair: tuple[Value, Value] | None
 ) -> SymbolicTraceError:
-    """The error for two ways that return different things."""
+    """The error for two branches that return different types."""
     origin = fork.decision.origin
     sides = pair if pair is not None else _first_difference(true.args[0], false.args[0])
     lines = [f"    {word:5} {_spoken(side)}" for word, side in zip(("true:", "false:"), sides)]
     return SymbolicTraceError(
-        f"{origin}: what is returned depends on a tensor, and the two ways do not agree in "
-        "structure, shape or dtype.\n" + "\n".join(lines) + "\n"
-        "Return the same kind of value both ways: pad or cast one of them, or use a tensor "
-        "(torch.zeros_like, torch.full) in the place of a number or None."
+        f"{origin}: the returned value depends on a condition on a tensor, but the two branches "
+        "differ in structure, shape or dtype.\n" + "\n".join(lines) + "\n"
+        "Return the same kind of value from both branches: pad or cast one of them, or use a "
+        "tensor (torch.zeros_like, torch.full) instead of a number or None."
     )
 
 
 def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
-    """The parts of two returned structures that keep them from being one."""
+    """Returns the first parts in which two returned structures differ."""
     if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
         for x, y in zip(a, b):
             if not (isinstance(x, Value) and isinstance(y, Value)) and x is not y:

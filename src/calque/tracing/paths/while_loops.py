@@ -1,4 +1,4 @@
-"""Loops that end when a tensor says so, and the `torch.while_loop` to write in their place."""
+"""Loops whose condition depends on a tensor, and the `torch.while_loop` to write instead."""
 
 import ast
 import textwrap
@@ -23,7 +23,9 @@ class WhileLoop(NamedTuple):
 
 
 def while_loop(frame: FrameType) -> WhileLoop | None:
-    """The `while` statement whose condition the frame asks a value for; None where it is none."""
+    """Returns the `while` statement whose condition the frame evaluates; None if it is something
+    else.
+    """
     found = _statement(frame)
     if found is None:
         return None
@@ -32,7 +34,9 @@ def while_loop(frame: FrameType) -> WhileLoop | None:
 
 
 def _statement(frame: FrameType) -> ast.While | None:
-    """The innermost `while` whose condition asks, found by its place in the source."""
+    """Returns the innermost `while` whose condition is evaluated, found by its position in the
+    source.
+    """
     found = running(frame)
     if found is None:
         return None
@@ -42,9 +46,7 @@ def _statement(frame: FrameType) -> ast.While | None:
 
 
 def _asks(loop: ast.While, place: Place) -> bool:
-    """Returns True if what stands there is the condition, or the jump that Python gives the whole
-    loop.
-    """
+    """Returns True if the position is that of the condition, or of the loop's jump."""
     return encloses(extent(loop.test), place) or place == extent(loop)
 
 
@@ -98,7 +100,7 @@ class _Uses(ast.NodeVisitor):
 
 
 class _OfTensors(ast.NodeTransformer):
-    """`and`, `or` and `not`, which ask for a truth, become functions of tensors."""
+    """Replaces `and`, `or` and `not`, which need truth values, with functions of tensors."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         name = "logical_and" if isinstance(node.op, ast.And) else "logical_or"

@@ -1,1 +1,1 @@
-"""Proxies and leaf functions: what stands for a value while a program is traced."""
+"""Proxies, which represent values while a program is traced, and leaf functions."""

@@ -24,7 +24,7 @@ from calque.upstream.torch_internals import CapturedTraceback
 
 
 class TracerBase:
-    """Makes nodes and the proxies that stand for their values.
+    """Creates nodes and the proxies for their values.
 
     Attributes:
         graph: the graph that nodes are appended to.
@@ -95,7 +95,7 @@ class TracerBase:
     def _filter_traceback_frames(
         self, user_stack_summary: traceback.StackSummary
     ) -> traceback.StackSummary:
-        """The frames that belong into a stack trace: by default those of the program."""
+        """Returns the frames for a stack trace: by default those of the program."""
         frames = [
             frame
             for frame in user_stack_summary
@@ -106,7 +106,7 @@ class TracerBase:
         return traceback.StackSummary.from_list(frames[first:])
 
     def proxy(self, node: Node) -> Any:
-        """The proxy for the value of a node. Override to use a class of your own."""
+        """Returns the proxy for the value of a node. Override to use your own class."""
         return self.proxy_type(node, self)
 
     def create_proxy(
@@ -135,7 +135,8 @@ class TracerBase:
         return proxy_factory_fn(node) if proxy_factory_fn else self.proxy(node)
 
     def create_arg(self, a: Any) -> Argument:
-        """The form in which a node holds `a`: proxies become nodes, inside containers too.
+        """Returns `a` in the form in which a node holds it: proxies become nodes, also in
+        containers.
 
         Raises:
             NotImplementedError: `a` is of a type that a graph cannot hold.
@@ -161,7 +162,7 @@ class TracerBase:
 
 
 class GraphAppendingTracer(TracerBase):
-    """Appends to a graph that exists: what a proxy uses that was made from a bare node.
+    """Appends to an existing graph, for proxies that were created from a bare node.
 
     Its nodes stand for none of the program's lines; a transform says which node they replace.
     """

@@ -41,19 +41,19 @@ class ModuleHooks:
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """A module is called."""
+        """Handle a call of a module."""
         forward = getattr(module, "forward", module)
         self._leaves.hold_in(getattr(forward, "__globals__", {}))
         call = functools.partial(call_watched, original, module)
         return self.tracer.call_module(module, call, args, kwargs)
 
     def getattr(self, name: str, value: Any) -> Any:
-        """A parameter, buffer or submodule of a module was found."""
+        """Handle the read of a parameter, buffer or submodule."""
         return self.tracer.getattr(name, value, self.proxies)
 
 
 def hold_modules(patches: Patches) -> None:
-    """Let the trace of a thread see the modules that the thread calls."""
+    """Let a thread's trace see the modules that the thread calls."""
     hold_calls(patches)
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
     patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
@@ -63,7 +63,7 @@ def hold_modules(patches: Patches) -> None:
 
 
 def hold_calls(patches: Patches) -> None:
-    """Let the trace of a thread see the calls of modules and the assignments to them, no more.
+    """Let a thread's trace see only calls of modules and assignments to them.
 
     Each name of `nn.Module` that is replaced costs a third of a millisecond: Python tells every
     subclass.
@@ -135,12 +135,12 @@ def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Scripted(torch.nn.Module):
-    """A program of TorchScript's as a part of one that is not, so that it can be one node."""
+    """A TorchScript module inside another program, so that it can be one node."""
 
     def __init__(self, program: torch.jit.ScriptModule) -> None:
         super().__init__()
         self.program = program
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
-        """Calls the program."""
+        """Calls the TorchScript module."""
         return self.program(*args, **kwargs)

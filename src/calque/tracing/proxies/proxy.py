@@ -1,4 +1,4 @@
-"""Proxies: objects that stand for the values of nodes while a program is traced.
+"""Proxies: objects that represent the values of nodes while a program is traced.
 
 Our `Proxy` derives from torch.fx's for one reason: code written for torch.fx asks
 `isinstance(x, torch.fx.Proxy)`, and a class cannot be made to answer that any other way without
@@ -43,7 +43,7 @@ OWN = frozenset(("node", "tracer", "type_of_value"))
 
 
 class Proxy(torch.fx.Proxy):
-    """Stands for the value of a node; what is done with it is recorded in the graph.
+    """Represents the value of a node; operations on it are recorded in the graph.
 
     Args:
         node: the node whose value this is.
@@ -80,7 +80,7 @@ class Proxy(torch.fx.Proxy):
             try:
                 copied.__dict__[key] = copy.deepcopy(value, memo)
             except (TypeError, ValueError, AttributeError, RuntimeError, NotImplementedError):
-                _log.warning("%s of the proxy of %s cannot be copied deeply", key, self.node.name)
+                _log.warning("deepcopy does not copy %s of the proxy of %s", key, self.node.name)
                 copied.__dict__[key] = copy.copy(value)
         return copied
 
@@ -103,7 +103,7 @@ class Proxy(torch.fx.Proxy):
         return self.tracer.to_bool(self)
 
     def keys(self) -> Any:
-        """A call of the value's `keys`, which is what `f(**proxy)` asks for first."""
+        """Records a call of the value's `keys`, which `f(**proxy)` makes first."""
         return self.tracer.keys(self)
 
     def __len__(self) -> int:
@@ -126,7 +126,7 @@ class Proxy(torch.fx.Proxy):
 
 
 def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
-    """The proxies among the values and in the containers among them."""
+    """Yields the proxies among the values and in the containers among them."""
     for value in values:
         if isinstance(value, torch.fx.Proxy):
             yield value
@@ -141,14 +141,14 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
-    """Returns True if there is a proxy among the values; `any` would ask the proxies for their
-    truth.
+    """Returns True if there is a proxy among the values; `any` would use the proxies as
+    conditions.
     """
     return next(proxies_in(values), None) is not None
 
 
 def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracerBase:
-    """The one tracer of all proxies among the arguments.
+    """Returns the tracer that all proxies among the arguments have.
 
     Raises:
         RuntimeError: proxies of different tracers meet in one call.
@@ -166,7 +166,7 @@ def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def record_call(
     tracer: TracerBase, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """The node for a call that PyTorch hands over: a method, a property or a function."""
+    """Records the node for a call passed on by PyTorch: a method, a property or a function."""
     if isinstance(function, torch_c.ScriptMethod):
         owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)
@@ -242,11 +242,11 @@ class ParameterProxy(Proxy):
         return self.param.shape
 
     def size(self) -> torch.Size:
-        """The shape of the parameter."""
+        """Returns the shape of the parameter."""
         return self.param.size()
 
     def dim(self) -> int:
-        """The number of dimensions of the parameter."""
+        """Returns the number of dimensions of the parameter."""
         return self.param.dim()
 
     @property
@@ -255,11 +255,11 @@ class ParameterProxy(Proxy):
         return self.param.ndim
 
     def numel(self) -> int:
-        """The number of elements of the parameter."""
+        """Returns the number of elements of the parameter."""
         return self.param.numel()
 
     def nelement(self) -> int:
-        """The number of elements of the parameter."""
+        """Returns the number of elements of the parameter."""
         return self.param.nelement()
 
 

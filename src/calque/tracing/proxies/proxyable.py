@@ -9,7 +9,7 @@ proxyable_classes: dict[type, None] = {}
 
 
 class ProxyableClassMeta(type):
-    """The metaclass of classes that are built in the graph, not while tracing, out of proxies.
+    """The metaclass of classes whose construction from proxies is recorded in the graph.
 
     >>> class Pair(metaclass=ProxyableClassMeta):
     ...     def __init__(self, left, right):

@@ -42,7 +42,7 @@ def wrap(fn_or_name: F) -> F:
         name = fn_or_name.__name__
     else:
         raise RuntimeError(
-            f"wrap takes a function or the name of one, not {type(fn_or_name).__name__}"
+            f"wrap expects a function or the name of one, not {type(fn_or_name).__name__}"
         )
     frame = inspect.currentframe()
     caller = frame.f_back if frame else None
@@ -53,7 +53,7 @@ def wrap(fn_or_name: F) -> F:
 
 
 def registered_identities() -> set[int]:
-    """The ids of the functions that are registered, to find them under names of other modules."""
+    """Returns the ids of the registered functions, to find them under names of other modules."""
     registered = list(fx_symbolic_trace._wrapped_fns_to_patch.items())
     functions = (unpatched(names.get(name)) for (_, name), names in registered)
     return {id(function) for function in functions if isinstance(function, FunctionType)}
@@ -61,7 +61,7 @@ def registered_identities() -> set[int]:
 
 @functools.lru_cache(maxsize=1024)
 def nameable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, or one that calls it, if generated code would mean another by its name.
+    """Returns the function, or a wrapper if its name means another function in generated code.
 
     `functools.wraps(torch.relu)` makes a function say that it is PyTorch's own; an object that can
     be called may have no name at all.
@@ -88,7 +88,7 @@ def _found(path: str) -> Any:
 
 
 def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
-    """`function`, except that a call with a proxy among its arguments is recorded as one node."""
+    """Wraps `function` so that a call with a proxy among its arguments is recorded as one node."""
 
     @functools.wraps(function)
     def wrapped(*args: Any, **kwargs: Any) -> Any:
@@ -116,7 +116,7 @@ def _leaf_method(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class LeafFunctions:
-    """Puts leaf functions in the place of the names that mean them, for one trace.
+    """Patches the names of leaf functions, for one trace.
 
     Args:
         patches: where the replacements are held.
@@ -140,7 +140,7 @@ class LeafFunctions:
             self._patches.hold(cls, name, _leaf_method, getattr(cls, name))
 
     def hold_in(self, names: dict[str, Any]) -> None:
-        """Replaces those globals of a module that are leaves by identity."""
+        """Replaces the globals of a module that are leaf functions."""
         if id(names) in self._visited:
             return
         self._visited.add(id(names))
@@ -150,7 +150,7 @@ class LeafFunctions:
 
 
 def unpatched(value: Any) -> Any:
-    """The function itself, where another trace has put its replacement."""
+    """Returns the original function, if another trace has replaced it."""
     if type(value) is FunctionType and getattr(value, "__fx_already_patched", False):
         return value.__wrapped__
     return value

@@ -1,4 +1,4 @@
-"""Recording: a program runs once, on real data, and what it does becomes a graph.
+"""Recording: runs a program once, on real data, and turns what it does into a graph.
 
 >>> import calque, torch
 >>> recording = calque.record(lambda x: x.view(-1)[:2] * 2, torch.ones(2, 3))

@@ -92,10 +92,10 @@ def run_once(
     keeper: Keeper,
     put_back: bool = False,
 ) -> Recording:
-    """The recording of a run; see `record`.
+    """Returns the recording of a run; see `record`.
 
     Args:
-        put_back: whether what the run has changed of Python's state is changed back.
+        put_back: whether to undo what the run has changed in Python state.
     """
     if isinstance(program, torch.jit.ScriptModule):
         program = Scripted(program)
@@ -142,7 +142,7 @@ def run_once(
 
 
 def _parts(program: Any) -> tuple[Any, str, Callable[..., Any]]:
-    """The module or function that a graph is of, the name of the method, and the function."""
+    """Returns the recorded module or function, the name of the method, and the function."""
     if isinstance(program, torch.nn.Module):
         program = program._modules.get("_orig_mod", program)
         return program, "forward", type(program).forward
@@ -172,19 +172,19 @@ def _give(
     for tensor in tensors:
         if tensor.layout is not torch.strided or tensor.is_nested:
             kind = "nested tensor" if tensor.is_nested else f"tensor of layout {tensor.layout}"
-            recorder.problems.append(f"an argument is a {kind}, and a graph is of dense tensors")
+            recorder.problems.append(
+                f"an argument is a {kind}, but a graph supports only dense tensors"
+            )
     tape.classes = {recorder.values.of(tensor): checks.class_name(tensor) for tensor in tensors}
     for name, attribute in _with_attributes(bound):
         recorder.problems.append(
-            f"a tensor in the argument {name} has the attribute {attribute}, which no graph reads; "
-            "pass it as an argument of its own"
+            f"a tensor in the argument {name} has the attribute {attribute}, which a graph does "
+            "not read; pass it as a separate argument"
         )
     if first:
         for name, tensor in _members(tape.root):
             if recorder.values.of(tensor) is not None:
-                recorder.problems.append(
-                    f"{name}, a tensor of the module's, is an argument as well"
-                )
+                recorder.problems.append(f"{name}, a tensor of the module, is also an argument")
     return bound
 
 
@@ -196,7 +196,7 @@ def _end(
     can_tell: bool,
     bound: dict[str, Any],
 ) -> None:
-    """Look at what the program has left, and give the recording its result."""
+    """Inspect what the program has changed, and set the recording's result."""
     recorder.end()
     tape.result = result_of(recorder, result)
     tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
@@ -223,22 +223,23 @@ def _end(
             continue
         if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
-                f"{change.place}{change.name} {change.what}; a graph computes tensors, and would "
-                "not repeat that"
+                f"{change.place}{change.name} {change.what}, which a graph would not repeat"
             )
         else:
             tape.assignments.append((place, key[1], value))
-    recorder.problems += [f"{what}, and does so once" for what in unrepeatable]
+    recorder.problems += [f"{what}, which a graph would not repeat" for what in unrepeatable]
     recorder.problems += watch.sets_generators()
     recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
-        recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
+        recorder.refuse_at(
+            place, "Python writes to the memory of a tensor (through NumPy, for instance)"
+        )
     for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
-        recorder.refuse_at(place, "a tensor is used that no recorded call has made")
+        recorder.refuse_at(place, "a tensor is used that no recorded call has created")
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:
-    """A tensor of the run, or a container with nothing else in it, by its values; else None."""
+    """Returns the values of a tensor of the run, or of a container of such tensors; else None."""
     if isinstance(given, torch.Tensor):
         return recorder.values.of(given)
     if not is_plain(given) or not given:
@@ -251,8 +252,8 @@ def _computed(given: Any, recorder: Recorder) -> Any:
 
 
 def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
-    """Returns True if the program may have looked at what it has then replaced, or whether it is
-    there.
+    """Returns True if the program may have read what it then replaced, or checked whether it
+    exists.
     """
     if _is_tensor(change.before):
         return id(change.before) in recorder.arguments.outside
@@ -264,14 +265,16 @@ def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
 
 
 def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
-    """The modules, by id, and their attributes, that graphs within the program have assigned."""
+    """Returns the modules, by id, and attributes that graphs within the program have assigned."""
     calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
     owners = [(call.args[0], call.args[1]) for call in calls]
     return {(id(getattr(owner, "held", owner)), name) for owner, name in owners}
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Arguments with tensors that Python keeps attributes of, and the names of these."""
+    """Yields the names of arguments whose tensors have Python attributes, and of these
+    attributes.
+    """
     for name, given in bound.items():
         found: list[torch.Tensor] = []
         mapped(given, lambda leaf: found.append(leaf) if _is_tensor(leaf) else None)  # noqa: B023

@@ -1,4 +1,4 @@
-"""Arguments and results of calls, as a recording keeps them: values in the place of tensors."""
+"""Arguments and results of calls as a recording keeps them: with values instead of tensors."""
 
 import gc
 from collections.abc import Mapping
@@ -81,11 +81,13 @@ class Arguments:
         return given
 
     def refuse_hidden(self, objects: list[Any]) -> None:
-        """Objects are given to a function of PyTorch: none of them may hold values of the run."""
+        """Refuse objects that are passed to a PyTorch function if they hold values of the run."""
         for given in objects:
             if self._hides(given, _DEPTH):
                 kind = type(given).__name__
-                self._recorder.refuse(f"a {kind} with tensors of the run inside goes to PyTorch")
+                self._recorder.refuse(
+                    f"a {kind} that contains tensors of the run is passed to PyTorch"
+                )
 
     def _hides(self, thing: Any, depth: int) -> bool:
         """Returns True if an object holds a tensor that is a value of the run."""
@@ -107,7 +109,7 @@ class Arguments:
         return any(self._hides(part, depth - 1) for part in inside)
 
     def defined(self, result: Any, is_dynamic: bool) -> Any:
-        """The values in the containers that a function of PyTorch gave."""
+        """Returns the values in the containers that a PyTorch function returned."""
         values = self._recorder.values
         if isinstance(result, torch.Tensor):
             return values.of(result) or values.add(result, is_dynamic)
@@ -120,20 +122,20 @@ class Arguments:
     # Tensors that no call gave
 
     def made_of_data(self, tensor: torch.Tensor) -> None:
-        """The program has made a tensor from numbers or an array; each run makes a new one."""
+        """Record that the program creates a tensor from numbers or an array, as each run does."""
         self.shared_with_python(tensor, None)
         with self._recorder.apart():
             constant = tensor.detach().clone()
         self._recorder.note_made(tensor, constant)
 
     def shared_with_python(self, tensor: torch.Tensor, call: Any) -> None:
-        """Python can write to the tensor by other means than PyTorch's; see whether it does."""
+        """Watch a tensor to which Python can write without PyTorch."""
         place = call.place if call is not None else self._recorder.place()
         with self._recorder.apart():
             self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
 
     def written_by_python(self) -> list[Any]:
-        """The lines where a tensor was handed to Python, which has written to it."""
+        """Returns the lines where Python got access to a tensor that it has written to."""
         found = []
         for tensor, before, version, place in self._shared:
             if tensor._version == version and not _same(tensor.detach(), before):
@@ -143,7 +145,7 @@ class Arguments:
     def from_nowhere(
         self, can_tell: bool, known: Mapping[int, Any]
     ) -> list[tuple[torch.Tensor, Any]]:
-        """The tensors that came into being in the run, though no call has given them.
+        """Returns the tensors that were created in the run, but by no recorded call.
 
         Args:
             can_tell: whether the youngest generation of the garbage collector has just what was
@@ -173,8 +175,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def takes_data(call: Any) -> bool:
-    """Returns True if a call may give a tensor in the memory of an array, which no graph may write
-    to.
+    """Returns True if a call may return a tensor in an array's memory, which no graph may write to.
 
     >>> import numpy as np
     >>> from calque.tracing.record.events import Call
@@ -191,7 +192,7 @@ def takes_data(call: Any) -> bool:
 
 
 def holds_tensors(result: Any) -> bool:
-    """Returns True if there are tensors in what a function of PyTorch gave."""
+    """Returns True if the result of a PyTorch function contains tensors."""
     if type(result) in ATOMIC:
         return False
     if isinstance(result, torch.Tensor):

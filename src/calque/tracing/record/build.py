@@ -1,4 +1,4 @@
-"""The graph of a recording: its events, at the depth that is asked for, as nodes."""
+"""Builds the graph of a recording: its events, at the requested depth, as nodes."""
 
 import contextlib
 import functools
@@ -91,7 +91,7 @@ class Builder(NamingTracer):
         self.abstract: Known = Known(self.resolve)
 
     def build(self) -> GraphModule:
-        """The graph module, which shares the parameters of the program."""
+        """Returns the graph module, which shares the parameters of the program."""
         tape = self._tape
         is_module = isinstance(tape.root, torch.nn.Module)
         self._enter(tape.root)
@@ -133,7 +133,7 @@ class Builder(NamingTracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; values become the nodes that give them."""
+        """Like `Tracer.create_arg`; values become the nodes that compute them."""
         if type(a) is Value:
             return self._env[a]
         if isinstance(a, Node):
@@ -150,7 +150,7 @@ class Builder(NamingTracer):
         return torch.fx.Proxy(node)
 
     def _define(self, template: Any, node: Node) -> None:
-        """The values of a result are what a node gives, and its parts."""
+        """Map the values in a result to a node and its parts."""
         if type(template) is Value:
             self._env[template] = node
             if template.looks is not None:
@@ -204,7 +204,7 @@ class Builder(NamingTracer):
             self.assumed.ask(node, *tape.asked)
 
     def _add_guards(self) -> None:
-        """Check that inputs are tensors that may be left out, or that nothing else would miss."""
+        """Add checks that inputs are tensors, if they may be omitted or nothing else uses them."""
         last = self.assumed.last_input
         origin = origin_of_code(self.graph._co_fields)
         if last is None:
@@ -297,7 +297,7 @@ class Builder(NamingTracer):
         return call.module is self.root or bool(call.path)
 
     def _enter_module(self, call: ModuleCall | None) -> None:
-        """Say of the nodes to come which calls of modules they are in."""
+        """Set the module calls that the following nodes are in."""
         chain = []
         while call is not None:
             chain.append(call)
@@ -328,7 +328,9 @@ class Builder(NamingTracer):
 
     @contextlib.contextmanager
     def _grad_mode(self, enabled: bool | None) -> Iterator[None]:
-        """A context in which nodes run in another thread's mode; None leaves it as it is."""
+        """A context manager in which nodes run in another thread's gradient mode; None leaves it
+        unchanged.
+        """
         if enabled is None:
             yield
             return
@@ -356,7 +358,7 @@ class Builder(NamingTracer):
         self._define(call.result, node)
 
     def _edit(self, name: str, call: Call | ModuleCall, known: int) -> None:
-        """Put something else in the place of what a call gives.
+        """Replace the result of a call.
 
         Args:
             known: how many values were known before the call.
@@ -365,9 +367,9 @@ class Builder(NamingTracer):
         values = values_in(call.result) if edits else []
         if not set(values).isdisjoint([*self._env][:known]):
             raise SymbolicTraceError(
-                f"{call.origin()}: {name} gives back a tensor that it was given, so that a graph "
-                "cannot tell who uses which.\nEdit the call that made it, or record the edited "
-                "program: calque.record(..., edits=...)."
+                f"{call.origin()}: {name} returns a tensor that it was passed, so a graph cannot "
+                "tell which of the two is used.\nEdit the call that created it, or record the "
+                "edited program: calque.record(..., edits=...)."
             )
         for edit in edits:
             constant = self.get_fresh_qualname("_edit")
@@ -386,7 +388,7 @@ class Builder(NamingTracer):
 
 
 def _is_told(template: Any) -> bool:
-    """Returns True if there is nothing but tensors and constants in a result, in containers."""
+    """Returns True if a result contains only tensors and constants, in containers."""
     if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
         return all(map(_is_told, template))
     if isinstance(template, dict):

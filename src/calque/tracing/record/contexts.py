@@ -15,7 +15,7 @@ _GENERATED = "<eval_with_key>"
 
 
 class RecordedContexts(Contexts):
-    """Like `Contexts`, for a program that runs for real."""
+    """Like `Contexts`, for a program that runs on real data."""
 
     repeats = True
 
@@ -24,7 +24,7 @@ class RecordedContexts(Contexts):
         self._grad = torch_c.is_grad_enabled()
 
     def set_grad(self, enabled: bool) -> None:
-        """Like `Contexts.set_grad`; a graph within the program restores the mode that it has found.
+        """Like `Contexts.set_grad`; a graph within the program restores the mode that it found.
 
         Which one that is, is a number by then: so it is checked that it is the same. Of another
         thread than the program's own, the calls know the mode (`grad_beside`).
@@ -39,41 +39,45 @@ class RecordedContexts(Contexts):
         super().set_grad(enabled)
 
     def grad_beside(self) -> bool | None:
-        """The mode of a thread beside the program's own, where it is another one there."""
+        """Returns the gradient mode of a thread other than the program's main one, if it
+        differs.
+        """
         now = None if self._tracer.local.is_main else torch_c.is_grad_enabled()
         return None if now is self._grad else now
 
     def apply(
         self, application: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Record that an `autograd.Function` is applied: what its forward does is its own."""
+        """Record that an `autograd.Function` is applied, without the calls of its forward."""
         return self._tracer.run(application, args, kwargs)
 
     def make_parameter(self, make: Callable[..., Any], data: Any, requires_grad: bool) -> Any:
-        """Record that the program makes a parameter, which no mode sees."""
+        """Record that the program creates a parameter, which no mode sees."""
         return self._tracer.run(make, (data, requires_grad), {}, torch.nn.Parameter)
 
     def change_default_dtype(self) -> None:
         """Like `Contexts.change_default_dtype`."""
         self._tracer.refuse(
-            "the default dtype is changed in the program; say dtype= where tensors are made"
+            "the program changes the default dtype; pass dtype= where tensors are created"
         )
 
     def enter_dispatch_mode(self, mode: Any) -> None:
         """Like `Contexts.enter_dispatch_mode`."""
-        self._tracer.refuse(f"{type(mode).__name__} is a dispatch mode, which no graph enters")
+        self._tracer.refuse(
+            f"{type(mode).__name__} is a dispatch mode, which cannot be part of a graph"
+        )
 
     def enter_lost_block(self, what: str, remedy: str) -> None:
         """Like `Contexts.enter_lost_block`."""
         self._tracer.refuse(f"{what} cannot be part of a graph; {remedy[0].lower()}{remedy[1:-1]}")
 
     def enter_inference_mode(self) -> None:
-        """A `torch.inference_mode` block, which no graph can repeat."""
+        """Refuse a `torch.inference_mode` block, which no graph can repeat."""
         self._tracer.refuse("torch.inference_mode cannot be part of a graph; use torch.no_grad()")
 
 
 def _is_in_graph() -> bool:
-    """Returns True if the code of a graph is what calls, and no code of the program's."""
+    """Returns True if the caller is the code of a graph, not the program's."""
     frame: FrameType | None = sys._getframe(1)
     while frame is not None and not frame.f_code.co_filename.startswith(_GENERATED):
         if not is_engine(frame.f_code.co_filename):

@@ -1,4 +1,4 @@
-"""The two ends of a recording: what the program was given, and what it gave back."""
+"""The arguments and the result of a recorded program."""
 
 import dataclasses
 import inspect
@@ -26,7 +26,7 @@ _LAZY = (inspect.isgenerator, inspect.iscoroutine, inspect.isasyncgen)
 
 
 class Made(NamedTuple):
-    """An object that a graph makes by a call.
+    """An object that a graph creates with a call.
 
     Attributes:
         make: the class.
@@ -40,7 +40,7 @@ class Made(NamedTuple):
 
 
 class Given(NamedTuple):
-    """A dictionary or an object among the arguments, to which the program has assigned.
+    """A dictionary or object among the arguments that the program has assigned to.
 
     Attributes:
         path: the name of the argument, then keys, indices, or names of fields.
@@ -51,7 +51,7 @@ class Given(NamedTuple):
     is_object: bool
 
     def found_in(self, given: dict[str, Any]) -> Any:
-        """The container, in arguments of the same structure."""
+        """Returns the container in arguments of the same structure."""
         found: Any = given
         for key in self.path:
             found = getattr(found, key) if _is_record(found) else found[key]
@@ -59,7 +59,9 @@ class Given(NamedTuple):
 
 
 def place_of(wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()) -> Given | None:
-    """Returns the place of a dictionary, or of the object that it belongs to, in the arguments."""
+    """Returns the position of a dictionary, or of the object that it belongs to, in the
+    arguments.
+    """
     if given is wanted:
         return Given(path, False)
     parts: Any = ()
@@ -80,7 +82,7 @@ def _is_record(value: Any) -> bool:
 
 
 class Rebuilt(NamedTuple):
-    """An object of a class that graphs do not know, taken apart."""
+    """An object of a class that graphs cannot hold, taken apart."""
 
     template: Template
     parts: tuple[Any, ...]
@@ -102,7 +104,7 @@ def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:
 
 
 def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any:
-    """The argument with values in the place of its tensors, which are made known to a recorder.
+    """Returns the argument with values instead of its tensors, and registers these with a recorder.
 
     Args:
         twins: gets a pair for each tensor that is given twice.
@@ -122,7 +124,7 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
 
 
 def result_of(recorder: Any, result: Any) -> Any:
-    """Returns the program's result, with values in the place of its tensors."""
+    """Returns the program's result, with values instead of its tensors."""
     if isinstance(result, torch.Tensor):
         return recorder.arguments.of(result)
     if isinstance(result, base_types) or result is None:
@@ -145,7 +147,7 @@ def result_of(recorder: Any, result: Any) -> Any:
     if any(is_lazy(result) for is_lazy in _LAZY):
         kind = type(result).__name__
         recorder.problems.append(
-            f"the program returns a {kind}, which computes when it is asked; return its values"
+            f"the program returns a {kind}, which computes later; return its values"
         )
         return None
     try:

@@ -29,7 +29,7 @@ FREE = frozenset(
 
 
 def is_lost(question: str, frame: FrameType | None) -> bool:
-    """Returns True if nobody gets the answer: `asyncio.run` makes a message of results.
+    """Returns True if the answer is discarded: `asyncio.run` formats results for a message.
 
     `signal.signal` asks whether a handler is one of its numbers, and catches the error that says it
     is not.

@@ -1,4 +1,4 @@
-"""The events of a recording: calls of PyTorch, and of modules, in the order of the run."""
+"""The events of a recording: calls of PyTorch functions and of modules, in order."""
 
 from typing import Any, NamedTuple
 
@@ -12,7 +12,7 @@ Place = tuple[str, int, str]
 
 
 class ModuleCall:
-    """A call of a module, while it runs and after it.
+    """A call of a module, during and after its run.
 
     Attributes:
         module: which was called.
@@ -49,7 +49,7 @@ class ModuleCall:
         self.place: Place | None = None
 
     def open(self) -> None:
-        """Something in it is not what the module does by itself."""
+        """Mark the call as different from what the module does on its own."""
         call: ModuleCall | None = self
         while call is not None:
             call.is_open = True
@@ -76,7 +76,7 @@ class End(NamedTuple):
 
 
 class Call:
-    """A call of PyTorch, as the program wrote it.
+    """A call of a PyTorch function, as the program wrote it.
 
     Attributes:
         target: the function.
@@ -120,7 +120,7 @@ class Call:
 
     @property
     def name(self) -> str:
-        """The function, as the program calls it."""
+        """The name of the function, as the program calls it."""
         if self.target is getattr or self.target is setattr:
             return str(self.args[1])
         return getattr(self.target, "__name__", type(self.target).__name__)

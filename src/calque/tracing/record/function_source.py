@@ -1,4 +1,4 @@
-"""The source of a function, where it is what the function was compiled from."""
+"""Finds the source of a function, if it is what the function was compiled from."""
 
 import ast
 import inspect
@@ -8,7 +8,7 @@ from types import CodeType
 
 
 def body_of(code: CodeType) -> list[ast.stmt] | None:
-    """The statements of a function; None where its source is not there, or is another by now."""
+    """Returns the statements of a function; None if its source is missing or has changed."""
     source = _source(code)
     parsed = _parsed(source)
     compiled = _compiled(source) if parsed is not None else {}
@@ -25,8 +25,8 @@ def body_of(code: CodeType) -> list[ast.stmt] | None:
 
 
 def _source(code: CodeType) -> str:
-    """The source of a function's file; or, in a file that has other things, too, of the function
-    at its line.
+    """Returns the source of a function's file, or of the function alone if the file contains other
+    things, too.
     """
     lines = linecache.getlines(code.co_filename)
     whole = "".join(lines)
@@ -55,7 +55,7 @@ def _parsed(source: str) -> ast.Module | None:
 
 @lru_cache(maxsize=32)
 def _compiled(source: str) -> dict[tuple[str, int], CodeType | None]:
-    """The functions in a source, by name and first line; None where two are alike in both."""
+    """Returns the functions in a source, by name and first line; None for ambiguous ones."""
     found: dict[tuple[str, int], CodeType | None] = {}
 
     def collect(code: CodeType) -> None:
@@ -73,7 +73,7 @@ def _compiled(source: str) -> dict[tuple[str, int], CodeType | None]:
 
 
 def _alike(a: CodeType, b: CodeType) -> bool:
-    """Returns True if the source that is there is what the function was compiled from."""
+    """Returns True if the function was compiled from the current source."""
     same = ("co_names", "co_varnames", "co_cellvars", "co_freevars")
     if any(getattr(a, name) != getattr(b, name) for name in same):
         return False

@@ -1,4 +1,4 @@
-"""`torch.Generator`s that a recorded program makes, which a graph makes again."""
+"""`torch.Generator`s that a recorded program creates, as its graph does."""
 
 from typing import Any
 
@@ -8,7 +8,7 @@ from calque.upstream import torch_c
 
 
 class MadeGenerator(torch_c.Generator):
-    """A generator that tells the recording what sets or reads its state.
+    """A generator that records what sets or reads its state.
 
     What is drawn from it needs no telling: the calls have it among their arguments.
     """
@@ -55,7 +55,7 @@ def _refused(generator: MadeGenerator, method: str, *args: Any) -> Any:
     recorder: Any = tracer_of_program(3)
     if recorder is not None:
         recorder.refuse(
-            f"{method} of a torch.Generator that the program has made; use manual_seed, get_state "
-            "and set_state"
+            f"{method} is called on a torch.Generator that the program has created; use "
+            "manual_seed, get_state and set_state"
         )
     return _own(generator, method, *args)

@@ -1,4 +1,4 @@
-"""Calls that no mode sees, which scoped patches replace while a program is recorded."""
+"""Scoped patches for calls that no mode sees, while a program is recorded."""
 
 import concurrent.futures.thread
 import contextlib
@@ -26,7 +26,7 @@ _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
 def hold(patches: Patches) -> None:
-    """Let a recording see modules, blocks, settings, random numbers, and threads."""
+    """Let a recording see modules, blocks, settings, random numbers and threads."""
     hold_calls(patches)
     hold_contexts(patches)
     hold_settings(patches)
@@ -42,7 +42,7 @@ def hold(patches: Patches) -> None:
 
 @contextlib.contextmanager
 def entered(recorder: Recorder) -> Iterator[None]:
-    """Record this thread."""
+    """A context manager that records this thread."""
     above, beneath = Above(recorder), Beneath(recorder, recorder.local)
     with tracing(recorder), beneath:
         push_mode(above)
@@ -55,7 +55,7 @@ def entered(recorder: Recorder) -> Iterator[None]:
 
 
 def _remove(above: TorchFunctionMode) -> None:
-    """Take a mode off the stack, wherever it is: the program may have left others on top."""
+    """Remove a mode from the stack, wherever it is: the program may have left others on top."""
     taken = []
     while get_current_function_mode_stack():
         mode = pop_mode()
@@ -68,8 +68,8 @@ def _remove(above: TorchFunctionMode) -> None:
 
 @contextlib.contextmanager
 def new_objects_apart() -> Iterator[Callable[[], bool]]:
-    """Inside this context, the youngest generation of the garbage collector has just the objects
-    made within.
+    """A context manager in which the garbage collector's youngest generation has only objects
+    created inside.
 
     The collector rests meanwhile. Gives a function that says whether it still is so: the program
     may have collected by itself. (`gc.freeze` would do too, but spoils what the collector knows of
@@ -96,7 +96,7 @@ def _recorder() -> Recorder | None:
 
 
 def _followed(recorder: Recorder, function: Callable[..., Any]) -> Callable[..., Any]:
-    """A function that is recorded in whatever thread it runs."""
+    """Wraps a function so that it is recorded in any thread."""
 
     @functools.wraps(function)
     def run(*args: Any, **kwargs: Any) -> Any:
@@ -152,7 +152,7 @@ def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Layers of PyTorch's that ask take another way where anybody listens."""
+    """Hides calque's modes from PyTorch layers that would take another path if they saw them."""
 
     @functools.wraps(original)
     def has_torch_function(relevant_args: Any) -> bool:
@@ -175,7 +175,7 @@ def _is_recorded() -> bool:
 
 
 def _followed_cond(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.cond` goes the way that this run goes; PyTorch's own compiles both."""
+    """Runs one branch of `torch.cond`; PyTorch's own compiles both."""
 
     @functools.wraps(original)
     def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:

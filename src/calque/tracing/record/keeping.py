@@ -1,4 +1,4 @@
-"""Values of a run that are kept or replaced on request: `keep` and `edits`.
+"""Keeps or replaces values of a run on request: `keep` and `edits`.
 
 A pattern names calls: `"layers.*.attn"` those of modules, by their paths, and
 `"layers.*.attn:softmax"` those of a function of PyTorch, made in such a module. `*` and `?` are
@@ -19,7 +19,7 @@ Edit = Callable[[Any], Any]
 
 
 class Edited:
-    """Puts something else in the place of a value, of the same shapes and dtypes.
+    """Replaces a value with another one of the same shapes and dtypes.
 
     Args:
         edit: gets the value; what it gives takes its place, and None leaves it.
@@ -40,7 +40,7 @@ class Edited:
             return value
         if _looks(made) != _looks(value):
             raise ValueError(
-                f"the edit of {self._name} gives {_spoken(made)} in the place of {_spoken(value)}"
+                f"the edit of {self._name} returned {_spoken(made)} instead of {_spoken(value)}"
             )
         return made
 
@@ -67,7 +67,7 @@ def _is_tensor(value: Any) -> bool:
 
 
 class Gradient:
-    """The gradient of a tensor of the run, as far as it was computed."""
+    """The gradient of a tensor of the run, as far as it has been computed."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._sum: torch.Tensor | None = None
@@ -86,7 +86,7 @@ class Gradient:
 
 
 class Keeper:
-    """Keeps results of calls, and edits them, as patterns say.
+    """Keeps and edits the results of calls that match patterns.
 
     Args:
         keep: patterns of the calls whose results are kept.
@@ -102,12 +102,12 @@ class Keeper:
         self._keep, self._edits = tuple(keep), dict(edits)
         for pattern in (*self._keep, *self._edits):
             if not isinstance(pattern, str):
-                raise TypeError(
-                    f"a pattern is the text of a path, such as 'layers.*', and not {pattern!r}"
-                )
+                raise TypeError(f"a pattern must be a path such as 'layers.*', not {pattern!r}")
         for pattern, edit in self._edits.items():
             if not callable(edit):
-                raise TypeError(f"the edit of {pattern} is a {type(edit).__name__}, no function")
+                raise TypeError(
+                    f"the edit of {pattern} must be a function, not {type(edit).__name__}"
+                )
         self.patterns: tuple[str, ...] = (*self._keep, *self._edits)
         self.sees_functions: bool = any(":" in pattern for pattern in self.patterns)
         self.kept: dict[str, list[Any]] = {}
@@ -115,27 +115,29 @@ class Keeper:
         self._seen: dict[str, None] = {}
 
     def edits_of(self, name: str) -> list[Edited]:
-        """Returns the edits for results of calls of this name, in order; once for each call."""
+        """Returns the edits for results of calls with this name, in order; to be called once for
+        each call.
+        """
         self._seen[name] = None
         edits = self._edits.items()
         return [Edited(edit, name) for pattern, edit in edits if matches(name, pattern)]
 
     def is_edited(self, name: str) -> bool:
-        """Returns True if anything is done to what calls of this name give."""
+        """Returns True if results of calls with this name are kept or edited."""
         return any(matches(name, pattern) for pattern in self._edits)
 
     def wants(self, name: str) -> bool:
-        """Returns True if to keep what calls of this name give."""
+        """Returns True if results of calls with this name are kept."""
         return any(matches(name, pattern) for pattern in self._keep)
 
     def keep(self, name: str, result: Any) -> None:
-        """Keep a result, as it is now."""
+        """Keep a copy of a result."""
         map_tensors = functools.partial(pytree.tree_map_only, torch.Tensor)
         self.gradients.setdefault(name, []).append(map_tensors(Gradient, result))
         self.kept.setdefault(name, []).append(map_tensors(torch.clone, result))
 
     def check_paths(self, paths: Iterable[str]) -> None:
-        """Raise for a pattern that no module of the program has a path for.
+        """Raise for a pattern that matches no module path of the program.
 
         Raises:
             ValueError: names the nearest paths.
@@ -171,8 +173,6 @@ def matches(name: str, pattern: str) -> bool:
 def _unmatched(pattern: str, names: Sequence[str], what: str) -> str:
     near = difflib.get_close_matches(pattern, [n for n in names if n], 5, 0.4)
     if not any(names):
-        return (
-            f"{pattern!r}: paths are those of the module that is recorded, and this is a function"
-        )
+        return f"{pattern!r}: paths name parts of a recorded module, but this is a function"
     listed = ", ".join(near or [name for name in names if name][:5])
-    return f"{pattern!r}: no {what} has such a name.\nThe nearest are {listed}."
+    return f"{pattern!r}: no {what} matches this.\nThe closest are {listed}."

@@ -1,4 +1,4 @@
-"""Abstract values of the tensors of a run, which are gone when a graph is made of it."""
+"""Abstract values of a run's tensors, which may be freed before the graph is built."""
 
 import torch
 
@@ -10,13 +10,13 @@ _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 
 
 class Known(AbstractValues):
-    """Abstract values of tensors that may be gone."""
+    """Abstract values of tensors that may have been freed."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else super().of(tensor)
 
     def like(self, value: Value) -> torch.Tensor | None:
-        """The abstract value of what a tensor of the run looked like."""
+        """Returns the abstract value for the recorded properties of a tensor."""
         looks = value.looks
         if looks is None or len(looks.stride) != len(looks.shape) or looks.dtype in _QUANTIZED:
             return None

@@ -1,4 +1,4 @@
-"""Which calls of modules can be one node of a graph."""
+"""Decides which calls of modules can be one node of a graph."""
 
 from collections.abc import Callable, Container, Iterable
 from typing import Any, NamedTuple
@@ -30,7 +30,7 @@ def collapsible(
     keeper: Keeper,
     whole: bool = False,
 ) -> Leaves:
-    """The calls that one node can stand for, among those that are to be leaves.
+    """Returns the calls that can be one node, among those that should be.
 
     It can where the module is called as it will be found, where it computes with nothing of the
     program's but what it is given (another's weight, in `torch.func.functional_call`), and where
@@ -79,7 +79,7 @@ def _outermost(
 def why_opened(
     tape: Any, leaves: Leaves, is_leaf: Callable[[ModuleCall], bool], whole: bool
 ) -> dict[ModuleCall, str]:
-    """The calls that were to be leaves and are opened, and why, in words."""
+    """Returns the calls that should be one node but are opened, each with the reason."""
     changed = _changed(tape)
     found: dict[ModuleCall, str] = {}
     for event in tape.events:
@@ -95,13 +95,13 @@ def why_opened(
     return found
 
 
-_HELD = "it is given, or gives, an object that may hold tensors, or a value in it is edited"
-_CHANGED = "the program changes it, or a module in it, for the call"
-_USED = "it computes with what it is not given, or what is computed in it is used outside of it"
+_HELD = "it takes or returns an object that may hold tensors, or a value in it is edited"
+_CHANGED = "the program changes it, or a module in it, before the call"
+_USED = "it uses values that are not its arguments, or values computed in it are used outside"
 
 
 def _changed(tape: Any) -> set[ModuleCall]:
-    """The calls of modules that the program has changed, or that call one inside of them."""
+    """Returns the calls of modules that the program has changed, or that contain such a call."""
     found: set[ModuleCall] = set()
     for event in tape.events:
         call = event.call if isinstance(event, Begin) and event.call.is_changed else None
@@ -112,19 +112,19 @@ def _changed(tape: Any) -> set[ModuleCall]:
 
 
 def has_backward_hooks(module: torch.nn.Module) -> bool:
-    """True if PyTorch calls hooks of the module in the backward pass, which no mode sees."""
+    """True if the module has backward hooks, which no mode sees."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -> None:
-    """The calls of these modules are of what they no longer are."""
+    """Mark the calls of modules that have changed since."""
     for event in events:
         if isinstance(event, Begin) and event.call.module in changed:
             event.call.is_changed = True
 
 
 def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
-    """Raise for a module with hooks of the backward pass that is no node of the graph.
+    """Raise for a module with backward hooks that is not a node of the graph.
 
     Raises:
         TraceError: names the module.
@@ -133,14 +133,14 @@ def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
         if isinstance(event, Begin) and event.call not in leaves.within:
             if has_backward_hooks(event.call.module):
                 raise SymbolicTraceError(
-                    f"{event.call.origin()}: {event.call!r} has hooks of the backward pass, and "
-                    "cannot be one node here, so that the graph would not call them.\nRecord a "
-                    "module around it, or register the hooks after the recording."
+                    f"{event.call.origin()}: {event.call!r} has backward hooks, which the graph "
+                    "would not run, because the module cannot be a single node here.\nRecord a "
+                    "module that contains it, or register the hooks after recording."
                 )
 
 
 def _edited(tape: Any, keeper: Keeper) -> set[ModuleCall]:
-    """The calls of modules in which something else is put in the place of a value."""
+    """Returns the calls of modules in which a value is edited."""
     found: set[ModuleCall] = set()
     for event in tape.events if keeper.patterns else ():
         if isinstance(event, Call):
@@ -162,8 +162,8 @@ def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
 
 
 def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
-    """The calls of which something inside is used outside, or was read into Python, and those in
-    which something is used that they were not given.
+    """Returns the calls with inner values that are used outside or were read into Python, and those
+    that use values which are not their arguments.
     """
     home: dict[Value, ModuleCall] = {}
     given: dict[ModuleCall, set[Value]] = {}
@@ -201,8 +201,8 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
 
 
 def _uses_of_others(event: Call, members: dict[torch.nn.Module, set[int]]) -> bool:
-    """Returns True if a layer of PyTorch's computes with a tensor that is no member of it: another
-    was in its place then.
+    """Returns True if a PyTorch layer computes with a tensor that is not its member, because it was
+    replaced for the call.
 
     Args:
         members: of modules that have been looked at, the identities of their tensors.
@@ -223,7 +223,7 @@ def is_layer(module: torch.nn.Module) -> bool:
 
 
 def _has_numbers(result: Any) -> bool:
-    """Returns True if there is something beside tensors in what a module gives."""
+    """Returns True if the result of a module contains something other than tensors."""
     if isinstance(result, dict):
         return any(map(_has_numbers, result.values()))
     if isinstance(result, (tuple, list)):

@@ -29,6 +29,6 @@ class Local(threading.local):
         self.objects: list[Any] = []
 
     def taken(self) -> list[Any]:
-        """The objects, which are forgotten."""
+        """Returns the objects, and clears the list."""
         objects, self.objects = self.objects, []
         return objects

@@ -1,4 +1,4 @@
-"""Numbers that a program reads from tensors and hands to nothing but calls of PyTorch.
+"""Numbers that a program reads from tensors and passes only to PyTorch functions.
 
 A graph reads these again, and computes with what it gets. The source tells where a number goes
 (`calque.tracing.record.reach`), and the run has to confirm it: each place that the source names
@@ -82,7 +82,7 @@ class Numbers:
         self._read: dict[tuple[int, CodeType], dict[Place, Number]] = {}
 
     def read(self, call: Call, escape: Escape) -> None:
-        """The program reads a number."""
+        """Record that the program reads a number."""
         if call.name not in READS or type(escape.value) not in (int, float):
             return
         frame = _caller(None)
@@ -95,7 +95,7 @@ class Numbers:
         self._read.setdefault((id(frame), frame.f_code), {})[place] = number
 
     def use(self, call: Call, func: Any) -> bool:
-        """The program calls a function of PyTorch.
+        """Record that the program calls a PyTorch function.
 
         Returns:
             True if the shape of its result may depend on a number that is followed.
@@ -122,14 +122,16 @@ class Numbers:
         return not (call.name in _POINTWISE or (not site.name and call.name != "__getitem__"))
 
     def given(self, call: Call) -> None:
-        """A call that may have got numbers has returned: nothing else may carry them on."""
+        """Handle the return of a call that may have got numbers: only tensors may depend on
+        them.
+        """
         if self.used and self.used[-1][0] is call and not _is_of_values(call.result):
             for argument in self.used[-1][1]:
                 for number in argument.numbers.values():
                     number.lost = True
 
     def followed(self) -> set[Number]:
-        """Returns the numbers that went where their functions' sources tell, and nowhere else."""
+        """Returns the numbers whose uses in the run were exactly those in the source."""
         good = {number for number in self.all if not number.lost and not number.pending}
         while True:
             together = [
@@ -172,7 +174,7 @@ class Numbers:
 def _computed(
     argument: Argument, formula: Any, values: dict[Number, Value], at: Call, made: list[Event]
 ) -> Any:
-    """The value of a formula, after the calls that compute it."""
+    """Returns the value of a formula, after the calls that compute it."""
     if formula.read is not None:
         return values[argument.numbers[formula.read]]
     if formula.function is None:
@@ -195,7 +197,7 @@ def _put(call: Call, argument: Argument, value: Any) -> None:
 
 
 def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
-    """Returns an argument with a value at one place in it."""
+    """Returns an argument with a value at one position in it."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -211,7 +213,7 @@ def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
 def _argument(
     call: Call, func: Any, site: Site, use: Use, known: dict[Place, Number]
 ) -> Argument | None:
-    """The argument that a number is; None where it is not found."""
+    """Returns the argument that a number was passed as; None if it is not found."""
     numbers = {place: known[place] for place in use.formula.reads() if place in known}
     if len(numbers) < len(use.formula.reads()):
         return None
@@ -230,7 +232,7 @@ def _argument(
 
 
 def _keys(call: Call, func: Any, site: Site, position: int | str) -> Iterator[int | str]:
-    """Where an argument that the program writes at a position is among those of the call."""
+    """Returns the keys of an argument in the call, given its position in the source."""
     if isinstance(position, str):
         if position in call.kwargs:
             yield position
@@ -246,7 +248,7 @@ def _keys(call: Call, func: Any, site: Site, position: int | str) -> Iterator[in
 
 @lru_cache(maxsize=1024)
 def _names(func: Any) -> list[str]:
-    """The names of a function's parameters; none where Python does not know them."""
+    """Returns the names of a function's parameters; none if Python does not know them."""
     try:
         return list(inspect.signature(func).parameters)
     except (TypeError, ValueError):
@@ -262,7 +264,7 @@ def _value(formula: Formula, numbers: dict[Place, Number]) -> Any:
 
 
 def _is_of_values(result: Any) -> bool:
-    """Returns True if a result is nothing but tensors, or nothing at all."""
+    """Returns True if a result contains only tensors, or is None."""
     if isinstance(result, (tuple, list)):
         return all(map(_is_of_values, result))
     return result is None or (type(result) is Value and result.looks is not None)
@@ -272,7 +274,8 @@ def _is_of_values(result: Any) -> bool:
 
 
 def _caller(func: Any) -> FrameType | None:
-    """The frame of the program that calls PyTorch: by itself, or the function `func` of Python.
+    """Returns the frame of the program that calls PyTorch, directly or through the Python function
+    `func`.
 
     None where other code calls, which has the number as well.
     """
@@ -305,7 +308,7 @@ def _reach(frame: FrameType) -> Reach | None:
 
 
 def _place(code: CodeType, at: int) -> Place | None:
-    """The place in the source of an instruction, or of the cache behind it, where calls stand."""
+    """Returns the source position of an instruction, or of the inline cache after a call."""
     first, last, start, end = _positions(code)[at // 2]
     if first is None or last is None or start is None or end is None:
         return None

@@ -1,4 +1,4 @@
-"""How far a number goes that a program reads from a tensor, as the source of its function tells.
+"""Finds in the source of a function where a number goes that is read from a tensor.
 
 A number can be followed (`calque.tracing.record.numbers`) where nothing but calls of PyTorch gets
 it: `x / scale`, but not `if scale > 1`. What is not understood here is said to have escaped.
@@ -22,7 +22,7 @@ Env = dict[str, "Formula"]
 
 
 class Formula(NamedTuple):
-    """A number of the program's, by what it is computed from.
+    """A number of the program, and what it is computed from.
 
     Attributes:
         function, parts: what computes it, and from what; of a constant, None and the constant.
@@ -34,15 +34,15 @@ class Formula(NamedTuple):
     read: Place | None = None
 
     def reads(self) -> set[Place]:
-        """The places of the calls that read what it is computed from."""
+        """The source positions of the reads that it is computed from."""
         if self.read is not None:
             return {self.read}
         return set().union(*(p.reads() for p in self.parts if isinstance(p, Formula)))
 
 
 class Use(NamedTuple):
-    """A number is in an argument of a call: at a position among those that are written, or by name;
-    and in it at a path of indices and names of a slice's attributes.
+    """The use of a number in an argument of a call: the argument's position or name, and the path
+    to the number in it.
     """
 
     formula: Formula
@@ -65,7 +65,7 @@ class Site(NamedTuple):
 
 
 class Reach(NamedTuple):
-    """What becomes of the numbers that a function reads.
+    """The uses of the numbers that a function reads.
 
     Attributes:
         reads: the places of the calls that read numbers which do not escape, and for each the
@@ -110,7 +110,7 @@ _SEEING = frozenset(
 
 @lru_cache(maxsize=256)
 def reach_of(code: CodeType) -> Reach | None:
-    """How far the numbers go that a function reads; None where its source is not to be had."""
+    """Returns the uses of the numbers that a function reads; None without its source."""
     is_graph = code.co_filename.startswith("<eval_with_key>")  # `locals` is for its blocks
     if not _SEEING.isdisjoint(code.co_names) and not is_graph:
         return None
@@ -119,7 +119,7 @@ def reach_of(code: CodeType) -> Reach | None:
 
 
 class _Reader:
-    """Follows numbers through the statements of a function, in the order that they run.
+    """Follows numbers through the statements of a function, in execution order.
 
     Attributes:
         escaped: the places of reads whose numbers go elsewhere.
@@ -186,7 +186,7 @@ class _Reader:
         env.update(bound)
 
     def _assigned(self, targets: Sequence[ast.expr], value: ast.expr, env: Env) -> Env:
-        """The variables that are assigned numbers which were read."""
+        """Returns the variables to which numbers that were read are assigned."""
         pairs: Any = [(targets[0], value)] if len(targets) == 1 else []
         if pairs and isinstance(targets[0], ast.Tuple) and isinstance(value, ast.Tuple):
             names, parts = targets[0].elts, value.elts
@@ -210,7 +210,7 @@ class _Reader:
         return bound
 
     def _compound(self, node: ast.AST, env: Env) -> None:
-        """A statement with blocks of statements, of which some may not run, or run again."""
+        """Visit a statement with blocks that may not run, or may run repeatedly."""
         repeats = isinstance(node, (ast.For, ast.AsyncFor, ast.While))
         before: Env = {} if repeats else dict(env)
         after = {name: made for name, made in before.items() if name not in _stored(node)}
@@ -228,7 +228,7 @@ class _Reader:
     # Expressions
 
     def _visit(self, node: ast.AST, env: Env, use: Any = None, path: tuple[Any, ...] = ()) -> None:
-        """Look at an expression.
+        """Visit an expression.
 
         Args:
             use: the call that it is an argument of: the node, the name of the function, how many
@@ -284,7 +284,7 @@ class _Reader:
             self._visit(keyword.value, env, (node, name, count, keyword.arg))
 
     def _slice(self, node: ast.AST) -> dict[str, ast.expr]:
-        """The parts of a slice that are there, by their names."""
+        """Returns the parts of a slice that are given, by name."""
         if isinstance(node, ast.Slice):
             parts = (("start", node.lower), ("stop", node.upper), ("step", node.step))
             return {name: part for name, part in parts if part is not None}
@@ -294,7 +294,7 @@ class _Reader:
         return dict(zip(("start", "stop", "step"), node.args)) if plain else {}
 
     def _number(self, node: ast.AST, env: Env) -> Formula | None:
-        """What a number is computed from; None for what is none that was read."""
+        """Returns what a number is computed from; None if it was not read from a tensor."""
         made = self._formula(node, env)
         return made if made is not None and made.reads() else None
 
@@ -336,7 +336,7 @@ class _Reader:
         return Formula(function, tuple(parts)) if parts and None not in parts else None
 
     def _inside(self, node: ast.AST, env: Env) -> None:
-        """Look at the expressions that a number is read from."""
+        """Visit the expressions that a number is read from."""
         if isinstance(node, ast.Call) and _place_of(node) in self.found:
             for child in ast.iter_child_nodes(node):
                 inside = child.value if isinstance(child, ast.Attribute) else child
@@ -354,13 +354,13 @@ class _Reader:
         return own and node.id not in code.co_cellvars
 
     def _means(self, name: str, meaning: Any) -> bool:
-        """Returns True if a name is global; what it means there is compared when it is used."""
+        """Returns True if a name is global; its value is compared when it is used."""
         self.names[name] = meaning
         return name not in {*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars}
 
 
 def _place_of(node: Any) -> Place:
-    """Where Python says that an expression runs: from the name on, of a method on another line."""
+    """Returns the position that Python reports; for a method on another line, from its name on."""
     first, last = extent(node)
     func = node.func if isinstance(node, ast.Call) else None
     if isinstance(func, ast.Attribute) and func.lineno != func.end_lineno:
@@ -370,7 +370,7 @@ def _place_of(node: Any) -> Place:
 
 
 def _stored(node: ast.AST) -> set[str]:
-    """The names that a statement assigns or deletes."""
+    """Returns the names that a statement assigns or deletes."""
     names = {
         part.id
         for part in ast.walk(node)
@@ -383,7 +383,7 @@ def _stored(node: ast.AST) -> set[str]:
 
 
 def _is_setting(item: ast.withitem) -> bool:
-    """Returns True if a `with` statement sets a mode of PyTorch's, and lets exceptions pass."""
+    """Returns True if a `with` statement sets a PyTorch mode and does not swallow exceptions."""
     call = item.context_expr
     func = call.func if isinstance(call, ast.Call) else None
     named = isinstance(func, ast.Attribute) and func.attr in _SETTINGS

@@ -1,4 +1,4 @@
-"""`Recorder`: notes the calls of PyTorch and of modules that a program makes while it runs.
+"""`Recorder`: records the calls of PyTorch functions and modules that a program makes.
 
 A `TorchFunctionMode` sees every call, by whatever name the program got hold of the function; within
 its handler it is off, so that the outermost call is the only one. The program runs as it would by
@@ -42,7 +42,7 @@ Args = tuple[Any, ...]
 
 
 class Recorder(WithinTrace):
-    """One recording while it is made; the trace of its threads (`calque.tracing.core.active`).
+    """A recording in progress; the current trace of its threads (`calque.tracing.core.active`).
 
     Args:
         root: the program.
@@ -95,38 +95,38 @@ class Recorder(WithinTrace):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of the program's modules; just "" for a function."""
+        """The paths of the program's modules; only "" for a function."""
         return list(self._paths.values()) or [""]
 
     @property
     def contexts(self) -> RecordedContexts | None:
-        """The blocks that the program has open; None within a call, whose own they are."""
+        """The open blocks of the program; None inside a call, to which they belong."""
         inside = self.local.call is not None or self.ended or _in_functorch() is not None
         return None if inside else self._contexts
 
     # Events
 
     def place(self) -> Place | None:
-        """The line of the program that runs."""
+        """Returns the running line of the program."""
         frame = program_frame(2)
         if frame is None:
             return None
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
     def create_node(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> Value:
-        """Note a call that is made by other means."""
+        """Record a call that is made elsewhere."""
         call = Call(target, args, kwargs, self.local.module, self.place())
         call.result = Value()
         self.events.append(call)
         return call.result
 
     def create_proxy(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> Any:
-        """Note a call, and make it."""
+        """Record a call, and make it."""
         return self.run(target, args, kwargs)
 
     @unwatched
     def called(self, func: Callable[..., Any], args: Args, kwargs: dict[str, Any]) -> Any:
-        """The program calls a function of PyTorch."""
+        """Handle a call of a PyTorch function by the program."""
         given = (*args, kwargs["generator"]) if "generator" in kwargs else args
         for generator in given:
             if type(generator) is torch_c.Generator and self.generators.has(generator):
@@ -163,7 +163,7 @@ class Recorder(WithinTrace):
         target: Any = None,
         given: Args | None = None,
     ) -> Any:
-        """Call a function for the program, and note what it was given and what it gave.
+        """Call a function for the program, and record its arguments and result.
 
         Args:
             target, given: what a graph calls, and with what; by default the same.
@@ -205,7 +205,7 @@ class Recorder(WithinTrace):
         return result
 
     def _kept(self, name: str, result: Any) -> Any:
-        """Returns what the program gets in place of a result, which may be kept."""
+        """Keeps or edits a result, and returns what the program gets instead."""
         keeper, local = self.keeper, self.local
         if not keeper.patterns or local.is_editing:
             return result
@@ -223,7 +223,7 @@ class Recorder(WithinTrace):
         return result
 
     def operator(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
-        """An operator runs outside of any call of the program."""
+        """Record an operator that runs outside any call of the program."""
         with torch_c.DisableTorchFunction():  # what is asked of tensors here is no call either
             return func(*args, **kwargs) if self.ended else self._operator(func, args, kwargs)
 
@@ -252,7 +252,7 @@ class Recorder(WithinTrace):
 
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
-        """A context in which nothing that runs is a call of the program."""
+        """A context manager in which nothing counts as a call of the program."""
         before, self.local.call = self.local.call, Call(None, (), {}, None, None)
         try:
             with torch_c.DisableTorchFunction():
@@ -261,7 +261,7 @@ class Recorder(WithinTrace):
             self.local.call = before
 
     def note_made(self, tensor: torch.Tensor, constant: torch.Tensor) -> None:
-        """The program has made a tensor without a call that a mode sees, from what is no tensor."""
+        """Record that the program created a tensor from data, without a call that a mode sees."""
         call = Call(fresh, (constant,), {}, self.local.module, self.place())
         call.result = self.values.add(tensor)
         self.events.append(call)
@@ -277,7 +277,7 @@ class Recorder(WithinTrace):
 
     @contextlib.contextmanager
     def drawing(self, generator: Any) -> Iterator[None]:
-        """A context in which nothing but a draw that is recorded moves a generator on."""
+        """A context manager in which only recorded draws may advance a generator."""
         if self.generators.is_set(generator):
             self.refuse(set_within("that this line draws from"))
         try:
@@ -286,7 +286,7 @@ class Recorder(WithinTrace):
             self.generators.drawn(generator)
 
     def make_generator(self, *args: Any, **kwargs: Any) -> Any:
-        """The program makes a `torch.Generator`."""
+        """Handle the creation of a `torch.Generator` by the program."""
         given = (*args, *kwargs.values())  # the device alone
         return self.run(MadeGenerator, given, {}, make_generator, given)
 
@@ -300,7 +300,7 @@ class Recorder(WithinTrace):
         args: Args,
         kwargs: dict[str, Any],
     ) -> Any:
-        """The program calls a module."""
+        """Handle a call of a module by the program."""
         local = self.local
         if local.call is not None or self.ended or _in_functorch() is not None:
             return call_watched(original, module, *args, **kwargs)
@@ -333,7 +333,7 @@ class Recorder(WithinTrace):
         return self._kept(path, result)
 
     def end(self) -> None:
-        """The program has returned: calls that raised were caught by it."""
+        """Handle the return of the program: it has caught the errors of calls that raised."""
         mark_changed(self.events, self.leaves.changed_since())
         followed = {id(number.escape) for number in self.numbers.followed()}
         self.escapes[:] = [
@@ -346,7 +346,7 @@ class Recorder(WithinTrace):
 
 
 class Above(TorchFunctionMode):
-    """Hands each call of PyTorch in a thread to the recorder."""
+    """Passes each call of a PyTorch function in a thread to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:
         super().__init__()

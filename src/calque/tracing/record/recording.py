@@ -1,4 +1,4 @@
-"""`Recording`: what a run did, to be looked at and to be made a graph of."""
+"""`Recording`: what a run did, for inspection and as the basis of graphs."""
 
 import copy
 import inspect
@@ -65,13 +65,13 @@ class Tape:
         self.assumed: Any = recorder.assumed
 
     def following(self) -> "Tape":
-        """Returns the run as one that reads numbers which are not guards."""
+        """Returns the run with numbers that are read again instead of guarded."""
         made = copy.copy(self)
         made.events = self.numbers.following(self.events)
         return made
 
     def values_given(self) -> Iterator[Value]:
-        """The values among the arguments."""
+        """Returns the values among the arguments."""
         found: list[Value] = []
         mapped(self.arguments, lambda leaf: found.append(leaf) if type(leaf) is Value else None)
         return iter(found)
@@ -82,7 +82,7 @@ class Tape:
 
 
 class Recording:
-    """The run of a program: its calls of modules and of PyTorch, in order.
+    """The run of a program: its calls of modules and PyTorch functions, in order.
 
     Attributes:
         result: what the program returned; None if it raised.
@@ -140,7 +140,7 @@ class Recording:
         whole: bool = False,
         follow: bool = True,
     ) -> GraphModule:
-        """The program as a graph that can be run on other inputs.
+        """Returns the program as a graph that can be run on other inputs.
 
         Args:
             level: with `"module"`, calls of PyTorch's own layers are one node each. With
@@ -152,8 +152,8 @@ class Recording:
             edits: a dict from patterns, as for `calque.record`, to functions. A function takes the
                 result of a call, and returns the value that everything later uses instead, of the
                 same shape and dtype.
-            whole: whether the program itself, if it is such a module, may be one node; otherwise
-                it is opened.
+            whole: whether the program itself, if it is such a module, may be one node; otherwise it
+                is opened.
             follow: whether the graph reads again those numbers that the program has only passed to
                 PyTorch; otherwise, and in a graph of operators, they are guards like all others.
 
@@ -168,7 +168,7 @@ class Recording:
             ValueError: no call matches a pattern.
         """
         if level not in ("module", "function", "aten"):
-            raise ValueError(f"level is {level!r}, and not 'module', 'function' or 'aten'")
+            raise ValueError(f"level must be 'module', 'function' or 'aten', not {level!r}")
         if level == "aten":
             return lowered(self.graph("function", leaf=leaf, edits=edits, follow=False))
         is_leaf = leaf or (_is_layer if level == "module" else _is_script)
@@ -182,11 +182,11 @@ class Recording:
     def graph_of_calls(
         self, is_leaf: Callable[[ModuleCall], bool]
     ) -> tuple[GraphModule, dict[str, ModuleCall], dict[ModuleCall, str]]:
-        """Like `graph`, but each call of a module is decided to be one node or not by itself.
+        """Like `graph`, but decides for each call of a module whether it is one node.
 
         Returns:
-            The graph, the calls of modules that are one node in it, by the node's name, and why
-            others are not that were to be one.
+            The graph, the calls of modules that are one node in it, by the node's name, and the
+            reasons why others had to be opened.
         """
         builder = self._built(is_leaf, Keeper((), {}), True, self._tape)
         return builder.build(), builder.modules, builder.opened
@@ -196,10 +196,10 @@ class Recording:
     ) -> Builder:
         if self.problems:
             listed = "\n".join(self.problems[:5])
-            hint = "What only a first call does: call the program once, then record."
+            hint = "If only the first call does this, call the program once before recording."
             if RAISED in self.problems[-1]:
-                hint = "calque.show shows what was recorded until then."
-            raise SymbolicTraceError(f"no graph repeats what was recorded:\n{listed}\n{hint}")
+                hint = "calque.show shows what was recorded up to that point."
+            raise SymbolicTraceError(f"a graph cannot repeat this recording:\n{listed}\n{hint}")
         return Builder(tape, is_leaf, keeper, whole)
 
     def __str__(self) -> str:
@@ -207,11 +207,11 @@ class Recording:
 
     def __repr__(self) -> str:
         calls, modules = len(self.calls), sum(isinstance(e, Begin) for e in self._tape.events)
-        return f"<recording of {calls} calls of PyTorch and {modules} of modules>"
+        return f"<recording of {calls} calls of PyTorch functions and {modules} of modules>"
 
 
 def lowered(graph: GraphModule) -> GraphModule:
-    """Like `lower`, for a graph of which the program has run.
+    """Like `lower`, for the graph of a program that has run.
 
     Raises:
         TraceError: it cannot be lowered.
@@ -226,7 +226,7 @@ def lowered(graph: GraphModule) -> GraphModule:
         notes = "\n".join(getattr(error, "__notes__", ()))
         raise SymbolicTraceError(
             f"{type(error).__name__}: {error}\n{notes}\n"
-            "Tensors without data cannot do what the program does; use the graph of functions."
+            "The program cannot run on tensors without data; use the graph of functions."
         ) from error
 
 

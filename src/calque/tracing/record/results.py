@@ -1,4 +1,4 @@
-"""The results of a recorded program's calls: values of the recording, guards, or refusals."""
+"""Handles results of a recorded program's calls: as values, guards, or refusals."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class Results:
-    """Decides for each result of a call what the recording keeps of it.
+    """Decides what the recording keeps of each result.
 
     A tensor becomes a value. What a program reads of a tensor becomes a guard where the inputs'
     shapes and dtypes do not determine it.
@@ -96,7 +96,7 @@ class Results:
         if question in escapes.FREE:
             return
         if question in escapes.ADDRESSES:
-            self._recorder.refuse(f"{question} gives an address, another one in each run", call)
+            self._recorder.refuse(f"{question} returns an address, which differs in each run", call)
             return
         if call.reads_values or question in HOST:
             self._escaped(call, question, args, answer)
@@ -124,7 +124,7 @@ class Results:
         self._guard(call, answer)
 
     def _note(self, call: Call, question: str, answer: Any) -> Escape:
-        """Note that a value is read into Python.
+        """Record that a value is read into Python.
 
         Raises:
             TraceError: the recording is strict.
@@ -134,7 +134,8 @@ class Results:
         if self._strict:
             self._recorder.refusal = SymbolicTraceError(
                 f"{call.origin()}: {question} reads the value {spoken(answer)} into Python.\n"
-                "Keep it a tensor, or record without strict=True, which makes a guard of it."
+                "Keep it a tensor, or record without strict=True, so that the value becomes a "
+                "guard."
             )
             raise self._recorder.refusal
         return escape
@@ -145,7 +146,7 @@ class Results:
             call.reads = (answer_of(name, answer),)
         except NotImplementedError:
             self._recorder.refuse(
-                f"{name} gives a {type(answer).__name__}, which cannot be compared", call
+                f"{name} returns a {type(answer).__name__}, which cannot be compared", call
             )
             return
         call.what = name

@@ -9,7 +9,7 @@ from calque.tracing.graph.checks import expect_setting
 
 
 class WithinTrace:
-    """A recorder's handling of what a program does to modules, and of graphs within it."""
+    """Handles what a recorded program does to modules, and graphs within it."""
 
     leaves: Any
     local: Any
@@ -20,23 +20,23 @@ class WithinTrace:
     _paths: dict[int, str]
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """The program assigns to an attribute of a module."""
+        """Handle an assignment to an attribute of a module."""
         self.leaves.assigned(module)
         return True
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """A trace in another thread sees deletions, and so does this one while it does."""
+        """Note a deleted attribute; this is seen only while another thread traces."""
         self.leaves.assigned(module)
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """Like `delete_attribute`, for modules that the program makes; they are opened."""
+        """Like `delete_attribute`, for modules that the program creates; they are opened."""
 
     def member_of(self, value: Any) -> Any:
         """Returns the assigned value itself."""
         return value
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """A graph within the program has a check of its own, which runs now and in the graph."""
+        """Keep the check of a graph within the program, which runs now and in the new graph."""
         owner = self.local.module.path if self.local.module is not None else ""
         full = ".".join(part for part in (owner, path) if part)
         if full in self._paths.values():
@@ -44,12 +44,12 @@ class WithinTrace:
         return False
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """Like `keep_mode`, for a setting of PyTorch's."""
+        """Like `keep_mode`, for a PyTorch setting."""
         self.create_node("call_function", expect_setting, (name, args, answer), {})
         return False
 
     def repeat(
         self, call: Callable[..., Any], function: Callable[..., Any], args: tuple[Any, ...]
     ) -> Any:
-        """A graph within the program does what no mode sees."""
+        """Record an action of a graph within the program that no mode sees."""
         return function(*args) if self.contexts is None else self.run(call, args, {})

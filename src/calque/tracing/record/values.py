@@ -1,4 +1,4 @@
-"""Which tensor is which: the values of a run, told apart by the identity of tensors.
+"""The values of a run, distinguished by the identity of tensors.
 
 Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that
 only C++ holds has no Python object at all. So a tensor is known by its C++ object, to which a weak
@@ -13,7 +13,7 @@ from calque.upstream import torch_c
 
 
 class Looks(NamedTuple):
-    """A tensor's attributes when it was made."""
+    """A tensor's attributes when it was created."""
 
     shape: tuple[int, ...]
     stride: tuple[int, ...]
@@ -31,7 +31,7 @@ class Looks(NamedTuple):
 
 
 class Value:
-    """A tensor of a run, or an object that a call of PyTorch gave; compared by identity.
+    """A tensor of a run, or an object that a PyTorch function returned; compared by identity.
 
     Attributes:
         looks: of a tensor.
@@ -72,35 +72,35 @@ class Values:
         self._objects: dict[int, tuple[Any, Value]] = {}
 
     def of(self, tensor: torch.Tensor) -> Value | None:
-        """The value that a tensor is; None for one that no recorded call has given."""
+        """Returns the value of a tensor; None if no recorded call has returned it."""
         found = self._tensors.get(tensor._cdata)
         return found[1] if found is not None else None
 
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
-        """A tensor that is new to the recording."""
+        """Add a tensor that is new to the recording."""
         value = Value(looks_of(tensor), is_dynamic)
         self._tensors[tensor._cdata] = torch_c.WeakTensorRef(tensor), value
         return value
 
     def of_object(self, thing: Any) -> Value | None:
-        """Like `of`, for objects that are no tensors."""
+        """Like `of`, for objects that are not tensors."""
         found = self._objects.get(id(thing))
         return found[1] if found is not None else None
 
     def add_object(self, thing: Any) -> Value:
-        """Like `add`, for objects that are no tensors; they are kept alive."""
+        """Like `add`, for objects that are not tensors; they are kept alive."""
         value = Value()
         self._objects[id(thing)] = thing, value
         return value
 
     def forget(self) -> None:
-        """The run has ended."""
+        """Release everything after the run."""
         self._tensors.clear()
         self._objects.clear()
 
 
 def values_in(template: Any) -> list[Value]:
-    """The values in an argument or a result, in containers too.
+    """Yields the values in an argument or a result, also in containers.
 
     >>> a, b = Value(), Value()
     >>> values_in((a, [1, {"key": b}])) == [a, b]

@@ -1,4 +1,4 @@
-"""The operators below the calls: what no call of the program accounts for is seen here.
+"""Observes the operators below the calls, to find those that no call of the program accounts for.
 
 A `TorchDispatchMode` that lets everything through. It counts the operators of each call, tells
 which of them read values or give shapes that depend on values, and hands on the operators that ran
@@ -18,7 +18,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 
 class Witness(NamedTuple):
-    """How complete a recording is.
+    """Says how complete a recording is.
 
     Attributes:
         operators: the ATen operators that ran.
@@ -33,7 +33,9 @@ class Witness(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _known_for(operator: Any) -> tuple[bool, bool]:
-    """Returns True if an operator reads values for Python, and whether shapes depend on values."""
+    """Returns whether an operator reads values into Python, and whether its shapes depend on
+    values.
+    """
     tags = getattr(operator, "tags", ())
     reads = torch.Tag.data_dependent_output in tags
     own = getattr(operator, "namespace", "aten") in ("aten", "prims")
@@ -41,7 +43,7 @@ def _known_for(operator: Any) -> tuple[bool, bool]:
 
 
 def _draws(operator: Any, kwargs: dict[str, Any]) -> bool:
-    """Returns True if an operator draws from PyTorch's own generator."""
+    """Returns True if an operator draws from PyTorch's default generator."""
     draws = torch.Tag.nondeterministic_seeded in getattr(operator, "tags", ())
     return draws and kwargs.get("generator") is None
 
@@ -92,7 +94,7 @@ class Beneath(DispatchMode):
 
 
 def tell(call: Any, operator: Any, args: tuple[Any, ...]) -> None:
-    """Note for a call that is an operator itself what the operator is known for."""
+    """Record the properties of the operator for a call that is itself an operator."""
     call.operators = 1
     call.reads_values, call.has_dynamic_shape = _known_for(operator)
     if operator is _INDEX:

@@ -1,1 +1,1 @@
-"""The tracer of `calque.trace`, which raises where a graph could not repeat the program."""
+"""The tracer of `calque.trace`, which raises if a graph could not repeat the program."""

@@ -1,4 +1,4 @@
-"""`AbstractTracer`: its nodes carry abstract values, which answer what the program asks."""
+"""`AbstractTracer`: its nodes have abstract values, from which a program gets shapes and dtypes."""
 
 import operator
 from collections.abc import Iterator
@@ -21,7 +21,8 @@ _CONSTANT_RESULTS = (bool, int, float, complex, str, torch.Size, torch.dtype, to
 
 
 class AbstractTracer(NamingTracer):
-    """Like `NamingTracer`, but values that shapes and dtypes determine are known while tracing.
+    """Like `NamingTracer`, but values that depend only on shapes and dtypes are known while
+    tracing.
 
     Attributes:
         abstract: the abstract values of nodes.
@@ -42,7 +43,9 @@ class AbstractTracer(NamingTracer):
     # Proxies
 
     def proxy(self, node: Node) -> Any:
-        """A proxy of the right kind; where the value is known and no tensor, the value itself."""
+        """Returns a proxy of the right kind, or the value itself if it is known and not a
+        tensor.
+        """
         value = self._abstract(node)
         if value is UNKNOWN:
             tensor = gives_tensor(node, self.tensors, self.resolve)
@@ -71,7 +74,7 @@ class AbstractTracer(NamingTracer):
         return ValueProxy(node, self)
 
     def part(self, node: Node, key: Any, value: Any) -> Any:
-        """The proxy of `node[key]`, whose abstract value is known."""
+        """Returns the proxy of `node[key]`, whose abstract value is known."""
         if not isinstance(value, (torch.Tensor, tuple, list, dict)):
             return value
         part = self.create_node("call_function", operator.getitem, (node, key), {})
@@ -81,7 +84,7 @@ class AbstractTracer(NamingTracer):
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
-        """The proxy of a node that gives a tensor."""
+        """Returns the proxy of a node that gives a tensor."""
         self.tensors.add(node)
         proxy = TensorProxy(node, self)
         self.identity.add(proxy)
@@ -118,7 +121,7 @@ class AbstractTracer(NamingTracer):
         return shape[0]
 
     def iterate(self, obj: Any, unpacked: int | None) -> Iterator[Any]:
-        """`for part in x` and `a, b = x`, of which the second says how many parts there are."""
+        """Handles `for part in x` and `a, b = x`; the latter determines the number of parts."""
         shape = self._shape(obj)
         if shape is not None:
             if not shape:

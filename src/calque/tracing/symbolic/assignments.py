@@ -52,9 +52,9 @@ class Assignments:
             if name in module._buffers or name in module._parameters:
                 refuse_because(
                     self._tracer,
-                    f"self.{name} = a value of the traced program, in the place of a tensor of "
-                    "the module's state",
-                    f"Write into it, self.{name}.copy_(value), or return the value.",
+                    f"self.{name}, a parameter or buffer, is replaced by a value of the traced "
+                    "program",
+                    f"Write into it with self.{name}.copy_(value), or return the value.",
                 )
         self.note(module, name)
         return True
@@ -64,7 +64,7 @@ class Assignments:
         return (module, name) in self._before
 
     def note(self, module: torch.nn.Module, name: str) -> None:
-        """An attribute is assigned or deleted."""
+        """Note that an attribute is assigned or deleted."""
         if self._tracer.leaves.assigned(module) and (module, name) not in self._before:
             self._before[module, name] = _read(module, name), here(self._tracer)
 
@@ -79,7 +79,7 @@ class Assignments:
         return source.op == "get_attr" and self._tracer.resolve(source.target) is old
 
     def record(self) -> None:
-        """Let the graph assign, at its end, what is then a value of the trace.
+        """Let the graph assign, at its end, the attributes that then hold values of the trace.
 
         Raises:
             TraceError: it is inside an object that a graph cannot hold.
@@ -98,7 +98,7 @@ class Assignments:
             self._tracer.create_proxy("call_function", checks.assign, target, {})
 
     def undo(self) -> list[Change]:
-        """Give each attribute what it was before the run; returns what it was after it."""
+        """Restore each attribute to its value before the run; returns the values after it."""
         changes = []
         for (module, name), (before, place) in self._before.items():
             after = _read(module, name)

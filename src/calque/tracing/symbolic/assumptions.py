@@ -39,7 +39,7 @@ class Assumptions:
         self._from_inputs: set[Node] = set()
 
     def add_input(self, node: Node, name: str, kind: str) -> None:
-        """A tensor among the inputs, of which the abstract value and the class are known."""
+        """Add a tensor among the inputs whose abstract value and class are known."""
         self.kinds[name] = kind
         looks = {aspect: look(node.meta["val"]) for aspect, look in checks.LOOKS.items()}
         self.inputs.append((node, name, looks))
@@ -50,7 +50,7 @@ class Assumptions:
             self._from_inputs.add(node)
 
     def ask(self, node: Node, *aspects: str) -> None:
-        """The program decides something by what is known of a node's value."""
+        """Note that the program used a known property of a node's value."""
         if node in self._from_inputs:
             self._asked.update(aspects)
         if "requires_grad" in aspects and node.op == "get_attr":
@@ -59,7 +59,7 @@ class Assumptions:
             self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
 
     def update(self, other: "Assumptions") -> None:
-        """Take over what another run of the program was told."""
+        """Add the answers that another run of the program got."""
         self._asked |= other._asked
         self._trainable.update(other._trainable)
         self.settings.update(other.settings)
@@ -68,12 +68,12 @@ class Assumptions:
         self.asks_class |= other.asks_class
 
     def move(self, nodes: dict[Node, Node]) -> None:
-        """The inputs are other nodes now."""
+        """Replace the nodes of the inputs."""
         self.inputs = [(nodes[node], name, looks) for node, name, looks in self.inputs]
         self.last_input = None if self.last_input is None else nodes.get(self.last_input)
 
     def insert_checks(self, graph: Graph) -> None:
-        """Let a graph check all of it, behind the inputs."""
+        """Insert checks of all assumptions into a graph, after the inputs."""
         last = self.last_input
         with graph.inserting_before(next(iter(graph.nodes)) if last is None else last.next):
             for node, name, looks in self.inputs if self._asked else ():

@@ -1,4 +1,4 @@
-"""A program that decides by tensors, captured: run once for each way through, and joined."""
+"""Captures a program that branches on tensors: runs it once for each path, and joins the paths."""
 
 import itertools
 from collections.abc import Callable
@@ -54,7 +54,7 @@ class Run:
 
 
 class Capture:
-    """Traces a program along every way through it.
+    """Traces a program along every path through it.
 
     Args:
         make: makes a tracer, a new one for each run.
@@ -72,7 +72,7 @@ class Capture:
         self.tracer: Any = None
 
     def graph(self) -> Graph:
-        """The graph of the program.
+        """Returns the graph of the program.
 
         Raises:
             TraceError: the program does what no graph can repeat, has too many ways, or returns
@@ -143,7 +143,7 @@ class Capture:
         return run
 
     def _settle(self, left: list[Change]) -> None:
-        """Make sure that the next call does the same, where the program has changed something.
+        """If the program has changed state, check that the next call does the same.
 
         What each way leaves must be the same, and each way must do the same again when it finds
         that. Then numbers stay as they were left; tensors are assigned when the graph runs.
@@ -175,7 +175,7 @@ class Capture:
         install(change for change in left if change.is_constant)
 
     def _check_again(self, run: Run, again: Run) -> None:
-        """A run that found what another has left did the same, and left the same.
+        """Check that a run which starts from the state after another one does the same.
 
         Raises:
             Mismatch: it did not.
@@ -192,15 +192,16 @@ class Capture:
         asked = isinstance(error, TypeError) or has_proxy(error.args)
         if asked and self.tracer.examples is None and not isinstance(error, SymbolicTraceError):
             error.add_note(
-                "Traced without example inputs, so sizes are no numbers: calque.trace(f, x)."
+                "Traced without example inputs, so sizes are not known; pass some: "
+                "calque.trace(f, x)."
             )
         if path.decisions:
             decision = path.decisions[-1]
             word = "true" if decision.answer else "false"
-            error.add_note(f"on the way where the condition at {decision.origin} is {word}")
+            error.add_note(f"on the path where the condition at {decision.origin} is {word}")
 
     def _way(self, run: Run, depth: int) -> Way:
-        """Returns what a run does from a decision on, and what other runs do in its place."""
+        """Returns the steps of a run after a decision, and those of the alternative runs."""
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
         if depth == len(decisions):
@@ -217,14 +218,14 @@ class Capture:
         return Way(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
 
     def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
-        """The other run is the same, up to the decision in which it differs."""
+        """Check that another run is the same up to the decision in which it differs."""
         decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
         if not again or again[0].position != decision.position:
             raise _not_repeated(decision.origin)
         self._compare(run, other, decision.position)
 
     def _compare(self, run: Run, other: Run, length: int) -> None:
-        """The first nodes of two runs are the same."""
+        """Check that the first nodes of two runs are the same."""
         for node, twin in itertools.zip_longest(run.nodes[:length], other.nodes[:length]):
             if node is None or twin is None:
                 raise Mismatch
@@ -252,7 +253,7 @@ class Capture:
         return step
 
     def _name(self, tracer: "SymbolicTracer", target: str) -> str:
-        """The name in the joined graph of what a run calls `target`."""
+        """Returns the name in the joined graph of a run's `target`."""
         first, dot, rest = target.partition(".")
         if tracer is self.tracer or first not in tracer.kept:
             return target
@@ -289,8 +290,8 @@ class Capture:
 
 
 def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
-    """For an `assert` whose message shows values, which a trace does not have: one that shows the
-    statement.
+    """Returns the error for an `assert` whose message shows values: it shows the statement
+    instead.
     """
     last = path.decisions[-1] if path.decisions else None
     if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
@@ -299,7 +300,7 @@ def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
 
 
 def _are_alike(a: Any, b: Any) -> bool:
-    """Returns True if two constants, each kept by its own run, are the same."""
+    """Returns True if two constants, from different runs, are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return equal_constants(a, b)
     if isinstance(a, Template) and isinstance(b, Template):
@@ -325,8 +326,7 @@ def _identical(a: Value, b: Value) -> Value:
 
 def _not_repeated(origin: Any) -> SymbolicTraceError:
     return SymbolicTraceError(
-        f"{origin}: the program decides by tensors, and did something else here when it was run "
-        "again for the other way.\n"
-        "Let what it does depend on its arguments only, not on what a run before has left behind "
-        "(a counter, a cache, random numbers of Python or numpy)."
+        f"{origin}: the program branches on tensors, but did something else here when it was run "
+        "again for the other branch.\nMake it depend only on its arguments, not on state of an "
+        "earlier run (a counter, a cache, random numbers of Python or NumPy)."
     )

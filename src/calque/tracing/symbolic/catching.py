@@ -16,7 +16,7 @@ if TYPE_CHECKING:
 
 
 class CallCatcher(TorchFunctionMode):
-    """Hands each call of PyTorch to the tracer, while its trace is the one that runs."""
+    """Passes each call of a PyTorch function to the tracer, while its trace is the current one."""
 
     def __init__(self, tracer: "SymbolicTracer") -> None:
         super().__init__()

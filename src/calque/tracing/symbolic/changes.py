@@ -1,4 +1,4 @@
-"""Changes of a run of the program that outlast it: noted, and undone."""
+"""Records and undoes changes that outlast a run of the program."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -12,7 +12,7 @@ SCALARS = (*NUMBERS, str, bool)
 
 
 class Change(NamedTuple):
-    """One name that means something else after the run.
+    """A name that has a different value after the run.
 
     Attributes:
         key: tells it from other names.
@@ -34,25 +34,27 @@ class Change(NamedTuple):
 
     @property
     def is_constant(self) -> bool:
-        """Returns True if what the name means after the run is no part of the trace."""
+        """Returns True if the value after the run is not part of the trace."""
         return not has_proxy((self.after,))
 
 
 def held_in(change: Change) -> dict[Any, Any] | None:
-    """The dictionary that has a name, one of an object's attributes too; None where none has."""
+    """Returns the dictionary that contains a name, such as an object's `__dict__`; None if there is
+    none.
+    """
     row: Any = getattr(getattr(change.write, "func", None), "__self__", None)
     of_object = isinstance(row, NamedRow) and row.attribute and "__builtins__" not in row.owner
     return row.owner if of_object or isinstance(row, DictRow) else None
 
 
 def install(changes: Iterable[Change]) -> None:
-    """Leave things as the run has left them."""
+    """Reapply the changes of a run."""
     for change in changes:
         change.write(change.after)
 
 
 def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
-    """A change that one run makes and the other does not; None where they make the same ones."""
+    """Returns a change that only one of two runs makes; None if they make the same ones."""
     for ours, theirs in ((a, b), (b, a)):
         known = {change.key: change for change in theirs}
         for change in ours:
@@ -65,7 +67,7 @@ def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Returns True if a name that meant the one still means the same.
+    """Returns True if two values of a name are the same.
 
     >>> is_same([1, (2, "x")], [1, (2, "x")]), is_same([1], [1.0]), is_same([object()], [object()])
     (True, False, False)
@@ -80,7 +82,7 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def spoken(value: Any) -> str:
-    """A value as an error shows it."""
+    """Returns the text of a value for errors."""
     if value is MISSING:
         return "nothing"
     return "a value of the traced program" if has_proxy((value,)) else repr(value)

@@ -1,4 +1,4 @@
-"""Blocks that change how PyTorch runs, and functions with a gradient of their own.
+"""Blocks that change how PyTorch runs, and functions with a custom gradient.
 
 PyTorch shows neither `torch.autocast` nor `autograd.Function.apply` to a mode, and both would be
 lost: the one without a word, the other together with the gradient it defines.
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 class Contexts:
-    """The blocks that are open in a trace, and the nodes that begin and end them.
+    """The open blocks of a trace, and the nodes that begin and end them.
 
     Attributes:
         repeats: whether what graphs within the program do is a node of the trace.
@@ -41,14 +41,14 @@ class Contexts:
         self._autocasts: dict[int, Node] = {}
 
     def are_open(self) -> bool:
-        """Returns True if the program itself has said which modes it runs in."""
+        """Returns True if the program itself has set the modes that it runs in."""
         return bool(self._grad_modes or self._autocasts)
 
     def _node(self, target: Callable[..., Any], *args: Any) -> Node:
         return self._tracer.create_node("call_function", target, args, {})
 
     def set_grad(self, enabled: bool) -> None:
-        """Record the mode; the end of a block restores what the graph finds, not what we find."""
+        """Record the mode; the end of a block restores the mode found when the graph runs."""
         context, ends = _grad_mode_context()
         value: Any = enabled
         if ends:
@@ -73,7 +73,7 @@ class Contexts:
     def apply(
         self, application: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> Any:
-        """Record that an `autograd.Function` is applied, where proxies take part in it."""
+        """Record that an `autograd.Function` is applied to proxies."""
         for proxy in proxies_in((*args, *kwargs.values())):
             return proxy.tracer.create_proxy("call_function", application, args, kwargs)
         return application(*args, **kwargs)
@@ -87,23 +87,23 @@ class Contexts:
         )
 
     def enter_dispatch_mode(self, mode: Any) -> None:
-        """Refuse a block in which code of the program's stands beneath PyTorch's operators."""
+        """Refuse a block in which code of the program runs below PyTorch's operators."""
         refuse_because(
             self._tracer,
-            f"{type(mode).__name__} is a dispatch mode, which no graph enters",
-            "Enter it around the call of the graph.",
+            f"{type(mode).__name__} is a dispatch mode, which cannot be part of a graph",
+            "Enter it around calls of the graph.",
         )
 
     def enter_lost_block(self, what: str, remedy: str) -> None:
-        """Refuse a block that decides about gradients, and of which a graph would know nothing."""
+        """Refuse a block that affects gradients and that a graph would not contain."""
         refuse_because(self._tracer, f"{what} cannot be part of a graph", remedy)
 
     def change_default_dtype(self) -> None:
         """Refuse another default dtype, which no node of a graph would set."""
         refuse_because(
             self._tracer,
-            "the default dtype is changed in the program",
-            "Say dtype= where tensors are made, or change it around the call.",
+            "the program changes the default dtype",
+            "Pass dtype= where tensors are created, or change it around the call.",
         )
 
 
@@ -188,8 +188,8 @@ def _refused_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
         tracer = tracer_of_program()
         changes_nothing = type(self) is not saved_tensors_hooks and _is_torchs(self)
         if tracer is not None and not changes_nothing:
-            what = "a block of torch.autograd.graph.saved_tensors_hooks"
-            tracer.contexts.enter_lost_block(what, "Enter it around the call of the graph.")
+            what = "torch.autograd.graph.saved_tensors_hooks"
+            tracer.contexts.enter_lost_block(what, "Enter it around calls of the graph.")
         return original(self)
 
     return enter
@@ -199,10 +199,10 @@ def _refused_level(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(*self: Any) -> Any:
         tracer = tracer_of_program()
         if tracer is not None:
-            what = "a level of torch.autograd.forward_ad"
+            what = "torch.autograd.forward_ad"
             tracer.contexts.enter_lost_block(
                 what,
-                "Make what is inside a leaf function, or enter it around the call of the graph.",
+                "Make the code inside a leaf function, or enter it around calls of the graph.",
             )
         return original(*self)
 
@@ -227,7 +227,7 @@ def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
 
 @functools.lru_cache(maxsize=1024)
 def _application(kind: type, original: Any) -> Callable[..., Any]:
-    """`kind.apply` under a name of its own, which generated code can tell from other functions'."""
+    """Returns `kind.apply` under a unique name, for generated code."""
 
     def apply(*args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
@@ -255,7 +255,8 @@ def _traced_apply(original: Any) -> Any:
 
 
 def _grad_mode_context() -> tuple[Any, bool]:
-    """The `torch.no_grad` or relative that sets the mode now, and whether its block ends.
+    """Returns the `torch.no_grad` or similar context that sets the mode now, and whether its block
+    ends.
 
     None for the first where the program sets the mode by itself.
     """

@@ -1,4 +1,4 @@
-"""How a module that is traced is called: with its hooks, and as its class says."""
+"""Determines how a traced module is called: with its hooks, and its class's `__call__`."""
 
 import functools
 from collections.abc import Callable
@@ -9,7 +9,7 @@ from torch.nn import Module
 
 
 def as_called(root: Any, method: str, function: FunctionType) -> Callable[..., Any]:
-    """The method, or what a call of the module does where that is more than its `forward`.
+    """Returns the method, or the whole call of the module if that does more than `forward`.
 
     Args:
         root: what is traced.

@@ -16,41 +16,41 @@ from calque.upstream.torch_internals import disable_current_modes
 
 
 class GeneratorStates:
-    """Generators, each with the state that it was last seen in."""
+    """Generators, each with its last known state."""
 
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, torch.Tensor, Path]] = {}
 
     def meet(self, generator: Any, path: Path) -> None:
-        """A generator that the program reaches, before it runs."""
+        """Add a generator that the program can reach, before it runs."""
         self._last[id(generator)] = generator, _state_of(generator), path
 
     def has(self, generator: Any) -> bool:
-        """Returns True if a generator was met."""
+        """Returns True if the generator was added."""
         return id(generator) in self._last
 
     def has_any_but(self, generator: Any) -> bool:
-        """Returns True if another generator was met, too."""
+        """Returns True if another generator was added."""
         return not self._last.keys() <= {id(generator)}
 
     def drawn(self, generator: Any) -> None:
-        """A draw that the graph repeats has moved a generator on."""
+        """Note that a draw which the graph repeats has advanced a generator."""
         if id(generator) in self._last:
             self.meet(generator, self._last[id(generator)][2])
 
     def is_set(self, generator: Any) -> bool:
-        """Returns True if a generator is in another state than it was last seen in."""
+        """Returns True if a generator's state differs from its last known one."""
         found = self._last.get(id(generator))
         return found is not None and not _same(_state_of(generator), found[1])
 
     def all_set(self) -> Iterator[tuple[Any, Path]]:
-        """The generators that something else than a draw has moved, and their names."""
+        """Yields the generators whose state was changed other than by a draw, with their names."""
         for generator, _, path in self._last.values():
             if self.is_set(generator):
                 yield generator, path
 
     def restore(self, but: Any = None) -> None:
-        """Set each generator, but for one, to the state it was last seen in."""
+        """Restore the last known state of each generator except one."""
         for generator, state, _ in self._last.values():
             if generator is but:
                 continue
@@ -69,9 +69,9 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def set_within(name: str) -> str:
-    """What is said of a generator whose state the program sets."""
+    """Returns the message for a generator whose state the program sets."""
     return (
         f"the program sets the state of the torch.Generator {name}, which a graph would not "
-        "repeat; set it outside of the program, make the generator within it, or "
-        "use torch.manual_seed"
+        "repeat; set it outside the program, create the generator within it, or use "
+        "torch.manual_seed"
     )

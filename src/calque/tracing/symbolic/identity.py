@@ -1,4 +1,4 @@
-"""Operators that give back one of their tensors, as `x.contiguous()` often does."""
+"""Operators that return one of their arguments, as `x.contiguous()` often does."""
 
 import weakref
 from typing import Any
@@ -11,7 +11,7 @@ from calque.tracing.symbolic.assumptions import Assumptions
 
 
 class Identity:
-    """The proxies of a trace, for code that asks with `is` whether two of them are one.
+    """The proxies of a trace, for code that compares them with `is`.
 
     Args:
         assumed: what a trace takes for granted of its inputs.
@@ -22,11 +22,12 @@ class Identity:
         self._proxies: weakref.WeakValueDictionary[Node, Any] = weakref.WeakValueDictionary()
 
     def add(self, proxy: Any) -> None:
-        """Take note of the proxy of a node."""
+        """Add the proxy of a node."""
         self._proxies[proxy.node] = proxy
 
     def proxy_given_back(self, node: Node) -> Any:
-        """The proxy that an operator was given, and gives back; None if it is another tensor.
+        """Returns the proxy of the argument that an operator returns; None if it returns another
+        tensor.
 
         It stands for the operator's node from then on, which has the same value.
         """

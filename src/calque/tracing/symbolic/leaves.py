@@ -29,7 +29,7 @@ _GLOBAL_HOOKS = tuple(
 
 
 class Held:
-    """A module and all that a call of it depends on, as it is now.
+    """The current state of a module and of everything that a call of it depends on.
 
     Attributes:
         module: the module.
@@ -67,7 +67,7 @@ class Held:
                     self.others.append((name, value))
 
     def is_same(self) -> bool:
-        """Returns True if the module still is and holds what it was and held."""
+        """Returns True if the module is unchanged."""
         now, before = vars(self.module), self.held
         if type(self.module) is not self.kind or any(self.empty) or len(now) != len(before):
             return False
@@ -79,7 +79,7 @@ class Held:
 
 
 class _Classes:
-    """The classes of a kind of module below `Module`, as they are now."""
+    """The current contents of a module's classes, up to `Module`."""
 
     def __init__(self, kind: type) -> None:
         spaces = [vars(base) for base in kind.__mro__[: kind.__mro__.index(Module)]]
@@ -88,9 +88,7 @@ class _Classes:
         self._held = list(chain.from_iterable(self._values))
 
     def are_same(self) -> bool:
-        """Returns True if they hold what they held, but for what calque has put there for the
-        trace.
-        """
+        """Returns True if they are unchanged, apart from calque's own patches."""
         if sum(map(len, self._keys)) != len(self._held):
             return False
         if not all(map(is_, chain.from_iterable(self._values), self._held)):
@@ -101,9 +99,7 @@ class _Classes:
 
 
 def _stands_for(now: Any, held: Any) -> bool:
-    """Returns True if a function is calque's, and has been put where the other one was for the
-    trace.
-    """
+    """Returns True if a function is calque's replacement of the other one, for the trace."""
     code = getattr(now, "__code__", None)
     return code is not None and code.co_filename.startswith(_HOME) and now.__wrapped__ is held
 
@@ -128,18 +124,18 @@ class Leaves:
         self._made: dict[int, Module] = {}
 
     def forget(self) -> None:
-        """Hold none of them any more: the run has ended."""
+        """Release everything after the run."""
         self._before.clear()
         self._known = {}
         self._whole.clear()
         self._late.clear()
 
     def made(self, module: Module) -> None:
-        """The program makes a module, which is no leaf of it with a state of its own."""
+        """Note that the program creates a module, which therefore cannot be a leaf."""
         self._made[id(module)] = module
 
     def assigned(self, module: Module) -> bool:
-        """The program assigns an attribute; returns whether it is one that others may see.
+        """Note that the program assigns an attribute; returns True if others may see it.
 
         That counts even where the attribute has this value already: `self.dropout.train()` says
         how the module is to be called, also when the graph runs in evaluation mode.
@@ -150,11 +146,11 @@ class Leaves:
         return True
 
     def has_assigned(self, root: Module) -> bool:
-        """True if the program has assigned an attribute of a module or of one inside of it."""
+        """True if the program has assigned an attribute of a module or of its submodules."""
         return bool(self._assigned) and any(id(m) in self._assigned for m in root.modules())
 
     def add(self, root: Module) -> None:
-        """A module that is called, and perhaps no part of the root."""
+        """Add a module that is called, which may not be part of the root."""
         if id(root) in self._before and (not root._modules or root in self._whole):
             return
         self._whole.add(root)
@@ -169,7 +165,7 @@ class Leaves:
             self._know_class(held.kind)
 
     def is_member(self, root: Module, path: str, value: Any) -> bool:
-        """Returns True if a path leads to a value when the graph runs, as before the run.
+        """Returns True if a path leads to the value when the graph runs, as it did before the run.
 
         In between, the program may have put another tensor there, as `torch.func.functional_call`
         does.
@@ -186,15 +182,15 @@ class Leaves:
         return held.held.get(name) is value or any(one.get(name) is value for one in members)
 
     def changed_since(self) -> set[Module]:
-        """The modules that were not known before they were called, and are others now.
+        """Returns the modules that became known when they were called, and have changed since.
 
         What the program has put there for a call, it may have taken back.
         """
         return {held.module for held in self._late if not held.is_same()}
 
     def must_be_followed(self, leaf: Module) -> bool:
-        """Returns True if one node cannot stand for a call: it was changed for it, holds values of
-        the program, or runs others' code.
+        """Returns True if a call cannot be one node: the module was changed for it, holds values of
+        the program, or runs code that is not PyTorch's.
         """
         return self.is_changed(leaf) or _holds_values(leaf) or not is_of_torch(leaf)
 
@@ -205,7 +201,7 @@ class Leaves:
         return self._have_hooks_changed() or any(map(self._differs, leaf.modules()))
 
     def is_changed_itself(self, module: Module) -> bool:
-        """Like `is_changed`, whatever has become of the modules inside of it."""
+        """Like `is_changed`, but without its submodules."""
         return self._have_hooks_changed() or self._differs(module)
 
     def _have_hooks_changed(self) -> bool:
@@ -227,8 +223,8 @@ class Leaves:
 
 
 def is_of_torch(root: Module) -> bool:
-    """Returns True if a call of the module runs code of PyTorch's only: no hook, no class of
-    others.
+    """Returns True if a call of the module runs only PyTorch's code: it has no hooks and no foreign
+    classes.
 
     Such code may keep what it is given, and the program find it there: the graph would not see it.
     """
@@ -244,7 +240,7 @@ def is_of_torch(root: Module) -> bool:
 
 
 def _holds_values(root: Module) -> bool:
-    """Returns True if tensors of a module are computed by the program, as those of a copy are."""
+    """Returns True if tensors of a module were computed by the program, as those of a copy are."""
     held = (chain(m._parameters.values(), m._buffers.values()) for m in root.modules())
     return any(isinstance(value, Proxy) for value in chain.from_iterable(held))
 
@@ -258,7 +254,7 @@ def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:
 
 
 def _global_hooks() -> list[dict[int, Any]]:
-    """The user's hooks of all modules."""
+    """Returns the user's hooks of all modules."""
     return [{k: h for k, h in hooks.items() if not is_own_hook(h)} for hooks in _GLOBAL_HOOKS]
 
 

@@ -1,4 +1,4 @@
-"""Programs that are neither modules nor functions: objects that can be called."""
+"""Programs that are neither modules nor functions, but other callable objects."""
 
 import types
 from collections.abc import Callable
@@ -8,7 +8,7 @@ _OBJECT = "_calque_object"
 
 
 def function_of(program: Any) -> Callable[..., Any]:
-    """A function that calls an object, such as a bound method or a `functools.partial`.
+    """Returns a function that calls an object, such as a bound method or a `functools.partial`.
 
     Raises:
         TypeError: it cannot be called.
@@ -17,7 +17,7 @@ def function_of(program: Any) -> Callable[..., Any]:
     ('abc', 'abc')
     """
     if not callable(program):
-        raise TypeError(f"{program!r} is neither a module nor a function")
+        raise TypeError(f"{program!r} is not a module or a function")
 
     def called(*args: Any, **kwargs: Any) -> Any:
         return program(*args, **kwargs)
@@ -27,7 +27,7 @@ def function_of(program: Any) -> Callable[..., Any]:
 
 
 def of_object(function: Any) -> Any:
-    """Returns what runs when an object is called, if a function of `function_of`; else None."""
+    """Returns the object that a function from `function_of` calls; None for other functions."""
     program = getattr(function, "__dict__", {}).get(_OBJECT)
     method = getattr(program, "__call__", None)  # noqa: B004
     return method if isinstance(method, types.MethodType) else program

@@ -1,4 +1,4 @@
-"""`torch.cond` and `torch.while_loop` where the traced program calls them itself."""
+"""Calls of `torch.cond` and `torch.while_loop` in a traced program."""
 
 import functools
 import operator
@@ -73,9 +73,9 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
         if tracer is not None and has_proxy((*args, *kwargs.values())):
             refuse_because(
                 tracer,
-                "an operator of PyTorch that takes functions is called on traced tensors",
-                "Call torch.cond or torch.while_loop by these names; others cannot be traced. "
-                "Make the function around it a leaf: calque.tracing.wrap.",
+                "a PyTorch operator that takes functions is called on traced tensors",
+                "Only torch.cond and torch.while_loop can be traced, under these names. For "
+                "others, make the function around it a leaf: calque.tracing.wrap.",
             )
         return original(*args, **kwargs)
 
@@ -83,8 +83,8 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unchecked(original: Callable[..., Any]) -> Callable[..., Any]:
-    """The call of an operator by a graph's own code, which is traced when the graph is unpickled:
-    a node, where PyTorch's check of the operands' types would refuse proxies.
+    """Records a call of an operator in a graph's code as a node when the graph is unpickled,
+    because PyTorch's check of the operands would refuse proxies.
     """
 
     @functools.wraps(original)
@@ -99,7 +99,7 @@ def _unchecked(original: Callable[..., Any]) -> Callable[..., Any]:
 def record_loop(
     tracer: "SymbolicTracer", test: Any, body: Any, carried: tuple[Any, ...]
 ) -> tuple[Any, ...]:
-    """The node for a loop.
+    """Records the node for a loop.
 
     Args:
         test, body: take the carried tensors; give a truth, and as many tensors of the same kind.
@@ -114,8 +114,8 @@ def record_loop(
     if len(results) != len(kept) or not all(map(_alike, kept, results)):
         refuse_because(
             tracer,
-            f"the body of torch.while_loop takes {_spoken(kept)} and returns {_spoken(results)}",
-            "Return what the body takes: as many tensors, of the same shapes and dtypes.",
+            f"the body of torch.while_loop takes {_spoken(kept)} but returns {_spoken(results)}",
+            "Return as many tensors as the body takes, of the same shapes and dtypes.",
         )
     captured: dict[Node, None] = {}
     branches = []
@@ -166,7 +166,7 @@ def _subgraph(
 
 
 def _lift(tracer: "SymbolicTracer", graph: TracedGraph) -> list[Node]:
-    """The nodes of the graph around that this one uses; tensors of modules are read there."""
+    """Returns the outer graph's nodes that a subgraph uses; tensors of modules are read there."""
     for node in graph.find_nodes(op="get_attr"):
         if isinstance(tracer.resolve(node.target), torch.Tensor):
             outside = tracer.create_node("get_attr", node.target, (), {})
@@ -178,7 +178,7 @@ def _lift(tracer: "SymbolicTracer", graph: TracedGraph) -> list[Node]:
 
 
 def _give(graph: TracedGraph, captured: list[Node], after: int) -> None:
-    """Make placeholders for nodes of the graph around, behind the first `after` of its own."""
+    """Create placeholders for nodes of the outer graph, after the first `after` ones."""
     last = list(graph.nodes)[after - 1]
     for outside in captured:
         with graph.inserting_after(last):

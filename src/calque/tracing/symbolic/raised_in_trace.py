@@ -1,4 +1,4 @@
-"""Exceptions of the traced program that its graph raises when it goes that way."""
+"""Exceptions of the traced program, which its graph raises on the same path."""
 
 import dis
 import os
@@ -37,7 +37,7 @@ class Raised:
         return tracer.create_node("get_attr", name, (), {})
 
     def is_like(self, error: Exception) -> bool:
-        """Returns True if an exception says the same."""
+        """Returns True if an exception is equivalent."""
         return type(error) is type(self.error) and repr(error) == repr(self.error)
 
     def __repr__(self) -> str:
@@ -45,8 +45,8 @@ class Raised:
 
 
 def is_deliberate(error: Exception) -> bool:
-    """Returns True if the program raised the error itself, by `raise` or `assert`, in its own code
-    or in that of a library, and not in what computes shapes.
+    """Returns True if the program raised the error by `raise` or `assert`, in its own code or a
+    library's, but not in code that computes shapes.
     """
     if isinstance(error, (SymbolicTraceError, NotImplementedError)) or has_proxy(error.args):
         return False

@@ -1,4 +1,4 @@
-"""Random numbers that are not drawn by operators, and what sets the seed of those that are."""
+"""Random numbers that operators do not draw, and functions that set seeds."""
 
 import functools
 import random
@@ -28,7 +28,10 @@ def hold_randomness(patches: Patches) -> None:
             patches.hold(module, name, functools.partial(_refused_seed, name))
     for module, names in ((random, _OF_PYTHON), (np.random, _OF_NUMPY)):
         for name in names.split():
-            what = f"{module.__name__}.{name} draws a number while tracing, and never again"
+            what = (
+                f"{module.__name__}.{name} draws a number while tracing, which the graph would "
+                "not repeat"
+            )
             patches.hold(module, name, _refused(what))
 
 
@@ -45,7 +48,7 @@ def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _generator(original: Any) -> Any:
     class Refusing(type):
-        """Stands in the place of `torch.Generator`, for whoever asks for the class too."""
+        """Replaces `torch.Generator`, also for code that uses the class."""
 
         def __call__(cls, *args: Any, **kwargs: Any) -> Any:
             tracer = tracer_of_program()
@@ -55,8 +58,9 @@ def _generator(original: Any) -> Any:
                 return tracer.make_generator(*args, **kwargs)
             refuse_because(
                 tracer,
-                "a torch.Generator is made while tracing, and would go on from run to run",
-                "Make it outside of the program, or use torch.manual_seed.",
+                "a torch.Generator is created while tracing, so its state would carry over from "
+                "run to run",
+                "Create it outside the program, or use torch.manual_seed.",
             )
 
         def __instancecheck__(cls, instance: Any) -> bool:
@@ -72,8 +76,8 @@ def _refused_state(original: Callable[..., Any]) -> Callable[..., Any]:
             return original(state)
         refuse_because(
             trace.tracer,
-            "the state of the random numbers is set, which a graph cannot do",
-            "Use torch.manual_seed, or set it outside of the program.",
+            "the random state is set, which a graph cannot do",
+            "Use torch.manual_seed, or set it outside the program.",
         )
 
     return set_state
@@ -85,9 +89,7 @@ def _refused_seed(name: str, original: Callable[..., Any]) -> Callable[..., Any]
         tracer = tracer_of_program()
         if tracer is None:
             return original()
-        why = (
-            f"torch.{name} tells how random numbers were seeded, which a graph would not ask again"
-        )
+        why = f"torch.{name} reads the random state, which a graph would not do again"
         if hasattr(tracer, "make_generator"):  # a recording, which may go on
             tracer.refuse(why)
             return original()
@@ -103,7 +105,7 @@ def _refused(what: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
             if tracer is None:
                 return original(*args, **kwargs)
             refuse_because(
-                tracer, what, "Draw with torch, torch.rand(()), or pass the number as an argument."
+                tracer, what, "Draw with torch.rand(()), or pass the number as an argument."
             )
 
         return draw

@@ -1,4 +1,4 @@
-"""`Restoring`: traces the code of a graph, when one is unpickled, into the graph that it was.
+"""`Restoring`: traces the code of a graph that is unpickled, to rebuild the graph.
 
 Unpickling a graph module is tracing its code. The code of a recording asks tensors for values, as
 its nodes do (`x.__bool__()`, `x.tolist()`), and each such call is a node again.
@@ -22,7 +22,7 @@ _READS = (
 
 
 class _Again(ValueProxy):
-    """Stands for a value in the code of a graph, in which every call is a node."""
+    """Represents a value in the code of a graph, in which every call is a node."""
 
 
 def _call_of(name: str) -> Callable[..., Any]:
@@ -37,7 +37,7 @@ for _name in _READS:
 
 
 class Restoring(SymbolicTracer):
-    """Like `SymbolicTracer`, for code that a graph has written."""
+    """Like `SymbolicTracer`, for the generated code of a graph."""
 
     restores = True
 
@@ -50,7 +50,7 @@ class Restoring(SymbolicTracer):
     def _proxy_placeholder(
         self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
     ) -> Any:
-        """An input, with the default that the code has; what is checked of it is in the code."""
+        """Returns an input with the default from the code, which also contains its checks."""
         default = () if name.startswith("*") else (sig.parameters[name].default,)
         default = () if default == (inspect.Parameter.empty,) else default
         return self.create_proxy("placeholder", name, default, {})

@@ -68,7 +68,8 @@ def _abstract(leaf: Any) -> Any:
 
 
 def _is_printable(annotation: Any) -> bool:
-    """Returns True if code can name it: torch.fx looks up each part of it by its hash.
+    """Returns True if generated code can contain the value: torch.fx looks up each part by its
+    hash.
 
     Not so the list in `Callable[[Tensor], Tensor]`.
     """
@@ -78,7 +79,9 @@ def _is_printable(annotation: Any) -> bool:
 
 
 def _held(tracer: "SymbolicTracer", default: Any) -> Any:
-    """The default as a graph can hold it: code has no tensors, and None stands for a function."""
+    """Returns the default in the form that a graph can hold: without tensors, and None for
+    functions.
+    """
     if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(default)):
         return ...
     if any(map(is_constant, tree_leaves(default))):
@@ -91,7 +94,9 @@ def _held(tracer: "SymbolicTracer", default: Any) -> Any:
 
 
 def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> Any:
-    """A default that the program was traced with; another value is refused, but for tensors."""
+    """Returns the default that the program was traced with; other values are refused, except
+    tensors.
+    """
     if isinstance(default, torch.Tensor):
         either = torch.fx.Proxy(node), default
         given = tracer.create_proxy("call_function", checks.given_or, either, {}).node
@@ -103,13 +108,15 @@ def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> A
 
 
 def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
-    """A stand-in for an example: tensors become proxies, all else is checked and kept."""
+    """Returns the traced form of an example: tensors become proxies, other values are checked and
+    kept.
+    """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
             refuse_because(
                 tracer,
                 f"the argument {name} is a tensor of layout {value.layout}",
-                "A graph is of dense tensors: pass it as such, or its parts.",
+                "A graph supports only dense tensors: pass a dense one, or its parts.",
             )
         node.meta["val"] = tracer.abstract.of(value)
         tracer.assumed.add_input(node, name, checks.class_name(value))
@@ -133,8 +140,8 @@ def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     if not isinstance(value, torch.nn.Module) and _holds_tensors(value):
         refuse_because(
             tracer,
-            f"the argument {name} is a {type(value).__name__}, an object with tensors inside",
-            "Pass them by themselves, or in a tuple, a list, a dictionary or a data class.",
+            f"the argument {name} is a {type(value).__name__}, an object that contains tensors",
+            "Pass the tensors themselves, or in a tuple, a list, a dictionary or a dataclass.",
         )
     return _constant(tracer, node, name, value)
 
@@ -148,7 +155,7 @@ def _expect_container(tracer: "SymbolicTracer", node: Node, name: str, value: An
 def _with_attributes(
     tracer: "SymbolicTracer", node: Node, name: str, proxy: Any, value: torch.Tensor
 ) -> Any:
-    """A proxy with the attributes that Python keeps of the example, as far as a graph has them."""
+    """Returns a proxy with the example's Python attributes, as far as a graph supports them."""
     if isinstance(value, FakeTensor):
         return proxy  # its attributes are PyTorch's own
     for key, part in vars(value).items():
@@ -186,7 +193,7 @@ def _watched(tracer: "SymbolicTracer", node: Node, container: Any) -> Any:
 
 
 def write_back(tracer: "SymbolicTracer") -> None:
-    """Record what the program has changed in the lists and dictionaries among its arguments."""
+    """Record the program's changes of lists and dictionaries among its arguments."""
 
     def record(function: Any, *args: Any) -> None:
         tracer.create_proxy("call_function", function, args, {})
@@ -217,7 +224,7 @@ def write_back(tracer: "SymbolicTracer") -> None:
 
 
 def writing_back(tracer: "SymbolicTracer", program: Callable[..., Any]) -> Callable[..., Any]:
-    """The program, with what it has written to its arguments and attributes at its end."""
+    """Wraps the program so that it ends by writing back its changes of arguments and attributes."""
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
@@ -243,16 +250,19 @@ def _constant(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> An
 
 
 def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> SymbolicTraceError:
-    """The error for an argument that a graph cannot compare with what it is called with."""
+    """The error for an argument that a graph cannot compare when it is called."""
     return SymbolicTraceError(
         f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
         f"{type(value).__name__}, which a graph cannot hold.\n"
-        "Let the function find the object by itself, or pass tensors, numbers and strings."
+        "Use the object as a global or a default of the function, or pass tensors, numbers and "
+        "strings."
     )
 
 
 def order_inputs(graph: Graph, code: CodeType) -> None:
-    """Put the placeholders first, in the order of a signature: `*rest` before what follows it."""
+    """Move the placeholders to the front, in the order of a signature: `*rest` before later
+    ones.
+    """
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 
     def rank(node: Node) -> int:

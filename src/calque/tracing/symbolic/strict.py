@@ -1,4 +1,4 @@
-"""Questions of Python to an object that a trace cannot answer, and the refusals.
+"""Python operations that need a value, which a trace refuses.
 
 torch.fx answers some of these with something made up: a string with the name of a node in it, the
 truth of an attribute that does not exist. Here each is answered from the abstract value, recorded,
@@ -35,7 +35,7 @@ _IN_PLACE = (
 
 
 class Strict:
-    """The questions of Python that need a value. Mixed into the proxies of `SymbolicTracer`."""
+    """Python operations that need a value; a mixin for the proxies of `SymbolicTracer`."""
 
     tracer: "SymbolicTracer"
     node: Any
@@ -118,7 +118,7 @@ class Strict:
 
 
 def _text(proxy: Any) -> str:
-    """Returns the value's text in the message of a `raise` statement; elsewhere it is refused."""
+    """Returns the text of the value in the message of a `raise` statement; refused elsewhere."""
     if proxy.tracer.ended:
         return repr(proxy)
     if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):

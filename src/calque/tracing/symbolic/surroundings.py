@@ -30,7 +30,7 @@ _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 class Surroundings(Snapshot):
-    """Looks at what runs without being seen by the trace.
+    """Tracks the state of code that runs without being seen by the trace.
 
     Args:
         starts: is told of code of the program's, its global variables, and whether it is the
@@ -84,7 +84,7 @@ class Surroundings(Snapshot):
         self.generators.meet(value, path)
 
     def meet_logger(self, value: logging.Logger, path: Path) -> None:
-        """See `Snapshot.meet_logger`; with the levels that it has looked up."""
+        """See `Snapshot.meet_logger`; includes the logger's cached levels."""
         self.hold(_LevelsRow(value, path))
         super().meet_logger(value, path)
 
@@ -118,7 +118,7 @@ class Surroundings(Snapshot):
                 yield row, now
 
     def _make_rows(self) -> None:
-        """Rows for what has changed about modules and their parameters."""
+        """Add rows for changes of modules and their parameters."""
         for key, module in self.modules.items():
             if not module.is_same():
                 path = self._paths[key]
@@ -150,7 +150,7 @@ class Surroundings(Snapshot):
 
 
 class _LevelsRow(CacheRow):
-    """The levels that a logger has looked up."""
+    """The levels that a logger has cached."""
 
     __slots__ = ()
 
@@ -171,8 +171,8 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 
 def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    """Returns True if a dict holds the very same objects; tells most rows, at the cost of reading
-    them.
+    """Returns True if a dict holds the very same objects, which holds for most rows and is quick to
+    check.
     """
     kind = OrderedDict if isinstance(now, OrderedDict) else dict
     if kind.__len__(now) != len(before):

@@ -22,7 +22,7 @@ _NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
 
 
 class ValueProxy(Strict, Proxy):
-    """Stands for a value that may be anything: a number, a tuple, the result of a leaf function."""
+    """Represents a value of any kind: a number, a tuple, the result of a leaf function."""
 
     is_tensor = False
 
@@ -63,7 +63,7 @@ class ValueAttribute(Strict, Attribute):
 
 
 class TensorProxy(Strict, Proxy, torch.Tensor):
-    """Stands for a tensor.
+    """Represents a tensor.
 
     >>> x = TensorProxy(torch.fx.Graph().placeholder("x"))
     >>> isinstance(x, torch.Tensor), isinstance(x, torch.fx.Proxy), hasattr(x, "bananas")
@@ -93,7 +93,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
         self._tell(name)
 
     def _tell(self, name: str) -> None:
-        """An attribute of the tensor's own, which Python keeps, has been set or deleted."""
+        """Note that a Python attribute of the tensor has been set or deleted."""
         if name not in OWN and hasattr(self.tracer, "told"):
             self.tracer.told[id(self)] = self
 
@@ -121,6 +121,6 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
         refuse_because(
             proxy.tracer,
-            f"{describe(proxy)} reached {func}, beneath what a symbolic trace sees",
+            f"{describe(proxy)} was passed to {func}, which a symbolic trace cannot see",
             "Make the function that calls it a leaf: calque.tracing.wrap.",
         )

@@ -1,4 +1,5 @@
-"""`SymbolicTracer`: the tracer of `calque.trace`, which does not answer what it does not know.
+"""`SymbolicTracer`: the tracer of `calque.trace`, which refuses operations that need unknown
+values.
 
 It differs from `Tracer`, which follows torch.fx, in these rows:
 
@@ -107,7 +108,7 @@ class SymbolicTracer(AbstractTracer):
         root: torch.nn.Module | Callable[..., Any],
         concrete_args: dict[str, Any] | None = None,
     ) -> Graph:
-        """The graph of what `root` does; see `Tracer.trace`.
+        """Returns the graph of what `root` does; see `Tracer.trace`.
 
         Raises:
             TraceError: the program does something that no graph can repeat.
@@ -137,8 +138,8 @@ class SymbolicTracer(AbstractTracer):
         return graph
 
     def starts(self, code: CodeType, held: dict[str, Any], is_of_user: bool) -> None:
-        """Code of the program's starts for the first time, with these global variables; the user's,
-        or a package's.
+        """Handle code of the program or of a package that runs for the first time, with its global
+        variables.
         """
         if is_of_user:
             self.assumed.asks_identity |= asks_identity(code)
@@ -173,17 +174,17 @@ class SymbolicTracer(AbstractTracer):
         return super().call_module(m, forward, args, kwargs)
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
-        """Like `NamingTracer.is_member`; False for what the program has put there for a while."""
+        """Like `NamingTracer.is_member`; False for what the program has put there temporarily."""
         return self.leaves.is_member(root, path, value)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Like `Tracer.is_one_node`; False for leaves whose call has to be followed."""
+        """Like `Tracer.is_one_node`; False for leaves whose call has to be traced."""
         return super().is_one_node(m, path) and not self.leaves.must_be_followed(m)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """The placeholders, with abstract values where examples are given."""
+        """Returns the placeholders, with abstract values where examples are given."""
         self.decorated = inspect.unwrap(root_fn) is not root_fn
         if self.examples is not None:
             args, kwargs = self.examples
@@ -209,23 +210,23 @@ class SymbolicTracer(AbstractTracer):
         return make_placeholder(self, name, sig)
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """Take over the mode that a graph within this trace was traced in."""
+        """Take over the mode in which a graph within this trace was traced."""
         self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """Take over what a graph within this trace takes for granted."""
+        """Take over an assumption of a graph within this trace."""
         self.assumed.settings[name, args] = answer
         return True
 
     # Nodes and proxies
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Like `TracerBase.create_node`; `stack_trace` has the line too, as torch reads it."""
+        """Like `TracerBase.create_node`; `stack_trace` has the line in PyTorch's format too."""
         if self.ended:
             raise SymbolicTraceError(
-                "a value of a trace is used after the trace has ended; the traced program has put "
-                "it where the trace does not look.\nLet it return the value instead."
+                "a value of a trace is used after the trace has ended, because the traced "
+                "program stored it where the trace does not look.\nReturn the value instead."
             )
         node = super().create_node(*args, **kwargs)
         if node.op == "get_attr" and "val" not in node.meta:
@@ -254,14 +255,16 @@ class SymbolicTracer(AbstractTracer):
                 raise
             refuse_because(
                 self,
-                f"{getattr(target, '__name__', target)} is given a value of {strange}, which a "
-                "graph cannot hold",
-                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or data "
-                "classes; or let the function find the object by itself.",
+                f"{getattr(target, '__name__', target)} gets a value of {strange}, which a graph "
+                "cannot hold",
+                "Pass tensors, numbers and strings, in tuples, lists, dictionaries or "
+                "dataclasses, or use the object as a global or a default of the function.",
             )
 
     def torch_call(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """A call of PyTorch by the traced program, with or without proxies: usually a node."""
+        """Handle a call of a PyTorch function by the traced program, with or without proxies;
+        usually records a node.
+        """
         if self.refusal is not None and self.refused_at == current_step():
             self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
         name = getattr(func, "__name__", "")
@@ -302,13 +305,13 @@ class SymbolicTracer(AbstractTracer):
     # Questions of Python
 
     def to_bool(self, obj: Any) -> bool:
-        """The answer of the path that is followed; refused where there is none."""
+        """Returns the answer on the current path; refused if there is none."""
         if self.path is None:
             refuse(obj, "bool")
         return truth(self, self.path, obj)
 
     def member_of(self, value: Any) -> Any:
-        """The parameter or buffer that a proxy stands for; any other value itself."""
+        """Returns the parameter or buffer that a proxy represents; other values unchanged."""
         return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
 
     @unwatched
@@ -319,13 +322,15 @@ class SymbolicTracer(AbstractTracer):
         return proxy
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """The program makes a module, whose attributes are nobody else's."""
+        """Note that the program creates a module, whose attributes belong only to it."""
         self.leaves.made(module)
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """The program deletes an attribute of a module."""
+        """Handle the deletion of a module's attribute."""
         self.assignments.note(module, name)
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        """Handle an assignment to a module's attribute; returns True if it should be carried
+        out.
+        """
         return self.assignments.allow(module, name, value)

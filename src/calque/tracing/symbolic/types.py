@@ -1,5 +1,4 @@
-"""`type(x)` and `callable(x)` in traced programs: of a proxy they are what they are when the graph
-runs.
+"""`type(x)` and `callable(x)` in traced programs, which answer for a proxy as for its value.
 
 Python asks nobody for the type of an object, nor whether it can be called. So where code that runs
 names `type`, the name means an object here that answers for proxies, and is `type` in every other
@@ -21,7 +20,7 @@ _type = builtins.type
 
 
 class _Type:
-    """Stands for `type` while a trace runs; in other threads it is as `type` is."""
+    """Replaces `type` during a trace; in other threads it behaves like `type`."""
 
     def __call__(self, *args: Any, **options: Any) -> Any:
         if len(args) == 1 and isinstance(args[0], torch.fx.Proxy) and current_trace() is not None:
@@ -63,7 +62,7 @@ TYPE = _Type()
 
 
 def type_of(proxy: Any) -> Any:
-    """The type of the value that a proxy stands for.
+    """Returns the type of the value that a proxy represents.
 
     Raises:
         TraceError: it is no tensor, and not known.
@@ -71,15 +70,15 @@ def type_of(proxy: Any) -> Any:
     if not isinstance(proxy, torch.Tensor):
         refuse_because(
             proxy.tracer,
-            f"{describe(proxy)} is asked for its type, which is not known",
-            "Use isinstance(x, torch.Tensor), or give example inputs: calque.trace(f, x).",
+            f"the type of {describe(proxy)} is read, but it is not known",
+            "Use isinstance(x, torch.Tensor), or pass example inputs: calque.trace(f, x).",
         )
     return proxy.type_of_value
 
 
 def can_be_called(value: Any) -> bool:
-    """As `callable`, but no proxy of a tensor is: their class inherits a method for calls from the
-    one of torch.fx.
+    """Like `callable`, but False for proxies of tensors, whose class inherits `__call__` from
+    torch.fx's.
     """
     is_tensor = isinstance(value, torch.fx.Proxy) and isinstance(value, torch.Tensor)
     return not is_tensor and callable(value)
@@ -91,9 +90,7 @@ STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
 
 
 def hold_builtins(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:
-    """Let code that starts see what stands for builtins here, if it names them and its module means
-    Python's.
-    """
+    """Replace builtins in the globals of code that starts, if it uses Python's."""
     for name in names_of(code).globals & _STAND_INS.keys():
         stand_in, builtin = _STAND_INS[name]
         if name not in held:

@@ -1,4 +1,4 @@
-"""Python state that a traced program changes beside what it returns.
+"""Python state that a traced program changes, other than its result.
 
 A graph computes tensors; it cannot append to a list of the program's or count in a dictionary. Such
 a change would happen once for each way that is traced, and never when the graph runs.
@@ -80,7 +80,7 @@ class Watch:
 
     @property
     def modules(self) -> Mapping[int, Held]:
-        """The modules that the program was seen to have, by id, as they were."""
+        """The modules that the program can reach, by id, in their state before the run."""
         return self._snapshot.modules
 
     @property
@@ -90,24 +90,24 @@ class Watch:
 
     @property
     def names_default_generator(self) -> bool:
-        """Whether the program may set the state of PyTorch's own generator behind its back."""
+        """True if the program may set the state of PyTorch's default generator directly."""
         if id(torch.default_generator) in self._snapshot.known:
             return True
         return self.asks(lambda code: "default_generator" in names_of(code).words)
 
     @property
     def known(self) -> Mapping[int, Any]:
-        """The objects that the program was seen to reach, by id."""
+        """The objects that the program can reach, by id."""
         return self._snapshot.known
 
     def running(self) -> AbstractContextManager[None]:
-        """Inside it, each piece of code that runs is looked at for what it could change."""
+        """A context manager in which code that runs is checked for state that it could change."""
         return self._running.watching()
 
     def seen(self) -> tuple[list[Change], list[str]]:
-        """Returns what has changed, and what the program did that differs from call to call.
+        """Returns the changes, and the actions of the program that differ from call to call.
 
-        Nothing is changed back: the run was the program's own.
+        Nothing is undone, because the run was the program's own.
         """
         self._forget_patches()
         changed = list(self._snapshot.changed_by_program())
@@ -116,14 +116,14 @@ class Watch:
         return changes, [*unrepeatable, *self._asked_how_far()]
 
     def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
-        """Change back what was changed; returns what can be set again.
+        """Undo the changes; returns those that can be reapplied.
 
         Args:
             member_of: what a proxy of a parameter stands for.
 
         Raises:
-            TraceError: something else was changed, or the program did what differs from call to
-                call.
+            TraceError: something else was changed, or the program did something that differs from
+                call to call.
         """
         self._forget_patches()
         changes: list[Change] = []
@@ -145,16 +145,17 @@ class Watch:
             raise SymbolicTraceError(what)
         for what in unrepeatable:
             raise SymbolicTraceError(
-                f"{what} while tracing, and never again when the graph runs.\n"
-                "Do it outside of the program, and pass what it gives as an argument."
+                f"{what} while tracing, but the graph would not repeat it.\nDo it outside the "
+                "program, and pass its result as an argument."
             )
         return changes
 
     def foresee(self) -> bool:
-        """Look at all code that could run, instead of at what runs; gives whether that is enough.
+        """Check all code that could run, instead of the code that runs; returns True if that is
+        enough.
 
-        It costs less, and nothing while the program runs. It is not enough where the program calls
-        what differs from call to call, such as a clock.
+        It costs less, and nothing while the program runs. It is not enough if the program calls
+        something that differs from call to call, such as a clock.
         """
         self._snapshot.follow_all()
         self._snapshot.visit(None, "")
@@ -164,7 +165,8 @@ class Watch:
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
     def asks(self, question: Callable[[CodeType], bool], whose: Owner = Owner.USER) -> bool:
-        """Returns True if code of the program's, as far as it was looked at, asks something.
+        """Returns True if `question` is true for any of the program's code, as far as it was
+        checked.
 
         Args:
             whose: code of these, and of those who are nearer to the user.
@@ -173,7 +175,7 @@ class Watch:
         return any(question(code) for code, owner in codes if owner >= whose)
 
     def sets_generators(self) -> Iterator[str]:
-        """Notes that the program has set the states of generators of random numbers."""
+        """Yields messages for generators whose state the program has set."""
         for generator, path in self.generators.all_set():
             if generator is torch.default_generator and not self.names_default_generator:
                 continue
@@ -181,7 +183,9 @@ class Watch:
             yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
 
     def hooks_nodes(self) -> Iterator[str]:
-        """Notes that the program may hang hooks on autograd's nodes, which no mode sees."""
+        """Yields messages for hooks that the program may register on autograd nodes, which no mode
+        sees.
+        """
         for code, owner in self._snapshot.codes.items():
             names = names_of(code)
             named = names.words | names.globals if owner is Owner.USER else frozenset()
@@ -189,15 +193,18 @@ class Watch:
             if named & _NODES and "register_hook" in named:
                 found |= {"register_hook"}
             for word in sorted(found):
-                yield f"{self._place(word)}{word} of a node of autograd's, which no graph repeats"
+                yield (
+                    f"{self._place(word)}{word} is called on an autograd node, which a graph "
+                    "would not repeat"
+                )
 
     def forget(self) -> None:
-        """Hold nothing of the program's any more."""
+        """Release all references to the program's objects."""
         for held in (self._snapshot.rows, self._snapshot.known, self._snapshot.modules):
             held.clear()
 
     def restore(self) -> None:
-        """Change back what was changed."""
+        """Undo the changes."""
         self._forget_patches()
         self._restore(any(True for _ in self._snapshot.changed_by_program()))
 
@@ -216,7 +223,7 @@ class Watch:
                 row.restore()  # random numbers that a library draws too
 
     def _forget_patches(self) -> None:
-        """Leaf functions stood in the place of variables while the code was looked at."""
+        """Replace patched leaf functions in the recorded state with the originals."""
         for row in self._snapshot.rows.values():
             for key, value in [*row.before.items()] if isinstance(row, NamedRow) else ():
                 if id(value) in STAND_INS:
@@ -227,11 +234,11 @@ class Watch:
     def _changes(
         self, changed: list[tuple[Row, dict[Any, Any]]], member_of: Callable[[Any], Any]
     ) -> Iterator[tuple[Change, bool]]:
-        """Each name that means something else, and whether it can be made to mean that."""
+        """Yields each change, and whether it can be reapplied."""
         for name, (read, write) in AMBIENT.items():
             before, now = self._ambient[name], read()
             if now != before:
-                what = f"is left at {now}, which was {before} before"
+                what = f"is left at {now}, but was {before} before"
                 place = self._place(f"set_{name.rpartition('.')[2]}")
                 yield Change(name, name, what, place, before, now, write), False
         for row, now in changed:
@@ -249,9 +256,9 @@ class Watch:
         values, name = list(now.values()), str(row.path)
         what = f"changes in length from {len(row.before)} to {len(now)}"
         if has_proxy(values):
-            what = "is given a value from the traced program"
+            what = "is assigned a value from the traced program"
         elif len(now) == len(row.before):
-            what = "has its members changed"
+            what = "has changed members"
         change = self._change(row, None, what, row.before, now, name)
         filled = not row.before and not has_proxy(values)
         yield change._replace(write=row.assign), filled
@@ -267,7 +274,7 @@ class Watch:
             if after is MISSING:
                 what = "is deleted"
             elif has_proxy((after,)) and not row.attribute:
-                what = "is given a value from the traced program"
+                what = "is assigned a value from the traced program"
             elif before is MISSING and not has_proxy((after,)):
                 what = f"becomes {spoken(after)}"
             else:
@@ -281,14 +288,14 @@ class Watch:
             and now.keys() == row.before.keys()
             and [*now] != [*row.before]
         ):
-            what, name = "has its keys in another order", str(row.path)
+            what, name = "has keys in a different order", str(row.path)
             yield self._change(row, None, what, row.before, now, name), False
 
     def _may_stay(self, row: Row, before: Any) -> bool:
-        """Returns True if a call that finds what the first one has left, and does the same, is
-        enough.
+        """Returns True if it suffices that a second call, which starts from the state after the
+        first, does the same.
 
-        So it is of what a first call fills in, and of what a library notes about its objects.
+        This holds for what a first call fills in, and for what a library stores on its objects.
         """
         if before is MISSING or before is None:
             return True
@@ -304,7 +311,7 @@ class Watch:
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
 
     def _asked_how_far(self) -> Iterator[str]:
-        """Notes that the program has read a state that advances, such as that of random numbers."""
+        """Yields messages for reads of a state that advances, such as that of random numbers."""
         meets_generator = self.generators.has_any_but(torch.default_generator)
         for code, owner in self._snapshot.codes.items():
             if owner is not Owner.USER:
@@ -314,10 +321,12 @@ class Watch:
             if meets_generator or "default_generator" in words:
                 found |= words & _OF_GENERATORS
             for word in sorted(found):
-                yield f"{self._place(word)}{word} reads how far random numbers are"
+                yield f"{self._place(word)}{word} reads the state of random numbers"
 
     def _place(self, name: str, pattern: str = "") -> str:
-        """The line that changes what has this name, as well as the source shows it."""
+        """Returns the line that changes the variable with this name, as far as the source shows
+        it.
+        """
         ran = self._snapshot.codes.items()
         codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
         codes.sort(key=self._is_unlikely)
@@ -330,7 +339,7 @@ class Watch:
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
 
     def _is_unlikely(self, code: CodeType) -> tuple[bool, bool]:
-        """Code that was looked at need not have run: what sets an object up, most of all."""
+        """Sorts code last that probably did not run, such as constructors."""
         return (code.co_filename, code.co_name) not in self.ran, code.co_name in _CONSTRUCTORS
 
 
@@ -352,7 +361,7 @@ def _source(code: CodeType) -> Iterator[tuple[int, str]]:
 def refusal(change: Change) -> SymbolicTraceError:
     """The error for a change that a graph would not make."""
     return SymbolicTraceError(
-        f"{change.place}{change.name} {change.what}; a graph computes tensors, and would not "
-        "repeat that.\nReturn the value instead and let the caller keep it, or keep a tensor in a "
-        "buffer and write into it. What is done in the first call only: call it once, then trace."
+        f"{change.place}{change.name} {change.what}, which a graph would not repeat.\nReturn the "
+        "value and let the caller store it, or write into a tensor that is a buffer. If only "
+        "the first call does this, call the program once before tracing."
     )

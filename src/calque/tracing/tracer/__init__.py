@@ -1,1 +1,1 @@
-"""`Tracer`, as torch.fx's: runs a program on proxies and keeps what it did as a graph."""
+"""`Tracer`, like torch.fx's: runs a program on proxies and records what it does as a graph."""

@@ -1,4 +1,4 @@
-"""Values that a graph refers to by the name of an attribute of its root."""
+"""Constants that a graph refers to by the name of an attribute of its root."""
 
 import enum
 from types import BuiltinFunctionType, FunctionType, MethodDescriptorType
@@ -35,7 +35,9 @@ _PLAIN = frozenset((int, float, bool, str, type(None), tuple, list, dict, slice,
 
 
 def constant_argument(tracer: Any, a: Any) -> Argument:
-    """`Tracer.create_arg`: members of the root, constants, named tuples, then the base's table."""
+    """Implements `Tracer.create_arg`: members of the root, constants, named tuples, then the base
+    class's table.
+    """
     kind = type(a)
     if kind in _PLAIN or isinstance(a, torch.fx.Proxy):
         return tracer._lower(a)
@@ -66,7 +68,7 @@ def constant_argument(tracer: Any, a: Any) -> Argument:
 
 
 def _attribute(tracer: Any, a: Any) -> str:
-    """The name of the root's attribute that is `a`; a new one where there is none."""
+    """Returns the name of the root's attribute that is `a`; a new one if there is none."""
     name = tracer.tensor_attrs.get(a)
     if not name:
         base = next((base for kinds, base in _BASE_NAMES if isinstance(a, kinds)), "_opaque_obj")
@@ -77,7 +79,7 @@ def _attribute(tracer: Any, a: Any) -> str:
 
 
 def is_constant(a: Any) -> bool:
-    """Returns True if `a` is no literal, but the same whenever a graph hands it on."""
+    """Returns True if `a` is not a literal, but an object that a graph passes on unchanged."""
     if type(a) in _PLAIN:
         return False
     if isinstance(a, FunctionType):
@@ -100,7 +102,7 @@ class Constants:
         self._storages: dict[int, Any] = {}
 
     def check(self, node: Node) -> None:
-        """Look at a node that was just made.
+        """Check a node that was just created.
 
         Raises:
             TraceError: it writes to a constant or to a view of one.
@@ -127,7 +129,9 @@ class Constants:
 
 
 def _storage(value: torch.Tensor) -> int:
-    """What tells memory apart; a sparse tensor consists of others, and is told by itself."""
+    """Returns an identifier of a tensor's memory; for a sparse tensor, which consists of others,
+    its own id.
+    """
     if value.layout != torch.strided:
         return id(value)
     with torch_c.DisableTorchFunction():

@@ -12,7 +12,7 @@ from calque.tracing.tracer.tracer import Tracer
 
 
 class NamingTracer(Tracer):
-    """Like `Tracer`, which puts constants on the root; here the graph module keeps them.
+    """Like `Tracer`, but constants are stored on the graph module instead of the root.
 
     Attributes:
         kept: the constants, by name.
@@ -27,7 +27,7 @@ class NamingTracer(Tracer):
         self.kept[name] = value
 
     def get_fresh_qualname(self, prefix: str) -> str:
-        """A name that neither the root nor a kept constant has."""
+        """Returns a name that neither the root nor a kept constant has."""
         number = 0
         while f"{prefix}{number}" in self.kept or hasattr(self.root, f"{prefix}{number}"):
             number += 1
@@ -45,14 +45,16 @@ class NamingTracer(Tracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; named tuples that ask for values are made by a function."""
+        """Like `Tracer.create_arg`; named tuples whose constructor needs values are made by a
+        function.
+        """
         if isinstance(a, tuple) and hasattr(a, "_fields") and asks_when_made(type(a)):
             parts = tuple(self.create_arg(part) for part in a)
             return self.create_node("call_function", made_by, (type(a), *parts), {})
         return super().create_arg(a)
 
     def resolve(self, target: str) -> Any:
-        """Returns the module, parameter or constant that a name of the graph means."""
+        """Returns the module, parameter or constant that a name in the graph refers to."""
         value: Any = self.root
         if target in self.kept:
             return self.kept[target]
@@ -67,7 +69,9 @@ class NamingTracer(Tracer):
         return value
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """The name of `mod`; one outside of the root, such as a global, is kept as a constant."""
+        """Returns the name of `mod`; a module outside the root, such as a global, is kept as a
+        constant.
+        """
         paths = self.submodule_paths
         if paths is None:
             paths = {}
@@ -80,7 +84,7 @@ class NamingTracer(Tracer):
         return paths[mod]
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
-        """Returns True if a path from a module leads to a value when the graph runs, too."""
+        """Returns True if a path from a module also leads to a value when the graph runs."""
         return True
 
     def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:

@@ -1,4 +1,4 @@
-"""Placeholders: the inputs of a graph, made from the signature of what is traced."""
+"""Placeholders: the inputs of a graph, made from the signature of the traced function."""
 
 import inspect
 from collections.abc import Callable
@@ -21,7 +21,7 @@ def arguments_for_root(
     is_module: bool,
     concrete_args: dict[str, Any] | tuple[Any, ...] | None,
 ) -> tuple[Callable[..., Any], list[Any]]:
-    """The placeholders of `root_fn`, and the function to call with them.
+    """Returns the placeholders of `root_fn`, and the function to call with them.
 
     Args:
         tracer: makes the placeholders, through its `_proxy_placeholder`.
@@ -91,7 +91,7 @@ def _parameters(
 
 
 def _all_positional(function: FunctionType, count: int) -> FunctionType:
-    """`function` with its keyword-only and starred parameters as ordinary, positional ones."""
+    """Wraps `function` so that its keyword-only and starred parameters are positional."""
     code = function.__code__
     plain = code.replace(
         co_argcount=count,
@@ -111,7 +111,7 @@ def _as_called(
     names: list[str],
     is_method: bool,
 ) -> Callable[..., Any]:
-    """`function`, a decorator's, which is given its arguments as in the example call.
+    """Wraps a decorator's `function` so that it gets its arguments as in the example call.
 
     A decorator may look at what was passed by name, and at whether it was passed at all; without
     an example, parameters that have a default are passed by name.
@@ -189,7 +189,7 @@ def placeholder(
 
 
 def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
-    """Record in the graph that it holds for this value of an input only."""
+    """Record in the graph that it is valid only for this value of an input."""
     message = f"{name} has been specialized to have value {value} but got another value"
     if type(value) in base_types and type(value) is not torch.Tensor:
         torch_internals.check(proxy == value, message)

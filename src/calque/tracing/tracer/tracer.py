@@ -1,4 +1,4 @@
-"""`Tracer`: runs a program on proxies and keeps what it did as a graph, as torch.fx's does."""
+"""`Tracer`: runs a program on proxies and records what it does as a graph, as torch.fx's does."""
 
 import copy
 import functools
@@ -82,7 +82,7 @@ class Tracer(TracerBase):
         self._names: dict[int, tuple[str, Any]] = {}
 
     def get_fresh_qualname(self, prefix: str) -> str:
-        """A name that begins with `prefix` and that the root has no attribute of."""
+        """Returns a name that begins with `prefix` and is not an attribute of the root."""
         number = self._fresh.get(prefix, 0) if hasattr(self.root, f"{prefix}0") else 0
         while hasattr(self.root, f"{prefix}{number}"):
             number += 1
@@ -94,7 +94,7 @@ class Tracer(TracerBase):
         setattr(self.root, name, value)
 
     def create_arg(self, a: Any) -> Argument:
-        """The form in which a node holds `a`.
+        """Returns `a` in the form in which a node holds it.
 
         Beyond the base class: parameters, buffers and submodules of the root become `get_attr`
         nodes; other tensors are kept as attributes of the root; named tuples become nodes.
@@ -118,13 +118,13 @@ class Tracer(TracerBase):
         return leaf and not isinstance(m, torch.nn.Sequential)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Returns True if this call of `m` is one node: whether it is a leaf, can be called later,
-        and is not the root, whose call (with its hooks) is the program.
+        """Returns True if this call of `m` is one node: it is a leaf, can be called later, and is
+        not the root, whose call (with its hooks) is the program.
         """
         return bool(path) and self.is_leaf_module(m, path)
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """The qualified name of `mod` in the root.
+        """Returns the qualified name of `mod` in the root.
 
         Raises:
             NameError: `mod` is not a submodule of the root.
@@ -206,25 +206,31 @@ class Tracer(TracerBase):
         return self.create_proxy("get_attr", name, (), {}, **options)
 
     def member_of(self, value: Any) -> Any:
-        """Returns what is assigned to a module's attribute for a value of the program."""
+        """Returns the value to assign to a module's attribute for a value of the program."""
         return value
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """The program makes a module."""
+        """Handle the creation of a module by the program."""
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """The program deletes an attribute of a module."""
+        """Handle the deletion of a module's attribute."""
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """The program assigns to an attribute of a module; returns whether to carry it out."""
+        """Handle an assignment to a module's attribute; returns True if it should be carried
+        out.
+        """
         return True
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """A check of a module's mode is traced again; returns whether the new graph has it too."""
+        """Handle a check of a module's mode that is traced again; returns True if the new graph has
+        it too.
+        """
         return False
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """A check of a setting is traced again; returns whether the new graph has it too."""
+        """Handle a check of a setting that is traced again; returns True if the new graph has it
+        too.
+        """
         return False
 
     def create_args_for_root(
@@ -246,7 +252,7 @@ class Tracer(TracerBase):
         root: torch.nn.Module | Callable[..., Any],
         concrete_args: dict[str, Any] | None = None,
     ) -> Graph:
-        """The graph of what `root` does.
+        """Returns the graph of what `root` does.
 
         Args:
             root: a module, of which the method `traced_func_name` is traced, or a function. For a
@@ -312,7 +318,7 @@ class Tracer(TracerBase):
         self.create_node("output", "output", (result,), {}, type_expr=annotation)
 
     def result_argument(self, value: Any) -> Argument:
-        """The form in which the output node holds what the program returns."""
+        """Returns the program's result in the form in which the output node holds it."""
         return self.create_arg(value)
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "Tracer":

@@ -30,7 +30,7 @@ _FAMILIES: dict[type, str] = {
 
 
 def read_computation(computation: Computation) -> ViewGraph:
-    """A federated computation's AST."""
+    """Returns a federated computation's AST."""
     return read(computation.building_block, name=computation.__name__)
 
 
@@ -41,13 +41,13 @@ def read_types(computation: PolymorphicComputation) -> ViewGraph:
         TypeError: always.
     """
     raise TypeError(
-        f"{computation.__name__} has no types, and no AST without: those of a call decide.\n"
+        f"{computation.__name__} is polymorphic: its types, and so its AST, depend on the call.\n"
         f"Show {computation.__name__}.of(...), with the types of its arguments."
     )
 
 
 def read(block: bb.BuildingBlock, *, name: str = "computation") -> ViewGraph:
-    """A block and all its parts, before the whole that they are part of.
+    """Returns a block and all its parts, before the whole that they are part of.
 
     Edges go from a part to the whole; those of kind `"binding"` go from what a name of a `Block`
     stands for to each `Reference` to it. What is in a function is a group.
@@ -89,7 +89,9 @@ class _Read:
         return id
 
     def _unique(self, wanted: str) -> str:
-        """An id that no node has: names of values may look like those made here, as `call_2`."""
+        """Returns an id that no node has: names of values may look like those made here, as
+        `call_2`.
+        """
         id, others = wanted, count(2)
         while id in self._taken:
             id = f"{wanted}_{next(others)}"

@@ -10,7 +10,9 @@ _MEMBERS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR", "CUSTOM_OBJ")
 
 
 def read(program: ExportedProgram) -> ViewGraph:
-    """An exported program, with its parameters and buffers in the modules that they belong to."""
+    """Returns an exported program, with its parameters and buffers in the modules that they belong
+    to.
+    """
     specs = program.graph_signature.input_specs
     members = {s.arg.name: str(s.target) for s in specs if s.kind.name in _MEMBERS}
     found = fx.read(program.graph_module, members=members)
@@ -24,5 +26,5 @@ def read_exported(program: Exported) -> ViewGraph:
         TypeError: it was loaded from bytes, which have no graph.
     """
     if program.exported_program is None:
-        raise TypeError("a program that was loaded has no graph; see its stablehlo()")
+        raise TypeError("a loaded program has no graph; see its stablehlo()")
     return read(program.exported_program)

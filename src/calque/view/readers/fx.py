@@ -29,7 +29,8 @@ _ESCAPES = frozenset(("item", "tolist", "numpy", "__bool__", "__int__", "__float
 
 
 def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> ViewGraph:
-    """The nodes and edges of a graph module, and of those that its nodes refer to (branches).
+    """Returns the nodes and edges of a graph module, and of those that its nodes refer to
+    (branches).
 
     An edge stands for all uses of one node by another.
 
@@ -42,12 +43,12 @@ def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> Vi
     name = type(module).__name__ if type(module) is not GraphModule else "GraphModule"
     name = getattr(module, "_name", None) or name
     return ViewGraph(
-        str(name), "a graph of torch.fx", tuple(found.nodes), tuple(found.edges), found.groups.all()
+        str(name), "a torch.fx graph", tuple(found.nodes), tuple(found.edges), found.groups.all()
     )
 
 
 def read_graph(graph: Graph) -> ViewGraph:
-    """A graph that has its module, or none."""
+    """Returns a graph that has its module, or none."""
     return read(GraphModule(graph.owning_module or torch.nn.Module(), graph))
 
 
@@ -121,7 +122,7 @@ class _Read:
         return self._probe.served(node)
 
     def _settings(self, node: Node) -> Iterator[tuple[str, str]]:
-        """How a layer is set up, as it says itself."""
+        """Yields how a layer is set up, as it says itself."""
         called = member(self.module, node) if node.op == "call_module" else None
         try:
             told = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
@@ -175,7 +176,9 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 def _source(node: Node) -> SourceLine | None:
-    """The line that a node is from: the innermost of the program's, or else of PyTorch's."""
+    """Returns the line that a node is from: the innermost of the program's, or else of
+    PyTorch's.
+    """
     origin = node.meta.get("origin")
     if origin is not None:
         file, line, function = origin.file, origin.line, origin.function
@@ -188,5 +191,5 @@ def _source(node: Node) -> SourceLine | None:
 
 
 def source_line(file: str, line: int, function: str) -> SourceLine:
-    """A line with its text, where it can be read."""
+    """Returns a line with its text, where it can be read."""
     return SourceLine(file, line, function, linecache.getline(file, line).strip()[:300])

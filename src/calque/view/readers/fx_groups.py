@@ -22,11 +22,11 @@ class Groups:
         self._made: dict[str, ViewGroup] = {}
 
     def all(self) -> tuple[ViewGroup, ...]:
-        """The groups, an outer one before those that it holds."""
+        """Returns the groups, an outer one before those that it holds."""
         return tuple(self._made.values())
 
     def add(self, parent: str, name: str, path: str = "", type: str = "", call: int = 0) -> str:
-        """The id of a group, made if it is new."""
+        """Returns the id of a group, made if it is new."""
         own = name.replace("/", "∕") + (f"@{call}" if call else "")
         id = f"{parent}/{own}" if parent else own
         known = self._made.get(id)
@@ -35,7 +35,7 @@ class Groups:
         return id
 
     def of(self, node: Node, member: str | None) -> str:
-        """The id of the group of a node.
+        """Returns the id of the group of a node.
 
         Args:
             node: the node.

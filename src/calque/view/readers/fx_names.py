@@ -37,7 +37,7 @@ def op_of(module: GraphModule, node: Node) -> str:
 
 @cache
 def _nameless() -> dict[int, str]:
-    """The functions of PyTorch that do not know by which name they are called."""
+    """Returns the functions of PyTorch that do not know by which name they are called."""
     members = vars(torch.nn.functional).items()
     return {
         id(function): f"torch.nn.functional.{name}"

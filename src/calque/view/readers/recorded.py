@@ -16,7 +16,7 @@ from calque.view.readers.fx_groups import Groups
 
 
 def read(recording: Recording, *, level: Level = "function") -> ViewGraph:
-    """A recording as its graph; its calls alone if it has `problems`."""
+    """Returns a recording as its graph; its calls alone if it has `problems`."""
     if recording.problems:
         return _Calls(recording).read()
     try:

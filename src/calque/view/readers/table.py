@@ -30,12 +30,12 @@ def reader(kind: type, function: Reader) -> None:
 
 
 def read_view(graph: ViewGraph) -> ViewGraph:
-    """A graph that was read already."""
+    """Returns a graph that was read already."""
     return graph
 
 
 def find(graph: Any) -> Reader | None:
-    """The function that reads a graph; None where there is none."""
+    """Returns the function that reads a graph; None where there is none."""
     for kind in type(graph).__mro__:
         found = _READERS.get(_name(kind))
         if isinstance(found, str):
@@ -47,7 +47,7 @@ def find(graph: Any) -> Reader | None:
 
 
 def read(graph: Any, **options: Any) -> ViewGraph:
-    """A graph of any kind as a `ViewGraph`.
+    """Returns a graph of any kind as a `ViewGraph`.
 
     Args:
         graph: of one of the classes in the table.
@@ -59,9 +59,9 @@ def read(graph: Any, **options: Any) -> ViewGraph:
     function = find(graph)
     if function is None:
         raise TypeError(
-            f"a {type(graph).__name__} is no graph that calque knows.\n"
-            "Pass a graph module, a recording, an exported program, a federated computation, or a "
-            "module or function with the arguments of a call: calque.show(model, x)."
+            f"calque.show does not support graphs of type {type(graph).__name__}.\nPass a graph "
+            "module, a recording, an exported program, a federated computation, or a module or "
+            "function with example arguments: calque.show(model, x)."
         )
     return function(graph, **options)
 

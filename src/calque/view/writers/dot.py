@@ -21,7 +21,9 @@ _HEAD = (
 
 
 def write(graph: ViewGraph) -> str:
-    """The text of a DOT file; nodes are `n0`, `n1`, … and groups clusters, in the graph's order."""
+    """Returns the text of a DOT file; nodes are `n0`, `n1`, … and groups clusters, in the graph's
+    order.
+    """
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     clusters = {group.id: f"cluster_{index}" for index, group in enumerate(graph.groups)}
     lines = [f"digraph {quoted(graph.name)} {{", *(f"  {line}" for line in _HEAD)]
@@ -63,7 +65,7 @@ def _style(kind: str) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""A string of DOT that shows the text as it is.
+    r"""Returns a string of DOT that shows the text as it is.
 
     >>> print(quoted('a "b" \\N'))
     "a \"b\" \\N"

@@ -5,7 +5,7 @@ import subprocess
 
 
 def picture(source: str, format: str) -> bytes:
-    """A DOT file as a picture.
+    """Returns a DOT file as a picture.
 
     Args:
         source: the text of the file.
@@ -17,8 +17,8 @@ def picture(source: str, format: str) -> bytes:
     program = shutil.which("dot")
     if program is None:
         raise RuntimeError(
-            "pictures are drawn by Graphviz, whose program `dot` is not installed.\n"
-            "Install the package graphviz of your system, or save the view as .html or .dot."
+            "drawing this needs Graphviz, whose program `dot` is not installed.\nInstall your "
+            "system's graphviz package, or save the view as .html or .dot."
         )
     made = subprocess.run([program, f"-T{format}"], input=source.encode(), capture_output=True)
     if made.returncode:

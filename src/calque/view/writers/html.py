@@ -34,7 +34,7 @@ _SCRIPTS = (
 def write(
     graph: ViewGraph, depth: int | None = None, overlays: Mapping[str, Mapping[str, float]] = {}
 ) -> str:
-    """The text of the page.
+    """Returns the text of the page.
 
     Args:
         graph: the graph, with runs of like groups folded.

@@ -12,7 +12,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_ .,:/×…-]")
 
 
 def write(graph: ViewGraph) -> str:
-    """The text of a Mermaid flowchart; nodes are `n0`, `n1`, … and groups subgraphs."""
+    """Returns the text of a Mermaid flowchart; nodes are `n0`, `n1`, … and groups subgraphs."""
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     groups = {group.id: f"g{index}" for index, group in enumerate(graph.groups)}
     lines = ["flowchart TB", *_parts(graph, "", "  ", names, groups)]
@@ -38,7 +38,7 @@ def _parts(
 
 
 def escaped(text: str) -> str:
-    """A text as Mermaid shows it: what could mean something is a character by its number.
+    """Returns a text as Mermaid shows it: what could mean something is a character by its number.
 
     >>> escaped('x["a"]')
     'x#91;#34;a#34;#93;'

@@ -8,7 +8,7 @@ from calque.view.graph import ViewGraph, ViewNode
 
 
 def write(graph: ViewGraph) -> str:
-    """The text of the file: one graph, whose groups are namespaces."""
+    """Returns the text of the file: one graph, whose groups are namespaces."""
     incoming: dict[str, list[str]] = {}
     for edge in graph.edges:
         incoming.setdefault(edge.target, []).append(edge.source)

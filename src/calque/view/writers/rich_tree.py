@@ -10,7 +10,7 @@ from calque.view.writers.text import details, rows
 
 
 def write(graph: ViewGraph, depth: int | None = None) -> Any:
-    """The tree as a `rich.tree.Tree`, for `rich.print`.
+    """Returns the tree as a `rich.tree.Tree`, for `rich.print`.
 
     Raises:
         ImportError: rich is not installed.
@@ -20,7 +20,7 @@ def write(graph: ViewGraph, depth: int | None = None) -> Any:
         from rich.tree import Tree
     except ImportError:
         raise ImportError(
-            "a tree in colours needs the package rich: pip install calque[view]"
+            "a coloured tree needs the package rich: pip install calque[view]"
         ) from None
 
     tree = Tree(Text(printable(graph.name), "bold"), guide_style="dim")

@@ -58,7 +58,9 @@ def _file(path: str) -> str:
 
 
 def write(graph: ViewGraph, depth: int | None = None) -> str:
-    """The tree as plain text: a line for each node and group, but for weights and checks."""
+    """Returns the tree as plain text: a line for each node and group, but for weights and
+    checks.
+    """
     left_out = sum(_is_weight(graph, node) for node in graph.nodes)
     count = f"{len(graph.nodes) - left_out} nodes"
     count += f" and {left_out} weights and checks" if left_out else ""

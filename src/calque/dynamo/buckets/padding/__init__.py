@@ -1,4 +1,4 @@
-"""Run a program for sizes that vary on arrays of one size, padded.
+"""Runs a program with varying sizes on arrays padded to one size.
 
 A program is traced once with symbols for the sizes that vary, so that each axis says by itself
 which symbol it has: two sizes that happen to be equal are never taken for one another. Its

@@ -1,4 +1,4 @@
-"""Rules of the primitives that take each element by itself, and of those that make arrays.
+"""Rules of elementwise primitives, and of those that create arrays.
 
 A primitive with neither symbols nor padded operands needs no rule.
 """
@@ -54,7 +54,9 @@ def _elementwise(sizes: Sizes, equation: Any, *values: Padded) -> Any:
 
 
 def _repeated(value: Padded, shape: Sequence[Any]) -> Padded:
-    """An operand with axes of one element that a primitive repeats as often as a symbol says."""
+    """Returns an operand with axes of one element that a primitive repeats as often as a symbol
+    says.
+    """
     pairs = zip(value.layout, shape, strict=True)
     layout = [SAME if axis is None and is_symbolic_dim(n) else axis for axis, n in pairs]
     return replace(value, layout=tuple(layout))
@@ -70,7 +72,7 @@ def _barrier(sizes: Sizes, equation: Any, *values: Padded) -> list[Padded]:
 def _random_bits(sizes: Sizes, equation: Any, key: Padded) -> Padded:
     shape = equation.params["shape"]
     if any(map(is_symbolic_dim, shape[1:])) or key.array.ndim:
-        raise Unpaddable("the numbers drawn depend on the padding of any axis but the first")
+        raise Unpaddable("random numbers depend on the padding of every axis except the first")
     params = {**equation.params, "shape": tuple(map(sizes.padded, shape))}
     return Padded(equation.primitive.bind(key.array, **params), tuple(map(layout_of, shape)))
 
@@ -126,7 +128,7 @@ def _broadcast_in_dim(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 @rule("reshape")
 def _reshape(sizes: Sizes, equation: Any, value: Padded) -> Padded:
     if equation.params.get("dimensions") is not None:
-        raise Unpaddable("it permutes axes")
+        raise Unpaddable("it reorders axes")
     return reshaped(sizes, value, equation.invars[0].aval.shape, equation.params["new_sizes"])
 
 

@@ -1,4 +1,4 @@
-"""Rules of the primitives that read and write at places that are values."""
+"""Rules of the primitives that read and write at computed indices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -40,7 +40,7 @@ def _gather(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padd
     for axis in indexed:
         value = first_axes(sizes, value, shape, axis)
         if is_symbolic_dim(counts[axis]) or params["mode"] == GatherScatterMode.CLIP:
-            raise Unpaddable("it reads at places along a padded axis, within its bounds")
+            raise Unpaddable("it clamps the indices it reads along a padded axis")
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:  # padding is out of bounds
         value = filled(sizes, value, indexed, _fill(value.array.dtype, params["fill_value"]))
     held = tuple(
@@ -70,11 +70,11 @@ def _fill(dtype: Any, fill: Any) -> Any:
 
 
 def _gather_slice(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padded:
-    """One window at one place, which is a slice."""
+    """Handles one window at one position, which is a slice."""
     params = equation.params
     numbers, counts = params["dimension_numbers"], params["slice_sizes"]
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:
-        raise Unpaddable("it reads a window along a padded axis that may be out of bounds")
+        raise Unpaddable("it reads a window along a padded axis, which may be out of bounds")
     starts: list[Any] = [0] * len(counts)
     for place, axis in enumerate(numbers.start_index_map):
         starts[axis] = indices.array[place]
@@ -91,7 +91,7 @@ _COMBINED: dict[str, Callable[[Any, Any], Any]] = {
 
 
 def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
-    """Returns True if a window is written that is a part of a padded axis."""
+    """Returns True if the written window is part of a padded axis."""
     kept = [axis for axis in range(len(shape)) if axis not in numbers.inserted_window_dims]
     return any(is_symbolic_dim(n) and n != shape[a] for a, n in zip(kept, new, strict=True))
 
@@ -99,7 +99,7 @@ def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
 def _scatter_window(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded, combine: Any
 ) -> Padded:
-    """One window at one place."""
+    """Handles one window at one position."""
     shape, _, new = (v.aval.shape for v in equation.invars)
     numbers = equation.params["dimension_numbers"]
     drop = equation.params["mode"] == GatherScatterMode.FILL_OR_DROP
@@ -118,7 +118,7 @@ def _scatter_window(
 def _scatter(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded
 ) -> Padded:
-    """Places that are padding are out of bounds, where nothing is written."""
+    """Moves padded indices out of bounds, where nothing is written."""
     params = equation.params
     shape, places, new = (v.aval.shape for v in equation.invars)
     numbers = params["dimension_numbers"]
@@ -126,7 +126,7 @@ def _scatter(
     if indices.array.ndim == 1 and combine and _is_window(numbers, shape, new):
         return _scatter_window(sizes, equation, value, indices, updates, combine)
     if params["mode"] == GatherScatterMode.CLIP or not numbers.scatter_dims_to_operand_dims:
-        raise Unpaddable("it writes to places along a padded axis, within its bounds")
+        raise Unpaddable("it clamps the indices it writes along a padded axis")
     for axis in numbers.scatter_dims_to_operand_dims:
         if value.layout[axis] is not None:
             value = first_axes(sizes, value, shape, axis)
@@ -146,7 +146,7 @@ def _scatter(
         if value.layout[axis] is None and updates.layout[row] is None:
             continue
         if shape[axis] != new[row]:
-            raise Unpaddable("a window that is padded is written")
+            raise Unpaddable("it writes a padded window")
         value, updates = aligned(sizes, (value, updates), ((axis,), (row,)))
     pairs = zip(numbers.operand_batching_dims, numbers.scatter_indices_batching_dims, strict=True)
     for pair in pairs:

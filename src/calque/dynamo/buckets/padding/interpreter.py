@@ -1,4 +1,4 @@
-"""Run the primitives of a program with symbolic sizes on padded arrays."""
+"""Runs the primitives of a program with symbolic sizes on padded arrays."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -18,7 +18,7 @@ _ALWAYS = ("dim_as_value", "iota", "broadcast_in_dim")
 def run(
     sizes: Sizes, closed: ClosedJaxpr, values: Sequence[Padded], told: Callable[[Any], str]
 ) -> list[Padded]:
-    """The results of a program.
+    """Returns the results of a program.
 
     Args:
         sizes: what the symbols in the shapes of the program are.

@@ -1,4 +1,4 @@
-"""Arrays that are padded along some of their axes, and where their own elements lie."""
+"""Arrays that are padded along some axes, and the positions of their valid elements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -55,17 +55,17 @@ class Padded:
 
 
 def whole(array: Any) -> Padded:
-    """An array without padding."""
+    """Returns an array without padding."""
     return Padded(array, (None,) * jnp.ndim(array))
 
 
 def layout_of(size: Any) -> Layout:
-    """The layout of an axis of which the first elements are the program's."""
+    """Returns the layout of an axis whose first elements are valid."""
     return (size,) if is_symbolic_dim(size) else None
 
 
 def joined(sizes: Iterable[Any]) -> Layout:
-    """The layout of the axis that axes of these sizes give when they are joined."""
+    """Returns the layout of the axis that axes of these sizes give when they are joined."""
     found: list[Any] = []
     for size in sizes:
         if found and not is_symbolic_dim(size):
@@ -81,7 +81,7 @@ def length(sizes: Sizes, axis: Layout) -> int:
 
 
 def spread(sizes: Sizes, value: Padded, axis: int, layout: Layout) -> Padded:
-    """The value with this layout of an axis whose elements are equal."""
+    """Returns the value with this layout of an axis whose elements are equal."""
     if value.layout[axis] != SAME or layout == SAME:
         return value
     shape = list(value.array.shape)
@@ -91,14 +91,14 @@ def spread(sizes: Sizes, value: Padded, axis: int, layout: Layout) -> Padded:
 
 
 def settled(sizes: Sizes, value: Padded, shape: Sequence[Any]) -> Padded:
-    """The value without axes of which the array has one element only."""
+    """Returns the value without layouts of axes with a single element."""
     for axis, size in enumerate(shape):
         value = spread(sizes, value, axis, layout_of(size))
     return value
 
 
 def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]]) -> list[Padded]:
-    """Values of which axes belong together with those axes in one layout.
+    """Returns the values with corresponding axes in the same layout.
 
     Args:
         sizes: the sizes.
@@ -120,7 +120,7 @@ def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]
 
 
 def valid(sizes: Sizes, layout: Layout) -> Array:
-    """Which elements of an axis are the program's."""
+    """Returns which elements of an axis are valid."""
     mask = jnp.ones((1,), bool)
     for size in layout or ():
         count = sizes.padded(size)
@@ -130,7 +130,7 @@ def valid(sizes: Sizes, layout: Layout) -> Array:
 
 
 def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
-    """Which elements are the program's as to these axes, for broadcasting; None: all."""
+    """Returns a mask of the valid elements along these axes, for broadcasting; None if all are."""
     found = None
     rank = value.array.ndim
     for axis in axes:
@@ -142,7 +142,7 @@ def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
 
 
 def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padded:
-    """The value with this in the place of the padding of these axes."""
+    """Returns the value with the padding of these axes filled."""
     mask = mask_of(sizes, value, axes)
     if mask is None:
         return value
@@ -154,7 +154,7 @@ def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padde
 
 
 def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]) -> Padded:
-    """A value of one shape in another.
+    """Returns a value of one shape in another.
 
     Raises:
         Unpaddable: its elements would not lie together any more.
@@ -183,14 +183,16 @@ def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]
 
 
 def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
-    """The layouts of axes of these sizes, of what axes of sizes `parts` give when joined."""
+    """Returns the layouts of axes of these sizes, of what axes of sizes `parts` give when
+    joined.
+    """
     rest = list(parts)
     found = []
     for size in shape:
         taken = []
         while size != 1:
             if not rest:
-                raise Unpaddable("it changes how axes are joined")
+                raise Unpaddable("it joins axes in a different way")
             part = rest.pop(0)
             quotient = divided(size, part)
             if quotient is None:
@@ -206,7 +208,7 @@ def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
 
 
 def divided(size: Any, by: Any) -> Any:
-    """One size divided by another; None if it is no multiple."""
+    """Returns one size divided by another; None if it is not a multiple."""
     try:
         quotient, remainder = divmod(size, by)
         return quotient if remainder == 0 else None

@@ -38,7 +38,7 @@ def _dot_general(sizes: Sizes, equation: Any, left: Padded, right: Padded) -> Pa
 
 @rule("conv_general_dilated")
 def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> Padded:
-    """Pads with zeros, which a window that slides beyond an image reads as well."""
+    """Pads with zeros, like the values beyond the edges of an image."""
     (batch, features, *space), (out, inner, *window), place = equation.params["dimension_numbers"]
     shapes = [v.aval.shape for v in equation.invars]
     if any(kernel.layout[axis] is not None for axis in window):
@@ -46,7 +46,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
     if not all(
         isinstance(n, int | np.integer) for pair in equation.params["padding"] for n in pair
     ):
-        raise Unpaddable("what is added at the edges depends on a padded size")
+        raise Unpaddable("the padding at the edges depends on a padded size")
     for axis in (features, *space):
         image = spread(sizes, image, axis, layout_of(shapes[0][axis]))
     kernel = spread(sizes, kernel, inner, layout_of(shapes[1][inner]))
@@ -56,7 +56,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
         if groups[1] != 1:
             grouped = (*grouped, image.layout[batch])
         if any(layout is not None for layout in grouped):
-            raise Unpaddable("groups of a padded axis")
+            raise Unpaddable("it splits a padded axis into groups")
     if image.layout[features] != kernel.layout[inner]:
         raise Unpaddable("its operands are padded in different ways")
     if any(len(image.layout[axis] or ()) > 1 for axis in space):
@@ -74,7 +74,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
     *["select_and_scatter_add", "select_and_gather_add"],
 )
 def _window(sizes: Sizes, equation: Any, *values: Padded) -> Any:
-    """Windows of one element along padded axes."""
+    """Handles windows of one element along padded axes."""
     params = equation.params
     rank = values[0].array.ndim
     of_rank = [v for v in values if v.array.ndim == rank]

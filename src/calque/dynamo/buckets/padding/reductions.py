@@ -1,4 +1,4 @@
-"""Rules of the primitives that take the elements along axes together."""
+"""Rules of the primitives that combine elements along axes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -59,7 +59,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
 def neutral(
     sizes: Sizes, equation: Any, value: Padded, axes: Sequence[int], fill: Any = None
 ) -> Padded:
-    """An operand with what changes nothing in the place of the padding of these axes."""
+    """Returns an operand with the padding of these axes replaced by the neutral element."""
     for axis in axes:
         value = spread(sizes, value, axis, layout_of(equation.invars[0].aval.shape[axis]))
     if fill is None:
@@ -78,7 +78,7 @@ def _reduce(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 @rule("argmax", "argmin")
 def _argument(sizes: Sizes, equation: Any, value: Padded) -> Padded:
     if any(len(value.layout[axis] or ()) > 1 for axis in equation.params["axes"]):
-        raise Unpaddable("places along an axis that is padded in several places")
+        raise Unpaddable("it returns indices along an axis that is padded in several places")
     return _reduce(sizes, equation, value)
 
 
@@ -90,7 +90,7 @@ def _cumulative(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 @rule("sort")
 def _sort(sizes: Sizes, equation: Any, *values: Padded) -> list[Padded]:
-    """Padding is sorted behind all else, whatever it is: whether it is padding is the first key."""
+    """Sorts padding last, with a mask of the padding as the first key."""
     axis, shape = equation.params["dimension"], equation.invars[0].aval.shape
     rank = len(shape)
     if values[0].layout[axis] is None:
@@ -112,7 +112,7 @@ def _sort(sizes: Sizes, equation: Any, *values: Padded) -> list[Padded]:
 def _top_k(sizes: Sizes, equation: Any, value: Padded) -> list[Padded]:
     axis = equation.params["axis"] % value.array.ndim
     if value.layout[axis] is not None:
-        raise Unpaddable("the greatest along a padded axis")
+        raise Unpaddable("it takes the maximum along a padded axis")
     return [
         Padded(a, value.layout) for a in equation.primitive.bind(value.array, **equation.params)
     ]

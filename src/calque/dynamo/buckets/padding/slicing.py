@@ -25,7 +25,7 @@ from calque.upstream.jax_internals import is_symbolic_dim
 
 @rule("rev")
 def _rev(sizes: Sizes, equation: Any, value: Padded) -> Padded:
-    """Along a padded axis the padding comes first then, and is moved to the end."""
+    """Reverses axes; along a padded one, the padding is moved back to the end."""
     axes, shape = equation.params["dimensions"], equation.invars[0].aval.shape
     dynamic = [axis for axis in axes if value.layout[axis]]
     for axis in dynamic:
@@ -37,7 +37,9 @@ def _rev(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 
 def _from(array: Any, axis: int, start: Any, count: int) -> Any:
-    """So many elements along an axis from a traced start on; those beyond its end are anything."""
+    """Returns some elements along an axis from a traced start; those beyond the end are
+    arbitrary.
+    """
     config = [(0, count if i == axis else 0, 0) for i in range(array.ndim)]
     longer = lax.pad(array, jnp.zeros((), array.dtype), config)
     return lax.dynamic_slice_in_dim(longer, start, count, axis)
@@ -69,7 +71,7 @@ def _slice(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 
 def _taken(sizes: Sizes, array: Any, axis: int, start: Any, count: int) -> Any:
-    """So many elements from a start that may depend on sizes."""
+    """Returns some elements from a start that may depend on sizes."""
     if is_symbolic_dim(start):
         return _from(array, axis, sizes.true(start), count)
     if start + count > array.shape[axis] or start < 0:
@@ -131,7 +133,7 @@ def _pad(sizes: Sizes, equation: Any, value: Padded, fill: Padded) -> Padded:
     touched = [axis for axis, numbers in enumerate(config) if any(n != 0 for n in numbers)]
     for axis in touched:
         if any(map(is_symbolic_dim, config[axis])):
-            raise Unpaddable("what is added depends on a padded size")
+            raise Unpaddable("the amount of padding it adds depends on a padded size")
         if layout[axis] is not None:
             value = first_axes(sizes, value, shape, axis)
             layout[axis] = layout_of(out[axis])
@@ -152,7 +154,7 @@ def _dynamic_slice(sizes: Sizes, equation: Any, value: Padded, *starts: Padded) 
 def sliced(
     sizes: Sizes, equation: Any, value: Padded, starts: Sequence[Any], counts: Sequence[Any]
 ) -> Padded:
-    """So many elements along each axis from traced starts on, moved to lie within the value."""
+    """Returns some elements along each axis from traced starts, which are clamped to the value."""
     shape = equation.invars[0].aval.shape
     layout: list[Layout] = list(value.layout)
     array = value.array
@@ -186,7 +188,7 @@ def placed(
     combine: Callable[[Any, Any], Any],
     drop: bool = False,
 ) -> Padded:
-    """A value with an update combined into a window of it.
+    """Returns a value with an update combined into a window of it.
 
     Args:
         sizes: the sizes.

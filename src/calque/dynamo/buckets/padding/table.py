@@ -27,20 +27,20 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
-    """A value, if it holds as many elements as its layout says."""
+    """Returns a value after checking that it has as many elements as its layout says."""
     for held, axis in zip(value.array.shape, value.layout, strict=True):
         if axis and held != length(sizes, axis):
-            raise Unpaddable("its result is not as long as it is for the true size")
+            raise Unpaddable("its result has a different length for the true size")
     return value
 
 
 def first_axes(sizes: Sizes, value: Padded, shape: Sequence[Any], axis: int) -> Padded:
-    """A value of which the first elements along an axis are the program's.
+    """Returns a value whose first elements along an axis are valid.
 
     Raises:
         Unpaddable: the axis is padded in several places.
     """
     value = spread(sizes, value, axis, layout_of(shape[axis]))
     if len(value.layout[axis] or ()) > 1:
-        raise Unpaddable("places along an axis that is padded in several places")
+        raise Unpaddable("it returns indices along an axis that is padded in several places")
     return value

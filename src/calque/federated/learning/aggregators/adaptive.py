@@ -45,19 +45,19 @@ class Clipping:
 
     def __post_init__(self) -> None:
         if not 0 <= self.quantile <= 1:
-            raise ValueError(f"a quantile is from 0 to 1, not {self.quantile}")
+            raise ValueError(f"quantile must be between 0 and 1, not {self.quantile}")
         if not (self.norm > 0 and self.learning_rate > 0):
             raise ValueError(
-                f"a norm and a learning rate are positive, not {self.norm} and {self.learning_rate}"
+                f"norm and learning_rate must be positive, not {self.norm} and {self.learning_rate}"
             )
 
     def initial(self) -> Any:
-        """The state before the first round: the norm, a float32 scalar."""
+        """Returns the state before the first round: the norm, a float32 scalar."""
         return jnp.asarray(self.norm, jnp.float32)
 
     def clipped(self, value: Any, weight: Any, norm: Any) -> Any:
-        """What clients send: the clipped values; whether they were within the norm (1.0 or 0.0);
-        and whether they have examples.
+        """Returns what clients send: the clipped values; whether they were within the norm (1.0 or
+        0.0); and whether they have examples.
 
         Those that have none count for `quantile` of one, so that they move the norm nowhere.
         """
@@ -75,7 +75,7 @@ class Clipping:
         return federated_map(clip, parts)
 
     def moved(self, norm: Any, fraction: Any) -> Any:
-        """The next norm, if this fraction of the clients is within this one."""
+        """Returns the next norm, if this fraction of the clients is within this one."""
         return norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))
 
 
@@ -86,7 +86,7 @@ class AdaptiveClipped(Clipping):
     inner: Aggregator
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
-        """The joined values, and the next norm."""
+        """Returns the joined values, and the next norm."""
         sent = self.clipped(value, weight, norm)
         move = local("float32", "float32", framework="jax")(self.moved)
         new = federated_map(move, (norm, federated_mean(sent.within, sent.present)))
@@ -102,7 +102,7 @@ class AdaptiveGaussian(Clipping):
     is_private: ClassVar[bool] = True
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
-        """The mean with noise, and the next norm."""
+        """Returns the mean with noise, and the next norm."""
         sent = self.clipped(value, weight, norm)
         parts = {
             "total": federated_sum(sent["value"]),
@@ -151,8 +151,8 @@ def adaptive_clipped(
     """
     if is_private(inner):
         raise ValueError(
-            "the norm follows those of the clients without noise, so that an inner aggregator "
-            "could not keep its promise of privacy.\nUse adaptive_dp_gaussian."
+            "the norm is adapted to the clients' norms without noise, so an inner aggregator "
+            "could not guarantee privacy.\nUse adaptive_dp_gaussian."
         )
     return AdaptiveClipped(quantile, norm, learning_rate, inner or mean())
 
@@ -185,12 +185,12 @@ def adaptive_dp_gaussian(
         ValueError: a number is out of range.
     """
     if not noise_multiplier >= 0:
-        raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
+        raise ValueError(f"noise_multiplier must be at least 0, not {noise_multiplier}")
     if not (2 * count_deviation > noise_multiplier or count_deviation == noise_multiplier == 0):
         raise ValueError(
-            f"noise of deviation {count_deviation} on the count leaves no privacy for the values, "
-            f"with a noise multiplier of {noise_multiplier}.\nUse more than its half."
+            f"count_deviation must be more than half of noise_multiplier={noise_multiplier}, not "
+            f"{count_deviation}: it would leave no privacy for the values."
         )
     if not math.isfinite(count_deviation):
-        raise ValueError(f"a deviation is finite, not {count_deviation}")
+        raise ValueError(f"count_deviation must be finite, not {count_deviation}")
     return AdaptiveGaussian(quantile, norm, learning_rate, noise_multiplier, count_deviation)

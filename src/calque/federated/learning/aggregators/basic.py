@@ -23,7 +23,7 @@ from calque.federated.types import CLIENTS, to_shapes
 
 
 def mean() -> Aggregator:
-    """The weighted mean."""
+    """Returns the weighted mean."""
     return lambda value, weight, key: federated_mean(value, weight)
 
 
@@ -41,7 +41,8 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
-    """The unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al. 2018).
+    """Returns the unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al.
+    2018).
 
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
     `noise_multiplier * norm`, and is divided by the number of the round's clients. Those without
@@ -55,7 +56,7 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         norm: the largest Euclidean norm.
     """
     if not noise_multiplier >= 0:
-        raise ValueError(f"a noise multiplier is at least 0, not {noise_multiplier}")
+        raise ValueError(f"noise_multiplier must be at least 0, not {noise_multiplier}")
     clip = _clip(norm)
 
     def noisy(total: Any, count: Any, key: Any) -> Any:
@@ -80,7 +81,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
         inner: how the rounded values are combined; `mean()` by default.
     """
     if not 1 <= bits <= 16:
-        raise ValueError(f"values are quantized to 1 to 16 bits, not {bits}")
+        raise ValueError(f"bits must be between 1 and 16, not {bits}")
     joined = inner or mean()
 
     def rounded(leaf: Any) -> Any:
@@ -98,7 +99,8 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
-    """The unweighted mean, by `federated_secure_sum` of values that are rounded to integers.
+    """Returns the unweighted mean, by `federated_secure_sum` of values that are rounded to
+    integers.
 
     Clients without examples do not count.
 
@@ -108,9 +110,9 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
             for fewer clients: `clients * 2**bits` must stay below `2**31`.
     """
     if not bound > 0:
-        raise ValueError(f"a bound is positive, not {bound}")
+        raise ValueError(f"bound must be positive, not {bound}")
     if not 1 <= bits <= 31:
-        raise ValueError(f"values are rounded to 1 to 31 bits, not {bits}")
+        raise ValueError(f"bits must be between 1 and 31, not {bits}")
     levels = 2**bits - 1
 
     def rounded(leaf: Any) -> Any:
@@ -151,36 +153,38 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
 
 
 def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """A function of JAX applied to what each client sends."""
+    """Returns a function of JAX applied to what each client sends."""
     return federated_map(_local(function, value), value)
 
 
 def _local(function: Callable[..., Any], *values: Any) -> Any:
-    """A function of JAX for the members of placed values."""
+    """Returns a function of JAX for the members of placed values."""
     return local(*(member_type(type_of(one)) for one in values), framework="jax")(function)
 
 
 def _clip(norm: float) -> Callable[[Any], Any]:
     if not norm > 0:
-        raise ValueError(f"a norm is positive, not {norm}")
+        raise ValueError(f"norm must be positive, not {norm}")
 
     return lambda tree: clip_to(tree, norm)
 
 
 def norm_of(tree: Any) -> Any:
-    """The Euclidean norm over all tensors."""
+    """Returns the Euclidean norm over all tensors."""
     leaves = map(in_float32, jax.tree.leaves(tree))
     return jnp.sqrt(sum(jnp.sum(squared(leaf)) for leaf in leaves))
 
 
 def in_float32(leaf: Any) -> Any:
-    """A tensor in float32, or complex64 if it is complex."""
+    """Returns a tensor in float32, or complex64 if it is complex."""
     wide = jnp.complex64 if jnp.iscomplexobj(leaf) else jnp.float32
     return leaf.astype(wide)
 
 
 def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """A function of a tensor, of a complex one applied to the real and the imaginary parts."""
+    """Returns a function of a tensor, of a complex one applied to the real and the imaginary
+    parts.
+    """
 
     def applied(leaf: Any) -> Any:
         if not jnp.iscomplexobj(leaf):
@@ -203,7 +207,7 @@ def _normal(key: Any, leaf: Any) -> Any:
 
 
 def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
-    """A mean of `count` values, from their sum and Gaussian noise on it."""
+    """Returns a mean of `count` values, from their sum and Gaussian noise on it."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [

@@ -17,7 +17,7 @@ class StatefulAggregator(Protocol):
         ...
 
     def __call__(self, value: Any, weight: Any, key: Any, state: Any, /) -> tuple[Any, Any]:
-        """The joined value, and what is kept after the round."""
+        """Returns the joined value, and what is kept after the round."""
         ...
 
 

@@ -20,7 +20,7 @@ from calque.federated.tracing import member_type, type_of
 
 @with_user_frames
 def trimmed_mean(fraction: float) -> Aggregator:
-    """The unweighted mean without the smallest and largest values, element by element.
+    """Returns the unweighted mean without the smallest and largest values, element by element.
 
     Clients without examples do not count. Needs memory for what all clients send (Yin et al. 2018).
 
@@ -28,7 +28,7 @@ def trimmed_mean(fraction: float) -> Aggregator:
         fraction: the fraction of clients left out at either end; at least 0 and below 0.5.
     """
     if not 0 <= fraction < 0.5:
-        raise ValueError(f"a fraction is at least 0 and below 0.5, not {fraction}")
+        raise ValueError(f"fraction must be at least 0 and below 0.5, not {fraction}")
 
     def trimmed(ordered: Any, count: Any) -> Any:
         # For all counts beforehand, as float32 would round some products up to the next integer.
@@ -42,7 +42,7 @@ def trimmed_mean(fraction: float) -> Aggregator:
 
 
 def median() -> Aggregator:
-    """The unweighted median, element by element, of the clients that have examples.
+    """Returns the unweighted median, element by element, of the clients that have examples.
 
     Needs memory for what all clients send.
     """
@@ -56,7 +56,7 @@ def median() -> Aggregator:
 
 
 def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """A function of the clients' tensors, stacked, applied on the server.
+    """Returns a function of the clients' tensors, stacked, applied on the server.
 
     Args:
         value, weight: as an aggregator is given them.
@@ -82,5 +82,5 @@ def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any
 
 
 def _along(vector: Any, stacked: Any) -> Any:
-    """A vector over the clients, with as many axes as what they send has."""
+    """Returns a vector over the clients, with as many axes as what they send has."""
     return vector.reshape(-1, *[1] * (stacked.ndim - 1))

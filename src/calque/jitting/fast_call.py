@@ -11,7 +11,11 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from calque.device.runtime.placement import placements_of, spread
-from calque.jitting.generated.arguments import write_arguments, write_modes
+from calque.jitting.generated.arguments import (
+    write_arguments,
+    write_modes,
+    write_surroundings,
+)
 from calque.jitting.generated.guards import write_guards
 from calque.jitting.generated.kinds import is_known
 from calque.jitting.generated.source import LEAVE, Source
@@ -91,7 +95,9 @@ def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCal
 def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
     _, (grad, _, _, dtype, _), *_ = key
     source = Source("args")
-    if not alone:
+    if alone:  # what is shared by threads has been asked before
+        write_surroundings(source)
+    else:
         source.line("{}.checked = {}.changes", program, turns.past)
     write_arguments(source, list(args), program.state_written)
     write_modes(source, grad, dtype, not args)

@@ -7,27 +7,30 @@ from typing import Any
 
 
 class _Stack(threading.local):
+    """The traces that run in one thread, the innermost last; None for one that is suspended."""
+
     def __init__(self) -> None:
         self.traces: list[Any] = []
 
 
-_stack = _Stack()
+traces_of: _Stack = _Stack()
+"""The traces of each thread."""
 
 
 def current_trace() -> Any:
     """The innermost trace of this thread; None outside of one, and while one is suspended."""
-    traces = _stack.traces
+    traces = traces_of.traces
     return traces[-1] if traces else None
 
 
 @contextmanager
 def tracing(trace: Any) -> Iterator[None]:
     """Makes `trace` the current one of this thread."""
-    _stack.traces.append(trace)
+    traces_of.traces.append(trace)
     try:
         yield
     finally:
-        _stack.traces.pop()
+        traces_of.traces.pop()
 
 
 @contextmanager
@@ -39,7 +42,7 @@ def suspended() -> Iterator[None]:
 
 def has_trace() -> bool:
     """Returns True if this thread is inside of a trace, suspended or not."""
-    return bool(_stack.traces)
+    return bool(traces_of.traces)
 
 
 def is_tracing() -> bool:

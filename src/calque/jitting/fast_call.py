@@ -96,7 +96,7 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
     _, (grad, _, _, dtype, _), *_ = key
     source = Source("args")
     if alone:  # what is shared by threads has been asked before
-        write_surroundings(source)
+        write_surroundings(source, not args)
     else:
         source.line("{}.checked = {}.changes", program, turns.past)
     write_arguments(source, list(args), program.state_written)

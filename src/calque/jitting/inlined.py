@@ -6,8 +6,9 @@ import torch
 from torch import compiler
 
 from calque.device.memory.cell import active
+from calque.program import compile_flags
 from calque.program.compile_flags import others_compile
-from calque.tracing.core.active import traces_of, is_tracing
+from calque.tracing.core.active import in_process, is_tracing
 from calque.upstream import torch_c, torch_internals
 from calque.upstream.torch_internals import profiler_enabled
 
@@ -37,11 +38,9 @@ def is_inlined() -> bool:
 
 
 SURROUNDINGS: tuple[tuple[str, Any], ...] = (
-    ("{}.inlining", active),
-    ("{}.traces", traces_of),
-    ("{}() is not None", _functorch_level),
+    ("{}.announced", compile_flags),  # wherever `active.inlining` is true
+    ("{}", in_process),
     ("{}._current_level >= 0", torch_internals.forward_ad),
-    ("{}()", _dispatch_modes),
     ("{}()", _is_anomaly),
     ("{}._is_compiling_flag", torch_internals.compiler),
     ("{}()", profiler_enabled),
@@ -49,3 +48,9 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
 """Conditions as text, each with the object that it asks: where none of them holds, no call is
 inlined, and nobody looks at how long it takes. They may hold where `is_inlined` is false. What
 Dynamo traces is left out: it never gets to a generated function."""
+
+DISPATCHED: tuple[tuple[str, Any], ...] = (
+    ("{}() is not None", _functorch_level),
+    ("{}()", _dispatch_modes),
+)
+"""Further ones, which the dispatch keys of any tensor tell, too (see `generated.kinds`)."""

@@ -47,7 +47,7 @@ Assuming = Callable[[], Assumptions | None]
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 _DEFAULTS = Settings()
-_turn, _present = threads.turn, threads.present
+_alone, _present = threads.alone, threads.present
 _TENSORS = "the function left tensors behind in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
@@ -91,8 +91,11 @@ class Jitted(Generic[P, R]):
             if not is_dynamo_compiling():
                 alone = self._alone
                 if alone is not None and not kwargs:
-                    with _turn:
+                    _alone.calls += 1
+                    try:
                         result = alone(args) if len(_present) < 2 else MISS
+                    finally:
+                        _alone.calls -= 1
                     if result is not MISS:
                         return result
             if not is_inlined():

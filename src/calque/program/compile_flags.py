@@ -31,17 +31,18 @@ _COMPILING = tuple(
     )
 )
 _lock = threading.Lock()
-_running = 0
+announced: int = 0
+"""How many contexts of `announced_as_compiling` are open, in whichever thread."""
 _before = (False, True)
 
 
 @contextmanager
 def announced_as_compiling() -> Iterator[None]:
     """`torch.compiler.is_compiling()` returns True inside this context (see the module)."""
-    global _running, _before
+    global announced, _before
     with _while_dynamo_rests():
         with _lock:
-            if not _running:
+            if not announced:
                 _before = (
                     torch_internals.compiler._is_compiling_flag,
                     torch_internals.Distribution._validate_args,
@@ -50,13 +51,13 @@ def announced_as_compiling() -> Iterator[None]:
                 torch_internals.compiler._is_compiling_flag,
                 torch_internals.Distribution._validate_args,
             ) = True, False
-            _running += 1
+            announced += 1
         try:
             yield
         finally:
             with _lock:
-                _running -= 1
-                if not _running:
+                announced -= 1
+                if not announced:
                     (
                         torch_internals.compiler._is_compiling_flag,
                         torch_internals.Distribution._validate_args,
@@ -71,7 +72,7 @@ def others_compile() -> bool:
     if not torch_internals.compiler._is_compiling_flag:
         return False
     with _lock:  # another thread may be about to set it, or to take it back
-        if _running or not torch_internals.compiler._is_compiling_flag:
+        if announced or not torch_internals.compiler._is_compiling_flag:
             return False
     frame = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.startswith(_COMPILING):

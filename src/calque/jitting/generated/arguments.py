@@ -6,7 +6,7 @@ import torch
 
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
-from calque.jitting.inlined import SURROUNDINGS
+from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
 from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
@@ -58,10 +58,16 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
         source.line(f"if not {{}}.isdisjoint(({', '.join(held)},)): {LEAVE}", state)
 
 
-def write_surroundings(source: Source) -> None:
-    """Write the line that leaves where the call may be a part of something else."""
-    conditions = " or ".join(text for text, _ in SURROUNDINGS)
-    source.line(f"if {conditions}: {LEAVE}", *(held for _, held in SURROUNDINGS))
+def write_surroundings(source: Source, alone: bool) -> None:
+    """Write the line that leaves where the call may be a part of something else.
+
+    Args:
+        source: of the function.
+        alone: whether there are no arguments, whose kinds would tell of further surroundings.
+    """
+    asked = SURROUNDINGS + DISPATCHED if alone else SURROUNDINGS
+    conditions = " or ".join(text for text, _ in asked)
+    source.line(f"if {conditions}: {LEAVE}", *(held for _, held in asked))
 
 
 def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> None:

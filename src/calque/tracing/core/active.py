@@ -13,24 +13,27 @@ class _Stack(threading.local):
         self.traces: list[Any] = []
 
 
-traces_of: _Stack = _Stack()
-"""The traces of each thread."""
+_stack = _Stack()
+in_process: list[None] = []
+"""One item for each trace that runs in this process, in whichever thread."""
 
 
 def current_trace() -> Any:
     """The innermost trace of this thread; None outside of one, and while one is suspended."""
-    traces = traces_of.traces
+    traces = _stack.traces
     return traces[-1] if traces else None
 
 
 @contextmanager
 def tracing(trace: Any) -> Iterator[None]:
     """Makes `trace` the current one of this thread."""
-    traces_of.traces.append(trace)
+    _stack.traces.append(trace)
+    in_process.append(None)
     try:
         yield
     finally:
-        traces_of.traces.pop()
+        _stack.traces.pop()
+        in_process.pop()
 
 
 @contextmanager
@@ -42,7 +45,7 @@ def suspended() -> Iterator[None]:
 
 def has_trace() -> bool:
     """Returns True if this thread is inside of a trace, suspended or not."""
-    return bool(traces_of.traces)
+    return bool(_stack.traces)
 
 
 def is_tracing() -> bool:

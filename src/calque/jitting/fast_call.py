@@ -99,7 +99,7 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
         write_surroundings(source, not args)
     else:
         source.line("{}.checked = {}.changes", program, turns.past)
-    write_arguments(source, list(args), program.state_written)
+    write_arguments(source, list(args), program.state_written, grad)
     write_modes(source, grad, dtype, not args)
     if spread.exists:
         source.line(f"if {{}}(args) != {{}}: {LEAVE}", _placements, _placements(args))

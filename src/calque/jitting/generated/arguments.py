@@ -24,7 +24,7 @@ def cells(count: int) -> list[str]:
     return [f"c{index}" for index in range(count)]
 
 
-def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> None:
+def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any, grad: bool) -> None:
     """Write the lines that take the arguments apart and leave where they are of another kind.
 
     What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
@@ -34,6 +34,7 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
         leaves: arguments like those that are to come: tensors of the device, none of which requires
             a gradient or has attributes.
         state: the cells that none of them may stand on.
+        grad: whether gradients are recorded, now and at each call.
     """
     count = len(leaves)
     source.line(f"if len(args) != {count}: {LEAVE}")
@@ -43,7 +44,9 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
     source.line(f"if not {{}}({listed}): {LEAVE}", kinds_of(leaves))
-    others = " or ".join(f"{name}.requires_grad or {name}.__dict__" for name in names)
+    # Where gradients are recorded, the kinds tell whether one needs any.
+    asked = "{0}.__dict__" if grad else "{0}.requires_grad or {0}.__dict__"
+    others = " or ".join(map(asked.format, names))
     source.line(f"if {others}: {LEAVE}")
     source.line("try:")
     for name, cell in zip(names, held):
@@ -54,7 +57,10 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     elif count > 1:
         pairs = [f"{a} is {b}" for i, a in enumerate(held) for b in held[:i]]
         source.line(f"if {' or '.join(pairs)}: {LEAVE}")
-    if state:
+    if state and count <= _PAIRS:
+        text = " or ".join(f"{cell} in {{0}}" for cell in held)
+        source.line(f"if {text.format(source.name(state))}: {LEAVE}")
+    elif state:
         source.line(f"if not {{}}.isdisjoint(({', '.join(held)},)): {LEAVE}", state)
 
 

@@ -18,6 +18,7 @@ from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import CellGuard, GradientGuard, Guard
 from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
+from calque.state.special import assignments
 from calque.state.values import MISSING
 from calque.state.versions import version_of
 
@@ -26,11 +27,10 @@ _FEW = 16
 _MOST_PLACES = 64
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
-    "class": "type({}) is not {}",
 }
 _ATTRIBUTES = frozenset(
     (
-        *("__dict__", "__mro__", "__name__", "__code__", "__defaults__", "__kwdefaults__"),
+        *("__dict__", "__mro__", "__name__"),
         *("_backward_hooks", "_post_accumulate_grad_hooks", "default_factory", "maxlen"),
     )
 )
@@ -125,6 +125,10 @@ def _write_state(source: Source, guard: StateGuard) -> None:
     if versions is not None:
         line = f"if [*map({{}}, {{}})] != {{}}.seen and not {{}}(): {LEAVE}"
         source.line(line, version_of, versions.dicts, versions, versions.hold)
+    special = identities.special
+    if special is not None:
+        line = f"if {{}}.count != {{}}.seen and not {{}}(): {LEAVE}"
+        source.line(line, assignments, special, special.hold)
     places = identities.places()
     if places is None or len(places) > _MOST_PLACES:
         for compare in identities.values:

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jax.errors import JaxRuntimeError
 
 from calque.device.memory.cell import read
-from calque.device.runtime.executable import debugging
+from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import Numbers, is_of_group
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
@@ -64,7 +64,8 @@ def write_step(source: Source, program: "JittedProgram") -> None:
     """
     bare = program.execution.bare
     assert bare is not None
-    source.line(f"if {{}}(): {LEAVE}", debugging)
+    conditions = " or ".join(text for text, _ in DEBUGGING)
+    source.line(f"if {conditions}: {LEAVE}", *(held for _, held in DEBUGGING))
     numbers = _numbers(program, dict(bare.placed))
     if numbers.are_given:
         _write_numbers(source, numbers)

@@ -52,11 +52,14 @@ class SpentGraph:
             return True
         if not torch_c.autograd._saved_tensors_hooks_is_enabled():
             return False
-        leaf = _empty(*self._form)
-        hooks = saved_tensors_hooks(lambda tensor: _LAST, self._unpack)
-        with torch_c.DisableTorchFunction(), torch.inference_mode(False), torch.enable_grad():
-            with hooks, _Computing():
-                node: Any = leaf.requires_grad_().exp().grad_fn
+        with (
+            torch_c.DisableTorchFunction(),
+            torch.inference_mode(False),
+            torch.enable_grad(),
+            saved_tensors_hooks(lambda tensor: _LAST, self._unpack),
+            _Computing(),
+        ):
+            node: Any = _empty(*self._form).requires_grad_().exp().grad_fn
         node.metadata[FREED] = True
         node.register_prehook(self._refuse)
         self.take = type(node)._saved_result.__get__

@@ -8,6 +8,7 @@ from operator import attrgetter, call, is_
 from typing import Any
 
 from calque.state.rows import (
+    HOOKS_OF_TENSORS,
     AttributeRow,
     CellRow,
     ClassRow,
@@ -27,15 +28,18 @@ Place = tuple[str, Any, Any, Any]
 a list the length is compared, too; what is looked up is asked of a `dict.get`."""
 
 _content = attrgetter("cell_contents")
+_only_none = frozenset((None,)).issuperset
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
 _CLASS, _DICT = ("__class__",), ("__dict__",)
+_HOOKS = tuple(HOOKS_OF_TENSORS)
 _READ_BY_PYTHON = (_CLASS, _DICT)
+_HOOKS_READ = tuple(map(attrgetter, _HOOKS))
 _PLAIN = frozenset(
     (
         ("__mro__", "__name__"),
         ("__code__", "__defaults__", "__kwdefaults__"),
         ("__name__", "__qualname__", "__doc__", "__module__"),
-        ("_backward_hooks", "_post_accumulate_grad_hooks"),
+        _HOOKS,
         ("default_factory",),
         ("maxlen",),
     )
@@ -112,6 +116,7 @@ class Identities:
         cells = [row.owner for row in self._cells]
         self._expect_values(partial(map, _content, cells), [r.before[None] for r in self._cells])
         special: list[Callable[[], bool]] = []
+        self._unhooked: list[Any] = []
         for names, rows in self._attributes.items():
             if names in SPECIAL:
                 special.append(_comparing(names, rows))
@@ -131,6 +136,8 @@ class Identities:
             Versions(self._versioned, self._free) if self._versioned else None
         )
         self._checks: list[Callable[[], bool]] = []
+        if self._unhooked:
+            self.values.append(partial(_have_no_hooks, self._unhooked))
         if self.empty:
             self._checks.append(partial(_all_empty, self.empty))
         if self.versions is not None:
@@ -177,7 +184,9 @@ class Identities:
     def _expect_attributes(self, names: tuple[str, ...], rows: list[Row]) -> None:
         owners = [row.owner for row in rows]
         values = [value for row in rows for value in row.before.values()]
-        if names == _DICT:
+        if names == _HOOKS and all(value is None for value in values):
+            self._unhooked += owners
+        elif names == _DICT:
             self._expect_values(_reading_dicts(owners), values)
         elif len(names) == 1:
             self._expect_values(partial(map, attrgetter(*names), owners), values)
@@ -260,6 +269,13 @@ def _same_strings(dicts: list[dict[str, Any]], keys: list[str]) -> bool:
 
 def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
+
+
+def _have_no_hooks(tensors: list[Any]) -> bool:
+    try:
+        return all(_only_none(map(read, tensors)) for read in _HOOKS_READ)
+    except TypeError:  # a dict, which has no hash
+        return False
 
 
 def _comparing(names: tuple[str, ...], rows: list[Row]) -> Callable[[], bool]:

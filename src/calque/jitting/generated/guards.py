@@ -6,7 +6,7 @@ asks all guards. So these lines may fail where a guard would hold, but never the
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
-from operator import attrgetter, is_, is_not
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -36,6 +36,7 @@ _ATTRIBUTES = frozenset(
 )
 """The attributes whose names may stand in a line."""
 _NONES = repeat(None)
+_only_none = frozenset((None,)).issuperset
 _storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _requires_grad = attrgetter("requires_grad")
@@ -79,14 +80,13 @@ def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]
         if len(leaves) <= _FEW:
             for leaf in leaves:
                 source.line(f"if {{}}.grad {compare} None: {LEAVE}", leaf)
+        elif leaves is guard.without:
+            source.line(f"if not {{}}(map({{}}, {{}})): {LEAVE}", _only_none, _gradient, leaves)
         else:
             line = f"if any(map({{}}, map({{}}, {{}}), {{}})): {LEAVE}"
-            source.line(line, _COMPARISONS[compare], _gradient, leaves, _NONES)
+            source.line(line, is_, _gradient, leaves, _NONES)
     for leaf, gradient in guard.fixed:
         source.line(f"if {{}}.grad is not {{}}: {LEAVE}", leaf, gradient)
-
-
-_COMPARISONS = {"is": is_, "is not": is_not}
 
 
 def _write_cells(source: Source, guard: CellGuard) -> None:

@@ -1,5 +1,6 @@
 """The lines that see whether a call is of the kind that a program was compiled for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -10,6 +11,8 @@ from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
 from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
+_FEW = 16
+"""Up to how many tensors of the state are named one by one."""
 _PAIRS = 4
 """Up to how many arguments are compared two by two."""
 
@@ -24,7 +27,13 @@ def cells(count: int) -> list[str]:
     return [f"c{index}" for index in range(count)]
 
 
-def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any, grad: bool) -> None:
+def write_arguments(
+    source: Source,
+    leaves: list[torch.Tensor],
+    state: Any,
+    grad: bool,
+    beside: Sequence[torch.Tensor] = (),
+) -> None:
     """Write the lines that take the arguments apart and leave where they are of another kind.
 
     What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
@@ -35,6 +44,7 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any, grad
             a gradient or has attributes.
         state: the cells that none of them may stand on.
         grad: whether gradients are recorded, now and at each call.
+        beside: tensors of the state whose kinds are compared together with those of the arguments.
     """
     count = len(leaves)
     source.line(f"if len(args) != {count}: {LEAVE}")
@@ -43,7 +53,11 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any, grad
     names, held = arguments(count), cells(count)
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
-    source.line(f"if not {{}}({listed}): {LEAVE}", kinds_of(leaves))
+    if len(beside) <= _FEW:
+        others = "".join(f", {source.name(tensor)}" for tensor in beside)
+    else:
+        others = f", *{source.name(tuple(beside))}"
+    source.line(f"if not {{}}({listed}{others}): {LEAVE}", kinds_of([*leaves, *beside]))
     # Where gradients are recorded, the kinds tell whether one needs any.
     asked = "{0}.__dict__" if grad else "{0}.requires_grad or {0}.__dict__"
     others = " or ".join(map(asked.format, names))

@@ -43,17 +43,27 @@ _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 
 
-def write_guards(source: Source, guards: Sequence[Guard], grad: bool) -> None:
+def tensors_of(guards: Sequence[Guard]) -> list[torch.Tensor]:
+    """The tensors whose memory and kinds guards compare, each once."""
+    found = [tensor for one in guards if isinstance(one, CellGuard) for tensor in one.tensors]
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: bool) -> None:
     """Write the lines that leave the function where a guard does not hold.
 
     Args:
         source: of the function.
         guards: the guards, which hold now.
         grad: whether gradients are recorded, now and at each call.
+        alone: whether there are no arguments, together with which kinds have been compared.
     """
     source.line("try:")
     source.indent()
-    seen = {id(t) for g in guards if isinstance(g, CellGuard) for t in g.tensors} if grad else set()
+    tensors = tensors_of(guards)
+    if alone and tensors:
+        source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))
+    seen = set(map(id, tensors)) if grad else set()
     for guard in guards:
         if type(guard) is GradientGuard:
             _write_gradients(source, guard, seen)
@@ -90,10 +100,8 @@ def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]
 
 
 def _write_cells(source: Source, guard: CellGuard) -> None:
-    """Write what compares storages and geometries; the kinds of the tensors, too."""
+    """Write what compares storages and geometries."""
     tensors = guard.tensors
-    if tensors:
-        source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))
     if len(tensors) <= _FEW:
         for tensor, storage in zip(tensors, guard.storages):
             source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", _storage_of, tensor, storage)

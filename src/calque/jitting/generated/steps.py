@@ -142,9 +142,11 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
     if len(found) <= _MOST_CELLS and all(isinstance(one, CellSource) for one in found):
         cells = [one.cell for one in found]  # type: ignore[union-attr]
         picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
-        source.line(f"if max(map({{}}, ({picked}))) > {PICKED_ALONE}:", sys.getrefcount)
+        picked = f"({picked})"
     else:
-        source.line(f"if max(map({{}}, {{}}(arrays))) > {PICKED_ALONE}:", sys.getrefcount, pick)
+        picked = f"{source.name(pick)}(arrays)"
+    alone = [PICKED_ALONE] * len(donated)
+    source.line(f"if [*map({{}}, {picked})] != {{}}:", sys.getrefcount, alone)
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 

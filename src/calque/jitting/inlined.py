@@ -6,7 +6,6 @@ import torch
 from torch import compiler
 
 from calque.device.memory.cell import active
-from calque.program import compile_flags
 from calque.program.compile_flags import others_compile
 from calque.tracing.core.active import in_process, is_tracing
 from calque.upstream import torch_c, torch_internals
@@ -38,7 +37,6 @@ def is_inlined() -> bool:
 
 
 SURROUNDINGS: tuple[tuple[str, Any], ...] = (
-    ("{}.announced", compile_flags),  # wherever `active.inlining` is true
     ("{}", in_process),
     ("{}._current_level >= 0", torch_internals.forward_ad),
     ("{}()", _is_anomaly),
@@ -46,8 +44,8 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
     ("{}()", profiler_enabled),
 )
 """Conditions as text, each with the object that it asks: where none of them holds, no call is
-inlined, and nobody looks at how long it takes. They may hold where `is_inlined` is false. What
-Dynamo traces is left out: it never gets to a generated function."""
+inlined, and nobody looks at how long it takes. They may hold where `is_inlined` is false.
+`active.inlining` is left out, and what Dynamo traces: both are asked before."""
 
 DISPATCHED: tuple[tuple[str, Any], ...] = (
     ("{}() is not None", _functorch_level),

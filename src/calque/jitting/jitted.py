@@ -13,6 +13,7 @@ from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
 from calque.device.backend.printing import described_otherwise, refuse_read
+from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Unforeseen
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
@@ -90,7 +91,8 @@ class Jitted(Generic[P, R]):
         try:
             if not is_dynamo_compiling():
                 alone = self._alone
-                if alone is not None and not kwargs:
+                # To look at the thread's own data makes it present, if it is new.
+                if alone is not None and not (kwargs or active.inlining):
                     _alone.calls += 1
                     try:
                         result = alone(args) if len(_present) < 2 else MISS

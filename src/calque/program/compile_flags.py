@@ -31,18 +31,17 @@ _COMPILING = tuple(
     )
 )
 _lock = threading.Lock()
-announced: int = 0
-"""How many contexts of `announced_as_compiling` are open, in whichever thread."""
+_running = 0
 _before = (False, True)
 
 
 @contextmanager
 def announced_as_compiling() -> Iterator[None]:
     """`torch.compiler.is_compiling()` returns True inside this context (see the module)."""
-    global announced, _before
+    global _running, _before
     with _while_dynamo_rests():
         with _lock:
-            if not announced:
+            if not _running:
                 _before = (
                     torch_internals.compiler._is_compiling_flag,
                     torch_internals.Distribution._validate_args,
@@ -51,13 +50,13 @@ def announced_as_compiling() -> Iterator[None]:
                 torch_internals.compiler._is_compiling_flag,
                 torch_internals.Distribution._validate_args,
             ) = True, False
-            announced += 1
+            _running += 1
         try:
             yield
         finally:
             with _lock:
-                announced -= 1
-                if not announced:
+                _running -= 1
+                if not _running:
                     (
                         torch_internals.compiler._is_compiling_flag,
                         torch_internals.Distribution._validate_args,
@@ -72,7 +71,7 @@ def others_compile() -> bool:
     if not torch_internals.compiler._is_compiling_flag:
         return False
     with _lock:  # another thread may be about to set it, or to take it back
-        if announced or not torch_internals.compiler._is_compiling_flag:
+        if _running or not torch_internals.compiler._is_compiling_flag:
             return False
     frame = sys._getframe()
     while frame is not None and not frame.f_code.co_filename.startswith(_COMPILING):

@@ -25,7 +25,8 @@ class _Alone:
     """Counts the calls that run because their thread is alone.
 
     A call is counted before it looks at `present`, and a new thread is in `present` before it looks
-    here: one of the two sees the other. To count takes a tenth of the time of a lock.
+    here: one of the two sees the other. To count takes a tenth of the time of a lock. A thread must
+    be in `present` itself before a call of its own is counted, or it would wait for itself.
     """
 
     calls = 0

@@ -166,6 +166,53 @@ def test_a_backward_whose_hook_asks_for_its_thread_leaves_the_caller_alone():
     assert len(threads.present) == before
 
 
+def test_the_first_call_of_a_thread_is_not_alone(taken):
+    state = torch.zeros(2, device="jax")
+    run = calque.jit(lambda x: state.add_(x))
+    x = torch.ones(2, device="jax")
+    for _ in range(5):
+        run(x)
+    before, alone = taken.count, taken.alone
+    assert alone > 0
+    thread = threading.Thread(target=run, args=(x,))
+    thread.start()
+    thread.join()
+    assert (taken.count, taken.alone) == (before + 1, alone)
+    assert threads.alone.calls == 0
+
+
+def test_a_thread_waits_for_a_call_that_is_alone(monkeypatch):
+    came = []
+    monkeypatch.setattr(threads.alone, "calls", 1)
+
+    def work():
+        torch.ones(1, device="jax")
+        came.append(1)
+
+    thread = threading.Thread(target=work)
+    thread.start()
+    thread.join(0.05)
+    assert not came
+    threads.alone.calls = 0
+    thread.join()
+    assert came
+
+
+def test_an_error_of_a_call_leaves_no_call_behind(taken, monkeypatch):
+    run = calque.jit(lambda x: x * 2)
+    x = torch.ones(2, device="jax")
+    for _ in range(5):
+        run(x)
+
+    def fail(args):
+        raise RuntimeError("broken")
+
+    monkeypatch.setattr(run, "_alone", fail)
+    with pytest.raises(RuntimeError, match="broken"):
+        run(x)
+    assert threads.alone.calls == 0
+
+
 def test_threads_that_share_a_step_lose_nothing(taken):
     state = torch.zeros(2, device="jax")
 

@@ -11,8 +11,12 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import torch
 
 from calque.device.runtime.placement import placements_of, spread
-from calque.jitting.generated.arguments import write_arguments, write_modes
-from calque.jitting.generated.guards import write_guards
+from calque.jitting.generated.arguments import (
+    write_arguments,
+    write_modes,
+    write_surroundings,
+)
+from calque.jitting.generated.guards import tensors_of, write_guards
 from calque.jitting.generated.kinds import is_known
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.generated.steps import is_simple, write_step
@@ -91,17 +95,20 @@ def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCal
 def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
     _, (grad, _, _, dtype, _), *_ = key
     source = Source("args")
-    if not alone:
+    if alone:  # what is shared by threads has been asked before
+        write_surroundings(source, not args)
+    else:
         source.line("{}.checked = {}.changes", program, turns.past)
-    write_arguments(source, list(args), program.state_written)
+    guards = program.guards
+    if alone:  # those of optimizers are looked at with the numbers that come from there
+        guards = [one for one in guards if type(one) is not OptimizerGuard]
+    write_arguments(source, list(args), program.state_written, grad, tensors_of(guards))
     write_modes(source, grad, dtype, not args)
     if spread.exists:
         source.line(f"if {{}}(args) != {{}}: {LEAVE}", _placements, _placements(args))
     else:
         source.line(f"if {{}}.exists: {LEAVE}", spread)
-    # Those of optimizers are looked at with the numbers that come from there.
-    guards = [g for g in program.guards if not alone or type(g) is not OptimizerGuard]
-    write_guards(source, guards, grad)
+    write_guards(source, guards, grad, not args)
     if alone:
         write_step(source, program)
     else:

@@ -9,8 +9,7 @@ import types
 from collections.abc import Callable
 from typing import Any, Generic, ParamSpec, TypeVar
 
-import torch
-from torch import compiler
+from torch.compiler import is_dynamo_compiling
 from torch.profiler import record_function
 
 from calque.device.backend.printing import described_otherwise, refuse_read
@@ -23,9 +22,10 @@ from calque.jitting.assumed_values import Assumptions
 from calque.jitting.exchanged import Exchanged, Place
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
-from calque.jitting.fast_call import FastCall
+from calque.jitting.fast_call import Call, FastCall
 from calque.jitting.generated.source import MISS
 from calque.jitting.hints import add_hint
+from calque.jitting.inlined import is_inlined
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
 from calque.jitting.program import JittedProgram
@@ -37,12 +37,9 @@ from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature, trees
 from calque.program.collecting import collecting_less
-from calque.program.compile_flags import others_compile
 from calque.program.gradients.derivatives import Step
 from calque.program.turns import Stale, tracing, wait_for_traces
 from calque.program.unread import Restructure
-from calque.tracing.core.active import is_tracing
-from calque.upstream import torch_c, torch_internals
 from calque.upstream.torch_internals import profiler_enabled
 
 P = ParamSpec("P")
@@ -51,10 +48,7 @@ Assuming = Callable[[], Assumptions | None]
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 _DEFAULTS = Settings()
-_turn, _present = threads.turn, threads.present
-_functorch_level = torch_c.functorch.maybe_current_level
-_dispatch_modes = torch_c.len_torch_dispatch_stack
-_is_anomaly = torch.is_anomaly_enabled
+_alone, _present = threads.alone, threads.present
 _TENSORS = "the function kept tensors in its last call"
 _MANY_PROGRAMS = 8
 """How many programs of one signature are kept: each holds on to the state that it was made for."""
@@ -90,25 +84,40 @@ class Jitted(Generic[P, R]):
         self._objects = Objects()
         self._exchanged = Exchanged()
         self._fast: FastCall | None = None  # for calls like the last one
+        self._alone: Call | None = None  # its part for a thread that is alone
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        if _is_inlined():
-            return self._fn(*args, **kwargs)
         try:
-            if profiler_enabled():
-                with record_function(f"calque.jit: {self}"):
-                    return self._shared(args, kwargs)
-            fast = self._fast
-            if fast is None or fast.alone is None or kwargs or len(_present) > 1:
-                return self._shared(args, kwargs)
-            with _turn:
-                result = fast.alone(args) if len(_present) < 2 else MISS
-            return self._call(args, kwargs) if result is MISS else result
+            if not is_dynamo_compiling():
+                alone = self._alone
+                # To look at the thread's own data makes it present, if it is new.
+                if alone is not None and not (kwargs or active.inlining):
+                    _alone.calls += 1
+                    try:
+                        result = alone(args) if len(_present) < 2 else MISS
+                    finally:
+                        _alone.calls -= 1
+                    if result is not MISS:
+                        return result
+            if not is_inlined():
+                return self._in_general(args, kwargs)
         except Exception as error:
             add_hint(error)
             tidy(error)
             raise  # which adds no frame, unlike `raise error`
+        return self._fn(*args, **kwargs)
+
+    def _in_general(self, args: Any, kwargs: Any) -> Any:
+        """Serve a call that is not like the last one, or not alone on the device."""
+        if not profiler_enabled():
+            return self._shared(args, kwargs)
+        with record_function(f"calque.jit: {self}"):
+            return self._shared(args, kwargs)
+
+    def _keep_fast(self, fast: FastCall | None) -> None:
+        self._fast = fast
+        self._alone = None if fast is None else fast.alone
 
     def _shared(self, args: Any, kwargs: Any) -> Any:
         """Handle a call when other threads may use the device."""
@@ -173,7 +182,7 @@ class Jitted(Generic[P, R]):
                 self._repeating.served()
                 if not program.unverified and key not in self._repeating.differing:
                     args, kwargs = self._given
-                    self._fast = program.fast_call(args, kwargs, key)
+                    self._keep_fast(program.fast_call(args, kwargs, key))
                 return program
         return None
 
@@ -203,7 +212,7 @@ class Jitted(Generic[P, R]):
     def _make(
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
     ) -> JittedProgram:
-        self._fast = None
+        self._keep_fast(None)
         program, lowered = self._trace(leaves, spec, assumptions, self._exchanged.places)
         program.compile_with(self._executables.of, lowered)
         self._keep(key, program, reason)
@@ -322,23 +331,3 @@ class Jitted(Generic[P, R]):
 
     def __repr__(self) -> str:
         return f"<calque.jit of {self}>"
-
-
-def _is_inlined() -> bool:
-    """Returns True if a jitted function is inlined into an enclosing trace.
-
-    That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
-    whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
-    anomaly detection, which is to name the one that gives nan, or a tracer: ours, dynamo or
-    `torch.export`. (Exports turn on anomaly detection for all threads, without nan.)
-    """
-    return (
-        active.inlining
-        or _functorch_level() is not None
-        or torch_internals.forward_ad._current_level >= 0
-        or _dispatch_modes() > 0
-        or (_is_anomaly() and torch.is_anomaly_check_nan_enabled())
-        or is_tracing()
-        or (torch_internals.compiler._is_compiling_flag and others_compile())
-        or compiler.is_dynamo_compiling()
-    )

@@ -26,6 +26,7 @@ from jax import Array
 from calque.device.memory.cell import Cell, active
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import waits
+from calque.state.special import assignments
 
 _Result = TypeVar("_Result")
 _free = threading.Condition(threads.turn)
@@ -55,6 +56,9 @@ class Donated(Cell):
     def array(self, array: Array) -> None:
         _settled(self)
         set_array(self, array)
+
+
+assignments.unnoticed = Cell, Claimed, Donated
 
 
 def _settled(cell: Cell) -> None:

@@ -8,6 +8,7 @@ from operator import attrgetter, call, is_
 from typing import Any
 
 from calque.state.rows import (
+    HOOKS_OF_TENSORS,
     AttributeRow,
     CellRow,
     ClassRow,
@@ -18,6 +19,7 @@ from calque.state.rows import (
     Row,
     SetRow,
 )
+from calque.state.special import SPECIAL, Special
 from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
@@ -26,15 +28,18 @@ Place = tuple[str, Any, Any, Any]
 a list the length is compared, too; what is looked up is asked of a `dict.get`."""
 
 _content = attrgetter("cell_contents")
+_only_none = frozenset((None,)).issuperset
 _FILLED = (DictRow, HooksRow, ListRow, SetRow)
 _CLASS, _DICT = ("__class__",), ("__dict__",)
+_HOOKS = tuple(HOOKS_OF_TENSORS)
 _READ_BY_PYTHON = (_CLASS, _DICT)
+_HOOKS_READ = tuple(map(attrgetter, _HOOKS))
 _PLAIN = frozenset(
     (
         ("__mro__", "__name__"),
         ("__code__", "__defaults__", "__kwdefaults__"),
         ("__name__", "__qualname__", "__doc__", "__module__"),
-        ("_backward_hooks", "_post_accumulate_grad_hooks"),
+        _HOOKS,
         ("default_factory",),
         ("maxlen",),
     )
@@ -53,6 +58,7 @@ class Identities:
         others: rows of which it says nothing.
         empty: containers that held nothing.
         versions: compares dicts that have a version; None if there are none.
+        special: compares classes and the code of functions; None if there are none.
         values: compare everything else.
     """
 
@@ -109,8 +115,13 @@ class Identities:
             self._expect_values(partial(chain.from_iterable, owners), items)
         cells = [row.owner for row in self._cells]
         self._expect_values(partial(map, _content, cells), [r.before[None] for r in self._cells])
+        special: list[Callable[[], bool]] = []
+        self._unhooked: list[Any] = []
         for names, rows in self._attributes.items():
-            self._expect_attributes(names, rows)
+            if names in SPECIAL:
+                special.append(_comparing(names, rows))
+            else:
+                self._expect_attributes(names, rows)
         self._expect_names()
         self.values: list[Callable[[], bool]] = []
         if len(self._sources) == 1:
@@ -125,11 +136,16 @@ class Identities:
             Versions(self._versioned, self._free) if self._versioned else None
         )
         self._checks: list[Callable[[], bool]] = []
+        if self._unhooked:
+            self.values.append(partial(_have_no_hooks, self._unhooked))
         if self.empty:
             self._checks.append(partial(_all_empty, self.empty))
         if self.versions is not None:
             self._checks.append(self.versions.hold)
         self._checks += self.values
+        self.special: Special | None = Special(special) if special else None
+        if self.special is not None:
+            self._checks.append(self.special.hold)
 
     def _expect_sizes(self) -> None:
         sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
@@ -153,10 +169,9 @@ class Identities:
         for names, rows in self._attributes.items():
             if names == _DICT and not _have_plain_dicts([row.owner for row in rows]):
                 return None
-            kind = "class" if names == _CLASS else "attribute"
-            found += [
-                (kind, r.owner, name, value) for r in rows for name, value in r.before.items()
-            ]
+            if names not in SPECIAL:
+                items = [(r.owner, name, value) for r in rows for name, value in r.before.items()]
+                found += [("attribute", *item) for item in items]
         found += [("looked up", get, name, value) for get, name, value in self._held]
         return None if self._partial else found
 
@@ -169,8 +184,8 @@ class Identities:
     def _expect_attributes(self, names: tuple[str, ...], rows: list[Row]) -> None:
         owners = [row.owner for row in rows]
         values = [value for row in rows for value in row.before.values()]
-        if names == _CLASS:
-            self._expect_values(partial(map, type, owners), values)
+        if names == _HOOKS and all(value is None for value in values):
+            self._unhooked += owners
         elif names == _DICT:
             self._expect_values(_reading_dicts(owners), values)
         elif len(names) == 1:
@@ -254,6 +269,23 @@ def _same_strings(dicts: list[dict[str, Any]], keys: list[str]) -> bool:
 
 def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
     return chain.from_iterable(map(dict.values, dicts))
+
+
+def _have_no_hooks(tensors: list[Any]) -> bool:
+    try:
+        return all(_only_none(map(read, tensors)) for read in _HOOKS_READ)
+    except TypeError:  # a dict, which has no hash
+        return False
+
+
+def _comparing(names: tuple[str, ...], rows: list[Row]) -> Callable[[], bool]:
+    """Returns a function that compares special attributes."""
+    owners = [row.owner for row in rows]
+    values = [value for row in rows for value in row.before.values()]
+    if names == _CLASS:
+        return partial(_same, partial(map, type, owners), values)
+    read = partial(map, attrgetter(*names), owners)
+    return partial(_same, partial(_flattened, read), values)
 
 
 def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:

@@ -54,6 +54,7 @@ class Namespaces:
         self.whole: bool = False
         self.schedulers_run: bool = False
         self._anywhere = False
+        self._unnamed_hooks: dict[str, list[tuple[Any, Path]]] = {}
         self._layers: list[Row] = []
         self._words_of_layers: set[str] = set()
         self._objects: list[tuple[Row, Any]] = []
@@ -150,6 +151,20 @@ class Namespaces:
         extend_with(row, names, self._snapshot.stack)
         return row
 
+    def hold_hooks(self, name: str, value: dict[Any, Any], path: Path) -> None:
+        """Keep a dict of a module's hooks; not what it has as an object, unless code names it.
+
+        PyTorch's code, which runs the hooks, asks for no attribute of the dict. Other code gets at
+        it by the name of the module's attribute, or by looking through all of them; and whatever
+        else holds it leads to all of it.
+        """
+        snapshot = self._snapshot
+        if self.whole or name in self.words or id(value) in snapshot.rows:
+            snapshot.stack.append((value, path))
+            return
+        snapshot.push_items(snapshot.hold(DictRow(value, path)))
+        self._unnamed_hooks.setdefault(name, []).append((value, path))
+
     def read_by_name(self, row: Row, kind: type) -> None:
         """Take note of the attributes of an object of a class of the user's."""
         words = words_of_class(kind)
@@ -212,6 +227,8 @@ class Namespaces:
             for row in snapshot.moving:
                 row.guarded = True
         self.words |= fresh
+        for name in fresh & self._unnamed_hooks.keys():
+            snapshot.stack += self._unnamed_hooks.pop(name)
         extend_with(self._methods, fresh - METHODS_OF_TENSORS, snapshot.stack)
         if _FAMILY in fresh:
             for row in [row for row in snapshot.rows.values() if isinstance(row, ClassRow)]:
@@ -288,6 +305,8 @@ class Namespaces:
             return
         self.whole = True
         self.schedulers_run = True
+        while self._unnamed_hooks:
+            self._snapshot.stack += self._unnamed_hooks.popitem()[1]
         for key, row in list(self._snapshot.rows.items()):
             mark = key[0] if isinstance(key, tuple) else None
             if mark in ("d", "u") and isinstance(row, NamedRow):

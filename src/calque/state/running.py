@@ -31,6 +31,7 @@ from calque.errors.frames import Origin, user_origin
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
+from calque.state.special import ASSIGNED, SPECIAL_NAMES, assignments
 from calque.state.whose import Owner, owner_of_code, owner_of_file
 from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen
 
@@ -334,15 +335,11 @@ def _monitored(running: Running) -> Iterator[None]:
         monitoring.free_tool_id(tool)
 
 
-_installed = False
-
-
 def _install_audit() -> None:
     """Install one audit hook for the process, because Python cannot remove audit hooks."""
-    global _installed
-    if not _installed:
-        _installed = True
+    if not assignments.are_told:
         sys.addaudithook(_on_audit)
+        assignments.are_told = True
 
 
 @entered_unseen
@@ -351,7 +348,13 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
         return
     if _active is None:  # Python is ending, and has taken the module apart
         return
-    # Most events come from guards, which read the code of functions.
+    if event in ASSIGNED:  # and no call until it is made: other threads do not run in between
+        if arguments[1] in SPECIAL_NAMES:
+            one, other, third = assignments.unnoticed
+            value = arguments[-1]
+            if value is not one and value is not other and value is not third:
+                assignments.count += 1
+        return
     if not event.startswith(_EVENTS) or (running := _active.running) is None:
         return
     frame: FrameType | None = sys._getframe(1)

@@ -45,15 +45,18 @@ class Versions:
         free: keys of rows that may hold anything.
 
     Attributes:
-        dicts: the dicts.
+        dicts: the dicts, each once.
         seen: their versions when they were last seen to hold these objects.
     """
 
     def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
-        self._rows = rows
         self._free = free
-        self.dicts: list[Any] = list(map(_dict_of, rows))
-        self.seen: list[int] = [-1] * len(rows)
+        dicts: list[Any] = list(map(_dict_of, rows))
+        self._rows: dict[int, list[Row]] = defaultdict(list)  # by the id of the dict
+        for row, held in zip(rows, dicts, strict=True):
+            self._rows[id(held)].append(row)
+        self.dicts: list[Any] = list({id(held): held for held in dicts}.values())
+        self.seen: list[int] = [-1] * len(self.dicts)
 
     def hold(self) -> bool:
         """Returns True if every dict has its original contents."""
@@ -61,8 +64,8 @@ class Versions:
         now = list(map(version_of, self.dicts))
         if now == self.seen:
             return True
-        for row, version, before in zip(self._rows, now, self.seen, strict=True):
-            if version != before and not self._holds(row):
+        for held, version, before in zip(self.dicts, now, self.seen, strict=True):
+            if version != before and not all(map(self._holds, self._rows[id(held)])):
                 return False
         self.seen = now  # read before the dicts: whatever another thread changes is seen
         return True

@@ -36,6 +36,8 @@ _ROOTS = tuple(
     for file in (os.path.dirname(os.path.dirname(__file__)) + os.sep, torch.__file__, np.__file__)
 )
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in sorted(_ENGINE | _SERVING))
+_BACKPORT = f"{os.sep}typing_extensions.py"
+"""Functions of it stand in the place of those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 
 
@@ -44,6 +46,8 @@ def owner_of_file(file: str) -> Owner:
     """Returns the owner of a source file."""
     if file.startswith("<frozen") or file.startswith(_ROOTS):
         return Owner.PYTHON if file.startswith("<frozen") else Owner.ENGINE
+    if file.endswith(_BACKPORT):
+        return Owner.PYTHON
     if any(part in file for part in _SITE):
         return Owner.ENGINE if any(part in file for part in _PACKAGES) else Owner.PACKAGE
     return Owner.PYTHON if is_library(file) else Owner.USER

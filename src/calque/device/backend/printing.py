@@ -24,6 +24,8 @@ from calque.upstream import torch_internals
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
 _FORKED = ", device='jax', not readable in a forked process"
+FREED = "calque: a backward has freed the graph"
+"""Marks, in its metadata, a node of PyTorch's graph that says so."""
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
@@ -124,8 +126,12 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
     Such is what a compiled step gives, in which the backward was.
     """
-    if "grad_fn=<Error>" in text and tensor.device.type == "jax":
-        return text.replace("grad_fn=<Error>", "grad_fn=<FreedBackward>")
+    if "grad_fn=<" not in text or tensor.device.type != "jax":
+        return text
+    node: Any = tensor.grad_fn
+    name = type(node).__name__
+    if name == "Error" or (node is not None and FREED in node.metadata):
+        return text.replace(f"grad_fn=<{name}>", "grad_fn=<FreedBackward>")
     return text
 
 

@@ -127,13 +127,22 @@ def devices_of(lowered: jax.stages.Lowered) -> Any:
 
 def debugging() -> bool:
     """Returns True if every call must be JAX's own, because it has to check results, or refuse."""
-    return _refusing or debug_nans.value or debug_infs.value
+    return refusal.is_on or debug_nans.value or debug_infs.value
 
 
-_refusing = False
+class _Refusal:
+    is_on = False
+
+
+refusal: _Refusal = _Refusal()
+DEBUGGING: tuple[tuple[str, Any], ...] = (
+    ("{}.is_on", refusal),
+    ("{}.value", debug_nans),
+    ("{}.value", debug_infs),
+)
+"""What `debugging` asks, as text with the objects."""
 
 
 def refuse() -> None:
     """From now on, execute only by JAX's own calls, which `device.backend.forks` refuses."""
-    global _refusing
-    _refusing = True
+    refusal.is_on = True

@@ -1,14 +1,18 @@
 """Generates the lines that check whether a call is of the kind that a program was compiled for."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
 from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
+_FEW = 16
+"""Up to how many tensors of the state are named one by one."""
 _PAIRS = 4
 """Up to how many arguments are compared two by two."""
 
@@ -23,7 +27,13 @@ def cells(count: int) -> list[str]:
     return [f"c{index}" for index in range(count)]
 
 
-def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> None:
+def write_arguments(
+    source: Source,
+    leaves: list[torch.Tensor],
+    state: Any,
+    grad: bool,
+    beside: Sequence[torch.Tensor] = (),
+) -> None:
     """Write the lines that unpack the arguments, and leave if they are of another kind.
 
     What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
@@ -33,6 +43,8 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
         leaves: arguments like those that are to come: tensors of the device, none of which requires
             a gradient or has attributes.
         state: the cells that none of them may stand on.
+        grad: whether gradients are recorded, now and at each call.
+        beside: tensors of the state whose kinds are compared together with those of the arguments.
     """
     count = len(leaves)
     source.line(f"if len(args) != {count}: {LEAVE}")
@@ -41,8 +53,14 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     names, held = arguments(count), cells(count)
     listed = ", ".join(names)
     source.line(f"{listed}, = args")
-    source.line(f"if not {{}}({listed}): {LEAVE}", kinds_of(leaves))
-    others = " or ".join(f"{name}.requires_grad or {name}.__dict__" for name in names)
+    if len(beside) <= _FEW:
+        others = "".join(f", {source.name(tensor)}" for tensor in beside)
+    else:
+        others = f", *{source.name(tuple(beside))}"
+    source.line(f"if not {{}}({listed}{others}): {LEAVE}", kinds_of([*leaves, *beside]))
+    # Where gradients are recorded, the kinds tell whether one needs any.
+    asked = "{0}.__dict__" if grad else "{0}.requires_grad or {0}.__dict__"
+    others = " or ".join(map(asked.format, names))
     source.line(f"if {others}: {LEAVE}")
     source.line("try:")
     for name, cell in zip(names, held):
@@ -53,8 +71,23 @@ def write_arguments(source: Source, leaves: list[torch.Tensor], state: Any) -> N
     elif count > 1:
         pairs = [f"{a} is {b}" for i, a in enumerate(held) for b in held[:i]]
         source.line(f"if {' or '.join(pairs)}: {LEAVE}")
-    if state:
+    if state and count <= _PAIRS:
+        text = " or ".join(f"{cell} in {{0}}" for cell in held)
+        source.line(f"if {text.format(source.name(state))}: {LEAVE}")
+    elif state:
         source.line(f"if not {{}}.isdisjoint(({', '.join(held)},)): {LEAVE}", state)
+
+
+def write_surroundings(source: Source, alone: bool) -> None:
+    """Write the line that leaves where the call may be a part of something else.
+
+    Args:
+        source: of the function.
+        alone: whether there are no arguments, whose kinds would tell of further surroundings.
+    """
+    asked = SURROUNDINGS + DISPATCHED if alone else SURROUNDINGS
+    conditions = " or ".join(text for text, _ in asked)
+    source.line(f"if {conditions}: {LEAVE}", *(held for _, held in asked))
 
 
 def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> None:

@@ -6,7 +6,7 @@ asks all guards. So these lines may fail where a guard would hold, but never the
 
 from collections.abc import Callable, Collection, Sequence
 from itertools import repeat
-from operator import attrgetter, is_, is_not
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -18,6 +18,7 @@ from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import CellGuard, GradientGuard, Guard
 from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
+from calque.state.special import assignments
 from calque.state.values import MISSING
 from calque.state.versions import version_of
 
@@ -26,33 +27,43 @@ _FEW = 16
 _MOST_PLACES = 64
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
-    "class": "type({}) is not {}",
 }
 _ATTRIBUTES = frozenset(
     (
-        *("__dict__", "__mro__", "__name__", "__code__", "__defaults__", "__kwdefaults__"),
+        *("__dict__", "__mro__", "__name__"),
         *("_backward_hooks", "_post_accumulate_grad_hooks", "default_factory", "maxlen"),
     )
 )
 """The attributes whose names may stand in a line."""
 _NONES = repeat(None)
+_only_none = frozenset((None,)).issuperset
 _storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 
 
-def write_guards(source: Source, guards: Sequence[Guard], grad: bool) -> None:
+def tensors_of(guards: Sequence[Guard]) -> list[torch.Tensor]:
+    """Returns the tensors whose memory and kinds guards compare, each once."""
+    found = [tensor for one in guards if isinstance(one, CellGuard) for tensor in one.tensors]
+    return list({id(tensor): tensor for tensor in found}.values())
+
+
+def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: bool) -> None:
     """Write the lines that leave the function if a guard does not hold.
 
     Args:
         source: of the function.
         guards: the guards, which hold now.
         grad: whether gradients are recorded, now and at each call.
+        alone: whether there are no arguments, together with which kinds have been compared.
     """
     source.line("try:")
     source.indent()
-    seen = {id(t) for g in guards if isinstance(g, CellGuard) for t in g.tensors} if grad else set()
+    tensors = tensors_of(guards)
+    if alone and tensors:
+        source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))
+    seen = set(map(id, tensors)) if grad else set()
     for guard in guards:
         if type(guard) is GradientGuard:
             _write_gradients(source, guard, seen)
@@ -81,21 +92,18 @@ def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]
         if len(leaves) <= _FEW:
             for leaf in leaves:
                 source.line(f"if {{}}.grad {compare} None: {LEAVE}", leaf)
+        elif leaves is guard.without:
+            source.line(f"if not {{}}(map({{}}, {{}})): {LEAVE}", _only_none, _gradient, leaves)
         else:
             line = f"if any(map({{}}, map({{}}, {{}}), {{}})): {LEAVE}"
-            source.line(line, _COMPARISONS[compare], _gradient, leaves, _NONES)
+            source.line(line, is_, _gradient, leaves, _NONES)
     for leaf, gradient in guard.fixed:
         source.line(f"if {{}}.grad is not {{}}: {LEAVE}", leaf, gradient)
 
 
-_COMPARISONS = {"is": is_, "is not": is_not}
-
-
 def _write_cells(source: Source, guard: CellGuard) -> None:
-    """Write the lines that compare storages, geometries and the kinds of the tensors."""
+    """Write the lines that compare storages and geometries."""
     tensors = guard.tensors
-    if tensors:
-        source.line(f"if not {{}}(*{{}}): {LEAVE}", kinds_of(tensors), tuple(tensors))
     if len(tensors) <= _FEW:
         for tensor, storage in zip(tensors, guard.storages):
             source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", _storage_of, tensor, storage)
@@ -127,6 +135,10 @@ def _write_state(source: Source, guard: StateGuard) -> None:
     if versions is not None:
         line = f"if [*map({{}}, {{}})] != {{}}.seen and not {{}}(): {LEAVE}"
         source.line(line, version_of, versions.dicts, versions, versions.hold)
+    special = identities.special
+    if special is not None:
+        line = f"if {{}}.count != {{}}.seen and not {{}}(): {LEAVE}"
+        source.line(line, assignments, special, special.hold)
     places = identities.places()
     if places is None or len(places) > _MOST_PLACES:
         for compare in identities.values:

@@ -26,8 +26,11 @@ _LEAF = jax.tree_util.tree_structure(0)
 def are_simple(program: "JittedProgram") -> bool:
     """Returns True if the lines of this module can make the results of a program."""
     recording, carrying = program.recording, program.carrying
-    if carrying is not None and not (torch.is_grad_enabled() and carrying.has_errors_only):
-        return False
+    if carrying is not None:
+        if not (torch.is_grad_enabled() and carrying.has_errors_only):
+            return False
+        if not all(spent.make() for spent in carrying.errors.values()):
+            return False
     if not all(type(target) is Existing for target, _ in recording.gradients):
         return False
     made = [one for one in _described(program) if type(one) not in _GIVEN]
@@ -114,8 +117,10 @@ def _written(source: Source, program: "JittedProgram", one: Any) -> str:
             how = bare.dtype, view, bare.creation
             source.line(f"{name} = {{}}({name}, {{}}, {{}}, {{}})", viewed, *how)
     if isinstance(one, Carried):
-        error = program.carrying.errors[one.slot]  # type: ignore[union-attr]
-        source.line(f"{name} = {{}}({name}.requires_grad_())", error)
+        spent = program.carrying.errors[one.slot]  # type: ignore[union-attr]
+        source.line(f"{{}}({name})", spent.push)
+        source.line(f"{name} = {{}}({{}})", spent.take, spent.node)
+        source.line("{}()", spent.pop)
     return name
 
 

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from jax.errors import JaxRuntimeError
 
 from calque.device.memory.cell import read
-from calque.device.runtime.executable import debugging
+from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import Numbers, is_of_group
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
@@ -64,7 +64,8 @@ def write_step(source: Source, program: "JittedProgram") -> None:
     """
     bare = program.execution.bare
     assert bare is not None
-    source.line(f"if {{}}(): {LEAVE}", debugging)
+    conditions = " or ".join(text for text, _ in DEBUGGING)
+    source.line(f"if {conditions}: {LEAVE}", *(held for _, held in DEBUGGING))
     numbers = _numbers(program, dict(bare.placed))
     if numbers.are_given:
         _write_numbers(source, numbers)
@@ -137,30 +138,51 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
 
 def _write_protection(source: Source, program: "JittedProgram") -> None:
     pick, donated = program.execution.pick, program.donated
-    source.line(f"if max(map({{}}, {{}}(arrays))) > {PICKED_ALONE}:", sys.getrefcount, pick)
+    found = [program.inputs[i].source for i in donated]
+    if len(found) <= _MOST_CELLS and all(isinstance(one, CellSource) for one in found):
+        cells = [one.cell for one in found]  # type: ignore[union-attr]
+        picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
+        picked = f"({picked})"
+    else:
+        picked = f"{source.name(pick)}(arrays)"
+    alone = [PICKED_ALONE] * len(donated)
+    source.line(f"if [*map({{}}, {picked})] != {{}}:", sys.getrefcount, alone)
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
 def _write_changing(source: Source, program: "JittedProgram") -> None:
     """Write the lines that run the program and make its changes.
 
-    An exception that another thread sets is raised after a call only. So one call of C code runs
-    the program and keeps its results, and what writes them has no call before the last is written.
+    An exception that another thread sets is raised after a call only, and one of a trace function
+    at the begin of a line. So there is no call, and no new line, from where the program runs, which
+    is where an iterator is unpacked, to where the last of its results is written.
     """
     bare, written = program.execution.bare, program.fixed_targets
     assert bare is not None
-    unrolled = len(written) <= _MOST_CELLS
+    if len(written) > _MOST_CELLS:
+        _write_changing_many(source, program)
+        return
+    targets = ", ".join("{}.array" for _ in written)
+    put = f"; {targets}, = outputs[:{len(written)}]" if written else ""
+    source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
+    source.line("try:")
+    source.line(f"    outputs, = runs{put}", *written)
+    _write_failure(source, program)
+    _write_rest(source, program)
+
+
+def _write_changing_many(source: Source, program: "JittedProgram") -> None:
+    """As `_write_changing`, of many results: one call runs the program and writes them."""
+    bare = program.execution.bare
+    assert bare is not None
     run = "map(done.append, map({}, map({}, (arrays,))))"
     put = "map(setattr, {}, {}, {}(done))"
     source.line("done = []")
     source.line("try:")
     source.indent()
     source.line("try:")
-    if unrolled:
-        source.line(f"    {{}}({run})", _nowhere.extend, bare.consume, bare.execute)
-    else:
-        held = bare.consume, bare.execute, written, _SLOTS, chain.from_iterable
-        source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
+    held = bare.consume, bare.execute, program.fixed_targets, _SLOTS, chain.from_iterable
+    source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
     _write_failure(source, program)
     source.indent(-1)
     source.line("finally:")
@@ -168,14 +190,16 @@ def _write_changing(source: Source, program: "JittedProgram") -> None:
     source.line("if done:")
     source.indent()
     source.line("outputs = done[0]")
-    if written and unrolled:
-        targets = ", ".join("{}.array" for _ in written)
-        source.line(f"{targets}, = outputs[:{len(written)}]", *written)
+    _write_rest(source, program)
+    source.indent(-2)
+
+
+def _write_rest(source: Source, program: "JittedProgram") -> None:
+    """Write the lines that change what is no array, and make the result."""
     if program.handles:
         source.line("{}({})", torch_c.increment_version, program.handles)
     write_gradients(source, program)
     write_results(source, program)
-    source.indent(-2)
 
 
 def _write_failure(source: Source, program: "JittedProgram") -> None:

@@ -1,7 +1,6 @@
 """The calls of a program that carries gradients, as nodes of the autograd graph."""
 
 import functools
-from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
@@ -15,6 +14,7 @@ from calque.program.gradients.backward_program import LatePart
 from calque.program.gradients.carrying import Blank
 from calque.program.gradients.derivatives import Step
 from calque.program.gradients.differentiable import Backward, Part
+from calque.program.gradients.spent_graph import SpentGraph
 from calque.program.jaxprs import split
 from calque.program.results import Fresh, Outputs
 from calque.program.sources import IncomingSource
@@ -48,8 +48,8 @@ class Carrying:
             Node(part, one, [backward.forms[slot] for slot in part.results])
             for part, one in zip(backward.parts, late, strict=True)
         ]
-        self.errors: dict[int, Callable[[Tensor], Tensor]] = {
-            slot: torch_c.functions.DelayedError(message, 1)
+        self.errors: dict[int, SpentGraph] = {
+            slot: SpentGraph(message, *backward.forms[slot])
             for slot, message in backward.errors.items()
         }
 
@@ -68,7 +68,7 @@ class Carrying:
         """
         carried = outputs.carried = [bare.bare(outputs) for bare in self.bare]
         for slot, error in self.errors.items():
-            carried[slot] = error(carried[slot].requires_grad_())
+            carried[slot] = error(carried[slot])
         for node in self._nodes:
             node.carry(outputs, residuals, origin)
 

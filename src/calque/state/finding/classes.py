@@ -22,6 +22,8 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
+_IMMUTABLE = 1 << 8
+"""The flag of classes in C to which nothing can be assigned (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 _REPLACED = (Module, Optimizer)
 """Objects of libraries that programs give another class."""
 _OWN_DICT: dict[str, Callable[[Any], Any]] = {"__dict__": instance_dict}
@@ -69,6 +71,8 @@ def _hold_librarys_class(snapshot: "Snapshot", kind: type) -> None:
         _keep_functions(snapshot, kind)
     elif owner is Owner.ENGINE and issubclass(kind, Module):
         snapshot.namespaces.hold_functional(functional_of(kind))
+    if kind.__flags__ & _IMMUTABLE:
+        return
     path = Path(kind.__name__, foreign=True)
     snapshot.namespaces.hold(vars(kind), path, ("c", id(kind)))  # pyright: ignore[reportArgumentType]
 

@@ -5,6 +5,7 @@ import gc
 import logging
 import threading
 import types
+from collections import OrderedDict
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -27,6 +28,8 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
+_HOOKS = frozenset(name for name, value in vars(Module()).items() if type(value) is OrderedDict)
+"""The attributes of a module that hold its hooks."""
 _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
 """Modules whose objects serve the process, not the program."""
 _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
@@ -151,6 +154,8 @@ def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
             continue
         if name in _MEMBERS:
             _hold_members(snapshot, item, path.members(name))
+        elif type(item) is OrderedDict and name in _HOOKS:
+            snapshot.namespaces.hold_hooks(name, item, path.attribute(name))
         else:
             snapshot.stack.append((item, path.attribute(name)))
     if owner_of_class(type(value)) is Owner.USER:

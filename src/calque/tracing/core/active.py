@@ -7,11 +7,15 @@ from typing import Any
 
 
 class _Stack(threading.local):
+    """The traces that run in one thread, the innermost last; None for one that is suspended."""
+
     def __init__(self) -> None:
         self.traces: list[Any] = []
 
 
 _stack = _Stack()
+in_process: list[None] = []
+"""One item for each trace that runs in this process, in whichever thread."""
 
 
 def current_trace() -> Any:
@@ -26,10 +30,12 @@ def current_trace() -> Any:
 def tracing(trace: Any) -> Iterator[None]:
     """Makes `trace` the current one of this thread."""
     _stack.traces.append(trace)
+    in_process.append(None)
     try:
         yield
     finally:
         _stack.traces.pop()
+        in_process.pop()
 
 
 @contextmanager

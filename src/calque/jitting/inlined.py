@@ -1,0 +1,54 @@
+"""Whether a jitted function runs as a part of what is around it, and not as a program."""
+
+from typing import Any
+
+import torch
+from torch import compiler
+
+from calque.device.memory.cell import active
+from calque.program.compile_flags import others_compile
+from calque.tracing.core.active import in_process, is_tracing
+from calque.upstream import torch_c, torch_internals
+from calque.upstream.torch_internals import profiler_enabled
+
+_functorch_level = torch_c.functorch.maybe_current_level
+_dispatch_modes = torch_c.len_torch_dispatch_stack
+_is_anomaly = torch.is_anomaly_enabled
+
+
+def is_inlined() -> bool:
+    """Returns True if a jitted function runs as a part of what is around it.
+
+    That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
+    whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
+    anomaly detection, which is to name the one that gives nan, or a tracer: ours, dynamo or
+    `torch.export`. (Exports turn on anomaly detection for all threads, without nan.)
+    """
+    return (
+        active.inlining
+        or _functorch_level() is not None
+        or torch_internals.forward_ad._current_level >= 0
+        or _dispatch_modes() > 0
+        or (_is_anomaly() and torch.is_anomaly_check_nan_enabled())
+        or is_tracing()
+        or (torch_internals.compiler._is_compiling_flag and others_compile())
+        or compiler.is_dynamo_compiling()
+    )
+
+
+SURROUNDINGS: tuple[tuple[str, Any], ...] = (
+    ("{}", in_process),
+    ("{}._current_level >= 0", torch_internals.forward_ad),
+    ("{}()", _is_anomaly),
+    ("{}._is_compiling_flag", torch_internals.compiler),
+    ("{}()", profiler_enabled),
+)
+"""Conditions as text, each with the object that it asks: where none of them holds, no call is
+inlined, and nobody looks at how long it takes. They may hold where `is_inlined` is false.
+`active.inlining` is left out, and what Dynamo traces: both are asked before."""
+
+DISPATCHED: tuple[tuple[str, Any], ...] = (
+    ("{}() is not None", _functorch_level),
+    ("{}()", _dispatch_modes),
+)
+"""Further ones, which the dispatch keys of any tensor tell, too (see `generated.kinds`)."""

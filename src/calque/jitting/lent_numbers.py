@@ -137,6 +137,7 @@ class LentNumbers:
         self._others: list[tuple[Group, dict[str, Any]]] = []
         self._shared: dict[Any, tuple[Counted, TracedFloat]] = {}
         self._tracing = True
+        watch.new_input = self._new_input
 
     def prepare(self, optimizer: Optimizer) -> None:
         """Choose what is to be lent to an optimizer, before anything is."""
@@ -201,12 +202,15 @@ class LentNumbers:
         return number
 
     def _input(self, read: Callable[[], Any], key: str, value: Any, place: Place) -> TracedFloat:
-        traced = self._lifting.new_input(NumberSource(read, key), (), np.float64, weak=True)
+        traced = self._new_input(read, key)
 
         def compute() -> Any:
             return value if self._tracing else read()
 
         return input_number(traced, compute, self._watch, place, type(value) is int)
+
+    def _new_input(self, read: Callable[[], Any], key: str) -> Any:
+        return self._lifting.new_input(NumberSource(read, key), (), np.float64, weak=True)
 
     def assigned(self, optimizer: Optimizer) -> set[str]:
         """The keys of numbers that were not lent, and that the step has assigned."""

@@ -32,13 +32,11 @@ class Numbers:
 
     Attributes:
         not_lent: places whose numbers an earlier trace has given up.
-        in_steps: code that has run in a step of an optimizer.
         computed: what each call assigns: the row, the key, and what gives the number.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.not_lent: Collection[Place] = ()
-        self.in_steps: Collection[CodeType] = ()
         self.computed: list[tuple[Row, Any, Callable[[], Any]]] = []
         self._snapshot = snapshot
         self._left_out: list[Row] = []
@@ -143,8 +141,9 @@ class Numbers:
                 )
 
     def _outside_of_steps(self) -> list[CodeType]:
-        ran = self._snapshot.codes.items()
-        return [c for c, owner in ran if owner >= Owner.PACKAGE and c not in self.in_steps]
+        code = self._snapshot.code
+        in_steps = code.in_steps - code.outside  # what other threads may run is in neither
+        return [c for c, o in code.owners.items() if o >= Owner.PACKAGE and c not in in_steps]
 
     def _own(self, optimizer: Optimizer, group: Group) -> set[str]:
         """Returns the keys of a param group whose numbers the function itself assigns.

@@ -12,7 +12,6 @@ import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
-from itertools import islice
 from types import CodeType
 from typing import Any
 
@@ -51,8 +50,8 @@ class OptimizerLending:
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
-        codes: the code that has run, in order.
-        in_steps: that which ran first in a step of an optimizer, where numbers are lent.
+        running: sees code run.
+        in_steps: the code that has run in steps of optimizers, where numbers are lent.
         numbers: what is lent of the numbers in param groups and in states.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
@@ -69,9 +68,8 @@ class OptimizerLending:
         self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
-        self.codes: Collection[CodeType] = ()
-        self.in_steps: set[CodeType] = set()
-        self._ran = 0
+        self.running: Running | None = None
+        self.in_steps: Collection[CodeType] = ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
         self.not_lent: set[Place] = set()
@@ -114,9 +112,14 @@ class OptimizerLending:
         Raises:
             NotLent: numbers were.
         """
-        places = self.numbers.lent_now()
+        places = self._lent_now()
         if self.watch.stepping is not None and not self.watch.is_pytorchs and places:
             raise NotLent(places)
+
+    def _lent_now(self) -> set[Place]:
+        """Where the numbers are from that a step was given."""
+        found = self.numbers.lent_now()
+        return found | {OF_TENSORS} if self.watch.has_read else found
 
     def rollback(self) -> None:
         """Undo what a failed trace did to optimizers: created state, moved step counts."""
@@ -147,17 +150,20 @@ class OptimizerLending:
         self._widen_steps(optimizer)
         place = None if self.watch.is_pytorchs else OF_TENSORS
         if self.reads_tensors:
+            self.watch.has_read = False
             self.lifting.lend_number = lambda array: number_of(array, self.watch, place)
         self._exchange(optimizer)
-        self._ran = len(self.codes)
+        if self.running is not None:
+            self.running.in_step(True)
 
     def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
         if active.trace is self.lifting and not _steps_within_itself(optimizer):
-            self.in_steps.update(islice(self.codes, self._ran, None))
+            if self.running is not None:
+                self.running.in_step(False)
             if not self.watch.is_pytorchs:
                 learn(optimizer, self.numbers.assigned(optimizer))
                 if any(map(asks_for_types, self.in_steps)):
-                    self.not_lent |= self.numbers.lent_now()
+                    self.not_lent |= self._lent_now()
             place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]

@@ -56,6 +56,7 @@ class Outcome:
         """Run the function, and describe its effects; returns the outputs of the program."""
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)
+        trace.lending.running = running
         # In a list, because a call holds its arguments where PyTorch evaluates frames.
         returned = [self._run(running, fn, args, kwargs)]
         trace.lending.check_unchanged(running)

@@ -206,8 +206,7 @@ class Trace:
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
         self.lending.numbers.keys = self.state.numbers.lent
         self.lending.numbers.row_of = self.state.numbers.row_of
-        self.state.numbers.in_steps = self.lending.in_steps
-        self.lending.codes = self.state.snapshot.codes
+        self.lending.in_steps = self.state.snapshot.code.in_steps
         self.lending.on_prepared = self._on_prepared
         self.modules: MutableMapping[Module, str] = WeakKeyDictionary(reach.modules)
         self.layers: LayerNames = LayerNames(self.modules)

@@ -11,31 +11,21 @@ from typing import Any, NoReturn
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 import torch
 
 from calque.device.runtime.interrupts import settles
-from calque.errors import TraceError, unrepeatable
+from calque.program.number_errors import NotLent, Place, turned_into_float, unknown_value
+from calque.upstream.jax_internals import convert_element_type
 from calque.upstream.python_internals import entered_unseen
 
 _serial = itertools.count()
 _MOST = 2**53
 """Whole numbers up to this one are what they are in a program, too, which has float64."""
 
-Place = tuple[int, str]
-"""Where a number is from: the id of a dict, and the key."""
 
-
-class NotLent(BaseException):
-    """Signals that numbers must be concrete: the function is traced again without making them
-    inputs.
-
-    Attributes:
-        places: which.
-    """
-
-    def __init__(self, places: "frozenset[Place] | set[Place]") -> None:
-        super().__init__()
-        self.places: frozenset[Place] = frozenset(places)
+def _no_input(compute: Callable[[], Any], name: str) -> Any:
+    raise NotImplementedError
 
 
 class Watch:
@@ -46,6 +36,8 @@ class Watch:
         stepping: the name of the optimizer whose step runs now, to which numbers are lent.
         is_pytorchs: whether that optimizer is PyTorch's own.
         given_up: where the numbers are from that were given up.
+        has_read: whether the step has read numbers from tensors.
+        new_input: makes an input of what gives a number at each call, and of a name for it.
     """
 
     def __init__(self) -> None:
@@ -53,6 +45,8 @@ class Watch:
         self.stepping: str | None = None
         self.is_pytorchs: bool = False
         self.given_up: set[Place] = set()
+        self.has_read: bool = False
+        self.new_input: Callable[[Callable[[], Any], str], Any] = _no_input
         self._nodes: dict[Any, NumberNode] = {}
         self._answered: dict[Any, bool] = {}
         self._made: list[weakref.ref[Any]] = []
@@ -101,6 +95,15 @@ class Watch:
         if not is_exact():
             self.give_up(node)
         self.answers.append((is_exact, True))
+
+    def ask_of(self, question: Callable[[Any], bool], node: "NumberNode") -> bool:
+        """Answer a question that a function asks of a number, and watch it."""
+        if not node.known:
+            self.give_up(node)
+        compute = node.compute
+        answer = question(compute())
+        self.answers.append((lambda: question(compute()) == answer, True))
+        return answer
 
     def ask(self, name: str, a: "NumberNode", b: "NumberNode") -> bool:
         """Answer a comparison, and guard the answer."""
@@ -182,6 +185,11 @@ class NumberNode:
         if not known and places:  # C++ may put a number of its own around it
             watch.made(self)
 
+    @property
+    def is_exact(self) -> bool:
+        """Whether the program has a whole number as it is."""
+        return self.known or self.traced.dtype == np.int64
+
     def wrap_int(self, number: int) -> "NumberNode":
         return constant_node(number, self.watch)
 
@@ -240,26 +248,6 @@ class Checked:
         return bool(unknown_value())
 
 
-def turned_into_float(stepping: str | None) -> TraceError:
-    """The error for the value of a tensor that code needs as a Python float.
-
-    Args:
-        stepping: the name of the optimizer whose step does that; None for the function's own code.
-    """
-    if stepping is not None:
-        return unrepeatable(
-            f"{stepping}.step() turns a number that it has read from a tensor into a Python float",
-            "inside calque.jit, where it has no value",
-            f"Run {stepping} eagerly: leave its step() out of the jitted function, and keep the "
-            "loss and its backward() in it.",
-        )
-    return unrepeatable(
-        "a number that was read from a tensor is turned into a Python float",
-        "inside calque.jit, where it has no value",
-        "Compute with the tensor, or read it outside the jitted function.",
-    )
-
-
 def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None) -> NumberNode:
     """Returns a function of one traced number.
 
@@ -270,15 +258,34 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
     """
 
     def make() -> NumberNode:
-        compute = x.compute
+        compute_x = x.compute
         whole = x.integral if integral is None else integral
-        made = traced(x.traced)
-        node = NumberNode(made, lambda: python(compute()), x.watch, x.places, whole, x.known)
+
+        def compute() -> Any:
+            return python(compute_x())
+
+        if not integral:
+            made = traced(x.traced if whole else wide(x.traced))
+        elif x.integral:  # rounded already
+            made = x.traced
+        else:
+            made = _rounded(x.watch, x.known, compute, python.__name__, lambda: traced(x.traced))
+        node = NumberNode(made, compute, x.watch, x.places, whole, x.known)
         if node.known and integral is not None:
             x.watch.require_exact(node)
         return node
 
     return x.watch.node((python, x.key), make)
+
+
+def _rounded(
+    watch: Watch, known: bool, compute: Callable[[], Any], name: str, traced: Callable[[], Any]
+) -> Any:
+    """What rounding gives in the program.
+
+    What is computed in Python and in the program may differ in the last digit, and by one then.
+    """
+    return watch.new_input(compute, name) if known else jax.numpy.asarray(traced())
 
 
 def node_of(x: Any, watch: Watch) -> NumberNode | None:
@@ -316,18 +323,32 @@ def computed(
             return python(compute_a(), compute_b())
 
         node = NumberNode(None, compute, watch, places, _is_whole(name, a, b, watch), known)
+        if node.integral and any(n.is_number and abs(n.traced) > _MOST for n in (a, b)):
+            watch.give_up(node)
         if known and (node.integral or name == "pow"):
-            for number in (a, b) if node.integral else ():
-                if number.is_number and abs(number.traced) > _MOST:
-                    watch.give_up(node)
             watch.require_exact(node)
         if known and type(compute()) not in (int, float):  # raises what Python raises
             watch.give_up(node)
-        node.traced = jax.numpy.asarray(python(a.traced, b.traced))
+        left, right = a.traced, b.traced
+        if not (node.integral and name in _EXACT):
+            left, right = wide(left), wide(right)
+        elif not known and name in _DIVIDING and not (a.is_exact and b.is_exact):
+            watch.give_up(node)
+        if name in _ROUNDING and not node.integral:
+            node.traced = _rounded(watch, known, compute, name, lambda: python(left, right))
+        else:
+            node.traced = jax.numpy.asarray(python(left, right))
         node.integral = node.integral if integral is None else integral
         return node
 
     return watch.node((name, a.key, b.key, integral), make)
+
+
+def wide(traced: Any) -> Any:
+    """A traced number as a float, as which products of any size are nearly what they are."""
+    if isinstance(traced, int | float) or traced.dtype == np.float64:
+        return traced
+    return convert_element_type(traced, np.dtype("float64"), weak_type=True)
 
 
 def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
@@ -347,13 +368,7 @@ def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
     return watch.ask("gt", a, zero) or (b.integral and watch.ask("ge", b, zero))
 
 
-def unknown_value() -> float:
-    """Raise the error for a number whose value cannot be read."""
-    raise unrepeatable(
-        "the value of a tensor is read as a Python number and compared",
-        "inside calque.jit, where it has none yet",
-        "Use torch.where or torch.cond.",
-    )
-
-
 _DIVIDING = frozenset(("truediv", "floordiv", "mod"))
+_ROUNDING = frozenset(("floordiv", "mod"))
+_EXACT = frozenset(("add", "sub", "floordiv", "mod"))
+"""Operations on whole numbers that do not leave those of 64 bits."""

@@ -71,6 +71,15 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
     return of
 
 
+def _logarithm(x: Any, base: Any) -> Any:
+    log = _STAND_INS["log"]
+    return log(x) / log(base)
+
+
+def _question(question: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda x: x.node.watch.ask_of(question, x.node)
+
+
 def _power(base: Any, exponent: Any) -> Any:
     watch = next(x.node.watch for x in (base, exponent) if isinstance(x, torch.SymFloat))
     a, b = node_of(base, watch), node_of(exponent, watch)
@@ -126,6 +135,15 @@ _STAND_INS: dict[str, StandIn] = {
     for name, function in _FUNCTIONS.items()
 }
 _STAND_INS["pow"] = StandIn(math.pow, _takes_two, _power)
+_STAND_INS |= {
+    name: StandIn(getattr(math, name), _takes_one, _question(getattr(math, name)))
+    for name in ("isfinite", "isinf", "isnan")
+}
+_STAND_INS["log"] = StandIn(
+    math.log,
+    lambda args: _takes_one(args) or _takes_two(args),
+    lambda x, *base: _logarithm(x, *base) if base else _of_number("log", _FUNCTIONS["log"])(x),
+)
 _TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
 _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)}
 

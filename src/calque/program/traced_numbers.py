@@ -9,7 +9,10 @@ Whatever needs the number itself (`float()`, text, a key of a dict) gives it up:
 traced again, and finds the number as it is there, which is compared from then on.
 """
 
+import math
 import operator
+import os
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -18,17 +21,8 @@ import numpy as np
 import torch
 from jax import Array
 
-from calque.program.number_nodes import (
-    Checked,
-    NotLent,
-    NumberNode,
-    Place,
-    Watch,
-    computed,
-    node_of,
-    unary,
-    unknown_value,
-)
+from calque.program.number_errors import NotLent, Place, unknown_value
+from calque.program.number_nodes import Checked, NumberNode, Watch, computed, node_of, unary
 from calque.upstream.jax_internals import convert_element_type
 
 __all__ = [
@@ -42,6 +36,10 @@ __all__ = [
 ]
 
 
+_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_KERNELS = tuple(os.path.join(_CALQUE, name) + os.sep for name in ("ops", "device"))
+
+
 class TracedFloat(torch.SymFloat):
     """A float whose value is an input of the program being traced."""
 
@@ -51,6 +49,8 @@ class TracedFloat(torch.SymFloat):
 
     @property
     def __class__(self) -> Any:  # what `isinstance` asks
+        if sys._getframe(1).f_code.co_filename.startswith(_KERNELS):
+            return TracedFloat  # its value is not there to be looked at
         return int if self.node.integral else float
 
     def __bool__(self) -> bool:
@@ -71,17 +71,81 @@ class TracedFloat(torch.SymFloat):
     def __deepcopy__(self, memo: Any) -> Any:
         return self
 
+    def __round__(self, digits: Any = None) -> Any:
+        if digits is not None and not (self.node.integral and type(digits) is int and digits >= 0):
+            self._give_up()  # in decimal digits
+        return TracedFloat(unary(round, jnp.round, self.node, True))
+
+    def __trunc__(self) -> Any:
+        return TracedFloat(unary(math.trunc, jnp.trunc, self.node, True))
+
+    def __floor__(self) -> Any:
+        return TracedFloat(unary(math.floor, jnp.floor, self.node, True))
+
+    def __ceil__(self) -> Any:
+        return TracedFloat(unary(math.ceil, jnp.ceil, self.node, True))
+
+    def __divmod__(self, other: Any) -> Any:
+        return self // other, self % other
+
+    def __rdivmod__(self, other: Any) -> Any:
+        return other // self, other % self
+
     def _give_up(self, *args: Any) -> Any:
         self.node.watch.give_up(self.node)
 
 
 _OF_VALUES = (
-    *("__float__", "__int__", "__index__", "__complex__", "__trunc__", "__round__", "__floor__"),
-    *("__ceil__", "__divmod__", "__rdivmod__", "__hash__", "__repr__", "__str__", "__format__"),
-    "__reduce_ex__",
+    *("__float__", "__int__", "__index__", "__complex__", "__hash__", "__repr__", "__str__"),
+    *("__format__", "__reduce_ex__"),
 )
 for _name in _OF_VALUES:
     setattr(TracedFloat, _name, TracedFloat._give_up)
+
+
+class _OfKind:
+    """A method or attribute that only numbers of some kind have, and that needs the value.
+
+    Args:
+        name: its name.
+    """
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __get__(self, number: Any, owner: Any = None) -> Any:
+        if number is None:
+            return self
+        if not hasattr(number.__class__, self._name):
+            kind = number.__class__.__name__
+            raise AttributeError(f"{kind!r} object has no attribute {self._name!r}")
+        number.node.watch.give_up(number.node)
+
+
+for _name in {name for kind in (int, float) for name in dir(kind) if not name.startswith("_")}:
+    setattr(TracedFloat, _name, _OfKind(_name))
+
+
+def _of_whole(self: Any, *args: Any) -> Any:
+    """An operator that whole numbers have, and others do not."""
+    return self._give_up() if self.node.integral else NotImplemented
+
+
+for _name in ("and", "or", "xor", "lshift", "rshift"):
+    setattr(TracedFloat, f"__{_name}__", _of_whole)
+    setattr(TracedFloat, f"__r{_name}__", _of_whole)
+
+
+def _made(kind: type, node: Any) -> Any:
+    """`torch.SymFloat.__new__`, with which PyTorch's C++ makes numbers of nodes.
+
+    So what `item()` gives is a float or an int, too.
+    """
+    is_traced = kind is torch.SymFloat and isinstance(node, NumberNode)
+    return object.__new__(TracedFloat if is_traced else kind)
+
+
+torch.SymFloat.__new__ = _made  # pyright: ignore[reportAttributeAccessIssue]
 
 
 def _binary(name: str, left: Any, right: Any, watch: Watch) -> Any:
@@ -151,10 +215,13 @@ def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.S
     Args:
         place: what is given up where code needs the value; None if that is refused.
     """
-    wide = convert_element_type(array, np.dtype("float64"), weak_type=True)
-    places = frozenset() if place is None else frozenset((place,))
     integral = np.dtype(array.dtype).kind in "iu"
-    return TracedFloat(NumberNode(wide, unknown_value, watch, places, integral, known=False))
+    dtype = "int64" if integral and array.dtype != np.uint64 else "float64"
+    wide = convert_element_type(array, np.dtype(dtype), weak_type=True)
+    places = frozenset() if place is None else frozenset((place,))
+    node = NumberNode(wide, unknown_value, watch, places, integral, known=False)
+    watch.has_read = True
+    return TracedFloat(node)
 
 
 def input_number(

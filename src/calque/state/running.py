@@ -106,7 +106,7 @@ def watched(function: F) -> F:
 
 
 class Running:
-    """Reports to a snapshot which code runs.
+    """Tells a snapshot what runs, and where: in the steps of optimizers, or outside of them.
 
     Args:
         snapshot: is told of each code object before it runs.
@@ -125,6 +125,8 @@ class Running:
         self.scheduler_stepped: Origin | None = None
         self.optimizer_told: bool = False
         self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
+        self._entered: dict[int, CodeType] = {}
+        self._now: set[CodeType] = snapshot.code.outside
         self._before: Any = None
         self._calls_watched = False
         snapshot.on_difference = self._watch_calls
@@ -145,6 +147,20 @@ class Running:
                 yield
         finally:
             _active.running = outer
+
+    def in_step(self, stepping: bool) -> None:
+        """A step of an optimizer begins or ends: code that has run is seen again if it runs there.
+
+        Args:
+            stepping: whether it begins.
+        """
+        code = self._snapshot.code
+        self._now = code.in_steps if stepping else code.outside
+        for key in self._entered:
+            self._seen.pop(key, None)
+        if _MONITORS:
+            monitoring: Any = sys.monitoring  # pyright: ignore[reportAttributeAccessIssue]
+            monitoring.restart_events()
 
     # Before Python 3.12 -----------------------------------------------------------------------
 
@@ -219,8 +235,13 @@ class Running:
             self._meet_engine(code)
             return False
         caller = frame.f_back.f_code if frame.f_back is not None else None
+        if id(code) in self._entered:
+            self._now.add(code)
+            return self._calls_watched
         if not self._snapshot.enter(code, frame.f_globals, caller, lambda: _closure(frame)):
             return False
+        self._entered[id(code)] = code
+        self._now.add(code)
         words = names_of(code).words
         if not (NAMES | _READS).isdisjoint(words):  # methods of classes are no values yet
             self._watch_calls()

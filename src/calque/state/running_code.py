@@ -34,12 +34,15 @@ class RunningCode:
 
     Attributes:
         owners: the code that has run, with whose it is.
+        in_steps, outside: that which has run in the steps of optimizers, and outside of them.
         compares_objects: whether the user's code asks whether two things are one object.
         asks_identity: whether it asks which object something is.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
         self.owners: dict[types.CodeType, Owner] = {}
+        self.in_steps: set[types.CodeType] = set()
+        self.outside: set[types.CodeType] = set()
         self.compares_objects: bool = False
         self.asks_identity: bool = False
         self._snapshot = snapshot

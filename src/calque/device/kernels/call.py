@@ -113,7 +113,7 @@ class Runner:
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
-            _check_whole_numbers((*args, *kwargs.values()))
+            _check_whole_numbers((*args, *kwargs.values()), self.rule.name == "aten::fill.Scalar")
         if self.guarded:
             self._check(args, kwargs, arrays)
         for value, name in zip(args, self._names, strict=False):
@@ -276,12 +276,18 @@ class Runner:
         return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 
-def _check_whole_numbers(values: Sequence[Any]) -> None:
-    """Give up traced integers that would determine a result's dtype, because traced numbers are
-    floats.
+def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
+    """Traced numbers are floats to PyTorch: give a whole one up where it would tell the dtype of a
+    result.
+
+    Args:
+        values: the arguments of an operator.
+        fills: whether that gives its result the dtype of its tensor anyway.
     """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
     whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
+    if fills:
+        whole = [node for node in whole if not node.is_exact]
     if whole:
         dtypes = [x.dtype for x in leaves if isinstance(x, Tensor)]
         if not dtypes or not all(dtype.is_floating_point for dtype in dtypes):

@@ -1,0 +1,47 @@
+"""What is raised where code needs the value of a traced number."""
+
+from calque.errors import TraceError, unrepeatable
+
+Place = tuple[int, str]
+"""Where a number is from: the id of a dict, and the key."""
+
+
+class NotLent(BaseException):
+    """Numbers have to be what they are: the function is traced again without lending them.
+
+    Attributes:
+        places: which.
+    """
+
+    def __init__(self, places: "frozenset[Place] | set[Place]") -> None:
+        super().__init__()
+        self.places: frozenset[Place] = frozenset(places)
+
+
+def turned_into_float(stepping: str | None) -> TraceError:
+    """The error for the value of a tensor that code needs as a Python float.
+
+    Args:
+        stepping: the name of the optimizer whose step does that; None for the function's own code.
+    """
+    if stepping is not None:
+        return unrepeatable(
+            f"{stepping}.step() turns a number that it has read from a tensor into a Python float",
+            "inside calque.jit, where it has no value",
+            f"Run {stepping} eagerly: leave its step() out of the jitted function, and keep the "
+            "loss and its backward() in it.",
+        )
+    return unrepeatable(
+        "a number that was read from a tensor is turned into a Python float",
+        "inside calque.jit, where it has no value",
+        "Compute with the tensor, or read it outside of the jitted function.",
+    )
+
+
+def unknown_value() -> float:
+    """Raise the error for a number whose value nobody can ask for."""
+    raise unrepeatable(
+        "the value of a tensor is read as a Python number and compared",
+        "inside calque.jit, where it has none yet",
+        "Use torch.where or torch.cond.",
+    )

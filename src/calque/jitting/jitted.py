@@ -28,6 +28,7 @@ from calque.jitting.hints import add_hint
 from calque.jitting.inlined import is_inlined
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
+from calque.jitting.prepared import Prepared
 from calque.jitting.program import JittedProgram
 from calque.jitting.recording import Recording
 from calque.jitting.retraces import Retraces
@@ -82,6 +83,7 @@ class Jitted(Generic[P, R]):
         self._given: Any = None
         self._last: Any = None
         self._objects = Objects()
+        self._prepared = Prepared()
         self._exchanged = Exchanged()
         self._fast: FastCall | None = None  # for calls like the last one
         self._alone: Call | None = None  # its part for a thread that is alone
@@ -139,7 +141,7 @@ class Jitted(Generic[P, R]):
         while True:
             try:
                 key = self._key(leaves, spec)
-                with self._lock:
+                with self._lock, self._prepared:
                     try:
                         self._given = given
                         program = self._find(key, leaves) or self._missing(key, leaves, spec)
@@ -234,6 +236,13 @@ class Jitted(Generic[P, R]):
         elif key not in self._repeating.differing:
             known.insert(0, program)
             del known[_MANY_PROGRAMS:]
+            if self._prepared:
+                self._prepared.users.append(functools.partial(self._drop, known, program))
+
+    def _drop(self, known: list[JittedProgram], program: JittedProgram) -> None:
+        if program in known:
+            known.remove(program)
+            self._left_behind = "its first call ended in an error"
 
     def _trace(
         self,
@@ -246,16 +255,20 @@ class Jitted(Generic[P, R]):
         checks = self._settings.checks
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
+            prepared = Prepared()  # and taken back, as all that the trace does
             with tracing():
                 return record(
-                    self._fn, leaves, spec, checks, assumptions, path, exchanged=exchanged
+                    *(self._fn, leaves, spec, checks, assumptions, path),
+                    exchanged=exchanged,
+                    prepared=prepared,
                 )
 
         def trace() -> JittedProgram:
             with tracing():
                 given = self._given
                 recording = record(
-                    self._fn, leaves, spec, checks, assumptions, (), given, exchanged
+                    *(self._fn, leaves, spec, checks, assumptions, (), given, exchanged),
+                    prepared=self._prepared,
                 )
                 recording.exchanged = exchanged
             return JittedProgram(recording, again, self._settings.scan_layers)
@@ -296,7 +309,7 @@ class Jitted(Generic[P, R]):
         Optimizers that the function steps have their state initialized afterwards.
         """
         leaves, spec = trees.flatten_call(args, kwargs, self._ordered)
-        with self._lock:
+        with self._lock, self._prepared:
             return self._trace(leaves, spec)[1]
 
     @property

@@ -33,13 +33,14 @@ from calque.errors import TraceError, unrepeatable
 from calque.jitting.lent_numbers import Group, LentNumbers
 from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_states import counts_of, states_of
+from calque.jitting.prepared import Prepared
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import PICKS, NotLent, Place, Watch, number_of
 from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
-from calque.state import Running
+from calque.state import MISSING, Running
 from calque.state.stand_ins import standing_in
 from calque.upstream.torch_internals import HOOKED_STEP
 
@@ -56,16 +57,17 @@ class OptimizerLending:
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
+        prepared: what stays if the call of the trace ends well.
         not_lent: places whose numbers were given in a step what a program cannot give.
     """
 
-    def __init__(self, lifting: Lifting) -> None:
+    def __init__(self, lifting: Lifting, prepared: Prepared) -> None:
         self.lifting = lifting
+        self.prepared: Prepared = prepared
+        self._before = len(prepared)
         self.watch: Watch = Watch()
         self.numbers: LentNumbers = LentNumbers(lifting, self.watch)
         self.optimizers: dict[Optimizer, None] = {}
-        self._created: list[tuple[Any, Any]] = []
-        self._moved: list[tuple[Group, str, Any]] = []
         self._lent: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
         self.running: Running | None = None
@@ -122,11 +124,8 @@ class OptimizerLending:
         return found | {OF_TENSORS} if self.watch.has_read else found
 
     def rollback(self) -> None:
-        """Undo what a failed trace did to optimizers: created state, moved step counts."""
-        for state, key in reversed(self._created):
-            state.pop(key, None)
-        for container, key, value in reversed(self._moved):
-            container[key] = value
+        """Undo what a failed trace left in the optimizers: state made, step counts moved."""
+        self.prepared.take_back(self._before)
         self.numbers.rollback()
 
     def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
@@ -135,11 +134,12 @@ class OptimizerLending:
         _check_device(optimizer)
         self.watch.stepping = type(optimizer).__name__
         self.watch.is_pytorchs = is_pytorchs(optimizer)
-        made, moved = len(self._created), len(self._moved)
+        before = len(self.prepared)
         self._create_state(optimizer)
         self._move_steps(optimizer)
-        prepared = self._created[made:] + [place[:2] for place in self._moved[moved:]]
-        self.on_prepared(optimizer, prepared)
+        # What a scheduler looks at before it warns.
+        self._put(vars(optimizer), "_opt_called", True)
+        self.on_prepared(optimizer, self.prepared.places(before))
         self.optimizers[optimizer] = None
         if "_optimizer_state_dict_pre_hooks" in vars(optimizer):  # else made without `__init__`
             self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
@@ -173,25 +173,38 @@ class OptimizerLending:
     def _create_state(self, optimizer: Optimizer) -> None:
         """Run the optimizer's lazy initialization, outside the program."""
         known = {p: set(s) for p, s in states_of(optimizer)}
-        with self.lifting.suspended(), torch.no_grad():
-            for group in optimizer.param_groups:
-                if isinstance(optimizer, torch.optim.SGD):
-                    _momentum_buffers(optimizer, group)
-                elif _has_pytorchs_init_group(optimizer):
-                    _run_init_group(optimizer, group)
-            place_state(optimizer)
+        try:
+            with self.lifting.suspended(), torch.no_grad():
+                for group in optimizer.param_groups:
+                    if isinstance(optimizer, torch.optim.SGD):
+                        _momentum_buffers(optimizer, group)
+                    elif _has_pytorchs_init_group(optimizer):
+                        _run_init_group(optimizer, group)
+                place_state(optimizer)
+        finally:
+            self._note_state(optimizer, known)
+
+    @settles
+    def _note_state(self, optimizer: Optimizer, known: dict[torch.Tensor, set[Any]]) -> None:
+        """Take note of the state that is not known."""
         for parameter, state in states_of(optimizer):
             if parameter not in known:
-                self._created.append((optimizer.state, parameter))
-            else:
-                self._created.extend((state, key) for key in state if key not in known[parameter])
+                self.prepared.add(optimizer.state, parameter)
+                continue
+            for key in state.keys() - known[parameter]:
+                self.prepared.add(state, key)
 
     def _move_steps(self, optimizer: Optimizer) -> None:
         """Move step counts that an eager step left on the CPU to the parameters' device."""
         for holder, key, value in counts_of(optimizer):
             with self.lifting.suspended():
-                holder[key] = value.to("jax")
-            self._moved.append((holder, key, value))
+                moved = value.to("jax")
+            self._put(holder, key, moved)
+
+    @settles
+    def _put(self, holder: Any, key: Any, value: Any) -> None:
+        before, holder[key] = holder.get(key, MISSING), value
+        self.prepared.add(holder, key, before)
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
         if not self.watch.is_pytorchs:

@@ -31,6 +31,7 @@ from calque.jitting.modes import Modes, function_modes
 from calque.jitting.module_calls import watching_calls
 from calque.jitting.optimizers import OF_TENSORS, OptimizerLending
 from calque.jitting.outcome import Outcome
+from calque.jitting.prepared import Prepared
 from calque.jitting.python_effects import PythonState
 from calque.jitting.reachable import Reach
 from calque.jitting.recording import Recording
@@ -60,6 +61,8 @@ def record(
     path: tuple[Step, ...] = (),
     given: Any = None,
     exchanged: tuple[Exchanged, ...] = (),
+    *,
+    prepared: Prepared,
 ) -> Recording:
     """Trace a function for the leaves of a call's arguments.
 
@@ -71,6 +74,7 @@ def record(
         path: which gradients the program is to give, in place of what the function gives.
         given: the call's (args, kwargs).
         exchanged: places that hold another tensor at each call.
+        prepared: takes note of what is prepared for optimizers.
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
@@ -78,7 +82,7 @@ def record(
     not_lent: frozenset[Place] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined, not_lent
+            found = given, own, exchanged, joined, not_lent, prepared
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -117,9 +121,10 @@ def _traced(
     exchanged: tuple[Exchanged, ...],
     joined: frozenset[Cell],
     not_lent: frozenset[Place],
+    prepared: Prepared,
 ) -> Recording:
     recording = Recording()
-    trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined)
+    trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined, prepared)
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     trace.state.numbers.not_lent = not_lent
     trace.lending.reads_tensors = OF_TENSORS not in not_lent
@@ -181,13 +186,14 @@ class Trace:
         assumptions: Assumptions | None,
         path: tuple[Step, ...],
         joined: frozenset[Cell],
+        prepared: Prepared,
     ) -> None:
         self.path = path
         self.recording = recording
         self.leaves = leaves
         self.assumptions = assumptions
         self.lifting: Lifting = Lifting(checks, assumptions)
-        self.lending: OptimizerLending = OptimizerLending(self.lifting)
+        self.lending: OptimizerLending = OptimizerLending(self.lifting, prepared)
         reach = Reach(fn)
         self.reach: Reach = reach
         if any(map(is_lazy, reach.tensors.values())):
@@ -292,8 +298,6 @@ class Trace:
 
     def _on_prepared(self, optimizer: Any, made: list[tuple[Any, Any]]) -> None:
         self.state.snapshot.visit(optimizer, type(optimizer).__name__)
-        optimizer._opt_called = True  # what a scheduler looks at before it warns
-        self.state.made(vars(optimizer), "_opt_called")
         for container, key in made:
             self.state.made(container, key)
 
@@ -314,6 +318,7 @@ class Trace:
     def finish(self) -> None:
         """Fill the recording, and release the tensors of this call."""
         recording = self.recording
+        self.lending.prepared.note()
         for source, tensors in self.implicit.found:  # now that the tensors are as they were
             source.expect(tensors)
         recording.count = len(self.leaves)

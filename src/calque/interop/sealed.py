@@ -1,4 +1,4 @@
-"""Bytes that say what they are and that nothing is missing or changed: a seal after the bytes.
+"""Bytes with a trailing checksum and version, by which damage is detected.
 
 JAX's reader of exported programs trusts what it reads: one wrong byte ends the process, or leaves
 it in a loop. The seal stands at the end, so that `jax.export.deserialize`, which leaves alone what

@@ -59,7 +59,7 @@ def load_leaf(
 
 
 def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
-    """Give all clients' arrays one dtype, and those without examples the shape of the others.
+    """Give all clients' arrays the same dtype, and empty ones the shape of the others.
 
     JSON has whole numbers where a client's numbers happen to be whole, and nothing in empty lists.
     """

@@ -239,9 +239,9 @@ class Exported:
             return _array(value)
         if key in self._values and value_key(value) == value_key(self._values[key]):
             return None
-        known = f" as {self._values[key]!r}" if key in self._values else ""
+        known = f"the value {self._values[key]!r}" if key in self._values else "a Python value"
         raise ValueError(
-            f"the program was exported with a Python value{known}, but got {value!r} for "
+            f"the program was exported with {known}, but got {value!r} for "
             f"{exported_inputs.named(path, self._names)}: export again with the new value, or "
             "pass None to use the exported one"
         )

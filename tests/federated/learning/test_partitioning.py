@@ -54,10 +54,10 @@ def test_clients_are_drawn_without_replacement_and_again_for_the_same_round() ->
     ("labels", "clients", "concentration", "said"),
     [
         (np.eye(5), 2, 1.0, r"not an array of shape \[5, 5\]"),
-        (LABELS, 0, 1.0, "0 clients"),
-        (LABELS, 2.5, 1.0, "2.5 clients"),
-        (LABELS, 2, 0.0, "not 3 and 0.0"),
-        (LABELS, 2, float("nan"), "not 3 and nan"),
+        (LABELS, 0, 1.0, "not 0 and"),
+        (LABELS, 2.5, 1.0, "not 2.5 and"),
+        (LABELS, 2, 0.0, "not 2 and 0.0"),
+        (LABELS, 2, float("nan"), "not 2 and nan"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(

@@ -243,7 +243,7 @@ MISTAKES = {
     ),
     "sequences": ("int32*", lambda x: x + 1, "cannot be applied to int32* and 1", "tensors"),
     "length of a sequence": ("int32*", len, "the length of int32* is not known", "sequence_reduce"),
-    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "Structs"),
+    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "structs"),
     "nothing returned": ("int32", lambda x: None, "returns None", "Return its result"),
     "nothing in a struct": ("int32", lambda x: (x, None), "None is used as a value", "Return"),
     "something else returned": (

@@ -42,7 +42,7 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
     module is taken.
 
     Raises:
-        click.UsageError: there is no such program, or no inputs.
+        click.UsageError: the program does not exist, or has no inputs.
     """
     home, found = named(program)
     import torch
@@ -74,7 +74,7 @@ def named(path: str) -> tuple[Any, Any]:
     """Returns the module and the value that `module:name` or `file.py:name` names.
 
     Raises:
-        click.UsageError: there is no such module or name.
+        click.UsageError: the module or name does not exist.
     """
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:

@@ -32,7 +32,7 @@ def test_a_program_is_called_like_its_module(program):
         ((torch.ones(2, 3), torch.ones(3)), r"argument 1 \(right\) has 1 dimensions"),
         (
             (torch.ones(2, 3), torch.ones(3, 2, dtype=torch.int32)),
-            r"argument 1 \(right\) is int32, and the program takes float32",
+            r"argument 1 \(right\) is int32, but the program takes float32",
         ),
         ((torch.ones(2, 3), torch.ones(3, 2), torch.ones(1)), "argument 2 is not an input"),
     ],
@@ -87,7 +87,7 @@ def test_python_values_are_those_of_the_export():
 def test_weights_that_do_not_fit_are_named():
     program = calque.export(Scaled(), (torch.ones(4, 3),))
     for wrong, said in (
-        (torch.ones(2), r"linear\.weight is float32\[2\], and the program takes float32\[2, 3\]"),
+        (torch.ones(2), r"linear\.weight is float32\[2\], but the program takes float32\[2, 3\]"),
         (torch.ones(2, 3).double(), r"linear\.weight is float64"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -71,7 +71,7 @@ class LayerTable:
         """Returns the sum of a column of numbers.
 
         Raises:
-            ValueError: there is no such column.
+            ValueError: the column does not exist.
         """
         numbers = [f.name for f in fields(Layer) if f.type in (int, "int")]
         if column not in numbers:

@@ -38,7 +38,7 @@ def key_data(rng: Any) -> Any:
     """Returns the words of a key.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a key.
     """
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         rng = jax.random.key(int(rng))

@@ -23,8 +23,8 @@ def unseal(data: bytes | bytearray | memoryview) -> bytes:
     """Returns the bytes without their seal.
 
     Raises:
-        TypeError: they are no bytes.
-        ValueError: there is no seal, one of another version, or it does not fit the bytes.
+        TypeError: the argument is not bytes.
+        ValueError: the seal is missing, has another version, or does not match the bytes.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(

@@ -20,7 +20,7 @@ def device_of(platform: str, number: int) -> Any:
     """Returns the device that a pickle names.
 
     Raises:
-        RuntimeError: there is none such.
+        RuntimeError: there is no such device.
     """
     found = [device for device in jax.devices(platform) if device.id == number]
     if not found:

@@ -23,7 +23,7 @@ def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
     """Returns the graph module that a view of `graph` shows.
 
     Raises:
-        TypeError: there is none, as of a federated computation.
+        TypeError: there is none, as for a federated computation.
         TraceError: it is a recording without a graph.
     """
     if isinstance(graph, Recording):

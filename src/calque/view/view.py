@@ -114,7 +114,7 @@ class View:
             The path.
 
         Raises:
-            ValueError: there is no such format.
+            ValueError: the format does not exist.
             RuntimeError: Graphviz is needed, and is not installed.
         """
         path = Path(path)

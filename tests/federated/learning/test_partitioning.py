@@ -46,7 +46,7 @@ def test_clients_are_drawn_without_replacement_and_again_for_the_same_round() ->
     assert len(set(drawn.tolist())) == 20
     np.testing.assert_array_equal(drawn, sample_clients(50, 20, round=4, seed=1))
     assert not np.array_equal(drawn, sample_clients(50, 20, round=5, seed=1))
-    with pytest.raises(ValueError, match="cannot take part"):
+    with pytest.raises(ValueError, match="must be between 1 and the number of clients, 3, not 4"):
         sample_clients(3, 4, round=0)
 
 

@@ -411,9 +411,9 @@ def test_a_copy_of_a_value_is_the_value() -> None:
 
 
 def test_a_field_cannot_be_named_by_a_number() -> None:
-    with pytest.raises(FederatedTypeError, match="1 names no field"):
+    with pytest.raises(FederatedTypeError, match="1 is not a valid name of a field"):
         fed.computation("int32")(lambda x: {1: x})
-    with pytest.raises(FederatedTypeError, match="1 names no field"):
+    with pytest.raises(FederatedTypeError, match="1 is not a valid name of a field"):
         fed.type_of({1: 2.0})
 
 

@@ -134,7 +134,7 @@ def set_max_programs(count: int) -> None:
 
     Raises:
         ValueError: it is less than 1.
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
 
     >>> import torch, calque
     >>> torch.jax.set_max_programs(2048)

@@ -232,7 +232,7 @@ class Intrinsic(BuildingBlock):
         type: its type at this use, a function.
 
     Raises:
-        FederatedTypeError: there is no such intrinsic, or it has no such type.
+        FederatedTypeError: the intrinsic does not exist, or cannot have this type.
     """
 
     uri: str

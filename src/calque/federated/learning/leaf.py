@@ -32,7 +32,7 @@ def load_leaf(
         `list(….values())` to a learning process.
 
     Raises:
-        FileNotFoundError: there is no such file, or none in the directory.
+        FileNotFoundError: the file does not exist, or the directory has no such files.
         ValueError: a file has a different format.
         ClientError: a client has a different number of examples from what the file says, is in two
             files, or its examples do not make an array of float32 or int32.

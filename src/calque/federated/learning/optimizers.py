@@ -73,7 +73,7 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
         names: of the parameters, in the order in which a function is given them.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is something else.
         ValueError: a learning rate is negative or NaN.
     """
     if isinstance(given, int | float | np.floating) and not isinstance(given, bool):

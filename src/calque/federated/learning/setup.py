@@ -76,7 +76,7 @@ class Setup:
         without: names of settings that the algorithm does not have.
 
     Raises:
-        TypeError: there is no such setting.
+        TypeError: the setting does not exist.
         ValueError: a setting cannot be.
     """
 

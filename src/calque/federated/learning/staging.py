@@ -27,7 +27,7 @@ def labelled(data: Any) -> Staged:
     """Returns the clients' data in the form of `stage`.
 
     Raises:
-        ClientError: there is no `x` or no `y`, or a field that nobody would look at.
+        ClientError: `x` or `y` is missing, or there is a field that would not be used.
     """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
@@ -225,7 +225,7 @@ def element_type(arrays: Any, leading: int = 2) -> Type:
     has it.
 
     Raises:
-        ClientError: a part of it is no array, or of a dtype that no tensor has.
+        ClientError: a part of it is not an array, or has a dtype that tensors do not support.
     """
     for leaf in jax.tree.leaves(arrays, is_leaf=lambda leaf: leaf is None):
         if not hasattr(leaf, "shape"):

@@ -179,7 +179,7 @@ def checked_index(key: Any, kind: TensorType) -> Any:
     """Returns an index into a tensor, with lists and tensors as arrays of numpy.
 
     Raises:
-        FederatedTypeError: it is no index into tensors of this shape.
+        FederatedTypeError: it is not a valid index into tensors of this shape.
     """
     parts = [_index_part(part) for part in (key if isinstance(key, tuple) else (key,))]
     where = tuple(parts) if isinstance(key, tuple) else parts[0]

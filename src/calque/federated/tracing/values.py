@@ -233,7 +233,7 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
         hint: the type that is asked for, if one is: a Python function is traced for it.
 
     Raises:
-        FederatedTypeError: it is none of these, or a value of a computation that has ended.
+        FederatedTypeError: it is something else, or a value of a computation that has ended.
     """
     if isinstance(value, Value):
         if value._scope is not None and not is_open(value._scope):

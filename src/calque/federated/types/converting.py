@@ -116,7 +116,7 @@ def type_of_value(value: Any) -> Type:
     """Returns the type of an array, a Python number, or a container of them.
 
     Raises:
-        FederatedTypeError: it is no such value, or an integer too large for int32.
+        FederatedTypeError: the value is not supported, or is an integer too large for int32.
     """
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
         raise type_error(f"{value} does not fit int32", "Pass a 64-bit NumPy integer.")

@@ -168,7 +168,7 @@ class StructType(Type):
 
         Raises:
             IndexError: there are not so many fields.
-            FederatedFieldError: there is no field of that name.
+            FederatedFieldError: no field has that name.
         """
         if isinstance(key, str):
             if key not in self.names:

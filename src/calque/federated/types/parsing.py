@@ -36,7 +36,7 @@ def parse_type(text: str) -> Type:
             `{float32}@CLIENTS`.
 
     Raises:
-        FederatedTypeError: the text is no type; shows where.
+        FederatedTypeError: the text is not a type; the message shows where.
 
     >>> parse_type("<a=int32,{float32[3]}@CLIENTS>")["a"]
     TensorType(dtype=dtype('int32'), shape=())

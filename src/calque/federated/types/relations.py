@@ -62,7 +62,7 @@ def join(first: Type, second: Type) -> Type:
     """Returns the least type to which values of both may be assigned.
 
     Raises:
-        FederatedTypeError: there is none; shows both.
+        FederatedTypeError: there is no such type; the message shows both types.
     """
     match first, second:
         case TensorType(), TensorType() if first.dtype == second.dtype and len(first.shape) == len(

@@ -149,7 +149,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
         **known: see `Known`.
 
     Raises:
-        TypeError: there is no such fact.
+        TypeError: a fact of that name does not exist.
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:

@@ -54,7 +54,7 @@ def read(graph: Any, **options: Any) -> ViewGraph:
         **options: of its reader: `level` for recordings.
 
     Raises:
-        TypeError: there is no reader of such graphs.
+        TypeError: no reader supports such graphs.
     """
     function = find(graph)
     if function is None:

@@ -1,9 +1,10 @@
 """JAX programs as nodes of the autograd graph.
 
-`_Node` keeps what the backward needs of the forward. It serves tensors with values, in eager calls
-and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where tensors
-have no values (`torch.compile`, `torch.export`) there is `_Transformed`: one operator of PyTorch,
-whose derivatives and maps are programs of the same kind. Its backward computes the forward again.
+`_Node` keeps what the backward needs from the forward. It handles tensors with values, in eager
+calls and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where
+tensors have no values (`torch.compile`, `torch.export`), `_Transformed` is used: one operator of
+PyTorch, whose derivatives and maps are programs of the same kind. Its backward recomputes the
+forward.
 """
 
 from collections.abc import Sequence

@@ -1,6 +1,6 @@
 """Compiled functions of flat lists of arrays, and their JAX transformations.
 
-Each of them is kept with the function that it was made of, so that it is compiled once.
+Each is stored with the function that it was made from, so that it is compiled only once.
 """
 
 import secrets

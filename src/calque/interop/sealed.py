@@ -1,8 +1,8 @@
 """Bytes with a trailing checksum and version, by which damage is detected.
 
-JAX's reader of exported programs trusts what it reads: one wrong byte ends the process, or leaves
-it in a loop. The seal stands at the end, so that `jax.export.deserialize`, which leaves alone what
-follows a program, reads sealed bytes as well.
+JAX's reader of exported programs does not validate its input: one wrong byte may crash the process
+or make it hang. The seal is at the end, so that `jax.export.deserialize`, which ignores trailing
+bytes, can also read sealed bytes.
 """
 
 import hashlib

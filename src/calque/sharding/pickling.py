@@ -1,6 +1,6 @@
 """Pickles JAX's devices and meshes, with devices as numbers.
 
-JAX refuses to pickle a device, and so meshes, shardings, placements and whatever object keeps one.
+JAX cannot pickle devices, nor meshes, shardings, placements and other objects that contain one.
 """
 
 import copyreg

@@ -1,7 +1,7 @@
 """Handles tensors without values that a traced function stores in Python state.
 
-A function runs only while it is traced. So whatever it leaves must make no difference to its next
-call: that is tried (`interop.repeated_calls`).
+A function only runs while it is traced. So its side effects must not change its next call, which is
+checked (`interop.repeated_calls`).
 """
 
 import dis

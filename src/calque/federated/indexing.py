@@ -1,7 +1,7 @@
 """`t[k]` with a one-element integer tensor `k`: PyTorch reads its value, which a trace lacks.
 
-PyTorch gives a view. Here it is a copy, gathered, and kept equal: what is written to it is written
-to its tensor, and it is gathered again when the tensor is written.
+PyTorch returns a view. Here it is a gathered copy that is kept in sync: writes to it are written to
+its tensor, and it is gathered again when the tensor is written to.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """PyTorch optimizers in traced functions, where the state that they read has no values.
 
-Within a step, a tensor of one number that is read gives a traced number, as in a jitted function.
+Within a step, reading a one-element tensor returns a traced number, as in a jitted function.
 """
 
 from collections.abc import Iterator

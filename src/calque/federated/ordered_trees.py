@@ -1,6 +1,5 @@
-"""Converts dicts and dataclasses to ordered pytrees, for functions that know only JAX's containers.
-
-JAX sorts the keys of a dict, and knows nothing of data classes.
+"""Converts dicts and dataclasses to ordered pytrees, for functions that only support JAX's
+containers. JAX sorts the keys of a dict, and does not support data classes.
 """
 
 from collections import OrderedDict

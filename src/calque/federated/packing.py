@@ -1,6 +1,6 @@
 """Packs the arguments of a Python function into one: none, the only one, or a struct.
 
-Which argument belongs to which parameter is for Python's own `inspect.Signature` to say. Arguments
+`inspect.Signature` decides which argument belongs to which parameter. Arguments
 that can be passed by keyword become fields with names, the others fields without.
 """
 

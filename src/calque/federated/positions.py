@@ -1,6 +1,6 @@
 """The positions of builtin iterators and generators.
 
-A function that takes from one that lives outside of it changes what its next call is given.
+A function that takes items from an outer one changes the arguments of its next call.
 """
 
 import warnings

@@ -1,7 +1,7 @@
 """The sequences of many clients without padding, so that memory grows only with the data.
 
-The elements of all clients stand one after the other in the same arrays. When a client's turn
-comes, its own are taken from there, padded to the most that a client has.
+The elements of all clients are concatenated in the same arrays. For each client, its own are taken
+from there, padded to the most that any client has.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Arguments of users, as held values of a type; those that differ between clients are stacked.
 
-On the clients a list holds one value for each client; anything else is stacked already, its arrays
-with the clients as leading axis. So it is with the elements of sequences. Sequences of different
-lengths stand one after the other in the same arrays (`Ragged`).
+On the clients, a list contains one value per client; anything else is already stacked, with the
+clients as the leading axis of its arrays. The same holds for the elements of sequences. Sequences
+of different lengths are concatenated in the same arrays (`Ragged`).
 """
 
 from collections.abc import Mapping

@@ -1,7 +1,8 @@
 """Detects sums of integers that do not fit their dtype, on clients and the server.
 
-An operator in the middle of a program cannot raise: whether its sum has wrapped around is known
-when the program has run. So it says so here, and whoever evaluates the program has it checked.
+An operator in the middle of a program cannot raise: whether its sum has wrapped around is only
+    known after the program has run. So it registers a check here, which the caller of the program
+    evaluates.
 """
 
 from collections.abc import Iterator

@@ -1,8 +1,8 @@
 """One pass over the clients: a scan over chunks of them, each chunk vmapped.
 
-The server's values go in once, what each client holds comes in chunk by chunk, and what comes out
-are running results. So a pass needs memory for the models of one chunk, however many clients there
-are, unless the plan keeps what they compute.
+The inputs are the server's values, once, and the clients' values, chunk by chunk; the outputs are
+running results. So a pass needs memory for the models of one chunk, however many clients there are,
+unless the plan keeps what they compute.
 """
 
 from collections.abc import Iterator

@@ -1,9 +1,9 @@
 """Compensated sums, as exact for millions of clients as for ten.
 
 A running sum of floats is a total, how far off the total is, and the sum of the last few chunks.
-Those go into the total together, for what that costs is nothing beside several clients' work, and
-much beside one's. The result is off by a few units in the last place, however many values there
-were and in whatever chunks they came.
+Chunks are added to the total together, because the cost is negligible compared to several clients'
+work, but not to one's. The result is off by a few units in the last place, whatever the number of
+values and the chunks.
 """
 
 from typing import Any, NamedTuple

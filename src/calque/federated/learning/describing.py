@@ -1,9 +1,9 @@
 """Describes what determines the results of a run, in text that is stable across processes.
 
-Functions and classes of the user's are told apart by their code and by what it reads: constants,
-defaults, variables around them, global variables, attributes. Those of libraries are told apart by
-their names and by what they close over. Nothing depends on addresses, on Python's hashes, or on the
-order of a set.
+Functions and classes of the user are identified by their code and by what it reads: constants,
+defaults, enclosing variables, global variables, attributes. Those of libraries are identified by
+their names and closures. Nothing depends on addresses, on Python's hashes, or on the order of a
+set.
 """
 
 import dataclasses

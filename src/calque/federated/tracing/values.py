@@ -1,6 +1,6 @@
 """Symbolic values: blocks with Python's operators.
 
-What the operators do to a value that lives on the clients or on the server is done where it lives.
+Operators on a value on the clients or the server are computed there.
 """
 
 import inspect

@@ -43,7 +43,7 @@ import calque
 print(torch.load({str(tmp_path / "w.pt")!r})["w"].device)
 """).splitlines()
     assert found.pop(0) == "privateuseone"
-    said = "the file has tensors of the device 'jax:0', which `import calque` registers"
+    said = "the file has tensors on the device 'jax:0', which `import calque` registers"
     assert [line.startswith(said) for line in found[:2]] == [True, True], found
     assert found[2:] == ["[0.0, 1.0, 2.0]", "jax:0"]
 

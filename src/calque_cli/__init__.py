@@ -1,1 +1,3 @@
-"""The command line of calque; a package of its own, so that `calque --help` imports no PyTorch."""
+"""The command line of calque, a separate package so that `calque --help` does not import
+PyTorch.
+"""

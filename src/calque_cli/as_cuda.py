@@ -1,4 +1,4 @@
-"""The jax device in the place of CUDA, for scripts that know no other."""
+"""The jax device as a replacement for CUDA, for scripts that only support CUDA."""
 
 import sys
 import threading
@@ -25,7 +25,7 @@ _device_of = torch.Tensor.device.__get__
 
 
 class _Renaming(TorchFunctionMode):
-    """Puts "jax" where a call of PyTorch's says "cuda", and shows "cuda" to scripts."""
+    """Replaces "cuda" by "jax" in calls of PyTorch, and shows "cuda" to scripts."""
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -51,12 +51,12 @@ class _Renaming(TorchFunctionMode):
 
 
 def _shown(device: torch.device) -> torch.device:
-    """What a script sees of a device."""
+    """Returns a device as a script sees it."""
     return torch.device("cuda", device.index) if device.type == "jax" else device
 
 
 def _caller() -> str:
-    """The package whose code called what calls this, by way of a default device or not."""
+    """Returns the package of the caller's caller, with or without a default device in between."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._device":
         frame = frame.f_back
@@ -64,7 +64,7 @@ def _caller() -> str:
 
 
 def _of_type(tensor: torch.Tensor, dtype: Any = None, **kwargs: Any) -> Any:
-    """`Tensor.type`, which takes CUDA's types and gives their names."""
+    """Returns a `Tensor.type` that takes CUDA's types and returns their names."""
     if dtype is None:
         return cuda_names.name_of_type(tensor) or tensor.type()
     found = type_of(dtype)
@@ -73,7 +73,7 @@ def _of_type(tensor: torch.Tensor, dtype: Any = None, **kwargs: Any) -> Any:
 
 @contextmanager
 def standing_in(default: bool = False) -> Iterator[None]:
-    """Inside this context, a program for CUDA runs on the jax device.
+    """A context in which a program for CUDA runs on the jax device.
 
     Args:
         default: whether tensors made without a device are made there, too, those of NumPy's
@@ -123,7 +123,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
 
 
 def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, in which calls are renamed, whatever thread it runs in."""
+    """Returns the function with its calls renamed, whatever thread it runs in."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.autograd.set_multithreading_enabled(False), _Renaming():
@@ -141,7 +141,7 @@ def _renaming(function: Any) -> Any:
 
 
 def _of_the_cpu(init: Any) -> Any:
-    """`torch.profiler.profile.__init__`, which is told nothing of CUDA: kernels are XLA's."""
+    """`torch.profiler.profile.__init__`, without CUDA activities: kernels are XLA's."""
 
     def call(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
         cuda = torch.profiler.ProfilerActivity.CUDA
@@ -162,7 +162,7 @@ _AUTOCAST = {
 
 
 def _of_cuda_by_itself(function: Any) -> Any:
-    """A function that takes a kind of device first; where it is given none, CUDA is meant."""
+    """Returns a function whose first argument, a device type, defaults to CUDA."""
 
     def call(*args: Any) -> Any:
         if not (args and isinstance(args[0], str)):
@@ -173,7 +173,7 @@ def _of_cuda_by_itself(function: Any) -> Any:
 
 
 def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.load`, to which what was saved on either device was saved on CUDA."""
+    """Returns a `torch.load` that treats tensors saved on either device as saved on CUDA."""
 
     def call(f: Any, map_location: Any = None, *args: Any, **kwargs: Any) -> Any:
         def place(storage: Any, location: str) -> Any:
@@ -194,7 +194,7 @@ def _loading(load: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_calque(compile: Callable[..., Any]) -> Callable[..., Any]:
-    """`torch.compile`, whose default backend is for CUDA's own devices."""
+    """Returns a `torch.compile` with calque's backend as the default."""
 
     def call(model: Any = None, *, backend: Any = "inductor", **kwargs: Any) -> Any:
         if backend != "inductor":
@@ -207,7 +207,7 @@ def _by_calque(compile: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _by_default(plain: Callable[..., None]) -> Callable[..., None]:
-    """`torch.set_default_tensor_type`, which takes CUDA's types."""
+    """Returns a `torch.set_default_tensor_type` that takes CUDA's types."""
 
     def call(type_: Any) -> None:
         found = type_of(type_)

@@ -1,4 +1,4 @@
-"""What stands for the names of `torch.cuda` where the jax device takes its place.
+"""Replacements of the names in `torch.cuda` when the jax device stands in for CUDA.
 
 A name that `torch.jax` has, too, is answered by it. Of the others, those below mean something on
 any device, or ask for what need not be done. Any other function that PyTorch cannot answer without
@@ -33,7 +33,7 @@ TENSOR_TYPES = {
 
 
 def renamed(value: Any) -> Any:
-    """A device of CUDA as the jax device; anything else as it is."""
+    """Returns the jax device for a CUDA device, and anything else unchanged."""
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("jax", value.index)
     if isinstance(value, str) and (value == "cuda" or value.startswith("cuda:")):
@@ -42,7 +42,7 @@ def renamed(value: Any) -> Any:
 
 
 class TensorType(type):
-    """The classes that stand for `torch.cuda.FloatTensor` and its like."""
+    """The class of the replacements of `torch.cuda.FloatTensor` and the like."""
 
     dtype: torch.dtype
 
@@ -55,14 +55,14 @@ class TensorType(type):
 
 
 def type_of(value: Any) -> TensorType | None:
-    """The class that stands for a type of CUDA's tensors, or for the name of one."""
+    """Returns the replacement of a CUDA tensor type, or of its name."""
     if isinstance(value, str) and value.startswith("torch.cuda."):
         return _TYPES.get(value.rpartition(".")[2])
     return value if isinstance(value, TensorType) else None
 
 
 def name_of_type(tensor: torch.Tensor) -> str | None:
-    """The name that CUDA's type for a tensor of the jax device has; None of any other tensor."""
+    """Returns the name of CUDA's type for a tensor on the jax device; None for other tensors."""
     return next((f"torch.cuda.{n}" for n, one in _TYPES.items() if isinstance(tensor, one)), None)
 
 
@@ -71,7 +71,7 @@ _TYPES = {name: TensorType(name, (), {"dtype": dtype}) for name, dtype in TENSOR
 
 @dataclass(frozen=True)
 class Properties:
-    """What `torch.cuda.get_device_properties` tells of the jax device."""
+    """The result of `torch.cuda.get_device_properties` for the jax device."""
 
     name: str
     total_memory: int
@@ -84,7 +84,7 @@ class Properties:
 
 
 def get_device_properties(device: Any = None) -> Properties:
-    """The name and memory of the jax device; of its processors JAX tells nothing."""
+    """Returns the name and memory of the jax device; JAX does not report its processors."""
     with torch.jax.device(device):
         return Properties(torch.jax.get_device_name(), torch.jax.mem_get_info()[1], 1)
 
@@ -95,13 +95,13 @@ def get_device_capability(device: Any = None) -> tuple[int, int]:
 
 
 def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
-    """What is in use, and its peak."""
+    """Returns the memory in use, and its peak."""
     used, peak = torch.jax.memory_allocated(), torch.jax.max_memory_allocated()
     return f"{torch.jax.get_device_name()}: {used:,} bytes in use, {peak:,} at the peak"
 
 
 def ignored(*_: Any, **__: Any) -> None:
-    """Does nothing: it asks for what JAX does by itself, or need not be done."""
+    """Do nothing: JAX does this itself, or it is not needed."""
 
 
 def _never(*_: Any, **__: Any) -> bool:
@@ -113,7 +113,7 @@ def _first(*_: Any, **__: Any) -> int:
 
 
 class Graph:
-    """What a script has of CUDA's graphs: a class for its annotations."""
+    """A stand-in for CUDA graphs, for annotations in scripts."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         raise NotImplementedError(
@@ -122,7 +122,7 @@ class Graph:
 
 
 class NothingDiffers(ContextDecorator):
-    """A context, or a decorator, in which nothing is different."""
+    """A context manager or decorator without effect."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         pass
@@ -135,14 +135,14 @@ class NothingDiffers(ContextDecorator):
 
 
 class _Runtime:
-    """The functions of CUDA's runtime that a script starts a profiler with."""
+    """The functions of CUDA's runtime that scripts start a profiler with."""
 
     cudaProfilerStart = staticmethod(_first)
     cudaProfilerStop = staticmethod(_first)
 
 
 def _meanings() -> dict[str, Any]:
-    """What stands for names that `torch.jax` does not have."""
+    """Returns replacements for names that `torch.jax` does not have."""
     torch_jax: Any = torch.jax
     return {
         "CUDAGraph": Graph,
@@ -184,7 +184,7 @@ MARKERS = {
 
 
 def names() -> dict[str, Any]:
-    """What stands for the public names of `torch.cuda`, by name."""
+    """Returns the replacements of the public names of `torch.cuda`."""
     given = _meanings()
     found = {}
     for name in dir(torch.cuda):
@@ -206,7 +206,7 @@ def names() -> dict[str, Any]:
 
 
 class _Device(torch.jax.device):
-    """`torch.jax.device`, of a device that is CUDA's by name."""
+    """`torch.jax.device`, for a device with a CUDA name."""
 
     def __init__(self, device: Any = None) -> None:
         super().__init__(renamed(device))
@@ -221,7 +221,7 @@ def _of_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _answered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """The function, which says so where it cannot be answered without CUDA."""
+    """Returns the function, which raises an error if it needs CUDA."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

@@ -38,7 +38,7 @@ def command(steps: int, json_: bool) -> None:
 
 
 def _spirals(count: int = 500) -> tuple[Any, Any]:
-    """Two arms of points, float32[2 * count, 2], and which arm each is of."""
+    """Returns the points of two arms, float32[2 * count, 2], and the arm of each."""
     import torch
 
     generator = torch.Generator().manual_seed(0)

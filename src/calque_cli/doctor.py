@@ -1,4 +1,4 @@
-"""`calque doctor`: versions, devices, and each way into XLA tried once."""
+"""`calque doctor`: shows versions and devices, and tries each way into XLA once."""
 
 import platform
 from collections.abc import Callable
@@ -16,9 +16,9 @@ _PACKAGES = ("calque", "torch", "jax", "jaxlib", "numpy")
 @as_json
 @click.pass_context
 def command(ctx: click.Context, json_: bool) -> None:
-    """Look at versions and devices, and try every way into XLA once.
+    """Show versions and devices, and try every way into XLA once.
 
-    The status is 1 if one of them fails.
+    Exits with status 1 if one of them fails.
     """
     found = {"versions": _versions(), "devices": _devices(), "checks": _checks()}
     failed = [row for row in found["checks"] if row["status"] == "failed"]
@@ -75,7 +75,7 @@ def _import() -> None:
 
 
 def _model() -> tuple[Any, Any, Any]:
-    """A small network on the device, its input, and what it gives on the CPU."""
+    """Returns a small network on the device, its input, and its result on the CPU."""
     import torch
 
     torch.manual_seed(0)

@@ -21,9 +21,9 @@ def command(
 ) -> None:
     """Explain how a program runs on XLA.
 
-    Which door takes it or why not, what serves its operators, where Python reads values, what is
-    compared before each call, memory and operations by XLA, and where CPU and device disagree. The
-    status is 1 if no door takes it.
+    Shows which entry points accept it or why not, how its operators run, where Python reads values,
+    what is compared before each call, memory and operations according to XLA, and where CPU and
+    device disagree. Exits with status 1 if no entry point accepts it.
     """
     fn, args = loaded(program, inputs, example)
     import calque

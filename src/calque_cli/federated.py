@@ -10,7 +10,7 @@ from calque_cli.program import named
 
 @click.group("federated")
 def command() -> None:
-    """Look at a federated computation, or train on clients that differ."""
+    """Show a federated computation, or train on clients whose data differ."""
 
 
 @command.command("show")
@@ -63,9 +63,9 @@ def show(
 )
 @as_json
 def demo(rounds: int, clients: int, json_: bool) -> None:
-    """Train on handwritten digits, of which most clients have few kinds, by three algorithms.
+    """Train on handwritten digits with three algorithms; most clients have few kinds of digits.
 
-    The digits are scikit-learn's; nothing is downloaded.
+    The digits are included in scikit-learn; nothing is downloaded.
     """
     try:
         from sklearn.datasets import load_digits  # pyright: ignore[reportMissingImports]

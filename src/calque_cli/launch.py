@@ -37,9 +37,9 @@ def command(
     program: str,
     arguments: tuple[str, ...],
 ) -> None:
-    """Run a program in several processes that have joined each other.
+    """Run a program in several connected processes.
 
-    JAX has the devices of all of them. When one fails, it is named, and the others are ended.
+    JAX sees the devices of all of them. If one fails, it is named, and the others are ended.
     """
     try:
         job = Job([program, *arguments], processes, devices, nodes, node, coordinator)

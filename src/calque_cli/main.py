@@ -1,4 +1,4 @@
-"""The verbs of `calque`, each loaded when it is called."""
+"""The subcommands of `calque`, each loaded when it is called."""
 
 import difflib
 import importlib
@@ -27,7 +27,7 @@ _HOME = __name__.rpartition(".")[0]
 
 
 class _Verbs(click.Group):
-    """Knows the verbs by name, and imports one when it is called."""
+    """Lists the subcommands by name, and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
         return list(VERBS)
@@ -71,7 +71,7 @@ def command() -> None:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Run a command; gives the exit status."""
+    """Run a command; returns the exit status."""
     try:
         command.main(args=None if arguments is None else list(arguments), prog_name="calque")
     except SystemExit as error:

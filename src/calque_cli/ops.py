@@ -1,4 +1,4 @@
-"""`calque ops`: which operators the device serves, and how."""
+"""`calque ops`: which operators the device supports, and how."""
 
 import dataclasses
 import difflib
@@ -25,11 +25,11 @@ _REASONS = 10
 def command(
     ctx: click.Context, patterns: tuple[str, ...], served: str | None, gaps: bool, json_: bool
 ) -> None:
-    """List operators of PyTorch's database: how the device serves them.
+    """List operators of PyTorch's database, and how the device runs them.
 
-    A NAME is that of the operator, however one writes it (relu, F.relu, torch.linalg.svd), or a
-    pattern as 'linalg_*'. The columns tell whether it agrees with CPU PyTorch: yes, partly, no;
-    empty where it does not apply. The status is 1 if nothing matches.
+    NAME is the name of an operator in any form (relu, F.relu, torch.linalg.svd), or a pattern such
+    as 'linalg_*'. The columns tell whether it agrees with CPU PyTorch: yes, partly, no, or empty if
+    that does not apply. Exits with status 1 if nothing matches.
     """
     from calque.coverage import statuses
 
@@ -53,7 +53,7 @@ def command(
 
 
 def _plain(name: str) -> str:
-    """A name as the database has it, without what says where it is found."""
+    """Returns a name as in the database, without its module."""
     for prefix in _PREFIXES:
         name = name.removeprefix(prefix)
     return name.replace(".", "_")

@@ -1,4 +1,4 @@
-"""Output of a verb: text for people, or one JSON value with `--json`."""
+"""Output of a subcommand: text, or one JSON value with `--json`."""
 
 import json
 import os
@@ -15,7 +15,7 @@ def emit(value: Any) -> None:
 
 
 def refuse(ctx: click.Context, what: str, error: object, json_: bool) -> NoReturn:
-    """Tell why a verb has failed, and end with status 1."""
+    """Print why a subcommand failed, and exit with status 1."""
     if json_:
         emit({"error": str(error)})
     else:
@@ -24,12 +24,12 @@ def refuse(ctx: click.Context, what: str, error: object, json_: bool) -> NoRetur
 
 
 def coloured(text: str, colour: str) -> str:
-    """The text in a colour; click leaves colours out where it prints to no terminal."""
+    """Returns the text in a colour; click removes colours if the output is not a terminal."""
     return text if os.environ.get("NO_COLOR") else click.style(text, fg=colour)
 
 
 def table(rows: list[tuple[str, ...]]) -> str:
-    """Rows with their columns under each other."""
+    """Returns rows with aligned columns."""
     widths = [max(len(row[i]) for row in rows) for i in range(len(rows[0]))]
     return "\n".join(
         "  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()

@@ -1,4 +1,4 @@
-"""The program that a verb is given, `module:name` or `file.py:name`, and its example inputs."""
+"""The program passed to a subcommand, `module:name` or `file.py:name`, and its example inputs."""
 
 import importlib
 import importlib.util
@@ -14,7 +14,7 @@ _INPUT = re.compile(r"(?:(?P<dtype>[a-z]\w*)\[(?P<sizes>[\d, ]*)\]|(?P<short>\d+
 
 
 def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
-    """The argument and the options of a verb that takes a program."""
+    """Adds the argument and the options of a subcommand that takes a program."""
     for decorate in (
         click.argument("program", metavar="MODULE:NAME"),
         click.option(
@@ -36,13 +36,13 @@ def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[Any, tuple]:
-    """A module or function and the example inputs to call it with.
+    """Returns a module or function and the example inputs to call it with.
 
     A class of modules is made without arguments. Without inputs, `example_inputs` of the same
     module is taken.
 
     Raises:
-        click.UsageError: there is no such program, or no inputs.
+        click.UsageError: the program does not exist, or has no inputs.
     """
     home, found = named(program)
     import torch
@@ -71,10 +71,10 @@ def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[
 
 
 def named(path: str) -> tuple[Any, Any]:
-    """The module and the value that `module:name` or `file.py:name` stands for.
+    """Returns the module and the value that `module:name` or `file.py:name` names.
 
     Raises:
-        click.UsageError: there is no such module or name.
+        click.UsageError: the module or name does not exist.
     """
     place, colon, name = path.rpartition(":")
     if not colon or not place or not name:

@@ -1,4 +1,4 @@
-"""`calque run script.py`: a script as it is, on the device."""
+"""`calque run script.py`: runs an unchanged script on the device."""
 
 import runpy
 import sys
@@ -38,9 +38,9 @@ def command(
 ) -> None:
     """Run a script, written for CUDA or torch.accelerator, on the jax device.
 
-    What the script asks of "cuda" it gets of "jax": torch.cuda.is_available() is true, and
-    tensors, modules, autocast and generators for "cuda" are the device's. torch.accelerator is
-    the jax device by itself. A script for the CPU runs there, but with --cpu-too.
+    "cuda" means the jax device: torch.cuda.is_available() is true, and tensors, modules, autocast
+    and generators for "cuda" use the device. torch.accelerator always is the jax device. A script
+    for the CPU runs on the CPU unless you pass --cpu-too.
     """
     if not is_module and not Path(script).is_file():
         raise click.BadParameter(f"there is no file '{script}'", ctx, param_hint="SCRIPT")
@@ -60,7 +60,7 @@ def command(
 
 
 def _status_of(script: str, is_module: bool) -> int:
-    """Runs a script, and returns its exit status; of a traceback it prints the script's part."""
+    """Runs a script, and returns its exit status; prints only the script's part of a traceback."""
     try:
         if is_module:
             runpy.run_module(script, run_name="__main__", alter_sys=True)
@@ -79,7 +79,7 @@ def _status_of(script: str, is_module: bool) -> int:
 
 
 def _from_the_script(error: BaseException) -> TracebackType | None:
-    """The traceback without the frames of this module and of runpy; all of it, if it has others."""
+    """Returns the traceback without the frames of this module and of runpy."""
     frames = error.__traceback__
     while frames is not None and _is_ours(frames.tb_frame.f_code.co_filename):
         frames = frames.tb_next

@@ -1,4 +1,4 @@
-"""The processes of one machine: started, watched, and ended when one of them fails."""
+"""Starts the processes of one machine, watches them, and ends them if one fails."""
 
 import os
 import signal
@@ -103,7 +103,7 @@ def start(job: Job, output: int | None = None) -> int:
 
 
 def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended, or one has failed and the others had time to say why."""
+    """Wait until all have ended, or one has failed and the others had time to report why."""
     status, deadline = 0, None
     while running and (deadline is None or time.monotonic() < deadline):
         for rank, process in list(running.items()):

@@ -15,9 +15,9 @@ from calque_cli.program import loaded, program_options
 def command(
     ctx: click.Context, program: str, inputs: tuple[str, ...], example: str | None, json_: bool
 ) -> None:
-    """Print the graph of a program, as `calque.trace` gives it.
+    """Print the graph of a program that `calque.trace` returns.
 
-    The status is 1 if it cannot be traced; the error names the line and what to write.
+    Exits with status 1 if it cannot be traced; the error names the line and what to write.
     """
     fn, args = loaded(program, inputs, example)
     import calque
@@ -33,7 +33,7 @@ def command(
 
 
 def node_of(node: Any) -> dict[str, Any]:
-    """A node of a graph, for JSON."""
+    """Returns a node of a graph, for JSON."""
     value = node.meta.get("val")
     found = {
         "name": node.name,

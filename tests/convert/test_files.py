@@ -104,9 +104,9 @@ def test_a_program_of_containers_is_called_as_it_was(tmp_path: Path) -> None:
         loaded(given, (scale[0], 2.0))
     with pytest.raises(TypeError, match="saved with flag=True, called with flag=False"):
         loaded(given, scale, False)
-    with pytest.raises(TypeError, match="the argument scale is missing"):
+    with pytest.raises(TypeError, match="missing argument scale"):
         loaded(given)
-    with pytest.raises(TypeError, match=r"cannot take \['other'\]"):
+    with pytest.raises(TypeError, match=r"unexpected or repeated arguments \['other'\]"):
         loaded(given, scale, other=1)
 
 
@@ -342,9 +342,9 @@ def test_what_an_operator_gives_is_what_the_file_says(tmp_path: Path) -> None:
     told = json.loads((tmp_path / PROGRAM).read_text())
     assert load(tmp_path)(np.ones((2, 3), np.float32)).tolist() == [1, 1]
     lies = {
-        "getitem": ({"shape": [3]}, r"getitem\): getitem gives float32\[2\], .* says float32\[3\]"),
-        "relu": ({"dtype": "float64"}, r"aten.relu.default gives float32\[2\], .* float64\[2\]"),
-        "_to_copy": ({"dtype": "int64"}, r"gives int32\[2\], and the file says int64\[2\]"),
+        "getitem": ({"shape": [3]}, r"getitem returned float32\[2\], .* says float32\[3\]"),
+        "relu": ({"dtype": "float64"}, r"aten.relu.default returned float32\[2\], .* float64\[2\]"),
+        "_to_copy": ({"dtype": "int64"}, r"returned int32\[2\], but the file says int64\[2\]"),
         "max_1": ({"shape": [2], "dtype": "float32"}, r"aten.max.dim returned a \w+, but the file"),
     }
     for name, (lie, message) in lies.items():

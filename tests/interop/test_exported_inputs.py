@@ -32,7 +32,7 @@ def test_a_program_is_called_like_its_module(program):
         ((torch.ones(2, 3), torch.ones(3)), r"argument 1 \(right\) has 1 dimensions"),
         (
             (torch.ones(2, 3), torch.ones(3, 2, dtype=torch.int32)),
-            r"argument 1 \(right\) is int32, and the program takes float32",
+            r"argument 1 \(right\) is int32, but the program takes float32",
         ),
         ((torch.ones(2, 3), torch.ones(3, 2), torch.ones(1)), "argument 2 is not an input"),
     ],
@@ -74,9 +74,9 @@ def test_python_values_are_those_of_the_export():
     x = torch.ones(4, 3)
     assert program.call(x, 1, shift=None).shape == program.call(x, None, shift=None).shape
     for other in (True, 1.0, 2):
-        with pytest.raises(ValueError, match=rf"as 1, and {other} for argument 1 \(scale\)"):
+        with pytest.raises(ValueError, match=rf"the value 1, but got {other} for"):
             program.call(x, other, shift=None)
-    with pytest.raises(ValueError, match=r"argument 1 \(scale\) is not an input .*: pass None"):
+    with pytest.raises(ValueError, match=r"argument 1 \(scale\) is part of .*: pass None"):
         program.call(x, torch.ones(()), shift=None)
     with pytest.raises(ValueError, match=r"\(scale\) is missing: .*; argument shift is missing"):
         program.call(x)
@@ -87,7 +87,7 @@ def test_python_values_are_those_of_the_export():
 def test_weights_that_do_not_fit_are_named():
     program = calque.export(Scaled(), (torch.ones(4, 3),))
     for wrong, said in (
-        (torch.ones(2), r"linear\.weight is float32\[2\], and the program takes float32\[2, 3\]"),
+        (torch.ones(2), r"linear\.weight is float32\[2\], but the program takes float32\[2, 3\]"),
         (torch.ones(2, 3).double(), r"linear\.weight is float64"),
     ):
         with pytest.raises(ValueError, match=said):

@@ -1,4 +1,4 @@
-"""Two graphs of one program, compared: `calque.diff`."""
+"""Compares two graphs of one program: `calque.diff`."""
 
 from calque.comparing.api import diff
 from calque.comparing.differences import Difference, Differences

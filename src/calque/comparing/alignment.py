@@ -1,4 +1,4 @@
-"""Which nodes of two graphs stand for the same: by what they call, else by where they come from.
+"""Aligns the nodes of two graphs: by what they call, else by where they come from.
 
 Two graphs of one tracer have the same nodes. Those of two tracers need not: one calls `Linear`, the
 other `linear`, the third `t` and `addmm`. But each node knows its line and the call of the module
@@ -21,7 +21,7 @@ from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Pair(NamedTuple):
-    """Nodes of two graphs that should give the same."""
+    """Nodes of two graphs that should compute the same."""
 
     a: Node
     b: Node
@@ -40,8 +40,7 @@ class Odd(NamedTuple):
 
 
 def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
-    """Yields the nodes of two graphs that stand for the same, and what has no counterpart, in
-    order.
+    """Yields pairs of corresponding nodes of two graphs, and nodes without a counterpart, in order.
 
     If a graph knows no places, and only one of the two calls layers, it cannot be told what has a
     counterpart inside of a layer.
@@ -85,7 +84,7 @@ def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
 
 
 def _is_other_layer(a: Stretch, b: Stretch) -> bool:
-    """Returns True if both call a layer of one name, and it is not the same layer."""
+    """Returns True if both call a layer of the same name, but different layers."""
     kinds = [{n.target: called(n) for n in side.nodes if n.op == "call_module"} for side in (a, b)]
     return any(kinds[0][name] != kinds[1][name] for name in kinds[0].keys() & kinds[1].keys())
 

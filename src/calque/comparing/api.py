@@ -101,7 +101,7 @@ def _graphs(
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
 ) -> tuple[GraphModule, GraphModule]:
-    """Both as graphs; what is none is recorded at the level of the other."""
+    """Returns both as graphs; a program is recorded at the level of the other's graph."""
     made = [_graph_of(each) for each in (a, b)]
     for i, given in enumerate((a, b)):
         if made[i] is not None:

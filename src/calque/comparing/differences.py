@@ -1,4 +1,4 @@
-"""`Differences`: the findings of a comparison, sorted so that the first is where it went wrong."""
+"""`Differences`: the findings of a comparison, the first of which is where it went wrong."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,4 +1,4 @@
-"""Which stretches of two graphs stand for the same, from what is sure to what is likely.
+"""Matches the stretches of two graphs, certain matches first, then likely ones.
 
 Two graphs of one program agree in the places of their nodes. Two versions of a program do not: a
 line that was added moves those below it, and a copy is in another file. Then a stretch is known by
@@ -19,7 +19,7 @@ Match = tuple[Stretch | None, Stretch | None]
 
 
 def matched(rows: Sequence[Stretch], columns: Sequence[Stretch]) -> Iterator[Match]:
-    """Yields the stretches of both in order, those that stand for the same together.
+    """Yields the stretches of both in order, corresponding ones together.
 
     What is left between two matches is paired by position if there are as many on both sides; one
     that has no counterpart comes with None.
@@ -51,7 +51,7 @@ def _left(rows: Sequence[Stretch], columns: Sequence[Stretch]) -> Iterator[Match
 
 
 def common_ends(a: Sequence[Node], b: Sequence[Node]) -> tuple[int, int]:
-    """Returns how many nodes at the beginning of two stretches call the same, and then at the end.
+    """Returns how many nodes at the start, and then at the end, of two stretches call the same.
 
     Parts of a result count at the beginning only, where what they are parts of counts too.
     """
@@ -72,7 +72,9 @@ def _by_place(stretch: Stretch) -> Hashable:
 
 
 def _by_text(stretch: Stretch) -> Hashable:
-    """Returns the text of the line, in the call of a module; like no other if it cannot be read."""
+    """Returns the text of the line, in the call of a module; a unique value if it cannot be
+    read.
+    """
     origin = origin_of(stretch.nodes[0])
     if stretch.place is None or origin is None or not origin.text:
         return object()

@@ -45,7 +45,7 @@ def _copies_to_member(node: Node) -> bool:
 
 
 def counts(node: Node) -> bool:
-    """Returns True if a node computes, and neither checks something nor reads what is checked."""
+    """Returns True if a node computes something other than a check or a value that is checked."""
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
     if node.target is torch.ops.aten.detach.default and not node.users:
@@ -54,7 +54,7 @@ def counts(node: Node) -> bool:
 
 
 def called(node: Node) -> str:
-    """Returns the name of what a node calls, which is one for all ways to write it.
+    """Returns the name of what a node calls, the same however the call is written.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -113,7 +113,7 @@ _WRITING |= {"ipow", "iand", "ior", "ixor", "ilshift", "irshift", "imatmul"}
 
 
 def _spelled(name: str, is_operator: bool) -> str:
-    """Returns the one name of what has several, as methods, functions and Python's operators."""
+    """Returns the common name of a method, function or operator of Python that has several."""
     if is_operator and name in _WRITING:
         return f"{_SPELLINGS.get(name[1:], name[1:])}_"
     return _SPELLINGS.get(name, name)
@@ -126,22 +126,22 @@ def module_of(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Returns True if a node only takes a tensor out of a container that another has given."""
+    """Returns True if a node only takes a tensor out of a container that another node returned."""
     if called(node) != "getitem" or not isinstance(node.args[0], Node):
         return False
     return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
 
 
 def writes(node: Node) -> bool:
-    """Returns True if a node writes to a tensor that it is given, so that what an earlier node has
-    given is no longer what it was.
+    """Returns True if a node writes to one of its arguments, and so changes an earlier node's
+    result.
     """
     into = "out" in node.kwargs or called(node) in ("setitem", "delitem")
     return node.op != "call_module" and (into or name_mutates(called(node)))
 
 
 def has_values(node: Node) -> bool:
-    """Returns False if a node gives memory as it is, with values from nowhere, or a view of it."""
+    """Returns False if a node returns uninitialized memory, or a view of it."""
     if called(node).startswith(_MEMORY):
         return False
     source = node.args[0] if node.args and is_view(node) else None
@@ -152,7 +152,7 @@ _MEMORY = ("empty", "new_empty", "resize_")
 
 
 def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
-    """Returns True if two graphs give values that may be the same, in containers that are."""
+    """Returns True if two graphs return values that may be equal, in equal containers."""
     first, second = result_of(a), result_of(b)
     if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
         first, second = [*flat(first)], [*flat(second)]  # an object in one of them
@@ -160,7 +160,7 @@ def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> boo
 
 
 def result_of(graph: GraphModule) -> Any:
-    """Returns the result of a graph, in the containers that a call of it gives."""
+    """Returns the result of a graph, in the containers that a call returns."""
     given = graph.graph.output_node().args[0]
     codegen = graph.graph._codegen
     if isinstance(codegen, PyTreeCodeGen) and codegen.pytree_info.out_spec is not None:
@@ -183,7 +183,7 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Returns True if two nodes that call the same are given the same, as far as that can be told.
+    """Returns True if two nodes that call the same get the same arguments, as far as is known.
 
     Args:
         twins: which node of the second graph stands for one of the first.
@@ -207,7 +207,7 @@ def _arguments(node: Node) -> dict[str, Any] | None:
 
 
 def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Returns True if two nodes may stand for one value, as far as their graphs tell.
+    """Returns True if two nodes may compute the same value, as far as their graphs show.
 
     >>> first, second = torch.fx.Graph(), torch.fx.Graph()
     >>> x, y = first.placeholder("x"), second.placeholder("y")
@@ -225,7 +225,7 @@ def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
 
 
 def _itself(node: Node) -> Node:
-    """Returns the node that has made the tensor which a node has written to, and gives back."""
+    """Returns the node that made the tensor that a node writes to and returns."""
     while writes(node) and called(node) not in ("setitem", "delitem"):
         source = node.kwargs.get("out", node.args[0] if node.args else None)
         if not isinstance(source, Node):
@@ -235,7 +235,9 @@ def _itself(node: Node) -> Node:
 
 
 def _same_inputs(a: Node, b: Node) -> bool:
-    """Returns True if two inputs have one name, or else, in graphs with as many, one position."""
+    """Returns True if two inputs have the same name or, in graphs with equally many, the same
+    position.
+    """
     first, second = ([*node.graph.find_nodes(op="placeholder")] for node in (a, b))
     names = [[str(node.target).strip("*_") for node in nodes] for nodes in (first, second)]
     if {*names[0]} == {*names[1]}:
@@ -251,9 +253,7 @@ def _member(node: Node) -> Any:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Returns True if two members of other names may be one; a tracer chooses the names of
-    constants.
-    """
+    """Returns True if two members may be the same despite their names: tracers name constants."""
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return type(a) is type(b)
     if a is b:
@@ -282,14 +282,16 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
 
 
 def asks_for_device(graph: GraphModule) -> bool:
-    """Returns True if a graph checks where its inputs are, because its program has asked."""
+    """Returns True if a graph checks the devices of its inputs, because its program asked for
+    them.
+    """
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)
 
 
 def vocabulary(graph: GraphModule) -> str:
-    """Returns the kind of a graph's nodes: `"calls"`, or operators of some kind, of which those of
-    another are made.
+    """Returns the kind of a graph's nodes: `"calls"`, or operators of some kind, which operators of
+    another kind consist of.
     """
     nodes = [node for node in nodes_of(graph) if not _is_of_any_graph(node)]
     if not all(isinstance(node.target, OperatorBase) for node in nodes):
@@ -301,7 +303,7 @@ def vocabulary(graph: GraphModule) -> str:
 
 
 def _is_of_any_graph(node: Node) -> bool:
-    """Returns True for what only takes results apart or puts them together."""
+    """Returns True for nodes that only unpack or pack results."""
     if node.target is operator.getitem:
         return isinstance(node.args[1], (int, str)) and not _gives_tensor(node.args[0])
     return node.target in (assign, rebuilt)
@@ -312,7 +314,7 @@ def _gives_tensor(node: Any) -> bool:
 
 
 def _is_written(node: Node) -> bool:
-    """Returns True for an operator that writes, but to what the graph is given at its end."""
+    """Returns True for an operator that writes, except a final write to an input of the graph."""
     target: Any = node.target
     if not isinstance(target, OpOverload) or not target._schema.is_mutable:
         return False

@@ -1,4 +1,4 @@
-"""Runs a graph node by node, and hands on what each gives."""
+"""Runs a graph node by node, and reports each node's result."""
 
 import contextlib
 import inspect
@@ -96,8 +96,8 @@ def _grad_mode_put_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers(device: str) -> Iterator[None]:
-    """Inside this context, random numbers are drawn that are drawn again the next time, and then
-    forgotten.
+    """A context in which random numbers are the same each time; the generators are restored after
+    it.
     """
     kind = torch.device(device).type
     if kind == "cpu":
@@ -109,12 +109,12 @@ def same_random_numbers(device: str) -> Iterator[None]:
 
 
 def on_device(device: str | None) -> Any:
-    """A context in which tensors are made on a device that are made on none in particular."""
+    """A context in which tensors without an explicit device are created on the given one."""
     return torch.device(device) if device is not None else contextlib.nullcontext()
 
 
 def moved(value: Any, device: str | None) -> Any:
-    """Arguments of a call with copies in the place of their tensors, on a device.
+    """Returns the arguments of a call with their tensors copied to a device.
 
     A tensor that is given twice is one tensor still.
     """

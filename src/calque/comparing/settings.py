@@ -1,4 +1,4 @@
-"""How the layers of two graphs are set up: rates, strides, modes."""
+"""Compares the settings of the layers of two graphs: rates, strides, modes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -12,7 +12,7 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 def settings_of(layer: torch.nn.Module) -> dict[str, Any]:
     """Returns the plain values among the attributes of a layer and of the layers in it, by their
-    names; the mode of those that ask for it.
+    names; and the mode of those that read it.
 
     >>> settings_of(torch.nn.Dropout(0.1).eval())
     {'p': 0.1, 'inplace': False, 'training': False}
@@ -39,7 +39,7 @@ def _is_plain(value: Any) -> bool:
 
 
 def other_settings(a: torch.nn.Module, b: torch.nn.Module) -> str | None:
-    """Returns how two layers of one class are set up differently, in words; None if they are not.
+    """Describes how the settings of two layers of one class differ; None if they do not.
 
     >>> other_settings(torch.nn.Dropout(0.1), torch.nn.Dropout(0.5))
     'p=0.1 against p=0.5'

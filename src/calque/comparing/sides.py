@@ -1,4 +1,4 @@
-"""The two graphs that are compared, each run by itself."""
+"""The two graphs that are compared, each run on its own."""
 
 import copy
 import warnings
@@ -18,7 +18,7 @@ from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Side:
-    """One of the two: a copy of a graph, on its device, and what it is called with."""
+    """One of the two: a copy of a graph, on its device, and its arguments."""
 
     def __init__(
         self, graph: GraphModule, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
@@ -37,7 +37,7 @@ class Side:
         self.changed: set[str] = set()
 
     def run(self, see: Any) -> list[Any]:
-        """Returns the graph's result, and what it has made of its arguments and state."""
+        """Returns the graph's result, and its arguments and state after the run."""
         run = Run(self.graph, see)
         before = {name: tensor._version for name, tensor in self._state()}
         with same_random_numbers(self.device), on_device(self._there):
@@ -96,7 +96,7 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
 def _of_state(
     a: Side, b: Side, left: dict[str, Any], right: dict[str, Any], tolerances: Any
 ) -> Iterator[Difference]:
-    """Of buffers, and of the parameters that were written to."""
+    """Yields the differences of buffers, and of parameters that were written to."""
     changed = a.changed | b.changed
     for name in left:
         is_own = isinstance(left[name], torch.nn.Parameter) or name.startswith(_CONSTANT)
@@ -109,7 +109,7 @@ def _of_state(
 
 
 def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
-    """Yields where one raises, or both do, but not the same.
+    """Yields a difference if only one raises, or both raise different errors.
 
     Args:
         is_alike: whether nothing differed before.

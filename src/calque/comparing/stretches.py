@@ -31,7 +31,7 @@ class Stretch(NamedTuple):
 
     @property
     def leaving(self) -> list[Node]:
-        """The nodes that others use."""
+        """The nodes that nodes outside of it use."""
         inside = set(self.nodes)
         return [n for n in self.nodes if any(counts(u) and u not in inside for u in n.users)]
 
@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
     @property
     def is_nothing(self) -> bool:
-        """Returns True if it only calls layers that call nothing themselves."""
+        """Returns True if it only calls layers that compute nothing."""
         return set(self.calls) == {"Identity"}
 
     @property
@@ -52,7 +52,7 @@ class Stretch(NamedTuple):
 
     @property
     def is_layer(self) -> bool:
-        """Returns True if it is one call of a module, which another graph may have opened."""
+        """Returns True if it is one call of a module, which the other graph may have inlined."""
         return any(node.op == "call_module" for node in self.nodes)
 
 
@@ -83,7 +83,7 @@ def _place(node: Node, leaves: set[str]) -> Place | None:
 
 
 def _chain(node: Node) -> Chain:
-    """The calls of modules that a node is in, the outermost first."""
+    """Returns the calls of modules that a node is in, outermost first."""
     chain = []
     for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
         number = str(key).rpartition("@")[2]
@@ -92,7 +92,7 @@ def _chain(node: Node) -> Chain:
 
 
 def path_of(name: str) -> str:
-    """Returns the path of a module by the name that some tracer has for it.
+    """Returns the path of a module from a tracer's name for it.
 
     >>> path_of("layers.0"), path_of("L['self'].layers.0"), path_of("L['self']._modules['a'][1]")
     ('layers.0', 'layers.0', 'a.1')

@@ -1,4 +1,4 @@
-"""Where two graphs differ in what they call."""
+"""Finds where two graphs differ in what they call."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -22,8 +22,8 @@ from calque.tracing.core.origins import origin_of
 
 
 def positions(rows: list[Pair | Odd], *graphs: GraphModule) -> dict[Any, float]:
-    """Returns where each node of the graphs stands among the rows: guards and inputs, which have no
-    row, before the next node that has one.
+    """Returns the row of each node of the graphs. Guards and inputs have no row of their own; they
+    come before the next node that has one.
     """
     found: dict[Any, float] = {}
     for i, row in enumerate(rows):
@@ -68,7 +68,7 @@ def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Diffe
 
 
 def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
-    """Returns how two calls of the same differ; None if they do not."""
+    """Returns how two calls of the same function differ; None if they do not."""
     if not same_arguments(row.a, row.b, twins):
         return f"{row.a.format_node()} against {row.b.format_node()}"
     if row.a.op == row.b.op == "call_module":
@@ -77,8 +77,8 @@ def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
 
 
 def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
-    """Returns True for parts of two results that are no counterparts: of a layer, and of the
-    function in it.
+    """Returns True for non-corresponding parts of two results: of a layer, and of the function in
+    it.
     """
     return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 

@@ -1,4 +1,4 @@
-"""The values of two nodes, compared as `torch.testing.assert_close` compares tensors."""
+"""Compares the values of two nodes as `torch.testing.assert_close` compares tensors."""
 
 import dataclasses
 import enum
@@ -20,7 +20,9 @@ Found = tuple[Kind, str, float | None, float | None]
 
 
 def kept(value: Any) -> list[Any]:
-    """The tensors and numbers in what a node gives, as they are now, where nothing changes them."""
+    """Copies the tensors and numbers in a node's result, so that later writes do not change
+    them.
+    """
     return [_copied(leaf) for leaf in tree_leaves(value) if _is_compared(leaf)]
 
 
@@ -35,7 +37,7 @@ def _copied(leaf: Any) -> Any:
 
 
 class Parts(NamedTuple):
-    """A result, taken apart.
+    """The parts of a result.
 
     Attributes:
         structure: its containers, what is in them beside tensors and numbers, and where these are.
@@ -47,7 +49,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(value: Any) -> Parts:
-    """Returns a result, an argument or a buffer in its parts; objects of other classes by their
+    """Returns the parts of a result, argument or buffer; other objects are represented by their
     tensors.
 
     >>> parts_of([torch.ones(1), "name"]).structure
@@ -77,7 +79,7 @@ def parts_of(value: Any) -> Parts:
 
 
 def other_structure(a: Any, b: Any, where: str = "") -> str | None:
-    """Returns where the structures of two results differ, in words; None where they do not.
+    """Describes where the structures of two results differ; None if they do not.
 
     >>> other_structure(parts_of([1, "x"]).structure, parts_of([1, "y"]).structure)
     "at [1], 'x' against 'y'"
@@ -99,7 +101,7 @@ def _spoken(part: Any) -> str:
 
 
 def compared(a: list[Any], b: list[Any], tolerances: dict[str, Any]) -> Found | None:
-    """Returns how two values differ, of which `kept` has made a copy; None where they agree.
+    """Returns how two values copied by `kept` differ; None if they agree.
 
     Args:
         tolerances: `rtol` and `atol`, either numbers or None for those of the dtype.
@@ -136,9 +138,7 @@ def _named(value: Any) -> str:
 
 
 def _errors(a: torch.Tensor, b: torch.Tensor) -> tuple[float | None, float | None]:
-    """Returns the greatest absolute and relative error; an infinite one where only one is a
-    number.
-    """
+    """Returns the greatest absolute and relative error; infinite where only one is a number."""
     if a.layout is not torch.strided or a.is_nested:
         return None, None
     wide = torch.complex128 if a.is_complex() else torch.float64

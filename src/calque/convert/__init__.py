@@ -1,4 +1,4 @@
-"""Conversion of programs to a format of your own.
+"""Converts programs to a format of your own.
 
 `Converters` is a registry; a converter gets a plain record of each call. Built in are a table of
 layers (`layer_table`) and a format of JSON and safetensors (`save`, `load`).

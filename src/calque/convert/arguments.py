@@ -1,4 +1,4 @@
-"""The arguments of a saved program: its parameters, and where in them its tensors are.
+"""The arguments of a saved program: its parameters, and where its tensors are in them.
 
 In a file, an argument is `{"value": "x"}` for the input x, a list, `{"tuple": [...]}` or
 `{"dict": [[key, ...], ...]}` of arguments, or the value itself of what is no tensor.
@@ -18,7 +18,7 @@ _DEPTH = 50
 
 
 def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | None:
-    """Returns a file's form of the arguments; None where no file can hold them.
+    """Returns the arguments as a file stores them; None if a file cannot.
 
     Starred parameters are left out where nothing was given for them.
 

@@ -110,8 +110,8 @@ class Calls:
                 yield self._call(node)
 
     def _only_for_guards(self, node: Node) -> bool:
-        """Returns True if a node is part of a check of inputs; a value that is read is the
-        program's.
+        """Returns True if a node is only part of a check of inputs, not of a value that the program
+        reads.
         """
         reads = any(user.target is expect_answer for user in node.users)
         return bool(node.users) and all(map(is_guard, node.users)) and not reads
@@ -232,7 +232,7 @@ def leaves(value: Any) -> Iterator[Any]:
 
 
 def array_of(tensor: torch.Tensor) -> np.ndarray:
-    """Returns the elements of a tensor of any device, bfloat16 among the dtypes."""
+    """Returns the elements of a tensor on any device, including bfloat16 tensors."""
     plain = tensor.detach().cpu().contiguous()
     if plain.dtype == torch.bfloat16:
         return plain.view(torch.int16).numpy().view(ml_dtypes.bfloat16)

@@ -1,5 +1,5 @@
 """Floating-point operations of matrix products and convolutions: the formulas of
-`torch.utils.flop_counter`, and some for operators that it counts as nothing.
+`torch.utils.flop_counter`, and some for operators that it does not count.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""The digest of what `program.json` says, by which a digit that was damaged is noticed."""
+"""The digest of `program.json`, which detects damage to the file."""
 
 import hashlib
 import json
@@ -10,13 +10,13 @@ DIGEST = "program_sha256"
 
 
 def digest(told: dict[str, Any]) -> str:
-    """Returns the SHA-256 of all but the digest itself, however the lines are broken."""
+    """Returns the SHA-256 of everything but the digest itself, independent of line breaks."""
     rest = {key: value for key, value in told.items() if key != DIGEST}
     return hashlib.sha256(json.dumps(rest).encode()).hexdigest()
 
 
 def require_whole(told: dict[str, Any]) -> None:
-    """Compare the digest, if there is one.
+    """Raise ConversionError if there is a digest and it does not match.
 
     Raises:
         ConversionError: it is of another program.

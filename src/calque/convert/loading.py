@@ -1,4 +1,4 @@
-"""`load`: a program in JSON and safetensors as a JAX function.
+"""`load`: loads a program from JSON and safetensors as a JAX function.
 
 Nothing in the files is executed. The name of an operator is looked up in PyTorch's registry, its
 arguments are checked, and the program is run once without data before it is returned.
@@ -187,7 +187,7 @@ def _looks(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
 
 
 class _Reader:
-    """Makes a graph of what a file says."""
+    """Builds a graph from a file."""
 
     def __init__(self, told: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         self._told, self._weights = told, weights
@@ -323,7 +323,7 @@ def _short(told: Any) -> str:
 
 
 def _arrays(result: Any) -> list[Any]:
-    """Returns the arrays of a result, which may have strings beside them."""
+    """Returns the arrays of a result, which may also contain strings."""
     return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
 
@@ -331,7 +331,7 @@ _trial = threading.local()
 
 
 def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = None) -> None:
-    """The value that the program has read is what it was when the program was recorded."""
+    """Raise an error if a value that the program reads is not what it was when it was recorded."""
     array = read(tensor)
     if isinstance(array, jax.core.Tracer):
         if getattr(_trial, "runs", False):
@@ -353,7 +353,7 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
 
 
 def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> None:
-    """What an operator gives has the shape and dtype that the file says.
+    """Raise an error if a result does not have the shape and dtype that the file says.
 
     Raises:
         ConversionError: it has others.
@@ -376,7 +376,7 @@ def _formatted(number: Any, spec: str) -> Any:
 
 
 def _number(found: Any, gave: Any) -> Any:
-    """Returns the value as Python has converted it: `int(x)`, `bool(x)`."""
+    """Returns the value as Python converted it: `int(x)`, `bool(x)`."""
     plain = isinstance(found, (bool, int, float)) and isinstance(gave, (bool, int, float))
     try:
         return type(gave)(found) if plain else found
@@ -385,7 +385,7 @@ def _number(found: Any, gave: Any) -> Any:
 
 
 def _try(loaded: Loaded) -> None:
-    """Run the program without data, so that what it cannot do is found now."""
+    """Run the program without data, so that errors show up at once."""
     specs = [jax.ShapeDtypeStruct(i.shape, to_numpy(i.dtype)) for i in loaded.inputs]
     _trial.runs = True
     try:

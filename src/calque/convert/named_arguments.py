@@ -65,7 +65,7 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature | None:
 
 
 def _of_forward(kind: type[torch.autograd.Function]) -> inspect.Signature:
-    """Returns what `kind.apply` takes."""
+    """Returns the names of the arguments of `kind.apply`."""
     signature = inspect.signature(kind.forward)
     if kind.setup_context is not torch.autograd.Function.setup_context:
         return signature
@@ -79,7 +79,7 @@ def _numbered(args: tuple[Any, ...], kwargs: dict[str, Any]) -> dict[str, Any]:
 def _by_schema(
     schema: Any, args: tuple[Any, ...], kwargs: dict[str, Any], numbers: bool = True
 ) -> dict[str, Any] | None:
-    """Returns the arguments by the names of a schema; None where they do not fit.
+    """Returns the arguments by the names of a schema; None if they do not match it.
 
     Args:
         numbers: whether a number may stand for a tensor.

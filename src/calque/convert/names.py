@@ -1,4 +1,4 @@
-"""The names of calls, and those that are meant where a converter is registered.
+"""The names of calls, and the names under which converters are registered.
 
 A name that no call can have is an error where it is registered: its converter would never be asked.
 """
@@ -41,7 +41,7 @@ def name_of(target: Any) -> str:
 
 
 def operator_names(target: Any) -> list[str]:
-    """Returns the names of an operator's overloads, or the one of the overload that is given.
+    """Returns the names of an operator's overloads, or the name of a single overload.
 
     >>> operator_names("aten.relu"), operator_names(torch.ops.aten.t.default)
     (['aten.relu.default', 'aten.relu.out'], ['aten.t.default'])
@@ -65,12 +65,12 @@ def operator_names(target: Any) -> list[str]:
 
 
 def is_operator(name: str) -> bool:
-    """Returns True if a call of an operator has this name."""
+    """Returns True if this is the name of an operator."""
     return isinstance(_operator(name), OpOverload)
 
 
 def _operator(name: str) -> Any:
-    """Returns what `torch.ops` knows by a name; None where it is no operator."""
+    """Returns the operator of `torch.ops` with a name; None if there is none."""
     parts = name.removeprefix("torch.ops.").split(".")
     if len(parts) not in (2, 3):
         return None
@@ -84,7 +84,7 @@ def _operator(name: str) -> Any:
 
 
 def function_names(target: Callable[..., Any] | str) -> list[str]:
-    """Returns the names that calls of a function have, or calls of a method by its name.
+    """Returns the names of calls of a function, or of a method given by its name.
 
     >>> function_names(torch.relu), function_names("torch.conv2d"), function_names(operator.add)
     (['torch.relu'], ['torch.nn.functional.conv2d'], ['operator.add', 'Tensor.add'])
@@ -111,7 +111,7 @@ def function_names(target: Callable[..., Any] | str) -> list[str]:
 
 
 def _names_meant(name: str) -> list[str]:
-    """Returns the names that calls have, by the name that somebody wrote."""
+    """Returns the names of the calls that a name written by a user refers to."""
     root, *rest = name.removeprefix("torch.Tensor.").split(".")
     if name.startswith(("Tensor.", "torch.Tensor.")):
         method = name.rpartition("Tensor.")[2]
@@ -147,7 +147,7 @@ def _is_class_of(target: Any, kind: type) -> bool:
 
 
 class _Asking(TorchFunctionMode):
-    """Notes which method of tensors a function of Python's calls, and calls none."""
+    """Notes which tensor method a function of Python calls, without calling it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,7 +159,7 @@ class _Asking(TorchFunctionMode):
 
 
 def _method_behind(function: Callable[..., Any]) -> list[str]:
-    """Returns the method that an operator of Python's is recorded as: `x + y` as `Tensor.add`."""
+    """Returns the method that an operator of Python is recorded as: `x + y` as `Tensor.add`."""
     for count in (1, 2):
         tensors = [torch.empty(1)] * count
         with _Asking() as asking:

@@ -37,15 +37,15 @@ class OnnxCall:
         return self._given.get(name)
 
     def name(self, argument: str, dtype: str | None = None) -> str:
-        """Returns the ONNX value of an argument; of another dtype, where that is given."""
+        """Returns the ONNX value of an argument, cast to a dtype if one is given."""
         return self.named(self[argument], dtype)
 
     def shown(self, *names: str) -> None:
-        """Say of arguments that the shape of the result shows them, or that they change nothing."""
+        """Mark arguments as handled: the result's shape reflects them, or they change nothing."""
         self._asked.update(names)
 
     def refuse_unasked(self) -> None:
-        """Refuse a call with an argument that its converter has not looked at.
+        """Raise an error if the call has an argument that its converter has not read.
 
         Raises:
             ConversionError: it is given, and is not its default.
@@ -75,12 +75,12 @@ class OnnxCall:
         return self.graph.value("Cast", [name], to=kind_of(dtype))
 
     def add(self, kind: str, inputs: list[str], **attributes: Any) -> None:
-        """The node that gives the result of the call."""
+        """Add the node that computes the result of the call."""
         names = [out.name for out in self.call.outputs]
         self.graph.add(kind, inputs, names if kind == "Split" else names[:1], **attributes)
 
     def add_choice(self, condition: str, yes: str, no: str) -> None:
-        """The result: one value where the condition holds, and the other elsewhere."""
+        """Add the result: one value where the condition holds, and the other elsewhere."""
         if self.out.dtype != "bool":
             self.add("Where", [condition, yes, no])
             return
@@ -89,7 +89,7 @@ class OnnxCall:
         self.add("Or", [one, other])
 
     def is_floating(self) -> bool:
-        """Returns True if the result has a dtype of floating point numbers."""
+        """Returns True if the result has a floating-point dtype."""
         return "float" in str(self.out.dtype)
 
     def size(self) -> int:
@@ -105,7 +105,7 @@ class OnnxCall:
 
 
 def _wide(value: Any) -> Any:
-    """Returns the value with tensors of a narrow dtype as ones of the wide dtype."""
+    """Returns the value with tensors of a narrow dtype cast to the wide dtype."""
     if isinstance(value, TensorInfo | WeightInfo):
         return value._replace(dtype=WIDE) if value.dtype == NARROW else value
     if isinstance(value, dict):
@@ -118,7 +118,7 @@ def _listed(value: Any) -> Any:
 
 
 def library() -> Any:
-    """Returns the package onnx, which is optional.
+    """Imports and returns the optional package onnx.
 
     Raises:
         ImportError: it is not installed.
@@ -127,5 +127,5 @@ def library() -> Any:
 
 
 def kind_of(dtype: str | None) -> int:
-    """Returns the number by which ONNX knows a dtype."""
+    """Returns ONNX's number for a dtype."""
     return library().helper.np_dtype_to_tensor_dtype(np.dtype(str(dtype)))

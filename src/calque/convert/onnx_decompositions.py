@@ -1,4 +1,4 @@
-"""Operators of which PyTorch has no decomposition, in other operators."""
+"""Decompositions of operators for which PyTorch has none."""
 
 import math
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def _encoder_layer(
 
 
 def _expm1(self: Tensor) -> Tensor:
-    """By the correction of Kahan, which keeps small numbers."""
+    """Uses Kahan's correction, which is accurate for small numbers."""
     x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
     power = x.exp()
     less = power - 1
@@ -140,7 +140,7 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """As many as are not beyond each value; NaN is beyond all."""
+    """Counts the elements that are not greater than each value; NaN is the greatest."""
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     values = torch.as_tensor(self, dtype=rows.dtype) if not isinstance(self, Tensor) else self
     flat = values.reshape(-1) if rows.dim() == 1 else values
@@ -201,7 +201,7 @@ def _embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Tensor | None, ...]:
-    """Returns the sum, the mean or the maximum of each bag; the other results have no form here."""
+    """Returns the sum, mean or maximum of each bag; the other results are not supported."""
     starts = offsets[:-1] if include_last_offset else offsets
     bags = (torch.arange(indices.shape[0]).unsqueeze(1) >= starts).sum(1) - 1
     rows = weight.index_select(0, indices)

@@ -1,4 +1,4 @@
-"""`to_onnx`: a recorded program as an ONNX model, by converters of its operators."""
+"""`to_onnx`: converts a recorded program to an ONNX model, operator by operator."""
 
 from collections.abc import Collection, Iterable
 from typing import Any
@@ -17,7 +17,7 @@ OPSET = 20
 
 
 def to_onnx(recording: Recording) -> Any:
-    """Returns the program as an `onnx.ModelProto`, with its weights inside.
+    """Converts the program to an `onnx.ModelProto` that contains its weights.
 
     The operators are those of convolutional networks and transformers
     (`calque.convert.onnx_operators`), and what PyTorch decomposes into these; sizes are those of
@@ -83,7 +83,7 @@ def _value(info: TensorInfo) -> Any:
 
 
 def dtype_of(name: str | None) -> np.dtype:
-    """Returns the dtype of an array whose dtype PyTorch calls so.
+    """Returns the array dtype for the name of a PyTorch dtype.
 
     Raises:
         ConversionError: ONNX has none.
@@ -95,7 +95,7 @@ def dtype_of(name: str | None) -> np.dtype:
 
 
 class OnnxGraph:
-    """Nodes and constants of a model, as converters add them.
+    """The nodes and constants of a model that converters have added.
 
     Numbers of bfloat16 are computed with in float32, and what an operator gives is rounded, as
     PyTorch's CPU does: runtimes have few operators of bfloat16.
@@ -116,19 +116,19 @@ class OnnxGraph:
         self._wide: dict[str, str] = {}
 
     def add(self, kind: str, inputs: list[str], outputs: list[str], **attributes: Any) -> None:
-        """Append a node; attributes that are None are left out."""
+        """Append a node; attributes that are None are omitted."""
         onnx = library()
         given = {key: value for key, value in attributes.items() if value is not None}
         self.nodes.append(onnx.helper.make_node(kind, inputs, outputs, **given))
 
     def value(self, kind: str, inputs: list[str], **attributes: Any) -> str:
-        """Append a node that gives a value between others, and return its name."""
+        """Append a node for an intermediate value, and return its name."""
         name = self.fresh()
         self.add(kind, inputs, [name], **attributes)
         return name
 
     def fresh(self) -> str:
-        """Returns a name for a result of the node that is appended next."""
+        """Returns an unused name for a result of the next node."""
         return f"calque.value.{len(self.nodes)}"
 
     def constant(self, array: Any, dtype: Any = None) -> str:
@@ -138,13 +138,13 @@ class OnnxGraph:
         return name
 
     def widen(self, info: TensorInfo) -> None:
-        """Have converters see a value of bfloat16 as one of float32."""
+        """Make a bfloat16 value look like a float32 value to converters."""
         if info.dtype == NARROW:
             kind = kind_of(WIDE)
             self._wide[info.name] = self.value("Cast", [info.name], to=kind)
 
     def rounded(self, infos: Iterable[TensorInfo]) -> None:
-        """Round what an operator has given to the numbers that its dtype has."""
+        """Round an operator's result to its dtype."""
         made = {name for node in self.nodes for name in node.output}
         for info in infos:
             if info.dtype == NARROW and info.name in made:
@@ -152,7 +152,7 @@ class OnnxGraph:
                 self._wide[info.name] = self.value("Cast", [narrow], to=kind_of(WIDE))
 
     def prune(self, results: list[str], inputs: set[str]) -> None:
-        """Leave out what no result needs.
+        """Remove what no result needs.
 
         Raises:
             ConversionError: a result needs what no node gives.
@@ -175,7 +175,7 @@ class OnnxGraph:
         return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """Returns the name of a parameter of the program's, with `weight.` before it where it is
+        """Returns the name of a parameter of the program, prefixed with `weight.` if it is
         taken.
         """
         while name in self._taken:
@@ -184,9 +184,7 @@ class OnnxGraph:
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
-        """Returns an output by a name of its own, for one tensor may be several outputs, or an
-        input.
-        """
+        """Returns a separate name for an output: a tensor may be several outputs, or an input."""
         name = f"output_{self._outputs}"
         while name in self._taken or name in self.constants:
             name += "_"

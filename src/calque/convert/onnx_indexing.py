@@ -1,4 +1,4 @@
-"""Operators that arrange, choose and make elements, in ONNX."""
+"""ONNX converters of operators that arrange, select and create elements."""
 
 from collections.abc import Callable
 from typing import Any
@@ -107,7 +107,7 @@ def _pad(c: OnnxCall) -> None:
 
 
 def _triangle(c: OnnxCall) -> None:
-    """By a mask: `Trilu` is not there for every dtype."""
+    """Uses a mask: `Trilu` does not support every dtype."""
     mask = np.ones(c.shape[-2:], bool)
     mask = np.triu(mask, c["diagonal"]) if "triu" in c.call.op else np.tril(mask, c["diagonal"])
     x = c.name("self")
@@ -169,7 +169,7 @@ def _refuse_numbers(c: OnnxCall) -> None:
 
 
 def _scatter_reduce(c: OnnxCall) -> None:
-    """The mean, too; and without what was there, where something is scattered to."""
+    """Also handles the mean, and `include_self=False`."""
     _refuse_numbers(c)
     kind, dtype = c["reduce"], str(c.out.dtype)
     if dtype == "bool" or (kind == "mean" and not c.is_floating()):
@@ -192,7 +192,7 @@ def _scatter_reduce(c: OnnxCall) -> None:
 
 
 def _neutral(kind: str, dtype: str) -> Any:
-    """Returns what a reduction begins with."""
+    """Returns the initial value of a reduction."""
     if kind in ("sum", "mean", "prod"):
         return float(kind == "prod")
     limits: Any = np.iinfo(dtype) if "int" in dtype else None
@@ -274,7 +274,7 @@ def _index_select(c: OnnxCall) -> None:
 
 
 def _index(c: OnnxCall) -> None:
-    """`x[:, i, j]`: the indexed dimensions first, then elements by their places."""
+    """`x[:, i, j]`: moves the indexed dimensions first, then gathers elements."""
     given, rank = c["indices"], c.rank()
     dims = [dim for dim, index in enumerate(given) if index is not None]
     if any(given[dim].dtype in ("bool", "uint8") for dim in dims):

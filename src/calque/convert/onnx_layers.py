@@ -1,4 +1,4 @@
-"""Layers and products in ONNX: convolutions, normalization, pooling, resizing, attention."""
+"""ONNX converters of layers: convolutions, normalization, pooling, resizing, attention."""
 
 import math
 from collections.abc import Callable
@@ -68,7 +68,7 @@ def _batch_norm_of_the_batch(c: OnnxCall, scale: Any, shift: Any) -> None:
 
 
 def _group_norm(c: OnnxCall) -> None:
-    """An `InstanceNormalization` with the groups as channels, then scale and shift."""
+    """Uses `InstanceNormalization` with the groups as channels, then scale and shift."""
     graph, groups = c.graph, c["group"]
     rank, channels = c.rank("input"), c["C"]
     c.shown("HxW")
@@ -116,7 +116,7 @@ def _max_pool(c: OnnxCall) -> None:
 
 
 def _average_pool(c: OnnxCall) -> None:
-    """PyTorch divides by what of a window lies within the image and its padding."""
+    """PyTorch divides by the part of a window that is within the image and its padding."""
     sizes, padded = _windows(c), bool(c["count_include_pad"])
     divisor, kernel = c["divisor_override"], sizes["kernel_shape"]
     counted = int(padded or divisor is not None)
@@ -128,7 +128,7 @@ def _average_pool(c: OnnxCall) -> None:
 
 
 def _batched(c: OnnxCall) -> str:
-    """Returns the images that are pooled, one batch of them."""
+    """Returns the images that are pooled, as a batch."""
     count = len(_each(c, c["kernel_size"]))
     shape = c["self"].shape
     if len(shape) == count + 2:
@@ -141,7 +141,7 @@ def _pooled(c: OnnxCall, found: str) -> None:
 
 
 def _part_inside(c: OnnxCall, sizes: dict[str, Any]) -> Any:
-    """For each window, its size divided by that of its part within the image and its padding."""
+    """Returns each window's size divided by the size of its part in the image and its padding."""
     factor, count = np.ones(()), len(sizes["kernel_shape"])
     padding = _each(c, c["padding"])
     for i, (kernel, stride) in enumerate(zip(sizes["kernel_shape"], sizes["strides"])):
@@ -152,8 +152,8 @@ def _part_inside(c: OnnxCall, sizes: dict[str, Any]) -> Any:
 
 
 def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
-    """Returns the attributes of pooling; with `ceil_mode`, as much padding as the last window
-    needs.
+    """Returns the attributes of pooling; with `ceil_mode`, they include the padding that the last
+    window needs.
     """
     kernel, padding = (_each(c, c[name]) for name in ("kernel_size", "padding"))
     strides = _each(c, c["stride"]) if c["stride"] else kernel
@@ -166,7 +166,7 @@ def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
 
 
 def _each(c: OnnxCall, value: Any) -> list[int]:
-    """Returns a number for each dimension that is pooled, where one is given for all."""
+    """Returns a number for each pooled dimension, repeating a single one."""
     count = {"1d": 1, "2d": 2, "3d": 3}[c.call.op.split(".")[1].removesuffix(_WITH)[-2:]]
     return list(value) * count if len(value) == 1 else list(value)
 
@@ -190,7 +190,7 @@ def _adaptive_pool(c: OnnxCall) -> None:
 
 
 def _whole_pool(kind: str) -> Callable[[OnnxCall], None]:
-    """Adaptive pooling; where each result is of as many elements as every other, it is pooling."""
+    """Converts adaptive pooling with equal windows to ordinary pooling."""
 
     def convert(c: OnnxCall) -> None:
         sizes, wanted = c["self"].shape[-len(c["output_size"]) :], c["output_size"]
@@ -204,7 +204,7 @@ def _whole_pool(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _pool_unevenly(c: OnnxCall, reduce: str, sizes: list[int], wanted: list[int]) -> None:
-    """Pooling of one dimension after the other, part by part."""
+    """Pools one dimension after the other, part by part."""
     value, found = c.graph.value, c.name("self")
     for axis, (size, count) in enumerate(zip(sizes, wanted, strict=True), c.rank() - len(sizes)):
         axes, parts = c.graph.constant([axis], np.int64), []
@@ -218,7 +218,7 @@ def _pool_unevenly(c: OnnxCall, reduce: str, sizes: list[int], wanted: list[int]
 
 
 def _along_each(c: OnnxCall, matrices: list[torch.Tensor]) -> None:
-    """The result of a linear function of each of the last two dimensions."""
+    """Applies a linear function along each of the last two dimensions."""
     down, across = (
         c.graph.constant(matrix.numpy(), np.dtype(str(c.out.dtype))) for matrix in matrices
     )
@@ -249,7 +249,7 @@ _SCALES = ("scales_d", "scales_h", "scales_w")
 
 
 def _nearest(c: OnnxCall) -> None:
-    """Elements by their places, which PyTorch itself has chosen: ONNX rounds otherwise."""
+    """Gathers the elements that PyTorch selects: ONNX rounds differently."""
     x, count = c.name("self"), c.rank() - 2
     c.shown("output_size", "scales", *_SCALES)
     for dim in range(2, 2 + count):
@@ -269,9 +269,7 @@ _SIZE = "output_size"
 
 
 def _resizing(c: OnnxCall, place: int, count: int) -> dict[str, Any]:
-    """Returns the scale along one dimension, by the names of the operator; along others there is
-    none.
-    """
+    """Returns the scale along one dimension, from the operator's arguments; None along others."""
     names = ("scales",) if count == 1 else _SCALES[-count:]
     return {name: c.get(name) if i == place else None for i, name in enumerate(names)}
 
@@ -283,7 +281,7 @@ def _softmax(c: OnnxCall) -> None:
 
 
 def _safe_softmax(c: OnnxCall) -> None:
-    """Zeros where there is nothing but minus infinity."""
+    """Gives zeros for rows that contain only minus infinity."""
     dtype = np.dtype(str(c.out.dtype))
     x, graph = c.name("self", c.out.dtype), c.graph
     highest = graph.value("ReduceMax", [x, graph.constant([c["dim"]], np.int64)], keepdims=1)
@@ -298,7 +296,7 @@ def _embedding(c: OnnxCall) -> None:
 
 
 def _repeated(c: OnnxCall, name: str, heads: int) -> str:
-    """Keys or values with as many heads as the queries have."""
+    """Repeats keys or values to as many heads as the queries have."""
     batch, own, *rest = c[name].shape
     if own == heads:
         return c.name(name)
@@ -310,7 +308,7 @@ def _repeated(c: OnnxCall, name: str, heads: int) -> str:
 
 
 def _attention(c: OnnxCall) -> None:
-    """Softmax of the scaled products of queries and keys, by the values."""
+    """Multiplies the softmax of the scaled products of queries and keys by the values."""
     graph, dtype = c.graph, c.out.dtype
     queries, keys = c["query"].shape, c["key"].shape
     key, value = (_repeated(c, name, queries[1]) for name in ("key", "value"))

@@ -1,4 +1,4 @@
-"""`opened`: a graph in which operators that have no converter are replaced by others that have.
+"""`opened`: decomposes the operators of a graph that have no converter into ones that do.
 
 PyTorch's own decompositions, and those of `onnx_decompositions`, say what an operator consists of.
 """
@@ -26,7 +26,7 @@ from calque.upstream.torch_internals import (
 
 
 def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
-    """Returns a copy of the graph with each operator opened that can be, as far as needed.
+    """Returns a copy of the graph in which operators are decomposed as far as needed.
 
     Args:
         graph: of ATen operators, with `val` in their `meta`.
@@ -52,7 +52,7 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
 
 
 def _flatten_objects(graph: torch.fx.Graph) -> None:
-    """An object in the result becomes the tuple of its tensors."""
+    """Replace an object in the result by the tuple of its tensors."""
 
     def parts_of(node: Node) -> Any:
         return tuple(node.args[1:]) if node.target is rebuilt else node
@@ -62,7 +62,7 @@ def _flatten_objects(graph: torch.fx.Graph) -> None:
 
 
 def _settle_constant_guards(graph: GraphModule) -> None:
-    """Check now what no input has a part in, and leave it out.
+    """Check now what does not depend on inputs, and remove the check.
 
     Raises:
         TraceError: a value is not what it was when the program was recorded.
@@ -78,7 +78,7 @@ def _settle_constant_guards(graph: GraphModule) -> None:
 
 
 def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
-    """Put what operators give that are not converted in their place, where no input has a part."""
+    """Replace unconverted operators that do not depend on inputs by their results."""
     run = torch.fx.Interpreter(graph)
     for node in list(graph.graph.nodes):
         if not isinstance(node.target, OpOverload) or str(node.target) in converted:
@@ -94,7 +94,7 @@ def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
 
 
 def _give(graph: GraphModule, node: Node, found: Any) -> None:
-    """Put a constant, or several, in the place of a node."""
+    """Replace a node by one or more constants."""
     if isinstance(found, Tensor):
         with graph.graph.inserting_before(node):
             node.replace_all_uses_with(_constant(graph, found.detach().clone(), node))
@@ -140,7 +140,7 @@ def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
 
 
 def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModule | None:
-    """Returns the operator's parts, with its tensors as inputs; None where they cannot be found."""
+    """Returns the operator's decomposition, with its tensors as inputs; None if there is none."""
     leaves, form = pytree.tree_flatten((node.args, node.kwargs))
     vals = [leaf.meta.get("val") if isinstance(leaf, Node) else leaf for leaf in leaves]
     places = [i for i, leaf in enumerate(leaves) if isinstance(leaf, Node)]
@@ -170,7 +170,7 @@ def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
 
 
 def _gives(inner: GraphModule, node: Node) -> bool:
-    """Returns True if a graph gives all results of an operator that are used."""
+    """Returns True if a graph returns all results of an operator that are used."""
     result: Any = inner.graph.output_node().args[0]
     if isinstance(result, Node):
         return True
@@ -179,7 +179,7 @@ def _gives(inner: GraphModule, node: Node) -> bool:
 
 
 def _is_tuple(target: Any) -> bool:
-    """Returns True for a tuple with names, in which PyTorch's decompositions give results."""
+    """Returns True for a named tuple, which some PyTorch decompositions return."""
     return isinstance(target, type) and issubclass(target, tuple)
 
 

@@ -1,4 +1,4 @@
-"""The converters to ONNX, by operator of PyTorch."""
+"""The converters to ONNX, by PyTorch operator."""
 
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -18,7 +18,7 @@ Convert = Callable[[OnnxCall], None]
 
 
 def table() -> Mapping[str, Convert]:
-    """Returns the converter of each overload, by its name, such as `"aten.relu.default"`."""
+    """Returns the converters by the name of the overload, such as `"aten.relu.default"`."""
     by_name = {**POINTWISE, **REDUCTIONS, **SCANS, **INDEXING, **LAYERS}
     return {
         f"aten.{name}.{overload}": convert

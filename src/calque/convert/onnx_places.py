@@ -1,4 +1,4 @@
-"""Operators that read or write elements at places which are known, in other operators."""
+"""Decompositions of operators that read or write elements at known positions."""
 
 from collections.abc import Callable
 from typing import Any
@@ -23,7 +23,7 @@ def _written(self: Tensor, src: Tensor, places: Tensor) -> Tensor:
 def _strided_places(
     self: Tensor, size: list[int], stride: list[int], storage_offset: int | None
 ) -> Tensor:
-    """Returns the numbers of the elements of `self` that a view of its memory has."""
+    """Returns the numbers of the elements of `self` that a view of its memory contains."""
     start = self.storage_offset()
     offset = (start if storage_offset is None else storage_offset) - start
     length = sum((n - 1) * s for n, s in zip(self.shape, self.stride(), strict=True)) + 1
@@ -61,7 +61,7 @@ def _as_strided_scatter(
 
 
 def _scatter_into(view: Any) -> Callable[..., Tensor]:
-    """Returns what writes to the elements that a view has."""
+    """Returns a function that writes to the elements of a view."""
 
     def scatter(self: Tensor, src: Tensor, *args: Any, **kwargs: Any) -> Tensor:
         with disable_current_modes():

@@ -1,4 +1,4 @@
-"""Operators that work element by element, in ONNX: a name, or a function where it is more."""
+"""ONNX converters of pointwise operators: the name of an ONNX operator, or a function."""
 
 import math
 from collections.abc import Callable
@@ -59,7 +59,7 @@ _OF_FLOATS = ("IsNaN", "IsInf", "Ceil", "Floor", "Relu")
 
 
 def _of_whole(c: OnnxCall, kind: str) -> None:
-    """Whole numbers are as they are, and finite."""
+    """Integers stay unchanged, and are finite."""
     if kind == "Relu":
         c.add("Max", [c.name("self"), c.named(0, c.out.dtype)])
     elif kind.startswith("Is"):
@@ -69,7 +69,7 @@ def _of_whole(c: OnnxCall, kind: str) -> None:
 
 
 def _of_bits(c: OnnxCall, kind: str) -> str:
-    """Returns the operator, which is another one for whole numbers than for booleans."""
+    """Returns the operator, which differs between integers and booleans."""
     return f"Bitwise{kind}" if kind in LOGICAL and c.out.dtype != "bool" else kind
 
 
@@ -100,14 +100,14 @@ def _binary(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _divide_whole(c: OnnxCall, left: str, right: str, rounding: str) -> None:
-    """ONNX cuts quotients off, and its remainders have the sign of the divisor."""
+    """ONNX truncates quotients, but its remainders have the sign of the divisor."""
     if rounding == "floor":
         left = c.graph.value("Sub", [left, c.graph.value("Mod", [left, right])])
     c.add("Div", [left, right])
 
 
 def _divide_down(c: OnnxCall, left: str, right: str) -> None:
-    """As Python's: 1.0 // 0.1 is 9, though 1.0 / 0.1 is 10 once it is rounded."""
+    """Divides as Python does: 1.0 // 0.1 is 9, although 1.0 / 0.1 rounds to 10."""
     value, zero, one = c.graph.value, c.named(0, c.out.dtype), c.named(1, c.out.dtype)
     rest = value("Mod", [left, right], fmod=1)
     exact = value("Div", [value("Sub", [left, rest]), right])
@@ -131,7 +131,7 @@ def _truncate(c: OnnxCall, value: str) -> None:
 
 
 def _remainder(c: OnnxCall) -> None:
-    """With the sign of the divisor, as Python has it."""
+    """Has the sign of the divisor, as in Python."""
     sides = [c.name("self", c.out.dtype), c.name("other", c.out.dtype)]
     if not c.is_floating():
         c.add("Mod", sides)
@@ -172,7 +172,7 @@ def _example(side: Any) -> Any:
 
 
 def _round(c: OnnxCall) -> None:
-    """To the nearest, even one, of so many decimals."""
+    """Rounds to a number of decimals, half to even."""
     decimals, x = int(c.get("decimals") or 0), c.name("self")
     if not decimals or not c.is_floating():
         c.add("Round" if c.is_floating() else "Identity", [x])
@@ -248,7 +248,7 @@ def _hardsigmoid(c: OnnxCall) -> None:
 
 
 def _softplus(c: OnnxCall) -> None:
-    """Beyond the threshold it is the identity."""
+    """Is the identity above the threshold."""
     x, dtype = c.name("self"), c.out.dtype
     scaled = c.graph.value("Mul", [x, c.named(c["beta"], dtype)])
     soft = c.graph.value("Div", [c.graph.value("Softplus", [scaled]), c.named(c["beta"], dtype)])
@@ -265,7 +265,7 @@ def _log_of(base: float) -> Callable[[OnnxCall], None]:
 
 
 def _logarithm_near_one(c: OnnxCall) -> None:
-    """`log1p`, by the correction of Kahan, which keeps small numbers."""
+    """`log1p` with Kahan's correction, which is accurate for small numbers."""
     x, dtype = c.name("self", c.out.dtype), c.out.dtype
     moved = c.graph.value("Add", [x, c.named(1, dtype)])
     same = c.graph.value("Equal", [moved, c.named(1, dtype)])

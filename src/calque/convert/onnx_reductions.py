@@ -1,4 +1,4 @@
-"""Operators that reduce, search or accumulate along dimensions, in ONNX."""
+"""ONNX converters of operators that reduce, search or accumulate along dimensions."""
 
 from collections.abc import Callable
 
@@ -25,8 +25,8 @@ def _reduction(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _reduced(c: OnnxCall, kind: str) -> str:
-    """Returns the largest or the smallest, and NaN where there is any, which ONNX Runtime passes
-    over.
+    """Returns the largest or smallest element, or NaN if there is any, which ONNX Runtime
+    ignores.
     """
     return _reduced_over(c, kind, c.name("self"), c.graph.constant(_dims(c), np.int64))
 
@@ -42,7 +42,7 @@ def _reduced_over(c: OnnxCall, kind: str, x: str, axes: str) -> str:
 
 
 def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
-    """ONNX reduces numbers only."""
+    """Casts booleans, because ONNX only reduces numbers."""
 
     def convert(c: OnnxCall) -> None:
         if c.out.dtype != "bool":
@@ -56,7 +56,7 @@ def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _variance(c: OnnxCall) -> None:
-    """The variance, and after it the mean where both are asked for."""
+    """Computes the variance, followed by the mean for `var_mean`."""
     dims, shape = _dims(c), c["self"].shape
     correction = c.get("correction")
     correction = 1 if correction is None else correction
@@ -99,7 +99,9 @@ def _norm(c: OnnxCall) -> None:
 
 
 def _place_of(kind: str) -> Callable[[OnnxCall], None]:
-    """`argmax` and `argmin`: the first of several, and a NaN before all else, as in PyTorch."""
+    """`argmax` and `argmin`: the first of equal elements, and NaN before all else, as in
+    PyTorch.
+    """
 
     def convert(c: OnnxCall) -> None:
         x, dim = _numbers(c), c["dim"]
@@ -125,7 +127,7 @@ def _numbers(c: OnnxCall) -> str:
 
 
 def _nan_first(c: OnnxCall, x: str, dim: int, extreme: float) -> str:
-    """Returns the values, or where there is a NaN among them, what is largest just there."""
+    """Returns the values or, if they contain NaN, a mask that is largest at the first NaN."""
     dtype = str(c["self"].dtype)
     is_nan = c.graph.value("IsNaN", [x])
     flags = c.cast(is_nan, "int32")
@@ -137,7 +139,7 @@ def _nan_first(c: OnnxCall, x: str, dim: int, extreme: float) -> str:
 
 
 def _extreme(kind: str) -> Callable[[OnnxCall], None]:
-    """`max` and `min`: of all elements, of two tensors, or of a dimension with the places."""
+    """`max` and `min`: of all elements, of two tensors, or along a dimension with indices."""
 
     def convert(c: OnnxCall) -> None:
         if "other" in c.call.arguments:

@@ -1,4 +1,4 @@
-"""Operators that go along a dimension and carry a value on, in ONNX: a loop over the elements.
+"""ONNX converters of scans along a dimension: a loop that carries a value.
 
 Partial results in another order may overflow, or lose small numbers.
 """
@@ -22,7 +22,7 @@ class Body:
         self.constants: list[Any] = []
 
     def value(self, kind: str, *inputs: str, **attributes: Any) -> str:
-        """Append a node, and return the name of what it gives."""
+        """Append a node, and return the name of its result."""
         name = f"{kind}_{len(self.nodes)}"
         self.nodes.append(library().helper.make_node(kind, list(inputs), [name], **attributes))
         return name
@@ -36,7 +36,7 @@ class Body:
 
 
 def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[str]) -> None:
-    """The loop, each of whose results is a value that was carried on, as it was at each step.
+    """Add the loop; its results are the carried values at each step.
 
     Args:
         starts: the values that are carried, by name, as they are before the first step.
@@ -76,7 +76,7 @@ def _start(c: OnnxCall, value: Any) -> np.ndarray:
 
 
 def _is_trivial(c: OnnxCall) -> bool:
-    """Write down the result where there is nothing to go along."""
+    """Returns True, having added the result, if there is nothing to loop over."""
     if c.rank() and c.size():
         return False
     c.add("Identity", [c.name("self", c.out.dtype)])
@@ -96,7 +96,7 @@ def _running_product(c: OnnxCall) -> None:
 
 
 def _running_extreme(kind: str) -> Callable[[OnnxCall], None]:
-    """`cummax` and `cummin`: the last of several, and NaN from the first one on."""
+    """`cummax` and `cummin`: the last of equal elements, and NaN from the first NaN on."""
 
     def convert(c: OnnxCall) -> None:
         c.shown("dim")

@@ -1,4 +1,4 @@
-"""Special functions and statistics, in other operators.
+"""Decompositions of special functions and statistics.
 
 Special functions of float32 and narrower dtypes are computed in float64, so that what is rounded
 at the end is right to the last bit or nearly so. Of float64 they have no form here.
@@ -60,7 +60,7 @@ def _in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
 
 
 def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
-    """Returns a polynomial, by Horner's rule."""
+    """Evaluates a polynomial by Horner's rule."""
     found = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
         found = found * x + coefficient
@@ -68,7 +68,7 @@ def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
 
 
 def _lgamma(x: Tensor) -> Tensor:
-    """Lanczos' approximation, and by reflection to the left of 1/2."""
+    """Uses Lanczos' approximation, and reflection to the left of 1/2."""
     is_left = x < 0.5
     z = torch.where(is_left, 1 - x, x)
     series = torch.full_like(z, _LANCZOS[0])
@@ -84,7 +84,7 @@ def _lgamma(x: Tensor) -> Tensor:
 
 
 def _digamma(x: Tensor) -> Tensor:
-    """Returns the asymptotic series to the right of 10, and by recurrence and reflection."""
+    """Uses the asymptotic series to the right of 10, with recurrence and reflection."""
     is_left = x < 0.5
     z = torch.where(is_left, 1 - x, x)
     found = torch.zeros_like(z)
@@ -102,7 +102,7 @@ def _digamma(x: Tensor) -> Tensor:
 
 
 def _erfinv(x: Tensor) -> Tensor:
-    """By the quantiles of the normal distribution."""
+    """Uses the quantiles of the normal distribution."""
     q = x / 2
     r = 0.180625 - q * q
     middle = q * _sum(_CENTRAL[0], r) / _sum(_CENTRAL[1], r)
@@ -121,7 +121,7 @@ def _hypot(self: Tensor, other: Tensor) -> Tensor:
 
 
 def is_negative(x: Tensor) -> Tensor:
-    """Returns whether each number has a minus."""
+    """Returns whether each number has a minus sign."""
     return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
 
 
@@ -134,7 +134,7 @@ def _angle(self: Tensor) -> Tensor:
 
 
 def _nanmedian_dim(self: Tensor, dim: int, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Of the elements that are numbers the one in the middle, the lower of two."""
+    """Returns the median of the elements that are not NaN, the lower of two."""
     if not self.dim():
         return self.clone(), torch.zeros((), dtype=torch.int64)
     missing = self.isnan()
@@ -156,7 +156,7 @@ def _nanmedian(self: Tensor) -> Tensor:
 
 
 def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, Tensor]:
-    """Returns the least of the most frequent values, and the last place where it is."""
+    """Returns the smallest of the most frequent values, and its last index."""
     if not self.dim():
         return self.clone(), torch.zeros((), dtype=torch.int64)
     if self.is_floating_point():

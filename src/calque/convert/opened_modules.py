@@ -1,4 +1,4 @@
-"""Calls of modules that somebody claims, and that one call cannot stand for."""
+"""Calls of modules that have a converter, but cannot be represented by one call."""
 
 from typing import Any, NamedTuple
 
@@ -15,7 +15,7 @@ from calque.tracing.record.values import Value
 
 
 class Opened(NamedTuple):
-    """A call of a module that has a converter, and is opened all the same.
+    """A call of a module that is inlined although it has a converter.
 
     Attributes:
         op: its class, such as `"torch.nn.Linear"`.
@@ -31,7 +31,7 @@ class Opened(NamedTuple):
 
 
 def call_of(made: ModuleCall) -> Call:
-    """Returns a call of a module as a converter would see it, but that its tensors have no
+    """Returns a call of a module as a converter would see it, except that its tensors have no
     names.
     """
     given = mapped(made.args, _info), mapped(made.kwargs, _info)

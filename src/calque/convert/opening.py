@@ -1,4 +1,4 @@
-"""`opened`: a graph in which calls are replaced by the ATen operators that they run."""
+"""`opened`: replaces calls in a graph by the ATen operators that they run."""
 
 import operator
 from collections.abc import Callable
@@ -25,7 +25,7 @@ _COPY = torch.ops.aten.copy_.default
 def opened(
     graph: GraphModule, may_open: Callable[[Node], bool], wants: Callable[[GraphModule], bool]
 ) -> GraphModule:
-    """A copy of the graph with calls opened, each by itself.
+    """Returns a copy of the graph with calls replaced by their operators.
 
     What a call writes to, its operators write to, in the same order. A call that cannot be lowered
     from shapes alone stays. Where gradients are off, results are detached.
@@ -67,9 +67,7 @@ class _Opening:
             self._records = self._found.get(mode, mode) if isinstance(mode, Node) else mode
 
     def operators_of(self, node: Node) -> GraphModule | None:
-        """Returns the graph of a call's operators; None where there is none that could take its
-        place.
-        """
+        """Returns the graph of a call's operators; None if none can replace the call."""
         if node.op not in ("call_function", "call_method"):
             return None
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
@@ -91,7 +89,7 @@ class _Opening:
         return self._known[key]
 
     def _is_object(self, node: Node) -> bool:
-        """Returns True for a member that is no tensor, such as a branch."""
+        """Returns True for a member that is not a tensor, such as a branch."""
         if node.op != "get_attr":
             return False
         return not isinstance(resolve(self._old, str(node.target)), torch.Tensor)
@@ -106,7 +104,7 @@ class _Opening:
         self._values[node] = part if is_part else copied
 
     def put(self, node: Node, inner: GraphModule) -> None:
-        """Copy a call's operators in its place."""
+        """Copy a call's operators instead of the call."""
         places = inner.graph.find_nodes(op="placeholder")
         given = [self._values[each] for each in inputs_of(node, self._old)]
         known: dict[Node, Any] = dict(zip(places, given, strict=True))
@@ -124,7 +122,7 @@ class _Opening:
         self._values[node] = torch.fx.map_arg(result, known.__getitem__)
 
     def _part(self, node: Node, known: dict[Node, Any]) -> tuple[bool, Any]:
-        """Whether a node takes something out of a container of new nodes, and what."""
+        """Returns what a node takes out of a container of new nodes, if it does."""
         if node.target is not operator.getitem or not isinstance(node.args[0], Node):
             return False, None
         whole: Any = known[node.args[0]]
@@ -158,7 +156,7 @@ class _Opening:
 
 
 def _detach(inner: GraphModule) -> None:
-    """No gradient gets through what the graph gives."""
+    """Detach the results of the graph, so that no gradient passes."""
     detached: dict[Node, Node] = {}
 
     def made(node: Node) -> Node:
@@ -179,7 +177,7 @@ def _detach(inner: GraphModule) -> None:
 
 
 def _is_plain(inner: GraphModule, node: Node) -> bool:
-    """Returns True if there are only operators, which give what the call gives."""
+    """Returns True if there are only operators, whose result is that of the call."""
     result = inner.graph.output_node().args[0]
     if isinstance(node.meta.get("val"), torch.Tensor) and not isinstance(result, Node):
         return False  # `x.grad`, of which nothing is known without data

@@ -1,4 +1,4 @@
-"""Values that a program has read into Python, as files tell them: a tensor, and what it gave.
+"""Values that a program has read into Python, as files store them: a tensor and its value.
 
 What reads several tensors (`torch.equal`) becomes operators that give one truth value, which is
 read. Text of a number is told by the number's format, text of more is not.
@@ -41,12 +41,12 @@ class Read(NamedTuple):
 
 
 def is_read(node: Node) -> bool:
-    """Returns True if a guard compares what a node gives."""
+    """Returns True if a guard compares a node's result."""
     return any(user.target is expect_answer for user in node.users)
 
 
 def read_of(graph: GraphModule, node: Node) -> Read:
-    """Returns what a node reads, by which the guards behind it are told.
+    """Returns what a node reads, which describes the guards on it.
 
     Raises:
         ConversionError: it reads something that no file tells.
@@ -94,7 +94,7 @@ def _member(root: Any, target: str) -> Any:
 
 
 def with_single_reads(graph: GraphModule) -> GraphModule:
-    """Returns the graph, or a copy in which operators compute what is read of several tensors."""
+    """Returns the graph, or a copy in which operators combine reads of several tensors."""
     if not any(map(_is_of_several, graph.graph.nodes)):
         return graph
     copied, known = Graph(), {}
@@ -120,7 +120,7 @@ def _packet(node: Node) -> str:
 
 
 class _Adding:
-    """Adds operators to a graph, at the place of a node."""
+    """Adds operators to a graph before a node."""
 
     def __init__(self, node: Node) -> None:
         self._graph, self._meta = node.graph, node.meta
@@ -149,7 +149,7 @@ def _contains(add: _Adding, tensor: Node, element: Any) -> Node:
 
 
 def _left_aligned(add: _Adding, tensor: Node, mask: Node) -> Node:
-    """Returns a node that is true if the True elements of each row of a mask come first."""
+    """Returns a node that tells whether the True elements of each row of a mask come first."""
     ones = add(_aten._to_copy.default, mask, dtype=torch.int64)
     end = mask.meta["val"].shape[1] + 1
     places = add(_aten.arange.start, 1, end, device=torch.device("cpu"), pin_memory=False)

@@ -1,4 +1,4 @@
-"""Converters: which one converts a call, and which parts of a program none can convert."""
+"""Converters: which one converts a call, and which parts of a program have none."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -58,7 +58,7 @@ class Converted:
 
 @dataclass
 class Coverage:
-    """A report, made before converting, of which parts of a program can be converted.
+    """A report on which parts of a program can be converted.
 
     Attributes:
         claimed: for each operation that has a converter, how often it occurs.
@@ -133,7 +133,8 @@ class Converters:
         self._predicates: list[tuple[Callable[[Call], bool], Converter]] = []
 
     def function(self, *targets: Callable[..., Any] | str) -> Callable[[Converter], Converter]:
-        """For PyTorch functions, and for methods by name, such as `"Tensor.view"`.
+        """Registers a converter of PyTorch functions, and of methods by name, such as
+        `"Tensor.view"`.
 
         An `autograd.Function` counts as one, by class or by `apply`; `operator.add` is `x + y`.
 
@@ -155,7 +156,7 @@ class Converters:
         return self._named([name for target in targets for name in operator_names(target)])
 
     def module(self, *classes: type[torch.nn.Module]) -> Callable[[Converter], Converter]:
-        """For modules of these classes, as a whole."""
+        """Registers a converter of whole modules of these classes."""
         for each in classes:
             if not (isinstance(each, type) and issubclass(each, torch.nn.Module)):
                 raise TypeError(f"{each!r} is not a subclass of torch.nn.Module")
@@ -167,7 +168,7 @@ class Converters:
         return enter
 
     def when(self, predicate: Callable[[Call], bool]) -> Callable[[Converter], Converter]:
-        """For calls for which `predicate` is true, including calls of modules.
+        """Registers a converter of calls for which `predicate` is true, including calls of modules.
 
         It is asked about modules from the outside in, beginning with the program itself: what is
         claimed as a whole is not opened. `call.kind` distinguishes modules from what is called in
@@ -190,8 +191,8 @@ class Converters:
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """Returns the converter of a call; None if no converter accepts it, or a predicate has
-        raised.
+        """Returns the converter of a call; None if none accepts it, or a predicate raised an
+        error.
         """
         return self._found(call)[0]
 
@@ -215,11 +216,11 @@ class Converters:
         return next((self._by_class[k] for k in kind.__mro__ if k in self._by_class), None)
 
     def calls(self, program: Recording | GraphModule) -> Calls:
-        """The calls that are to be converted, with modules opened that have no converter."""
+        """Returns the calls to convert; modules without a converter are replaced by their calls."""
         return self._read(program)[0]
 
     def _read(self, program: Recording | GraphModule) -> tuple[Calls, list[Opened]]:
-        """The calls that are to be converted, and the modules that are opened though claimed."""
+        """Returns the calls to convert, and the modules inlined although they have a converter."""
         if isinstance(program, GraphModule):
             calls = Calls(program)
             return self._opened(calls) if self.level == "function" else self._labelless(calls), []
@@ -239,13 +240,13 @@ class Converters:
         return self._labelless(Calls(program.graph("aten"))), modules
 
     def _labelless(self, calls: Calls) -> Calls:
-        """The calls without those that only a profiler sees, where nobody claims them."""
+        """Returns the calls without profiler labels that have no converter."""
         unclaimed = {call.name for call in calls if self.find(call) is None}
         labels = {n for n in calls.graph.graph.nodes if is_label(n) and n.name in unclaimed}
         return Calls(calls.graph, labels) if labels else calls
 
     def _with_modules(self, program: Recording) -> tuple[Calls, list[Opened]]:
-        """The calls of modules that are claimed, and those of functions outside of them.
+        """Returns the calls of modules with a converter, and the function calls outside of them.
 
         With them, the calls of modules that are claimed, and are none of these.
         """
@@ -268,7 +269,7 @@ class Converters:
         return calls, [Opened(call.op, call.path, call.source, why) for call, why in claimed]
 
     def _opened(self, calls: Calls) -> Calls:
-        """The calls, with the operators of those that nobody claims in their place.
+        """Returns the calls, with those that have no converter replaced by their operators.
 
         At the level of functions, where all of its operators are claimed. What needs no conversion
         is left out.
@@ -282,7 +283,7 @@ class Converters:
         return Calls(calls.graph, left_out) if left_out else calls
 
     def _wants(self, operators: GraphModule) -> bool:
-        """Returns True if the operators of a call are to stand in its place."""
+        """Returns True if a call is to be replaced by its operators."""
         parts = (call for call in Calls(operators) if call.kind == "operator")
         return self.level == "aten" or all(self.find(part) is not None for part in parts)
 

@@ -1,4 +1,4 @@
-"""`save`: a recorded program as a directory of two files, JSON and safetensors.
+"""`save`: writes a recorded program as two files, JSON and safetensors.
 
 `program.json` has the inputs, the operators in order, and the outputs; `weights.safetensors` has
 the tensors. An argument of an operator is one of
@@ -51,7 +51,7 @@ ATTRIBUTES: dict[type, str] = {
 
 
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
-    """Write a program as JSON and safetensors, to be run by `load` or by anything else.
+    """Write a program as JSON and safetensors, for `load` or any other reader.
 
     Tuples, lists and dicts with string keys are preserved. Any other object in the result, such as
     a `ModelOutput` or a dict with numbers as keys, becomes the tuple of its tensors, each of them
@@ -165,7 +165,7 @@ class _Writer:
         return str(target)
 
     def _reads(self, node: Node) -> list[dict[str, Any]]:
-        """Returns the checks of a value that the program has read, which it is to be again."""
+        """Returns the checks that a value read by the program is the same again."""
         read = read_of(self._graph, node)
         made = {"op": READ, "args": [self._value(read.tensor)], "source": str(origin_of(node))}
         if read.spec is not None:

@@ -1,4 +1,4 @@
-"""What in a graph needs no conversion: questions, marks of blocks, containers of results.
+"""The nodes of a graph that need no conversion: checks, marks of blocks, containers of results.
 
 Such a node runs no operator and gives no tensor that was not there before. What a program reads of
 values is none of these: its graph depends on them.
@@ -29,19 +29,19 @@ _MAKERS = (rebuilt, made_by, with_attributes)
 
 
 def is_guard(node: Node) -> bool:
-    """Returns True if a node checks what its tracer has assumed, and computes nothing."""
+    """Returns True if a node only checks an assumption of its tracer."""
     return node.target in GUARDS or str(node.target) == _EXPORTED_GUARDS
 
 
 def makes_container(node: Node) -> bool:
-    """Returns True if a node puts values into a container, or into an object of a class."""
+    """Returns True if a node puts values into a container or an object."""
     target: Any = node.target
     is_class = isinstance(target, type) and not issubclass(target, torch.Tensor)
     return node.op == "call_function" and (is_class or target in _MAKERS)
 
 
 def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str], Any]) -> Any:
-    """Returns the container that a node makes, of what `plain` gives for its arguments.
+    """Returns the container that a node makes, with its arguments converted by `plain`.
 
     A class that takes nothing but tensors is told by the dict or tuple of its arguments.
     """
@@ -61,9 +61,7 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
 
 
 def given_by(argument: Any) -> list[Node]:
-    """Returns the nodes of the tensors in a result, in order, however deep they are in what it
-    makes.
-    """
+    """Returns the nodes of the tensors in a result, however deeply nested, in order."""
     found: list[Node] = []
     for leaf in pytree.tree_leaves(argument):
         if isinstance(leaf, Node) and makes_container(leaf):
@@ -98,7 +96,7 @@ def is_label(node: Node) -> bool:
 
 
 def _asks(node: Node) -> bool:
-    """Returns True if a node may give no tensor, and changes nothing."""
+    """Returns True if a node may return something else than a tensor, and changes nothing."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
     gives = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
     is_mark = node.target in _MARKS and node.target is not torch_c.is_grad_enabled
@@ -123,7 +121,7 @@ def _through(begin: Node, end: Node) -> list[Node]:
 
 
 def _knows_no_mode(node: Node) -> bool:
-    """Returns True if a node does the same whether gradients or lower precision are on or not."""
+    """Returns True if a node does not depend on gradient mode or autocast."""
     if not node.op.startswith("call") or node.target in GUARDS | _MARKS or makes_container(node):
         return True
     return isinstance(node.target, OpOverload) or node.target is operator.getitem

@@ -1,4 +1,4 @@
-"""A table of layers: what each computes, what it holds, and what it costs."""
+"""A table of layers with their shapes, parameters and costs."""
 
 import csv
 import io
@@ -71,7 +71,7 @@ class LayerTable:
         """Returns the sum of a column of numbers.
 
         Raises:
-            ValueError: there is no such column.
+            ValueError: the column does not exist.
         """
         numbers = [f.name for f in fields(Layer) if f.type in (int, "int")]
         if column not in numbers:
@@ -180,7 +180,7 @@ def _shown(value: Any) -> str:
 
 
 def _cell(value: Any) -> Any:
-    """Returns a value as CSV holds it, which is neither a formula nor moves a terminal's cursor."""
+    """Returns a value for CSV, escaped so that it is neither a formula nor a terminal sequence."""
     if isinstance(value, int):
         return value
     text = printable(value)

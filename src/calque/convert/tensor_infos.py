@@ -1,4 +1,4 @@
-"""Tensors and weights as records of calls name them."""
+"""The tensors and weights in records of calls."""
 
 from typing import NamedTuple
 

@@ -1,6 +1,6 @@
-"""`DistributedDataParallel` over tensors of the device: replicated weights, a batch that is split.
+"""`DistributedDataParallel` over tensors on the device: replicated weights, a split batch.
 
-A gradient is that of the loss over the global batch, so that nothing has to be summed by hooks.
+Gradients are those of the loss over the global batch, so hooks need not sum anything.
 """
 
 import functools

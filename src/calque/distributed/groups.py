@@ -1,7 +1,7 @@
 """The process group of `init_process_group("calque")`: a rank is a process.
 
-Tensors of the CPU go by gloo, those of the device by a program of JAX over one device of each
-process. Neither belongs inside of `calque.jit`: tensors there are global already.
+CPU tensors use gloo, those on the device a JAX program over one device of each process. Neither
+belongs inside `calque.jit`: tensors there are already global.
 """
 
 from collections.abc import Callable

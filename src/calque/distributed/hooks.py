@@ -1,7 +1,7 @@
 """Hooks that `import calque` installs; a mesh of type "jax" loads the rest.
 
-Nothing is loaded for that. `torch.distributed` is as it was until such a mesh, or a process group
-with the backend "calque", is asked for.
+Nothing is loaded for that. `torch.distributed` is unchanged until such a mesh, or a process group
+with the backend "calque", is requested.
 """
 
 import functools

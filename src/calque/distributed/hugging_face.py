@@ -1,8 +1,8 @@
 """The tensor-parallel and FSDP plans of transformers' models, on a mesh of JAX's devices.
 
 `from_pretrained(..., tp_plan="auto")` and `distributed_config=` count devices here, not processes.
-transformers shards a model on "meta" and then loads it: the styles of its plan promise parameters
-their placements, which they get with their values, one at a time.
+transformers shards a model on "meta" and then loads it: the styles of its plan record the
+placements of parameters, which take effect when their values are loaded, one at a time.
 """
 
 import functools

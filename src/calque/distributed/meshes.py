@@ -1,7 +1,7 @@
 """PyTorch's device meshes over JAX's devices.
 
-A mesh counts devices, of all processes. PyTorch's has a process for each device and groups of them
-along each dimension; here a process has several devices and XLA knows the groups.
+A mesh counts the devices of all processes. PyTorch's meshes have one process per device and process
+groups along each dimension; here a process has several devices and XLA handles the groups.
 """
 
 from typing import Any, NoReturn

@@ -1,6 +1,6 @@
 """`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, for placed tensors.
 
-PyTorch has DTensors gathered by all processes, and takes any other tensor for one that each has.
+PyTorch gathers DTensors across processes, and treats any other tensor as present in each.
 """
 
 import functools

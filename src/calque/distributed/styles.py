@@ -1,7 +1,7 @@
 """PyTorch's parallel styles (`ColwiseParallel`, ...) on a mesh of JAX's devices.
 
-A style places the parameters of a module and pins how its inputs and outputs lie; what has to be
-gathered or summed for that, XLA puts in. `use_local_output` has no meaning: all tensors are global.
+A style places the parameters of a module and pins the placements of its inputs and outputs; XLA
+inserts the necessary communication. `use_local_output` has no meaning: all tensors are global.
 """
 
 import functools

@@ -2,7 +2,7 @@
 
 PyTorch finds it by the entry point `torch_dynamo_backends`. Dynamo captures the user's Python,
 AOTAutograd makes one graph of the forward and one of the backward; each becomes one XLA program.
-Tensors of the device are handed over as they are; those of the CPU share their memory.
+Tensors on the device are passed on directly; those on the CPU share their memory.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,7 @@
 """Makes `torch.compile(model)` without a backend use calque for models on the device.
 
-PyTorch's default, inductor, makes code for the devices that it knows, and ends with a KeyError at
-another. So a graph that has tensors of the device goes to this backend; others stay as they are.
+PyTorch's default, inductor, generates code for the devices that it knows, and raises a KeyError for
+others. So a graph with tensors on the device goes to this backend; others go to inductor.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Lets several threads load the backend for the first time at once.
 
-`torch.compile(model, backend="calque")` looks the name up, loads the entry point if nobody has, and
-registers what it got. Threads that do so together register it once each, and PyTorch refuses all
-but the first: "duplicate name: calque".
+`torch.compile(model, backend="calque")` looks up the name, loads the entry point if necessary, and
+registers the result. Threads that do so at the same time register it once each, and PyTorch refuses
+all but the first: "duplicate name: calque".
 """
 
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""Find out from the code that is running whether a truth value only decides about an exception.
+"""Finds out from running code whether a truth value only decides about an exception.
 
 `if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` ask for a value only to refuse
 it. Which they are is read off the bytecode: a conditional jump, and on one of its sides straight
@@ -38,7 +38,7 @@ _OF_ITEMS = frozenset(("IndexError", "KeyError"))
 
 
 def harmless_answer(frame: FrameType) -> bool | None:
-    """Returns the truth value with which a frame, which asks for one now, does not raise.
+    """Returns the truth value with which a frame that needs one now does not raise.
 
     None where something else depends on it, or where it cannot be told.
     """
@@ -47,7 +47,7 @@ def harmless_answer(frame: FrameType) -> bool | None:
 
 
 def line_of(frame: FrameType) -> str:
-    """Returns the line of source that a frame is at, without the spaces around it."""
+    """Returns the current source line of a frame, stripped."""
     return linecache.getline(frame.f_code.co_filename, frame.f_lineno).strip()
 
 
@@ -90,7 +90,9 @@ def _answer(code: CodeType, at: int) -> bool | None:
 
 
 def _raises(instructions: list[dis.Instruction], said: frozenset[str]) -> bool:
-    """Returns True if straight code raises something else than what says that there is nothing."""
+    """Returns True if straight code raises an exception, other than one that means "nothing
+    there".
+    """
     for one in instructions[:_LONGEST]:
         if one.opname == "RAISE_VARARGS":
             return True
@@ -107,9 +109,7 @@ def _is_caught(code: CodeType, offset: int) -> bool:
 
 
 def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
-    """Returns True if code that is not a library's has called for this within a `try` with an
-    `except`.
-    """
+    """Returns True if the user's code has made this call within a `try` with an `except`."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_CALQUE):

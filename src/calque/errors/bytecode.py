@@ -65,7 +65,7 @@ def is_branch(one: Instruction) -> bool:
 
 
 def effect(one: Instruction) -> tuple[int, int] | None:
-    """Returns how many values an instruction takes from the stack, and how many it puts there.
+    """Returns how many values an instruction pops from the stack, and how many it pushes.
 
     None if that is not known.
     """
@@ -76,8 +76,7 @@ def effect(one: Instruction) -> tuple[int, int] | None:
 
 
 def producer(instructions: list[Instruction], index: int, depth: int) -> int | None:
-    """Returns where a value was put on the stack that an instruction finds at a depth (0 is the
-    top).
+    """Returns the instruction that pushed the value at a depth of the stack (0 is the top).
 
     None where the code between is not straight.
     """

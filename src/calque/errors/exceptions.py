@@ -28,7 +28,7 @@ class CalqueError(Exception):
 
 
 class TraceError(CalqueError, RuntimeError):
-    """While it was traced, a program did something that a graph or XLA program cannot repeat."""
+    """A traced program did something that a graph or XLA program cannot repeat."""
 
     def __init__(self, *arguments: object) -> None:
         super().__init__(*arguments)
@@ -39,7 +39,7 @@ class TraceError(CalqueError, RuntimeError):
 
 @contextmanager
 def preparing_errors() -> Iterator[None]:
-    """Inside this context, errors are created that may never be raised: they are not noted."""
+    """A context manager in which created errors are not noted, because they may never be raised."""
     before = getattr(_noted, "refusals", None)
     _noted.refusals = None
     try:
@@ -49,7 +49,7 @@ def preparing_errors() -> Iterator[None]:
 
 
 def note_refusal(error: BaseException) -> None:
-    """Take note of an error that was prepared, and is raised now."""
+    """Note a prepared error that is now raised."""
     refusals = getattr(_noted, "refusals", None)
     if refusals is not None and isinstance(error, TraceError):
         refusals.append(error)
@@ -57,9 +57,7 @@ def note_refusal(error: BaseException) -> None:
 
 @contextmanager
 def noting_refusals() -> Iterator[list[TraceError]]:
-    """Inside this context, every `TraceError` of this thread is noted, also one that somebody
-    catches.
-    """
+    """A context manager that notes every `TraceError` of this thread, even if it is caught."""
     before = getattr(_noted, "refusals", None)
     refusals: list[TraceError] = []
     _noted.refusals = refusals

@@ -1,4 +1,4 @@
-"""Find the user's own line in the Python stack."""
+"""Finds the user's own line in the Python stack."""
 
 import os
 import sys
@@ -52,7 +52,7 @@ class Origin:
 
 
 def is_library(filename: str) -> bool:
-    """Returns True if a file is of calque, torch, jax, the standard library or an installed
+    """Returns True if a file belongs to calque, torch, jax, the standard library or an installed
     package.
     """
     return (
@@ -63,13 +63,12 @@ def is_library(filename: str) -> bool:
 
 
 def is_standard(filename: str) -> bool:
-    """Returns True if a file is of Python's standard library."""
+    """Returns True if a file belongs to Python's standard library."""
     return filename.startswith(_STANDARD) and not any(part in filename for part in _SITE)
 
 
 def is_librarys(frame: FrameType) -> bool:
-    """Returns True if a frame runs code of a library, or code that Python has made for calque's
-    classes.
+    """Returns True if a frame runs code of a library, or code generated for calque's classes.
 
     What `dataclasses` makes has no file of its own.
     """
@@ -79,9 +78,7 @@ def is_librarys(frame: FrameType) -> bool:
 
 
 def asking_frame() -> FrameType:
-    """Returns the innermost frame that is neither calque's nor of PyTorch's wrappers of
-    operators.
-    """
+    """Returns the innermost frame outside calque and PyTorch's operator wrappers."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
         frame = frame.f_back
@@ -89,7 +86,7 @@ def asking_frame() -> FrameType:
 
 
 def raising_file(error: BaseException) -> str:
-    """Returns the file of the innermost frame of a traceback that `asking_frame` would give."""
+    """Returns the file of the traceback's frame that `asking_frame` would return."""
     found, step = "", error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename
@@ -100,7 +97,7 @@ def raising_file(error: BaseException) -> str:
 
 
 def is_packages(frame: FrameType | None) -> bool:
-    """Returns True if the innermost frame beyond PyTorch's code is of another installed package."""
+    """Returns True if the innermost frame outside PyTorch belongs to another installed package."""
     while frame is not None and frame.f_code.co_filename.startswith(_LIBRARIES):
         frame = frame.f_back
     return frame is not None and is_library(frame.f_code.co_filename)
@@ -115,7 +112,7 @@ def user_frame() -> FrameType | None:
 
 
 def user_origin() -> Origin | None:
-    """Returns where in the user's program the running operation was called; None if nowhere."""
+    """Returns the user's line that called the running operation; None if there is none."""
     frame = user_frame()
     if frame is None:
         return None

@@ -1,4 +1,4 @@
-"""Exceptions that come from signals' handlers: a timeout, say, and no answer of a program.
+"""Recognizes exceptions of signal handlers (a timeout, say), which are not the program's.
 
 Code that asks a program whether it can do something takes an exception for a no. One that a handler
 has raised has nothing to do with the question.
@@ -12,7 +12,7 @@ from typing import Any
 
 
 def is_of_handler(error: BaseException) -> bool:
-    """Returns True if an exception was raised in a handler of a signal, as it is set now."""
+    """Returns True if an exception was raised in a current signal handler."""
     codes = {_code_of(signal.getsignal(number)) for number in signal.valid_signals()}
     codes.discard(None)
     trace = error.__traceback__

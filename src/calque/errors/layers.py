@@ -1,4 +1,4 @@
-"""Which layer of a model an error comes from, read off the frames of its traceback."""
+"""Finds the layer of a model that an error comes from, from the frames of its traceback."""
 
 from itertools import pairwise
 from types import TracebackType

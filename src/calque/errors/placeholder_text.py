@@ -1,4 +1,4 @@
-"""Text in the place of values that a trace does not have."""
+"""Placeholder text for values that a trace does not have."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from calque.errors.frames import is_librarys
 
 
 class PlaceholderText(str):
-    """Text that a program being traced may print, log and put together, but must not read.
+    """Text that a traced program may print, log and concatenate, but must not read.
 
     Eagerly it would be another one, so whatever the program's own code asks of it raises. Code of
     libraries may ask: what writes to a terminal looks for the ends of lines.
@@ -30,7 +30,7 @@ class PlaceholderText(str):
         return PlaceholderText(str(other) + str.__str__(self), self.refusal)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Like that of `str`: so text is indented, or printed line by line."""
+        """Like that of `str`, for code that indents text or prints it line by line."""
         return [PlaceholderText(line, self.refusal) for line in str.splitlines(self, keepends)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,8 +1,8 @@
-"""Names as text that no terminal and no file format takes for anything else."""
+"""Names as text that is safe for terminals and file formats."""
 
 
 def printable(text: str) -> str:
-    r"""Returns a name on one line, with what cannot be printed as Python spells it.
+    r"""Returns a name on one line, with unprintable characters escaped as in Python.
 
     >>> printable("a\nb\x1b[31m")
     'a\\nb\\x1b[31m'
@@ -17,5 +17,5 @@ def _spelled(character: str) -> str:
 
 
 def shortened(text: str, most: int = 200) -> str:
-    """Returns a text of no more characters than `most`."""
+    """Returns a text shortened to at most `most` characters."""
     return text if len(text) <= most else f"{text[: most - 1]}…"

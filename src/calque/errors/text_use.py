@@ -1,4 +1,4 @@
-"""What becomes of text that is being made: whether a program reads it, or only shows it.
+"""Finds out what happens to text: whether a program reads it, or only shows it.
 
 Read off the bytecode of the function that makes it, of those it returns to and of those it is
 passed to: where the text, or what is computed from it, is compared, decides a branch, is returned
@@ -55,7 +55,7 @@ _DEEPEST = 8
 
 
 class Value(Enum):
-    """What is followed."""
+    """A followed value."""
 
     TEXT = auto()
     TEXTS = auto()
@@ -67,7 +67,7 @@ class Value(Enum):
 
 
 class End(Enum):
-    """What became of it."""
+    """What happened to it."""
 
     READ = auto()
     RETURNED = auto()
@@ -75,7 +75,7 @@ class End(Enum):
 
 
 def is_read(frame: FrameType) -> bool:
-    """Returns True if the text that a frame is making now is read by the program.
+    """Returns True if the program reads the text that a frame is creating now.
 
     Args:
         frame: of the program, at the instruction that gives the text.
@@ -89,7 +89,7 @@ class _Following:
         self._depth = 0
 
     def up(self, frame: FrameType | None, value: Value) -> End:
-        """Follow what the current instruction of a frame gives."""
+        """Follow the result of a frame's current instruction."""
         if frame is None or is_library(frame.f_code.co_filename):
             return End.SHOWN
         now = bisect_right(instructions_of(frame.f_code), frame.f_lasti, key=lambda one: one.offset)
@@ -112,7 +112,7 @@ class _Following:
         frame: FrameType | None,
         depth: int = 0,
     ) -> tuple[End, Value]:
-        """Follow what is on the stack before an instruction, below `depth` other values."""
+        """Follow the value on the stack before an instruction, below `depth` other values."""
         instructions = instructions_of(code)
         while at < len(instructions):
             one = instructions[at]
@@ -139,7 +139,7 @@ class _Following:
         return End.SHOWN, value
 
     def _used(self, use: Use, value: Value) -> End | Value:
-        """Returns what becomes of a value that an instruction takes."""
+        """Returns what happens to a value that an instruction takes."""
         one, name = use.instruction, use.instruction.opname
         if is_branch(one):
             return End.READ if value is Value.COMPUTED else End.SHOWN
@@ -170,7 +170,7 @@ class _Following:
         return value if name in _TEXTUAL else End.SHOWN
 
     def _called(self, use: Use, value: Value) -> End | Value:
-        """Returns what becomes of an argument of a call."""
+        """Returns what happens to an argument of a call."""
         place = use.argument()
         if place is None:  # it is a method of the value's
             return value
@@ -206,7 +206,7 @@ class _Following:
         known: dict[str, Any],
         frame: FrameType | None,
     ) -> End:
-        """Returns what becomes of a variable of a function."""
+        """Returns what happens to a variable of a function."""
         if (code, name, value) in self._met or self._depth > _DEEPEST:
             return End.SHOWN
         self._met.add((code, name, value))
@@ -226,7 +226,7 @@ def _is_one_of(called: Any, functions: tuple[Any, ...]) -> bool:
 
 
 def _depths(one: Instruction, name: str) -> list[int]:
-    """Returns where on the stack an instruction puts a variable."""
+    """Returns the stack depths at which an instruction puts a variable."""
     if one.opname in LOCALS:
         return [0] if one.argval == name else []
     if one.opname == "STORE_FAST_LOAD_FAST":

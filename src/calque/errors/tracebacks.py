@@ -18,13 +18,12 @@ _LAYER = "in layer "
 
 
 def is_full() -> bool:
-    """Returns True if tracebacks are to be left as they are: `CALQUE_TRACEBACK=full`."""
+    """Returns True if tracebacks should be complete: `CALQUE_TRACEBACK=full`."""
     return os.environ.get("CALQUE_TRACEBACK") == "full"
 
 
 def tidy(error: E) -> E:
-    """Returns the same exception, its traceback without the frames of libraries, to be raised
-    again.
+    """Returns the same exception, without library frames in its traceback, to be raised again.
 
     Of calque's own errors, which name the line themselves, only the innermost frame is kept. The
     layer of a model that was running is added as a note. Exceptions that libraries caught on the
@@ -39,7 +38,7 @@ def tidy(error: E) -> E:
 
 
 def with_user_frames_only(error: BaseException, innermost: bool = False) -> None:
-    """Leave out the frames of libraries, and what libraries caught.
+    """Remove library frames, and exceptions that libraries caught.
 
     Args:
         error: the exception; it is changed.
@@ -57,7 +56,7 @@ def with_user_frames_only(error: BaseException, innermost: bool = False) -> None
 
 
 def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
-    """Returns the function, whose exceptions show the user's own frames: for what users call.
+    """A decorator for public functions, whose exceptions then show only the user's frames.
 
     Functions of users may be called within, and call such functions in turn.
     """
@@ -82,7 +81,7 @@ def _name_layer(error: BaseException) -> None:
 
 
 def _leave_out_internal(error: BaseException) -> None:
-    """Drop the exceptions before this one that libraries caught; tidy those that users caught."""
+    """Drop earlier exceptions in the chain that libraries caught; tidy those that users caught."""
     seen = {id(error)}
     while True:
         for name in ("__cause__", "__context__"):
@@ -100,7 +99,7 @@ def _leave_out_internal(error: BaseException) -> None:
 
 
 def _is_internal(error: BaseException, later: BaseException) -> bool:
-    """Returns True if the frame that caught an exception, the outermost of it, is of a library.
+    """Returns True if the outermost frame of an exception, which caught it, belongs to a library.
 
     One that nobody raised was only named, in `raise later from error`: who did so counts.
     """

@@ -1,4 +1,4 @@
-"""The traceback of an exception that nobody caught: the user's frames only, where calque ran.
+"""Prints uncaught exceptions that passed through calque with the user's frames only.
 
 An eager operator raises in the middle of PyTorch's and calque's frames, and more of PyTorch's lie
 around it, which no library can take away on the way out. So they are left out where the traceback
@@ -24,7 +24,7 @@ _FRAME = re.compile(r'  File "(?P<file>[^"\n]*)", line \d+.*\n(?:    .*\n)*')
 
 
 def install() -> None:
-    """Stand in front of `sys.excepthook`, whatever it is."""
+    """Wrap `sys.excepthook`."""
     theirs = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def _is_ours(error: Exception, tb: TracebackType | None) -> bool:
-    """Returns True if an exception passed through calque, and through code of the user's."""
+    """Returns True if an exception passed through calque and through the user's code."""
     ours, users = isinstance(error, CalqueError) or _is_sent_by_ours(error), False
     while tb is not None:
         ours = ours or tb.tb_frame.f_code.co_filename.startswith(_CALQUE)
@@ -48,13 +48,15 @@ def _is_ours(error: Exception, tb: TracebackType | None) -> bool:
 
 
 def _is_sent_by_ours(error: Exception) -> bool:
-    """Returns True if an exception has the text of one that passed through calque elsewhere."""
+    """Returns True if an exception contains the text of one that passed through calque in another
+    process.
+    """
     _, mark, after = _text(error).partition(_SENT)
     return bool(mark) and any(frame["file"].startswith(_CALQUE) for frame in _FRAME.finditer(after))
 
 
 def _shorten_sent(error: Exception) -> None:
-    """Leave the frames of libraries out of a traceback that an exception has as its text."""
+    """Remove library frames from a traceback in an exception's text."""
     before, mark, after = _text(error).partition(_SENT)
     if mark:
         kept = _FRAME.sub(lambda frame: "" if is_library(frame["file"]) else frame[0], after)
@@ -62,6 +64,6 @@ def _shorten_sent(error: Exception) -> None:
 
 
 def _text(error: Exception) -> str:
-    """Returns the text that an exception was made with; nothing if it was no single text."""
+    """Returns the text that an exception was created with; empty if it was not a single string."""
     only = error.args[0] if len(error.args) == 1 else ""
     return only if isinstance(only, str) else ""

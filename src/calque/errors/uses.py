@@ -1,4 +1,4 @@
-"""An instruction that takes a value, and the call that it may be."""
+"""Instructions that take a followed value, and calls among them."""
 
 import builtins
 import inspect
@@ -9,7 +9,7 @@ from calque.errors.bytecode import LOCALS, Instruction, producer
 
 
 class Use:
-    """An instruction that takes a value that is followed (see `text_use`).
+    """An instruction that takes a followed value (see `text_use`).
 
     Args:
         code: where.
@@ -37,9 +37,7 @@ class Use:
         self._at = at
 
     def argument(self) -> int | str | None:
-        """Returns which argument of the call it is, by place or keyword; None if it is what is
-        called.
-        """
+        """Returns the position or keyword of the argument; None if the value is the callee."""
         count, names = self.instruction.arg or 0, self._keywords()
         place = count - 1 - (self.depth - (self.instruction.opname == "CALL_KW"))
         if place < 0:
@@ -58,15 +56,13 @@ class Use:
         return ()
 
     def is_discarded(self) -> bool:
-        """Returns True if nobody looks at what the call gives."""
+        """Returns True if the result of the call is discarded."""
         after = self._instructions[self._at + 1 :]
         following = next((one for one in after if one.opname != "CACHE"), None)
         return following is not None and following.opname == "POP_TOP"
 
     def callee(self) -> Any:
-        """Returns what is called, or the name of a method of a text; None if that cannot be
-        told.
-        """
+        """Returns the callee, or the name of a string method; None if it is unknown."""
         above = (self.instruction.arg or 0) + (self.instruction.opname == "CALL_KW")
         for depth in (above, above + 1):
             at = producer(self._instructions, self._at, depth)
@@ -75,7 +71,7 @@ class Use:
         return None
 
     def _value(self, at: int) -> Any:
-        """Returns what an instruction has loaded, without running any code of the program's."""
+        """Returns the value that an instruction has loaded, without running code of the program."""
         one = self._instructions[at]
         if one.opname == "LOAD_GLOBAL":
             return self.known.get(one.argval, getattr(builtins, one.argval, None))

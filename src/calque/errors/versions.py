@@ -1,4 +1,4 @@
-"""The releases that the tests run with; another one is named in a warning, once.
+"""The releases that the tests run with; other releases cause a warning, once.
 
 The bounds of `pyproject.toml` are the first and the last of these, and a test compares the two.
 """
@@ -20,7 +20,7 @@ TESTED: dict[str, dict[Release, str]] = {
 
 
 class UntestedVersionWarning(UserWarning):
-    """Python, PyTorch or JAX is of a release that calque was never tested with."""
+    """calque has not been tested with the release of Python, PyTorch or JAX."""
 
 
 def untested(installed: Mapping[str, str]) -> list[str]:

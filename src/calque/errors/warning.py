@@ -1,4 +1,4 @@
-"""Warnings point at the user's line: of the call that asked, or of the function that is meant."""
+"""Warnings that point at the user's line: that of the call, or of the function concerned."""
 
 import inspect
 import sys

@@ -22,7 +22,7 @@ def explain(
     """Explains how a program reaches XLA, or if it does not, why not and what to do.
 
     Like `torch._dynamo.explain`, but it leaves the program unchanged: the program is traced, and
-    what has to be run is run on a copy of a module, or on a graph.
+    what has to run, runs on a copy of a module, or on a graph.
 
     Args:
         fn: a module or a function, jitted by `calque.jit` or not. CPU tensors among its
@@ -32,10 +32,10 @@ def explain(
         **kwargs: the keyword arguments of the example call.
 
     Returns:
-        Which doors (`calque.jit`, `calque.trace`, `torch.compile`) capture the program, or the
-        error that says why not; its operators, by what serves them; where Python reads values;
-        inputs, guards and traces; the floating-point operations and the memory, as reported by
-        XLA; and where the CPU and the device disagree.
+        Which entry points (`calque.jit`, `calque.trace`, `torch.compile`) capture the program, or
+        the error that says why not; how its operators run; where Python reads values; inputs,
+        guards and traces; the floating-point operations and the memory, as reported by XLA; and
+        where the CPU and the device disagree.
 
     Raises:
         TypeError: `fn` is neither a module nor a function.

@@ -1,4 +1,4 @@
-"""What a function reads from outside: changing it later is an error, not another result."""
+"""The outside state that a function reads; changing it later is an error."""
 
 import dis
 import functools
@@ -36,7 +36,7 @@ _MOST_BYTES = 2**26
 
 
 class Closure:
-    """The variables around a function and the globals that its code reads, as they are now.
+    """The current closure variables and globals that a function's code reads.
 
     Also what these hold, as far as that can be found out: the items of containers, the attributes
     that the code names, the numbers of tensors and arrays. The variables that the function itself
@@ -52,15 +52,15 @@ class Closure:
         self.note()
 
     def note(self) -> None:
-        """Take what there is now as what it has to be, as the function itself may change it."""
+        """Use the current state as the expected one, because the function itself may change it."""
         self._before = _found(self._roots)
 
     def now(self) -> dict[str, "_Part"]:
-        """All that is reached, with what the function itself assigns or draws; for `changed`."""
+        """Returns the current state, including what the function itself assigns or draws."""
         return _all_found(self._roots)
 
     def changed(self, since: dict[str, "_Part"], of_c: bool = False) -> str | None:
-        """Returns what is not as it was, be it changed by the function itself; None if all is.
+        """Returns what has changed, even by the function itself; None if nothing has.
 
         Args:
             since: what it was.
@@ -77,7 +77,7 @@ class Closure:
         return None
 
     def require_same(self) -> None:
-        """Raise unless everything is what it was.
+        """Raise if anything has changed.
 
         Raises:
             FederatedTypeError: something is not; shows both.
@@ -105,7 +105,7 @@ class Closure:
 
 
 class _Part(NamedTuple):
-    """A value that a function reads, and what must stay as it is in it."""
+    """A value that a function reads, and the content that must not change."""
 
     value: Any
     state: Any = None
@@ -113,7 +113,7 @@ class _Part(NamedTuple):
 
 
 def _roots(function: Any) -> list[tuple[str, Any]]:
-    """Returns what to begin with: a function, and the object that it is a method of."""
+    """Returns the starting points: a function, and the object that it is a method of."""
     function = inspect.unwrap(function)
     if isinstance(function, MethodType):
         return [("self", function.__self__), ("", inspect.unwrap(function.__func__))]
@@ -129,7 +129,9 @@ def _roots(function: Any) -> list[tuple[str, Any]]:
 
 
 def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
-    """All that is reached, with what code assigns, and what generators and iterators give next."""
+    """Returns everything reachable, including what code assigns, and the next items of
+    iterators.
+    """
     found = _found(roots, assigned=True)
     for path, part in found.items():
         if isinstance(part.value, GENERATORS):
@@ -141,13 +143,13 @@ def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
 
 
 def states_of_all() -> dict[str, bytes]:
-    """Returns what the generators that all code shares draw next, by their names."""
+    """Returns the next draws of the shared random generators, by name."""
     numpys = np.random.get_state(legacy=False)
     return {"random": pickle.dumps(random.getstate()), "numpy.random": pickle.dumps(numpys)}
 
 
 def state_of(generator: Any) -> bytes:
-    """Returns what a generator draws next."""
+    """Returns the next draw of a generator."""
     if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
         return b""
     if isinstance(generator, random.Random):
@@ -158,7 +160,9 @@ def state_of(generator: Any) -> bytes:
 
 
 def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _Part]:
-    """All that is reached, by how the program names it; with what code itself assigns, if asked."""
+    """Returns everything reachable, by its name in the program; with assigned variables on
+    request.
+    """
     names: set[str] = set()
     while True:  # code that is met names attributes of what was met before
         reader = _Reader(names, assigned)
@@ -169,7 +173,7 @@ def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _P
 
 
 class _Reader:
-    """Walks over what a function reads; of an object, attributes of these names."""
+    """Walks over everything that a function reads; of objects, the named attributes."""
 
     def __init__(self, names: set[str], assigned: bool) -> None:
         self._assigned = assigned
@@ -179,7 +183,7 @@ class _Reader:
         self._seen: dict[int, Any] = {}
 
     def read(self, roots: list[tuple[str, Any]]) -> None:
-        """Look at these values and all that they lead to."""
+        """Visit these values and everything they refer to."""
         waiting: deque[tuple[str, Any]] = deque()
         for path, value in roots:
             if path:
@@ -272,7 +276,7 @@ def _part(value: Any) -> _Part:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Returns True for values of the same class that are equal; tuples hold such."""
+    """Returns True for equal values of the same class, also inside tuples."""
     if type(first) is not type(second) or type(first) not in _COMPARED:
         return False
     if isinstance(first, tuple):
@@ -282,7 +286,7 @@ def _equal(first: Any, second: Any) -> bool:
 
 
 def _has_attributes(value: Any) -> bool:
-    """Returns True for an object of which attributes can be looked at without running code."""
+    """Returns True for an object whose attributes can be read without running code."""
     whole = type | ModuleType | BuiltinFunctionType | torch.Tensor | jax.Array
     if isinstance(value, whole) or not isinstance(getattr(value, "__dict__", None), dict):
         return False

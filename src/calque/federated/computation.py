@@ -1,4 +1,4 @@
-"""Typed computations: what they are made of, called with, and pickled by."""
+"""Typed computations: their building blocks, calls and pickling."""
 
 import functools
 import numbers
@@ -208,7 +208,7 @@ class PolymorphicComputation:
 
 
 def _has_tensors(arguments: Any) -> bool:
-    """Returns True if a function of PyTorch, which is traced now, calls with tensors of its own."""
+    """Returns True if a traced PyTorch function passes its own tensors."""
     leaves = jax.tree.leaves(arguments)
     return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves)
 

@@ -1,7 +1,7 @@
-"""Tensors from outside of a local function are constants, never written to.
+"""Tensors from outside a local function are constants and must not be written to.
 
-What runs on the CPU runs once, while the function is traced: a write would not be repeated, and
-random numbers would be the same at every call.
+Code on the CPU runs once, while the function is traced: a write would not be repeated, and random
+    numbers would be the same at every call.
 """
 
 from collections.abc import Mapping
@@ -25,7 +25,7 @@ _LIFT = torch.ops.aten.lift_fresh.default
 
 
 class Constants(TorchDispatchMode):
-    """Refuses what a local function does with tensors from outside and its program cannot repeat.
+    """Refuses uses of outside tensors in a local function that its program cannot repeat.
 
     Args:
         trained: by name, parameters that clients train: others stand in for them, and whoever reads
@@ -68,7 +68,7 @@ class Constants(TorchDispatchMode):
         return active.trace is not None and cell is not None and not active.trace.is_fresh(cell)
 
     def _see(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse an operator that takes a parameter which clients train copies of."""
+        """Refuse an operator that takes a parameter of which clients train copies."""
         for tensor in tensors:
             memory = _memory(tensor)
             if memory in self._trained:
@@ -80,7 +80,7 @@ class Constants(TorchDispatchMode):
                 )
 
     def _note(self, made: list[torch.Tensor]) -> None:
-        """Take note of tensors over memory that the function has made itself."""
+        """Record tensors over memory that the function has created itself."""
         self._made.update((_memory(tensor), tensor) for tensor in made)
 
 
@@ -98,7 +98,7 @@ def _is_on_cpu(value: Any) -> bool:
 
 
 def _memory(tensor: torch.Tensor) -> int:
-    """Returns what tensors over the same memory have in common."""
+    """Returns an identifier of a tensor's memory."""
     if not torch_c.has_storage(tensor):
         return id(tensor)
     return tensor.untyped_storage()._cdata

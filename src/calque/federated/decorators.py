@@ -150,7 +150,7 @@ def _trace(function: Any, packing: Packing) -> Computation:
 
 @contextmanager
 def _values_explained() -> Iterator[None]:
-    """Says more where a function that knows no values, as of JAX's, refuses one."""
+    """Explains an error of a function, such as JAX's, that got a `Value`."""
     try:
         yield
     except TypeError as error:
@@ -163,7 +163,7 @@ def _values_explained() -> Iterator[None]:
 
 
 def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:
-    """Returns a function of tensors as a computation that transformations do not look into."""
+    """Returns a function of tensors as an opaque computation."""
     for kind in walk(packing.type) if packing.type is not None else ():
         if isinstance(kind, FederatedType | FunctionType):
             raise type_error(
@@ -185,7 +185,7 @@ def _known(kind: Type | None) -> Type:
 
 
 def _is_function(value: Any) -> bool:
-    """Returns True for what can be called and describes no type, as classes and `list[int]` do."""
+    """Returns True for a callable that does not describe a type, as classes and `list[int]` do."""
     is_type = isinstance(value, type | str | Type) or typing.get_origin(value) is not None
     return callable(value) and not is_type
 

@@ -1,4 +1,4 @@
-"""Where the tensors of client work are: on "jax", as its arguments are."""
+"""Places the tensors of client work on "jax", like its arguments."""
 
 import contextlib
 from collections.abc import Callable, Iterator, Mapping
@@ -38,7 +38,7 @@ _WORDING = (
 
 @contextlib.contextmanager
 def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
-    """New tensors are on "jax", and those on the CPU are constants where they meet others.
+    """A context manager in which new tensors are on "jax", and CPU tensors are constants.
 
     Args:
         trained: as of `Constants`.
@@ -72,7 +72,7 @@ _READ_GRADIENT = _GRADIENT.__get__
 
 
 class _MovedConstants(TorchFunctionMode):
-    """Calls that mix tensors on "jax" and on the CPU get copies of the latter.
+    """Copies CPU tensors in calls that mix them with tensors on "jax".
 
     Writing to such a copy would be lost, and is an error; so would a gradient be that reaches it.
     What a function copies itself stands beside its arguments. An index may be a tensor: see
@@ -150,7 +150,7 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
 
 
 def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
-    """Returns the tensors whose gradients `torch.autograd.grad` is asked for."""
+    """Returns the tensors whose gradients `torch.autograd.grad` computes."""
     return jax.tree.leaves(inputs)
 
 

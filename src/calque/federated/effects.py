@@ -1,7 +1,7 @@
-"""What a traced function leaves in Python's state: tensors that have no value, and die with it.
+"""Handles tensors without values that a traced function stores in Python state.
 
-A function runs only while it is traced. So whatever it leaves must make no difference to its next
-call: that is tried (`interop.repeated_calls`).
+A function only runs while it is traced. So its side effects must not change its next call, which is
+checked (`interop.repeated_calls`).
 """
 
 import dis
@@ -22,7 +22,7 @@ _MANY = 2**10 * 3**2 * 5**3 * 7
 
 
 def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
-    """Put back what a function has made hold tensors of its trace.
+    """Restore state in which a function has stored tensors of its trace.
 
     Modules keep such for someone who looks at them while the function runs, as hooks do.
 
@@ -37,7 +37,7 @@ def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
 
 
 class Draws:
-    """Refuses Python's and NumPy's random numbers that a module computes with.
+    """Refuses random numbers of Python and NumPy that a module computes with.
 
     They would be drawn once, while the module is traced, and be the same in each of its calls.
 
@@ -50,11 +50,11 @@ class Draws:
         self._before: dict[str, bytes] = {}
 
     def note(self) -> None:
-        """Take what generators draw next now as what there was before a trace."""
+        """Record the next draws of generators before a trace."""
         self._before = self._states()
 
     def settle(self, snapshot: Snapshot, repeats: Repeats) -> None:
-        """As `put_back`, after a trace that `note` was called before."""
+        """Like `put_back`, after a trace that followed a call of `note`."""
         drawn = [name for name, state in self._states().items() if state != self._before.get(name)]
         if drawn:
             same = repeats(None)
@@ -78,7 +78,7 @@ class Draws:
 
 
 def refuse(snapshot: Snapshot, repeats: Repeats) -> None:
-    """As `put_back`, but what is no module, nor in one, must not be given tensors of the trace."""
+    """Like `put_back`, but refuses tensors of the trace that are stored outside modules."""
     of_modules = {
         id(value)
         for row in snapshot.rows.values()
@@ -116,7 +116,7 @@ def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bo
 def _same_whenever_called(
     snapshot: Snapshot, changed: list[tuple[Row, dict[Any, Any]]], repeats: Repeats
 ) -> bool:
-    """Returns True if the next call computes the same, and one after many more, by what counts."""
+    """Returns True if the next call, and one after many more, computes the same."""
     counts = [
         (row, key, row.before[key], value)
         for row, now in changed
@@ -142,7 +142,7 @@ def _same_whenever_called(
 
 
 def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
-    """The error for a state that would have to be kept from call to call."""
+    """The error for state that would have to be kept from call to call."""
     line = _written_at(snapshot, key) if row.attribute else None
     at = "" if line is None else f" ({line})"
     return TraceError(
@@ -154,7 +154,7 @@ def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
 
 
 def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
-    """Returns the user's line that assigns an attribute, of the code that has run."""
+    """Returns the user's line that assigned an attribute, among the code that ran."""
     for code in snapshot.codes:
         if is_library(code.co_filename):
             continue
@@ -165,7 +165,7 @@ def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
 
 
 def _changed_key(row: Row, now: dict[Any, Any]) -> Any:
-    """Returns the first key of a row whose value is another, or one that is gone."""
+    """Returns the first key of a row whose value has changed or is missing."""
     found = row.difference(now)
     return next(iter({**row.before, **now})) if found is None else found[0]
 
@@ -179,7 +179,7 @@ def _is_of_module(row: Row) -> bool:
 
 
 def _is_of_trace(value: Any) -> bool:
-    """Returns True for a tensor that has no value, or a container of such."""
+    """Returns True for a tensor without a value, or a container of such tensors."""
     if isinstance(value, dict | list | tuple):
         return any(map(_is_of_trace, value.values() if isinstance(value, dict) else value))
     if not (isinstance(value, torch.Tensor) and value.device.type == "jax"):

@@ -1,4 +1,4 @@
-"""How federated errors are worded: the user's line, what does not fit, and a remedy."""
+"""The form of federated errors: the user's line, what does not fit, and a remedy."""
 
 from calque.errors import FederatedTypeError, Origin, user_origin
 

@@ -1,7 +1,7 @@
-"""`t[k]` where `k` is a tensor of one integer: PyTorch asks for its value, which a trace has not.
+"""`t[k]` with a one-element integer tensor `k`: PyTorch reads its value, which a trace lacks.
 
-PyTorch gives a view. Here it is a copy, gathered, and kept equal: what is written to it is written
-to its tensor, and it is gathered again when the tensor is written.
+PyTorch returns a view. Here it is a gathered copy that is kept in sync: writes to it are written to
+its tensor, and it is gathered again when the tensor is written to.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ _MASKS = (torch.bool, torch.uint8)
 
 @dataclass
 class _Element:
-    """An element of a tensor, and what both held when they were equal."""
+    """An element of a tensor, and the values of both when they were last equal."""
 
     tensor: torch.Tensor
     index: Any
@@ -31,13 +31,13 @@ class _Element:
 
 
 class Elements:
-    """The elements that a program has asked for by indices whose values are not known."""
+    """The elements that a program has read by indices with unknown values."""
 
     def __init__(self) -> None:
         self._all: list[_Element] = []
 
     def indexing(self, func: Callable[..., Any], args: Any) -> Callable[..., Any] | None:
-        """Returns what does the work of a call of PyTorch, if it is an index of this kind."""
+        """Returns the replacement for a PyTorch call, if it uses such an index."""
         for own, does in (
             (torch.Tensor.__getitem__, self._get),
             (torch.Tensor.__setitem__, assign),
@@ -47,12 +47,12 @@ class Elements:
         return None
 
     def hold_constant(self, tensors: list[torch.Tensor]) -> None:
-        """Elements of these tensors must not be written to."""
+        """Mark tensors whose elements must not be written to."""
         for one in self._all:
             one.constant |= any(one.tensor is tensor for tensor in tensors)
 
     def settle(self) -> None:
-        """After a call: write what elements have got to their tensors, and the other way round."""
+        """After a call, write changes of elements to their tensors, and vice versa."""
         for one in reversed(self._all):
             if current(one.cells[1]) is not one.arrays[1]:
                 if one.constant:
@@ -85,7 +85,7 @@ def assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
 
 
 def _gathered(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, bool]:
-    """`tensor[index]` as a copy, and whether it would be a view of `tensor`."""
+    """Returns `tensor[index]` as a copy, and whether it would be a view of `tensor`."""
     chosen = tensor
     while (found := _unknown(chosen, index)) is not None:
         dim, position, index = found
@@ -95,8 +95,7 @@ def _gathered(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, bool]:
 
 
 def _unknown(tensor: Any, index: Any) -> tuple[int, torch.Tensor, Any] | None:
-    """Returns the axis and the position of the first integer whose value is not known, if there is
-    one.
+    """Returns the axis and the position of the first integer with an unknown value, if any.
 
     The third is the index into what `index_select` gives for them.
     """
@@ -121,7 +120,7 @@ def _is_unknown(part: Any) -> bool:
 
 
 def _axes_of(part: Any) -> int:
-    """Returns how many axes a part of an index is for."""
+    """Returns how many axes a part of an index covers."""
     if part is None or isinstance(part, bool):
         return 0
     if isinstance(part, torch.Tensor):

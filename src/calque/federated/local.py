@@ -113,7 +113,7 @@ class LocalFunction:
         """Returns the type of the result, found by tracing the function.
 
         Raises:
-            FederatedTypeError: it returns something that is no value.
+            FederatedTypeError: it returns something that is not a value.
         """
         parameter = self.packing.type
         found: Type | None = None

@@ -1,6 +1,6 @@
-"""Optimizers of PyTorch in traced functions: what they read of their state is no value yet.
+"""PyTorch optimizers in traced functions, where the state that they read has no values.
 
-Within a step, a tensor of one number that is read gives a traced number, as in a jitted function.
+Within a step, reading a one-element tensor returns a traced number, as in a jitted function.
 """
 
 from collections.abc import Iterator
@@ -21,9 +21,7 @@ from calque.program.traced_numbers import Watch, number_of
 
 @contextmanager
 def numbers_traced() -> Iterator[None]:
-    """Inside this context, a tensor of one number that is read gives a number that the program
-    computes with.
-    """
+    """A context manager in which reading a one-element tensor gives a traced number."""
     lifting = active.trace
     assert lifting is not None
     before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
@@ -36,7 +34,7 @@ def numbers_traced() -> Iterator[None]:
 
 
 def _explained(error: TraceError) -> TraceError:
-    """The error, in words of steps if one of them needs a number as a float of Python."""
+    """Rewrites the error if a step needs a number as a Python float."""
     if "into a Python float" in str(error):
         said = (
             "an optimizer's step or hook reads a tensor as a Python number (float(), "
@@ -48,7 +46,7 @@ def _explained(error: TraceError) -> TraceError:
 
 
 def count_on_device(optimizer: torch.optim.Optimizer) -> None:
-    """Have an optimizer count its steps where its parameters are."""
+    """Make an optimizer count its steps on the device of its parameters."""
     for group in optimizer.param_groups:
         if group.get("capturable") is False:
             group["capturable"] = True
@@ -56,7 +54,7 @@ def count_on_device(optimizer: torch.optim.Optimizer) -> None:
 
 @contextmanager
 def optimizers_traced() -> Iterator[None]:
-    """Inside this context, steps of optimizers are traced."""
+    """A context manager in which steps of optimizers are traced."""
     step = _Step()
     handles = [
         register_optimizer_step_pre_hook(step.begin),
@@ -73,7 +71,7 @@ def optimizers_traced() -> Iterator[None]:
 
 
 class _Step:
-    """The step that runs now, if one does."""
+    """The running step, if any."""
 
     def __init__(self) -> None:
         self._numbers: Any = None
@@ -81,7 +79,7 @@ class _Step:
         self._gradients: list[tuple[torch.Tensor, torch.Tensor | None]] = []
 
     def begin(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Before a step and all hooks of the optimizer's own."""
+        """Runs before a step and all of the optimizer's own hooks."""
         if active.trace is None:
             return
         if isinstance(optimizer, torch.optim.LBFGS):
@@ -97,7 +95,9 @@ class _Step:
             self._handle = optimizer.register_step_pre_hook(self._take)
 
     def _take(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Take the step of an optimizer that branches on values; its own finds no gradients."""
+        """Replace the step of an optimizer that branches on values; its own step finds no
+        gradients.
+        """
         STEPS[type(optimizer)](optimizer)
         leaves = [p for group in optimizer.param_groups for p in group["params"]]
         self._gradients = [(leaf, leaf.grad) for leaf in leaves]
@@ -105,7 +105,7 @@ class _Step:
             leaf.grad = None
 
     def end(self, *_: Any) -> None:
-        """After a step, also if it has failed."""
+        """Runs after a step, also if it has failed."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None

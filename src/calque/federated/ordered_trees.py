@@ -1,6 +1,5 @@
-"""Dicts and data classes as pytrees, for functions that only know containers of JAX's.
-
-JAX sorts the keys of a dict, and knows nothing of data classes.
+"""Converts dicts and dataclasses to ordered pytrees, for functions that only support JAX's
+containers. JAX sorts the keys of a dict, and does not support data classes.
 """
 
 from collections import OrderedDict
@@ -13,7 +12,7 @@ from calque.federated.types import fields_of, instance_of
 
 @jax.tree_util.register_pytree_node_class
 class Record:
-    """The values of a dict, or of the fields of an instance of a data class, in their order."""
+    """The values of a dict or a dataclass instance, in order."""
 
     def __init__(self, kind: type, names: tuple[Any, ...], values: tuple[Any, ...]) -> None:
         self.kind = kind
@@ -56,7 +55,7 @@ def from_records(tree: Any) -> Any:
 
 
 def _fields(leaf: Any) -> dict[Any, Any] | None:
-    """Returns what a dict or an instance of a data class holds, by name; None for anything else."""
+    """Returns the contents of a dict or dataclass instance, by name; None for anything else."""
     if isinstance(leaf, dict) and not isinstance(leaf, OrderedDict):
         return leaf
     return fields_of(leaf)

@@ -1,6 +1,6 @@
-"""All arguments of a Python function as one: none, the only one itself, or a struct of them.
+"""Packs the arguments of a Python function into one: none, the only one, or a struct.
 
-Which argument belongs to which parameter is for Python's own `inspect.Signature` to say. Arguments
+`inspect.Signature` decides which argument belongs to which parameter. Arguments
 that can be passed by keyword become fields with names, the others fields without.
 """
 
@@ -22,7 +22,7 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class Packing:
-    """How the arguments of a function are packed into one, and taken out again.
+    """How the arguments of a function are packed into one, and unpacked.
 
     Args:
         signature: the parameters that have types.
@@ -60,9 +60,7 @@ class Packing:
         return Struct(zip(names, ordered, strict=True))
 
     def unpack(self, *packed: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """Returns the arguments and the keywords that the packed value, if there is one, stands
-        for.
-        """
+        """Returns the positional and keyword arguments in the packed value."""
         if self.type is None:
             return (), {}
         if self.single:
@@ -103,9 +101,7 @@ def packing_of(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Returns a function's signature; that of any arguments by position if it tells none, as in
-    C.
-    """
+    """Returns a function's signature; positional arguments only if it has none, as in C."""
     try:
         return inspect.signature(function)
     except ValueError:
@@ -137,7 +133,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
 
 
 def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
-    """Returns True if an annotation says no type: there is none, or one of any array."""
+    """Returns True if an annotation gives no type: it is missing, or means any array."""
     if isinstance(annotation, str):
         found: Any = names
         for part in annotation.split("."):

@@ -1,6 +1,6 @@
-"""How far iterators have come: those of Python's own, and generators.
+"""The positions of builtin iterators and generators.
 
-A function that takes from one that lives outside of it changes what its next call is given.
+A function that takes items from an outer one changes the arguments of its next call.
 """
 
 import warnings
@@ -14,12 +14,12 @@ _DEEPEST = 8
 
 
 def is_iterator(value: Any) -> bool:
-    """Returns True for a generator, and an iterator of Python's own."""
+    """Returns True for a generator or a builtin iterator."""
     return isinstance(value, Iterator) and type(value).__module__ in _MODULES
 
 
 def position_of(iterator: Any, depth: int = 0) -> Any:
-    """Returns what differs once something has been taken from an iterator.
+    """Returns a value that changes when an item is taken from an iterator.
 
     >>> numbers = iter([1, 2, 3])
     >>> before = position_of(numbers)
@@ -53,7 +53,7 @@ def _is_plain_iterator(value: Any) -> bool:
 
 
 def _plain(value: Any, depth: int) -> Any:
-    """Returns a part of what makes an iterator anew, as something to compare."""
+    """Returns a part of an iterator's state in comparable form."""
     if type(value) in _PLAIN:
         return repr(value)  # nan is nan
     if type(value) is tuple and depth < _DEEPEST:

@@ -1,7 +1,7 @@
-"""The sequences of many clients without padding, so that memory grows with the data alone.
+"""The sequences of many clients without padding, so that memory grows only with the data.
 
-The elements of all clients stand one after the other in the same arrays. When a client's turn
-comes, its own are taken from there, padded to the most that a client has.
+The elements of all clients are concatenated in the same arrays. For each client, its own are taken
+from there, padded to the most that any client has.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ from calque.federated.representation import Sequence
 
 
 class Place(NamedTuple):
-    """Where the elements of a client are, or with a leading axis those of many.
+    """The position of a client's elements, or with a leading axis those of many clients.
 
     Attributes:
         start: the row of the first, int32.
@@ -89,7 +89,7 @@ class Ragged:
         return Sequence(elements, place.length)
 
     def over_devices(self, devices: int, clients: int) -> "Ragged":
-        """Returns the same sequences in as many rows for each device, which hold its clients'
+        """Returns the same sequences with as many rows for each device, which hold its clients'
         elements.
 
         Args:
@@ -121,7 +121,7 @@ class Ragged:
         return Sequence(found.elements, found.length)
 
     def with_elements(self, elements: Any) -> "Ragged":
-        """Other arrays, of which the clients have the same rows."""
+        """Returns a copy with other arrays, in which clients have the same rows."""
         return Ragged(elements, self.places, self.capacity)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], int]:
@@ -148,9 +148,7 @@ def padded(held: Any) -> Any:
 
 
 def over_ragged(held: Any, ragged: Callable[[Ragged], Any], other: Callable[[Any], Any]) -> Any:
-    """Returns a held value with one function applied to what is ragged, and another to all other
-    arrays.
-    """
+    """Applies one function to the ragged parts of a held value, and another to its other arrays."""
     return jax.tree.map(
         lambda part: ragged(part) if isinstance(part, Ragged) else other(part),
         held,
@@ -164,6 +162,6 @@ def is_ragged(part: Any) -> bool:
 
 
 def _with_room(count: int) -> int:
-    """Returns a number at most an eighth larger, of which there are few, and so of programs."""
+    """Rounds a number up by at most an eighth, to limit the number of programs."""
     step = 1 << max(count.bit_length() - 4, 0)
     return max(-(-count // step) * step, 1)

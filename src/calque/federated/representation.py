@@ -1,4 +1,4 @@
-"""How values are held while a program runs: structs as tuples, sequences padded.
+"""The representation of values while a program runs: structs as tuples, padded sequences.
 
 Tuples keep the order of fields, which JAX's dicts do not. Functions of users see the containers.
 """
@@ -30,7 +30,7 @@ _in_chunk: ContextVar[bool] = ContextVar("_in_chunk", default=False)
 
 
 def over_chunk(function: Callable[..., Any], size: int) -> Callable[..., Any]:
-    """`jax.vmap` over the clients that are computed together; `Sequence.longest` is of them."""
+    """`jax.vmap` over the clients of a chunk, which `Sequence.longest` refers to."""
 
     def call(*args: Any) -> Any:
         before = _in_chunk.set(True)
@@ -146,7 +146,7 @@ def to_python(held: Any, kind: Type) -> Any:
 
 
 def to_held(value: Any) -> Any:
-    """Returns a value in containers as it is held; the way back is by the type."""
+    """Converts a value in containers to its held form."""
     if isinstance(value, Sequence):
         return Sequence(to_held(value.elements), jnp.asarray(value.length, jnp.int32))
     if isinstance(value, Mapping):
@@ -175,7 +175,7 @@ def type_of_held(value: Any) -> Type:
 
 
 def shapes_of(kind: Type, unknown: int, leading: tuple[int, ...] = ()) -> Any:
-    """Returns the shapes in which a value of a type is held; unknown sizes are `unknown`."""
+    """Returns the shapes of a held value of a type; unknown sizes are `unknown`."""
     match kind:
         case TensorType():
             sizes = tuple(unknown if size is None else size for size in kind.shape)

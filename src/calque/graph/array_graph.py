@@ -1,7 +1,7 @@
 """Runs a functional ATen graph on arrays, with a rule of the op table for each node.
 
-Tensors of the device have sizes that are numbers. Arrays may have JAX's symbolic dimensions, so
-this is how a graph becomes one program for all sizes.
+Tensors on the device have numeric sizes. Arrays may have JAX's symbolic dimensions, so that a graph
+becomes one program for all sizes.
 """
 
 import math

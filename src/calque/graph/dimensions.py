@@ -1,6 +1,6 @@
 """Converts sizes of `torch.export` to JAX's: numbers, or symbols with bounds.
 
-Expressions are asked what they are by sympy's own flags: to import sympy takes a fifth of a second.
+Expressions are classified by sympy's flags, because importing sympy takes a fifth of a second.
 """
 
 from collections.abc import Iterable, Mapping

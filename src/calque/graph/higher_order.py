@@ -1,7 +1,7 @@
 """PyTorch's higher-order operators on arrays: control flow becomes JAX's control flow.
 
-A rule here takes first what makes a function of arrays of a subgraph: it gives a tuple, with None
-where the subgraph does.
+The first argument of a rule turns a subgraph into a function of arrays that returns a tuple, with
+None where the subgraph returns None.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,7 +1,8 @@
 """Runs a graph of `torch.export` on arrays, with each size in one symbolic form.
 
-`(n - 2) // 2 + 1` and `n // 2` are the same size, but JAX does not know that. A pooling layer gives
-the first, and PyTorch, which knows it, has the second wherever the program asks for that size.
+`(n - 2) // 2 + 1` and `n // 2` are the same size, but JAX does not know that. A pooling layer
+yields the first, and PyTorch, which knows that they are equal, uses the second wherever the program
+reads that size.
 """
 
 from typing import Any

@@ -1,1 +1,1 @@
-"""Programs of PyTorch as functions of JAX, and functions of JAX as programs of PyTorch; export."""
+"""Bridges between PyTorch programs and JAX functions, and export."""

@@ -26,7 +26,9 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 
 
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """Returns a function some of whose results cannot be differentiated; says why, by index."""
+    """Returns a function whose results at some indexes cannot be differentiated, and raise the
+    given errors.
+    """
 
     def refusal(said: str) -> Callable[..., Array]:
         @jax.custom_vjp
@@ -49,7 +51,7 @@ def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., 
 
 
 def _words(said: str) -> str:
-    """Returns what to say of a result whose backward PyTorch has refused."""
+    """Returns the message for a result whose backward pass PyTorch has refused."""
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (

@@ -35,7 +35,7 @@ def export(
     dynamic_shapes: Any = None,
     platforms: Sequence[str] | None = None,
 ) -> "Exported":
-    """Returns a module as one StableHLO program that runs without PyTorch.
+    """Exports a module as one StableHLO program that runs without PyTorch.
 
     Like `torch.export.export`, which it calls. Parameters and buffers are not part of the program
     but arguments of it, in a dict with the keys of `state_dict()`. So one program serves every
@@ -94,7 +94,7 @@ def _decomposed(program: ExportedProgram) -> ExportedProgram:
 
 
 def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = None) -> "Exported":
-    """Returns a program from `Exported.serialize()`, with the weights that it is to run with.
+    """Loads a program from `Exported.serialize()`, with weights to run it with.
 
     Args:
         data: the bytes, complete and unchanged.
@@ -157,8 +157,7 @@ class Exported:
         """Returns the program as bytes, without its weights; `jax.export.deserialize` reads them
         too.
 
-        By a checksum at the end, `load_exported` can tell that the bytes are complete. JAX ignores
-        it.
+        `load_exported` checks a checksum at the end, to detect incomplete bytes. JAX ignores it.
 
         Raises:
             ImportError: the package flatbuffers is missing (`pip install calque[export]`).
@@ -216,7 +215,7 @@ class Exported:
 
     @cached_property
     def _inputs(self) -> dict[tuple[Any, ...], Any]:
-        """The abstract value of each input but the state, by its path in (args, kwargs).
+        """The abstract value of each input except the state, by its path in (args, kwargs).
 
         None for those that are part of the program.
         """
@@ -240,9 +239,9 @@ class Exported:
             return _array(value)
         if key in self._values and value_key(value) == value_key(self._values[key]):
             return None
-        known = f" as {self._values[key]!r}" if key in self._values else ""
+        known = f"the value {self._values[key]!r}" if key in self._values else "a Python value"
         raise ValueError(
-            f"the program was exported with a Python value{known}, but got {value!r} for "
+            f"the program was exported with {known}, but got {value!r} for "
             f"{exported_inputs.named(path, self._names)}: export again with the new value, or "
             "pass None to use the exported one"
         )
@@ -252,7 +251,7 @@ _ABSENT = object()
 
 
 def _check_examples(model: Any, args: Any) -> None:
-    """Raise TypeError where `export` is given something else than a module and a tuple."""
+    """Raise TypeError unless `export` gets a module and a tuple."""
     if not isinstance(model, Module):
         raise TypeError(
             f"calque.export expects a module, not {type(model).__name__}: wrap a function as the "

@@ -55,7 +55,7 @@ def told(
     given: Mapping[Path, Array | None],
     names: Sequence[str] = (),
 ) -> ValueError:
-    """Returns what JAX says of sizes that do not fit, by the arguments that have them.
+    """Rewrites JAX's error for sizes that do not fit, in terms of the arguments.
 
     Args:
         error: JAX's.
@@ -121,7 +121,7 @@ def _short(path: Path, names: Sequence[str]) -> str:
 
 
 def named(path: Path, names: Sequence[str]) -> str:
-    """Returns an argument in words."""
+    """Returns a description of an argument."""
     kind, first, *_ = _keys(path)
     within = tree_util.keystr(path[2:])
     if kind == 1:

@@ -23,7 +23,7 @@ from calque.upstream.torch_internals import let_dynamo_call
 
 
 def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a JAX function as a PyTorch function on the device "jax".
+    """Turns a JAX function into a PyTorch function on the device "jax".
 
     The function is compiled by `jax.jit` once for each signature; Python values among the
     arguments are static. Gradients come from JAX and flow through torch's autograd, as often as
@@ -40,8 +40,8 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         RuntimeError: when called with a tensor that is not on "jax".
-        TypeError: it is no function; or, when called, an argument is neither a tensor, nor an
-            array, nor a value that can be hashed.
+        TypeError: it is not a function; or, when called, an argument is not a tensor, an array or a
+            hashable value.
 
     >>> import jax, torch, calque
     >>> softplus = calque.from_jax(jax.nn.softplus)
@@ -75,7 +75,7 @@ _callable_in_graphs: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def _tell_dynamo(rules: ModuleType) -> None:
-    """Have `torch.compile` take the functions that were made as operators of its graphs."""
+    """Let `torch.compile` treat these functions as operators of its graphs."""
     while _callable_in_graphs:
         let_dynamo_call(rules, _callable_in_graphs.pop())
 
@@ -120,7 +120,7 @@ class _Function:
 
 @dataclass(frozen=True)
 class _Key:
-    """A key of random numbers among the arguments.
+    """A JAX random key among the arguments.
 
     Attributes:
         kind: which generator it is for.
@@ -129,13 +129,13 @@ class _Key:
     kind: str
 
     def of(self, words: Array) -> Array:
-        """Returns the key that some words are."""
+        """Returns the key with some words."""
         return jax.random.wrap_key_data(words, impl=self.kind)
 
 
 @dataclass(frozen=True)
 class _Form:
-    """What makes the results of a function of its flat results.
+    """Rebuilds the results of a function from its flat results.
 
     Attributes:
         tree: their structure.
@@ -153,7 +153,7 @@ class _Form:
 
 
 def _strong(result: Any) -> Array:
-    """Returns a result as an array, which no later operator takes for a Python number."""
+    """Returns a result as an array that is not weakly typed."""
     array = jax.numpy.asarray(result)
     return jax.lax.convert_element_type(array, array.dtype)
 

@@ -34,7 +34,7 @@ _WRITES_TO_LEAF = "leaf Variable that requires grad is being used in an in-place
 def functional(
     module_or_fn: Module | Callable[..., Any], *, gradient: Gradient = "torch"
 ) -> tuple["Functional", dict[str, Array]]:
-    """Returns a module as a pure JAX function, and its parameters as a plain dict of arrays.
+    """Turns a module into a pure JAX function and a dict of its parameters as arrays.
 
     Args:
         module_or_fn: a module on any device, or a function of tensors. Tensors that a function
@@ -53,8 +53,8 @@ def functional(
         is an error. Random operators (dropout in training) need `rng`, a JAX key.
 
     Raises:
-        TypeError: it is neither a module nor a function; from `apply`: `rng` is not a key, or an
-            argument is neither an array nor hashable.
+        TypeError: it is not a module or function; from `apply`: `rng` is not a key, or an argument
+            is neither an array nor hashable.
         RuntimeError: from `apply`: parameters or buffers are missing or unexpected; it names them.
         TraceError: from `apply`: a buffer was written to without `buffers=`, or a random operator
             ran without `rng=`; or the module cannot be traced.
@@ -77,7 +77,7 @@ def functional(
 
 
 def _settle_nothing(snapshot: Snapshot, repeats: Repeats) -> None:
-    """What a trace leaves in Python stays."""
+    """Does nothing: keeps what a trace changes in Python."""
 
 
 class Functional:
@@ -166,7 +166,7 @@ class Functional:
         return trace
 
     def _check(self, params: Any, buffers: Any) -> None:
-        """Raise where the arrays that are given are not those of the module."""
+        """Raise if the given arrays do not match the module's."""
         if self._module is None:
             if params or buffers:
                 raise RuntimeError("a function has neither parameters nor buffers: pass {}")
@@ -181,7 +181,7 @@ class Functional:
     def _traced(
         self, leaves: list[Any], spec: Any, arguments_are_leaves: bool = True
     ) -> tuple[Trace, StateGuard]:
-        """One trace, and the guard of what it has read of Python's state."""
+        """Returns one trace, and the guard of the Python state that it has read."""
         snapshot = Snapshot(self._fn)
         try:
             with taken_back(self._module):
@@ -198,7 +198,7 @@ class Functional:
         return self._traced(leaves, spec, arguments_are_leaves=False)
 
     def call(self, tree: Any) -> tuple[Any, dict[str, torch.Tensor] | None, _State]:
-        """Run the module on stand-in tensors.
+        """Run the module on traced tensors.
 
         Returns:
             The result, the buffers if they were given, and what has stood in for its members.
@@ -223,7 +223,7 @@ class Functional:
         return result, None, state
 
     def standing_in(self, state: _State) -> AbstractContextManager[None]:
-        """A context in which the module has these members."""
+        """A context manager in which the module has these members."""
         if self._module is None:
             return nullcontext()
         return reparametrize_module(self._module, state, tie_weights=True)

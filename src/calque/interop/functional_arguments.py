@@ -15,12 +15,12 @@ from calque.program.signature import value_key
 
 
 def is_array(value: Any) -> bool:
-    """Returns True for an array that a tensor can stand for."""
+    """Returns True for an array that a tensor can represent."""
     return isinstance(value, jax.Array) and np.dtype(value.dtype) in TO_TORCH
 
 
 def as_given(leaf: Any) -> Any:
-    """Returns a leaf of the arguments, those with values as arrays."""
+    """Returns a leaf of the arguments, as an array if it has values."""
     if isinstance(leaf, torch.Tensor):
         return to_jax(leaf)
     # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
@@ -28,7 +28,7 @@ def as_given(leaf: Any) -> Any:
 
 
 def key_of(leaf: Any) -> Any:
-    """Returns what of a leaf a trace is for."""
+    """Returns the properties of a leaf that a trace depends on."""
     if is_array(leaf):
         return (leaf.shape, np.dtype(leaf.dtype))
     return value_key(leaf)
@@ -38,7 +38,7 @@ def key_data(rng: Any) -> Any:
     """Returns the words of a key.
 
     Raises:
-        TypeError: it is none.
+        TypeError: it is not a key.
     """
     if isinstance(rng, int | np.integer) and not isinstance(rng, bool):
         rng = jax.random.key(int(rng))
@@ -56,7 +56,7 @@ _NO_KEY = "rng must be one JAX key, such as jax.random.key(0), not {}; use jax.v
 
 
 def packed(words: Array) -> Array:
-    """Returns the state of the device's generator that begins with a key."""
+    """Returns the state of the device's generator for a key."""
     with x64():
         wide = words.astype(jnp.uint64)
         return jnp.stack([(wide[0] << 32) | wide[1], jnp.uint64(0)])

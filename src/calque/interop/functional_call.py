@@ -1,4 +1,4 @@
-"""A call of a functional module on stand-ins: its result's arrays, and their gradients."""
+"""Calls a functional module on traced tensors: its results, and their gradients."""
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -23,16 +23,16 @@ if TYPE_CHECKING:
 
 
 class Pure(Lifting):
-    """Lifts nothing: what is no argument of a pure function is a constant of it."""
+    """Lifts nothing: values that are not arguments of a pure function are constants."""
 
     def read(self, cell: Cell) -> Array:
-        """Returns the value of a cell: of one from outside, as it is now."""
+        """Returns the value of a cell; for one from outside, the current value."""
         if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
             return super().read(cell)
         return cell.array
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """Returns the value of a CPU tensor, as it is now."""
+        """Returns the current value of a CPU tensor."""
         return self._host_constant(tensor)
 
 
@@ -70,7 +70,7 @@ class Call:
         self.used_up: dict[int, str] = {}
 
     def run(self, leaves: list[Any], spec: Any) -> list[Array]:
-        """Returns the arrays of the result for such arguments; behind them, the gradients."""
+        """Returns the arrays of the result, followed by the gradients."""
         lifting = self._lifting
         differentiable = self._functional._gradient == "torch"
         stand_ins: list[Any] = []
@@ -121,7 +121,7 @@ class Call:
 
 
 def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
-    """Returns the stand-ins, those of buffers without a gradient: modules write them in place."""
+    """Returns the traced members, with buffers detached, because modules write to them in place."""
     _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
     for tensor in (buffers or {}).values():
         tensor.requires_grad_(False)

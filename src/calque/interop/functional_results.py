@@ -1,4 +1,4 @@
-"""The result of a traced function: its tensors, and what puts arrays in their places."""
+"""The result of a traced function: its tensors, and a function that replaces them with arrays."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -14,7 +14,7 @@ _Part = Callable[[Iterator[Any]], Any]
 
 
 class Results:
-    """A result, taken apart. So are objects that hold tensors (a data class).
+    """A flattened result, including objects that hold tensors (a dataclass).
 
     Attributes:
         tensors: those in it.

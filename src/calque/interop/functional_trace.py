@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 
 def _place(source: Source, count: int) -> int:
-    """Returns where the array of an input stands among those that the caller gives."""
+    """Returns the position of an input's array among those of the caller."""
     if isinstance(source, IncomingSource):
         return source.slot
     return source.index if isinstance(source, ArgumentSource) else count - 1
@@ -71,7 +71,7 @@ class Trace:
 
     @property
     def gradient_of(self) -> list[int]:
-        """The arguments that gradients get to."""
+        """The arguments that gradients reach."""
         return self._call.gradient_of
 
     def _with_gradient(

@@ -1,9 +1,10 @@
-"""Programs of JAX as nodes of PyTorch's graph.
+"""JAX programs as nodes of the autograd graph.
 
-`_Node` keeps what the backward needs of the forward. It serves tensors with values, in eager calls
-and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where tensors
-have no values (`torch.compile`, `torch.export`) there is `_Transformed`: one operator of PyTorch,
-whose derivatives and maps are programs of the same kind. Its backward computes the forward again.
+`_Node` keeps what the backward needs from the forward. It handles tensors with values, in eager
+calls and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where
+tensors have no values (`torch.compile`, `torch.export`), `_Transformed` is used: one operator of
+PyTorch, whose derivatives and maps are programs of the same kind. Its backward recomputes the
+forward.
 """
 
 from collections.abc import Sequence
@@ -25,7 +26,7 @@ Tensor = torch.Tensor
 
 
 def call(jax_program: JaxProgram, tensors: Sequence[Tensor]) -> list[Tensor]:
-    """Returns the results of a program, in PyTorch's graph."""
+    """Runs a program as a node of the autograd graph."""
     if not is_plain(tensors):
         return list(_Transformed.apply(named(jax_program), *tensors))
     if torch.is_grad_enabled() and any(map(_is_differentiated, tensors)):
@@ -46,13 +47,13 @@ def _arrays(tensors: Sequence[Tensor]) -> list[jax.Array]:
 
 
 def _wanted(ctx: Any, tensors: Sequence[Tensor]) -> tuple[int, ...]:
-    """Returns the places of the tensors whose gradients are asked for."""
+    """Returns the positions of the tensors whose gradients are needed."""
     needed = zip(tensors, ctx.needs_input_grad[1:], strict=True)
     return tuple(i for i, (tensor, is_needed) in enumerate(needed) if is_needed)
 
 
 def _at(places: Sequence[int], values: Sequence[Any], count: int) -> list[Any]:
-    """Values at their places, None elsewhere."""
+    """Returns values at their positions, and None elsewhere."""
     found: list[Any] = [None] * count
     for place, value in zip(places, values, strict=True):
         found[place] = value
@@ -60,7 +61,7 @@ def _at(places: Sequence[int], values: Sequence[Any], count: int) -> list[Any]:
 
 
 class _Node(torch.autograd.Function):
-    """A call that keeps what its backward needs."""
+    """A call that saves what its backward pass needs."""
 
     @staticmethod
     def forward(ctx: Any, jax_program: JaxProgram, *tensors: Tensor) -> Any:
@@ -77,9 +78,7 @@ class _Node(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor) -> Any:
-        """Returns the gradients; as results of a node of their own where they are
-        differentiated.
-        """
+        """Returns the gradients, as results of another node if they are differentiated."""
         saved = ctx.saved_tensors
         tensors, values = saved[: ctx.count], saved[ctx.count :]
         carried = [incoming[i] for i in ctx.carrying]
@@ -108,7 +107,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def forward(number: int, *tensors: Tensor) -> Any:
-        """Run the program, as an operator that stands for it in graphs."""
+        """Run the program, as an operator that represents it in graphs."""
         return tuple(torch.ops.calque.from_jax(list(tensors), number))
 
     @staticmethod
@@ -141,7 +140,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def vmap(info: Any, in_dims: Any, number: int, *tensors: Tensor) -> Any:
-        """Returns the results for each index of an axis, and where they have it."""
+        """Returns the results for each index of an axis, and the position of the axis."""
         found = call(program_of(number).mapped(tuple(in_dims[1:])), tensors)
         return tuple(found), (0,) * len(found)
 

@@ -1,6 +1,6 @@
-"""Functions of flat lists of arrays, compiled, and what JAX makes of them.
+"""Compiled functions of flat lists of arrays, and their JAX transformations.
 
-Each of them is kept with the function that it was made of, so that it is compiled once.
+Each is stored with the function that it was made from, so that it is compiled only once.
 """
 
 import secrets
@@ -51,7 +51,7 @@ class JaxProgram:
             return jax.eval_shape(self._run, *arrays)
 
     def _gradient(self, wanted: Places, count: int) -> "JaxProgram":
-        """Returns the gradients of the arrays at some places, as PyTorch has them.
+        """Returns the gradients of the arrays at some positions, in PyTorch's convention.
 
         It takes `count` arrays and then the gradients of those results that are not integers.
         """
@@ -82,12 +82,12 @@ class JaxProgram:
         return JaxProgram(tangents)
 
     def _mapped(self, axes: tuple[int | None, ...]) -> "JaxProgram":
-        """Returns the function, for each index of some axes; that of the results comes first."""
+        """Returns the function mapped over some axes, with the axis of results first."""
         return JaxProgram(jax.vmap(self.function, axes))
 
     def _of(self, places: Places, arrays: Sequence[Array]) -> Callable[..., Any]:
-        """Returns the function of the arrays at some places: its inexact results, and all of
-        them.
+        """Returns the function of the arrays at some positions: its inexact results, and all
+        results.
         """
 
         def of(*wanted: Array) -> tuple[list[Array], list[Array]]:
@@ -101,7 +101,7 @@ class JaxProgram:
 
 
 class WithResiduals:
-    """A function that also gives what its backward needs.
+    """A function that also returns what its backward pass needs.
 
     Args:
         program: the function.
@@ -144,7 +144,7 @@ class WithResiduals:
 
 
 def pulled(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
-    """PyTorch's gradients. Those of complex numbers are the conjugates of JAX's."""
+    """Returns PyTorch's gradients, which are the conjugates of JAX's for complex numbers."""
     return [jnp.conj(gradient) for gradient in pullback([jnp.conj(one) for one in incoming])]
 
 
@@ -153,7 +153,7 @@ _named: dict[int, JaxProgram] = {}
 
 
 def named(program: JaxProgram) -> int:
-    """Returns the number of a program, which lives as long as the process from now on."""
+    """Returns the number of a program, and keeps the program for the life of the process."""
     _named[program.number] = program
     return program.number
 
@@ -175,12 +175,12 @@ def program_of(number: int) -> JaxProgram:
 
 
 def is_inexact(array: Any) -> bool:
-    """Returns True if the numbers of an array are no integers."""
+    """Returns True if an array does not hold integers."""
     return jnp.issubdtype(array.dtype, jnp.inexact)
 
 
 class precision:
-    """64-bit types on if an array has one; else as the configuration says."""
+    """A context manager with 64-bit types if an array has one; otherwise as configured."""
 
     def __init__(self, arrays: Sequence[Any]) -> None:
         wide = any(_is_wide(array.dtype) for array in arrays)

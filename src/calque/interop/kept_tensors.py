@@ -16,7 +16,7 @@ _ABSENT = object()
 
 @contextmanager
 def taken_back(module: Module | None) -> Iterator[None]:
-    """Afterwards, attributes that hold tensors of the trace are what they were before."""
+    """A context manager that restores attributes which hold tensors of the trace."""
     modules = [] if module is None else list(module.modules())
     before = [dict(vars(one)) for one in modules]
     try:

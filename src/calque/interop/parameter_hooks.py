@@ -1,4 +1,4 @@
-"""The hooks of a module's parameters, for the tensors that stand in for these in a trace."""
+"""Transfers hooks of a module's parameters to their traced counterparts."""
 
 from collections.abc import Callable, Iterator, Mapping
 from functools import partial
@@ -24,7 +24,7 @@ def hooks_of(module: torch.nn.Module | None) -> tuple[int, ...]:
 
 
 def register_hooks(module: torch.nn.Module, stand_ins: Mapping[str, torch.Tensor]) -> None:
-    """Give tensors the hooks of the parameters that they stand in for.
+    """Register the hooks of parameters on the tensors that represent them.
 
     What runs when a gradient has been accumulated has no place in a pure function, so there the
     backward raises.
@@ -52,7 +52,7 @@ def _refusal(name: str) -> Callable[[torch.Tensor], Any]:
 def refusing_hooks(
     module: torch.nn.Module, params: dict[str, Any], given: Any
 ) -> tuple[dict[str, Any], Any]:
-    """Arrays for a program that JAX differentiates: where hooks would run, it raises.
+    """Returns arrays for a program that JAX differentiates, which raise where hooks would run.
 
     Args:
         module: the module.

@@ -1,4 +1,4 @@
-"""Whether a call of a functional module computes the same after another, or goes by its state."""
+"""Checks whether a call of a functional module computes the same after another one."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -25,7 +25,7 @@ def repeats(
     arguments_are_leaves: bool,
     between: Callable[[], None] | None = None,
 ) -> bool:
-    """Returns True if the second of two calls computes what the first does, of its own arguments.
+    """Returns True if the second of two calls does the same computation as the first.
 
     Both are traced one after the other, and what the first leaves in Python's state, the second
     finds: a tensor that it keeps, a number that it counts.
@@ -76,7 +76,7 @@ def _reached(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
 
 
 def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
-    """Returns a number for each output, the same for two that are computed in the same way.
+    """Returns a number for each output, equal for those that are computed in the same way.
 
     Args:
         closed: the program.
@@ -105,7 +105,9 @@ def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
 
 
 def _key(value: Any) -> Hashable:
-    """Returns what two parameters of equations, or constants, have in common that mean the same."""
+    """Returns a key of an equation's parameter, or a constant, that is equal for equivalent
+    ones.
+    """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         return array.shape, str(array.dtype), array.tobytes()

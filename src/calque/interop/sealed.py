@@ -1,8 +1,8 @@
-"""Bytes that say what they are and that nothing is missing or changed: a seal after the bytes.
+"""Bytes with a trailing checksum and version, by which damage is detected.
 
-JAX's reader of exported programs trusts what it reads: one wrong byte ends the process, or leaves
-it in a loop. The seal stands at the end, so that `jax.export.deserialize`, which leaves alone what
-follows a program, reads sealed bytes as well.
+JAX's reader of exported programs does not validate its input: one wrong byte may crash the process
+or make it hang. The seal is at the end, so that `jax.export.deserialize`, which ignores trailing
+bytes, can also read sealed bytes.
 """
 
 import hashlib
@@ -23,8 +23,8 @@ def unseal(data: bytes | bytearray | memoryview) -> bytes:
     """Returns the bytes without their seal.
 
     Raises:
-        TypeError: they are no bytes.
-        ValueError: there is no seal, one of another version, or it does not fit the bytes.
+        TypeError: the argument is not bytes.
+        ValueError: the seal is missing, has another version, or does not match the bytes.
     """
     if not isinstance(data, bytes | bytearray | memoryview):
         raise TypeError(

@@ -15,7 +15,7 @@ def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[
         elsewhere: names that belong into the argument `buffers`.
 
     Raises:
-        TypeError: it is no dict.
+        TypeError: it is not a dict.
         RuntimeError: names are missing, or there are others.
     """
     if not isinstance(given, Mapping):

@@ -1,4 +1,4 @@
-"""A program of `torch.export` as a pure JAX function of its state and inputs."""
+"""Turns a program of `torch.export` into a pure JAX function of its state and inputs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -77,9 +77,7 @@ class Stateless:
         self.state_shapes: Any = jax.tree.map(jax.typeof, self.state)
 
     def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
-        """Returns a tensor that the program holds: a constant of it, or the name it has in the
-        state.
-        """
+        """Returns a tensor of the program: a constant, or its name in the state."""
         name = spec.target
         if spec.kind not in _TENSORS:
             raise TraceError(
@@ -92,7 +90,7 @@ class Stateless:
         return name
 
     def _arrange(self, tree: Any) -> None:
-        """Tell the function's arguments from the Python values in the tree of inputs."""
+        """Separate the function's arguments from Python values in the tree of inputs."""
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree)
         inputs = [one for _, one in leaves]
         self.inputs: Any = jax.tree.unflatten(spec, [one.shape for one in inputs])
@@ -137,7 +135,7 @@ def _input(place: int, node: fx.Node, argument: Any, dimensions: Dimensions) -> 
 
 
 def _check_outputs(specs: Any, graph: fx.Graph) -> None:
-    """Raise TraceError, at the user's line, where a program does more than give results."""
+    """Raise TraceError, at the user's line, if a program has side effects."""
     (output,) = (node for node in graph.nodes if node.op == "output")
     for spec, node in zip(specs, output.args[0], strict=True):
         if spec.kind is OutputKind.USER_OUTPUT or spec.kind in _WRITES:
@@ -155,8 +153,7 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
 
 
 def _only_raises(op: OpOverload) -> bool:
-    """Returns True if an operator of PyTorch has no results and writes nothing: all it can do is to
-    raise.
+    """Returns True if a PyTorch operator has no results and no writes, and so can only raise.
 
     A StableHLO program cannot; what JAX gives for such values instead is not finite.
     """
@@ -165,7 +162,7 @@ def _only_raises(op: OpOverload) -> bool:
 
 
 def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
-    """Take the operators that only raise out of the chain of effects, and its end if it is empty.
+    """Remove operators that only raise from the chain of effects, and its end if it is empty.
 
     Returns:
         What remains of the outputs.
@@ -190,7 +187,7 @@ def _effects(graph: fx.Graph) -> str:
 
 
 def _drop_assertions(graph: fx.Graph) -> None:
-    """Take out what PyTorch checks of sizes: JAX checks them against the bounds it was given."""
+    """Remove PyTorch's checks of sizes, which JAX checks against their bounds."""
     for node in reversed(graph.nodes):
         if isinstance(node.target, OpOverload) and not node.users:
             if _only_raises(node.target) or torch.Tag.data_dependent_output in node.target.tags:

@@ -1,4 +1,4 @@
 """`calque.jit`.
 
-The trace of a call, the program made of it, its guards, and the calls that it serves.
+Traces of calls, the programs compiled from them, and their guards.
 """

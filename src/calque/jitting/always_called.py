@@ -1,7 +1,7 @@
 """Hooks that PyTorch runs even if a module raises (`always_call=True`).
 
-PyTorch leaves them out while a function is traced, and a call of a jitted function that raises is
-taken back as a whole: what such a hook would have done for the error is refused, not lost.
+PyTorch skips them while a function is traced, and a call of a jitted function that raises is undone
+as a whole: what such a hook would do on an error is refused, not lost.
 """
 
 from collections.abc import Iterable, Iterator

@@ -43,7 +43,7 @@ def jit(
     max_programs: int = MAX_PROGRAMS,
     scan_layers: bool = False,
 ) -> Any:
-    """Like `jax.jit`, but for PyTorch code with state: a function becomes one XLA program.
+    """Compiles a function into one XLA program: like `jax.jit`, but for PyTorch code with state.
 
     The function is run once with traced tensors. Tensors that it reads but that are not arguments
     (parameters, buffers, optimizer state) become inputs. Tensors that it writes become outputs,

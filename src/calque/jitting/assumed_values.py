@@ -1,10 +1,10 @@
 """Values that a program assumes: observed in an eager call, compared at each call of the program.
 
-A trace cannot know a value that the host asks for. An `Observer` sees those of an eager call;
-`Assumptions` answer with them in a trace, where the same code asks for the same kind of value; what
-was asked for becomes an output of the program, and `Assumed` compares it before anything is
-written. The first value depends on none that is assumed, the second on the first, and so on: if all
-are equal, the program did what the function does.
+A trace does not know the values that the host reads. An `Observer` records those of an eager call;
+`Assumptions` return them in a trace when the same code reads the same kind of value; each read
+value becomes an output of the program, and `Assumed` compares it before anything is written. The
+first value depends on no assumption, the second on the first, and so on: if all are equal, the
+program did what the function does.
 """
 
 import operator

@@ -1,8 +1,8 @@
 """Generated functions for calls with the same kinds of tensors as the last one.
 
-The general path takes a call's arguments apart as pytrees, looks its signature up and asks the
-programs that it finds. Most calls are like the one before: some tensors, nothing else. For these a
-function is generated that compares the same; whatever differs is left to the general path.
+The general path flattens a call's arguments as pytrees, looks up its signature and checks the
+programs that it finds. Most calls are like the previous one: some tensors, nothing else. For these
+a function is generated that makes the same comparisons; other calls take the general path.
 """
 
 from collections.abc import Callable, Sequence

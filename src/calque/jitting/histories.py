@@ -1,8 +1,7 @@
 """Tensors from outside whose autograd history a traced function sees and changes.
 
-A function may write what carries gradients into a tensor that it was given, and a backward inside
-it may reach what was computed before the call. A trace leaves no mark of either: each call makes
-them happen.
+A function may write values with gradients into an argument, and a backward inside it may reach what
+was computed before the call. A trace has no lasting effect on either: each call applies them.
 """
 
 from collections.abc import Callable, Iterable, Iterator

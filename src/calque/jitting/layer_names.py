@@ -1,9 +1,9 @@
 """Layers of a model as JAX's name scopes, by which HLO and profiles name operations.
 
 An operation within the call of a layer has the layer's path in its name, such as
-`encoder/layers.0/linear1`. One of a backward has that of the layer whose forward made the node of
-PyTorch's graph that runs, and `backward` behind it: nodes are numbered in the order in which they
-are made, so that their numbers tell.
+`encoder/layers.0/linear1`. An operation of a backward has the path of the layer whose forward
+created the autograd node, followed by `backward`: nodes are numbered in the order of their
+creation, which identifies the layer.
 """
 
 from bisect import bisect_right

@@ -1,7 +1,7 @@
 """Decides which numbers of optimizers are inputs of a program, and which are guarded.
 
-A learning rate is read from its group at each call. Where the traced function assigns it itself, or
-reads it outside of the optimizer's step, it is state as any other.
+A learning rate is read from its group at each call. If the traced function assigns it, or reads it
+outside of the optimizer's step, it is ordinary state.
 """
 
 import dis

@@ -1,8 +1,8 @@
 """Plain objects among the arguments of a function, and the classes that are flattened.
 
-The first object of a class is compared as an object, for it may be one that lasts, such as a
-configuration. When a call brings another one in its place, objects of that class are taken apart
-(`structures`), unless the function reaches them by itself, too.
+The first object of a class is compared by identity, because it may be a lasting one, such as a
+configuration. When a call passes another one instead, objects of that class are flattened
+(`structures`), unless the function also reaches them by other means.
 """
 
 import weakref

@@ -1,6 +1,6 @@
 """Makes optimizers traceable: creates their state, moves step counts to the device, traces numbers.
 
-An optimizer as it comes makes its state in its first step, counts steps on the CPU, and computes
+By default, an optimizer creates its state in its first step, counts steps on the CPU, and computes
 with Python floats that schedulers change. While a function is traced, and only around
 `Optimizer.step`, this module creates the missing state eagerly (so that the program has one form
 from the first call on), moves the step counts to the device, and lends `capturable` (which computes

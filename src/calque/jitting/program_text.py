@@ -1,7 +1,8 @@
 """Compares the texts of two lowered programs, regardless of the names of inner functions.
 
-JAX numbers functions of one name, and lowers a function twice that it has traced twice: the same
-program has another text after its caches were cleared. So a call is compared by what it calls.
+JAX numbers functions with the same name, and lowers a function twice if it traced it twice: the
+same program has another text after its caches were cleared. So calls are compared by the function's
+text.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Changes of Python state by a traced function: undone when the trace ends, repeated by each call.
 
-The function is run once, its program many times. What rows of the snapshot hold after the trace and
-did not before is an effect: tensors are made of the program's outputs, plain values are assigned,
-containers are filled. What cannot be put back (an iterator that was advanced) has happened: the
+The function runs once, its program many times. Differences between the rows of the snapshot before
+and after the trace are effects: tensors are made of the program's outputs, plain values are
+assigned, containers are filled. If an effect cannot be undone (an iterator that was advanced), the
 program is not kept, and the next call is traced again.
 """
 

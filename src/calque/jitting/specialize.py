@@ -1,9 +1,7 @@
-"""Jitted functions that need values of tensors: programs for values that repeat.
-
-A call whose values nobody has seen runs eagerly, and is watched. The next call of its signature is
-traced for the values seen; its program compares them each time. Where they differ, another program
-is tried that was made for others, then a trace for values that were seen before, and at last the
-call runs eagerly, watched again.
+"""Jitted functions that need values of tensors: programs for values that repeat. A call with new
+values runs eagerly, and is observed. The next call of its signature is traced for the values seen;
+its program compares them each time. If they differ, a program for other values is tried, then a
+trace for values seen before; otherwise the call runs eagerly, and is observed again.
 """
 
 import logging

@@ -1,8 +1,8 @@
 """Arguments that also belong to the function's own state, such as a list that it appends to.
 
-What a program does to one of the two it does to that one only, and what it knows of one it does not
-know of the other. So a program that was traced for arguments apart from the state serves no others;
-for these the function is traced with the container itself, at each call.
+A program treats an argument and the state as independent. So a program that was traced for
+arguments outside of the state does not apply to arguments that are part of it; for these the
+function is traced with the container itself, at each call.
 """
 
 from collections.abc import Collection, Iterator, Mapping

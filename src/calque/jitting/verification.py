@@ -1,8 +1,8 @@
 """Checks that a function does the same in each call, by a second trace and by counting traces.
 
-A program is kept because the state that its function reads is what it was. That rests on seeing all
-of that state; the second trace is the net below: made at the second call, with nothing changed in
-between that a guard could see, it must give the same program.
+A program is reused while the state that its function reads is unchanged. That relies on seeing all
+of this state; the second trace is a safety net: made at the second call, when no guard sees a
+change, it must give the same program.
 """
 
 import inspect

@@ -1,7 +1,7 @@
 """Sequences of equations that do the same with different variables.
 
-They are alike if their equations are the same, one by one, and take from each other what they take
-from each other in every stretch. What they take from elsewhere may differ, and so may literals.
+They are alike if their equations are the same, one by one, with the same connections among each
+other. Their other inputs may differ, and so may literals.
 """
 
 import weakref

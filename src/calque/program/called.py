@@ -1,7 +1,7 @@
 """Functions among a call's arguments, flattened to their code and the values it closes over.
 
-A lambda that is made anew at each step is other code to nobody: it is the tensors that it closes
-over that differ, and those are inputs of a program as any others.
+A lambda that is created at each step always has the same code; only the tensors that it closes over
+differ, and they are inputs of the program like any others.
 """
 
 import dis

@@ -1,10 +1,10 @@
 """Keeps images with their channels last throughout a program, on CPUs.
 
-XLA's convolutions for CPUs want the channels last, and PyTorch's have them second, so that every
-convolution turns its image to and fro. Here the turning back is postponed: what is elementwise, a
-sum, a window or a slice works on the turned image just as well, and most images are never turned
-back. The jaxpr is run on values that remember how they are turned; what does not know about that
-gets the image as it was.
+XLA's convolutions for CPUs expect the channels last, and PyTorch's second, so every convolution
+transposes its image back and forth. Here the second transpose is deferred: elementwise operations,
+sums, windows and slices work on the transposed image just as well, and most images are never
+transposed back. The jaxpr runs on values that record their transposition; operations that do not
+support it get the original image.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Python's garbage collector while a program is traced.
 
-A trace makes hundreds of thousands of objects, nearly all of which live until it ends. The
-collector looks at them, and at all that PyTorch and JAX hold, again and again, for half of the time
-that a deep model takes. So it waits longer meanwhile; what is garbage goes a little later.
+A trace creates hundreds of thousands of objects, nearly all of which live until it ends. The
+collector visits them, and all objects of PyTorch and JAX, again and again, which takes half of the
+time for a deep model. So it runs less often during a trace; garbage is freed a little later.
 """
 
 import gc

@@ -1,8 +1,8 @@
 """Splits operators on lists of tensors into a small program for each tensor.
 
-PyTorch's optimizers call an operator on a list of all parameters, then the next one. What they do
-with one parameter is the same for all parameters of one shape. So the operators are taken apart,
-what concerns one parameter is put together, and becomes a call of what is the same.
+PyTorch's optimizers call an operator on a list of all parameters, then the next one. The
+computation for one parameter is the same for all parameters of the same shape. So the operators are
+split, regrouped by parameter, and each group becomes a call of one shared program.
 """
 
 from collections.abc import Iterator, Sequence

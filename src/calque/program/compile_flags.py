@@ -1,11 +1,10 @@
 """Makes code in a trace skip its branches on values.
 
-`torch.compiler.is_compiling()` is true, by which PyTorch's own code and libraries decide, as they
-do under `torch.compile`; and `torch.distributions` does not look whether the values of its
-parameters are valid, unless it is asked to by `validate_args=True`. Both are settings of the
-process, so that they hold until the last trace ends. Dynamo sets the first one, too, while it
-compiles, and puts back what it found: one must not begin while the other is at work in another
-thread, or the setting would stay.
+`torch.compiler.is_compiling()` is true, which PyTorch's own code and libraries check, as under
+`torch.compile`; and `torch.distributions` does not validate the values of its parameters without
+`validate_args=True`. Both settings are process-wide, so they hold until the last trace ends. Dynamo
+also sets the first one while it compiles, and restores it: neither must start while the other runs
+in another thread, or the setting would stay.
 """
 
 import os

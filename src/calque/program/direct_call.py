@@ -1,7 +1,7 @@
 """Calls a compiled program of `calque.jit` without JAX's own check of every argument.
 
-A program's guards have seen to the arguments already. With some hundred arrays of state JAX's check
-is a fifth of what a call costs the host.
+A program's guards have already checked the arguments. With a few hundred arrays of state, JAX's
+check is a fifth of the host's time for a call.
 """
 
 from collections.abc import Callable, Iterator

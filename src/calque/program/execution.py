@@ -1,10 +1,8 @@
-"""Starts an executable such that an error loses nothing.
-
-A program that was given the memory of its arguments has deleted them when it fails. So programs
-that may raise (`jaxprs.may_raise`) are given nothing, and their results are waited for. Of a want
-of memory XLA tells late, and keeps nothing. Nearly always it is there at the first call, which
-therefore works on copies and is waited for; a program that needs more than there is at all (see
-`memory`) is not started.
+"""Starts an executable such that an error loses nothing. A program with donated arguments has
+deleted them when it fails. So programs that may raise (`jaxprs.may_raise`) get no donated
+arguments, and calque waits for their results. XLA reports a lack of memory late, when donated
+arguments are lost. Nearly always it occurs at the first call, which therefore works on copies and
+is waited for; a program that needs more memory than exists (see `memory`) is not started.
 """
 
 from collections.abc import Callable, Iterator, Sequence

@@ -1,6 +1,6 @@
 """From a function that is traced under a `Lifting` to a jaxpr whose inputs have sources.
 
-`calque.jit`, `torch.compile`, its buckets and `calque.functional` all begin so.
+`calque.jit`, `torch.compile`, its buckets and `calque.functional` all start with this.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Lowers a jaxpr as `jax.jit` would, without tracing it again.
 
-`jax.jit(jaxpr_as_fun(closed)).lower(...)` binds every equation anew to arrive at an equal jaxpr,
-which takes as long as lowering it. Here JAX traces a function of the same inputs and outputs with
-one equation, and lowers the jaxpr in that function's place.
+`jax.jit(jaxpr_as_fun(closed)).lower(...)` binds every equation again to get an equal jaxpr, which
+takes as long as lowering it. Here JAX traces a function of the same inputs and outputs with one
+equation, and lowers the jaxpr instead of that function.
 """
 
 from collections.abc import Sequence

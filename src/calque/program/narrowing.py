@@ -1,9 +1,9 @@
 """32-bit indices, for programs that the user's JAX transforms and compiles.
 
 A program is traced in JAX's 64-bit mode. Its transformations, `jax.vmap` of a slice that is written
-for one, make new indices of the type of the old ones, in the mode that the caller is in: without
-64 bits they come out as int32 and do not fit. Indices into an axis shorter than 2**31 need no more.
-The same holds for the positions that `argmax` gives.
+for one, create new indices with the dtype of the old ones, in the caller's mode: without 64 bits
+they become int32, which does not match. 32 bits are enough for indices into an axis shorter than
+2**31. The same holds for the results of `argmax`.
 """
 
 from typing import Any

@@ -1,8 +1,8 @@
 """The placements of a program's arrays: it is compiled for its arguments' placements, and fixes
 those of what it writes.
 
-In a program one of whose arguments is spread, the others are on all the same devices: state without
-a placement is moved there once, what comes with a call each time.
+If one argument of a program is spread, the others are on the same devices: state without a
+placement is moved there once, arguments of a call each time.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence

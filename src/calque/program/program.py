@@ -1,8 +1,8 @@
 """A program: a jaxpr, the sources of its inputs and the sinks of its first outputs.
 
-`calque.jit` and the backend of `torch.compile` make theirs of what they traced (`lifted`), and add
-what only they have: guards, results, gradients. From the jaxpr on, the way is one: what may be
-donated, where arrays lie, lowering, compiling, running as one step (`stepping`).
+`calque.jit` and the backend of `torch.compile` make programs from their traces (`lifted`), and add
+their own parts: guards, results, gradients. From the jaxpr on, they share everything: donation,
+placements, lowering, compiling, running as one step (`stepping`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence

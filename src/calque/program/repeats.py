@@ -1,8 +1,8 @@
 """Finds repetitions in a jaxpr: the layers of a deep model, forward and backward.
 
-Nothing is asked of the Python code. Layers are equal if they left equal equations behind, one layer
-after another (see `alike`). So hooks, dropout, another attribute or a patched method make a layer
-another one exactly where they make its program another one.
+The Python code does not matter. Consecutive layers are equal if their equations are (see `alike`).
+So hooks, dropout, another attribute or a patched method make a layer different exactly if they make
+its program different.
 """
 
 from collections import Counter

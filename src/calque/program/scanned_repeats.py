@@ -1,10 +1,10 @@
 """Repeated parts of a jaxpr, as a loop.
 
-The layers of a model become `lax.scan`: what each takes from the one before is carried, what all
-take is constant, its own inputs of the program (weights) are chosen by the number of the layer, and
-the rest is stacked. A loop bounds what is needed at once: where the weights are spread over
-devices, XLA gathers those of one layer at a time, where it would keep all that it has gathered. And
-it compiles one layer, however many there are.
+The layers of a model become `lax.scan`: values from the previous layer are carried, shared values
+    are constants, a layer's own inputs of the program (weights) are selected by its number, and the
+    rest is stacked. A loop bounds memory: with weights spread over devices, XLA gathers those of
+    one layer at a time instead of keeping all of them. And only one layer is compiled, however many
+    there are.
 """
 
 from collections.abc import Callable, Sequence

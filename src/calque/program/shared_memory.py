@@ -1,7 +1,7 @@
 """Converts between CPU tensors and arrays, sharing memory if possible.
 
-JAX's and PyTorch's own functions for DLPack look at every argument anew, which takes longer than a
-small program does to run: where the device is the CPU, the capsules are handed over directly.
+JAX's and PyTorch's own functions for DLPack check every argument, which takes longer than running a
+small program: if the device is the CPU, the capsules are passed directly.
 """
 
 import weakref

@@ -1,8 +1,8 @@
 """The destinations of a program's first outputs: a class for each kind of memory.
 
-A `Source` says where an input comes from at each call, a `Sink` where an output goes. Where both
-are of one memory, the program may have the memory of the input for the output (donation). What a
-call gives to its caller is not written anywhere: `results` has that.
+A `Source` says where an input comes from at each call, a `Sink` where an output goes. If both refer
+to the same memory, the program may reuse the memory of the input for the output (donation). Results
+that a call returns are not written anywhere: see `results`.
 """
 
 from collections.abc import Sequence

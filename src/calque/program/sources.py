@@ -1,7 +1,7 @@
 """The sources of a program's inputs in each call: a class for each kind.
 
-Two sources are equal if they find the same array at each call. A new kind of input is a new class
-here (or beside what makes it), and nothing else has to know of it.
+Two sources are equal if they find the same array at each call. A new kind of input only needs a new
+class, here or next to the code that creates it.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,8 +1,8 @@
 """Passes a program its convolution kernels in transposed form, transposed once for many calls.
 
-XLA's convolutions for CPUs want a kernel as (*size, in, out). To turn PyTorch's takes more than
-half of the time of a small batch, again at each call. A program that only computes is given turned
-copies, which are kept until the parameter holds another array.
+XLA's convolutions for CPUs want a kernel as (*size, in, out). Transposing PyTorch's takes more than
+half of the time of a small batch, at each call. A program that does not write them gets transposed
+copies, which are kept until the parameter has another array.
 """
 
 import weakref

@@ -1,8 +1,9 @@
 """Flattens arguments: containers, and plain objects like containers.
 
-A plain object (a data class, a batch of a user's or a library's class) is its class and what its
-attributes hold. An object made anew at each call then is another set of leaves for one program,
-as a dict is; which of the containers and objects of a call are one is part of the structure.
+A plain object (a data class, a batch of a user's or a library's class) consists of its class and
+the contents of its attributes. An object created at each call is then another set of leaves for the
+same program, like a dict; which containers and objects of a call are identical is part of the
+structure.
 """
 
 import enum

@@ -1,8 +1,8 @@
 """Functions that accept traced numbers, and the places where they are patched during a step.
 
-`math.sqrt` of anything but a float asks it for a float, which a traced number has not. So what
-stands in its place, in `math` and where it was imported from there, traces the square root. And
-`torch.tensor` makes a tensor in the program of numbers of the program.
+`math.sqrt` converts its argument to a float, which a traced number does not have. So its
+replacement, in `math` and where it was imported from there, traces the square root. And
+`torch.tensor` turns numbers of the program into a tensor of the program.
 """
 
 import math

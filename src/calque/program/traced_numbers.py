@@ -2,11 +2,11 @@
 
 A `TracedFloat` is a `torch.SymFloat`, so PyTorch carries it through its own C++ code into an
 operator's `Scalar` arguments, where a rule receives the traced number behind it. Arithmetic on
-one is traced, and can be computed in Python again, at each call. A comparison is answered with the
-value it has now and watched: the program serves only calls in which the answer is the same.
+one is traced, and can be computed in Python again, at each call. A comparison uses the current
+value and is guarded: the program is only used for calls in which the result is the same.
 
-Whatever needs the number itself (`float()`, text, a key of a dict) gives it up: the function is
-traced again, and finds the number as it is there, which is compared from then on.
+If code needs the number itself (`float()`, text, a key of a dict), it is no longer traced: the
+function is traced again with the plain number, which is guarded from then on.
 """
 
 import math

@@ -5,8 +5,8 @@ into the product, and its fast products for CPUs do not take such operands: move
 gradients of a layer of 512 to 128 take 0.6 of the time. Its compilers for other devices decide
 this well.
 
-An operand that is there long before the other one, as an activation of `x.T @ gradient`, stays
-folded. XLA would move it when it is there, and hold the moved one until it is needed.
+An operand that is ready long before the other one, such as an activation in `x.T @ gradient`, stays
+folded. XLA would transpose it at once, and hold the copy until it is needed.
 """
 
 from collections.abc import Iterable

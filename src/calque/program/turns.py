@@ -1,12 +1,11 @@
 """Calls that change the same state take turns, and no thread reads a donated array.
 
 A program that donates deletes the arrays that it replaces a moment before the new ones are in their
-cells. A thread alone on the device (`device.runtime.threads`) need not care. Where there are
-several, a call says by the class of the cells what is going on in them, which costs their readers
-nothing:
+cells. A thread alone on the device (`device.runtime.threads`) need not care. With several threads,
+a call marks its cells by their class, which costs readers nothing:
 
-- `Claimed`: another array will be written. Other calls that change the cell wait; a read finds the
-  array before.
+- `Claimed`: another array will be written. Other calls that change the cell wait; a read returns
+    the previous array.
 - `Donated`: the array may be gone already. A read waits for the next one.
 
 All cells of a call are claimed at once, so that no two calls wait for each other. A function is

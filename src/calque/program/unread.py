@@ -1,8 +1,8 @@
 """Placeholders in a trace for argument objects that the function may never use.
 
 A batch may carry objects that no program can be compiled for (the encodings of a tokenizer, a
-lock), others in each call. While the function leaves them alone, all that a program needs to know
-is their class; once it looks at one, objects of that class are compared by identity.
+lock), others in each call. While the function does not use them, only their class is guarded; once
+it uses one, objects of that class are compared by identity.
 """
 
 import threading

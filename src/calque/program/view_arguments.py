@@ -1,9 +1,9 @@
 """Windows: views among the arguments of a traced function, without the rest of their memory.
 
 A program takes a view as an array of the view's own elements, so that the windows of a sliding
-slice share one program. The tensor that stands for it in the trace has the view's strides, and
-begins where its storage begins. A function that asks for more than that (where the view lies,
-what lies around it) is found out here, and traced again with the whole storage as the input.
+slice share one program. In the trace, its tensor has the view's strides, and starts at the
+beginning of its storage. If a function uses more than that (the view's offset, the memory around
+it), this is detected here, and it is traced again with the whole storage as the input.
 """
 
 import os

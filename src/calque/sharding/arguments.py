@@ -112,7 +112,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
     """Returns the sizes of the axes of a mesh.
 
     Raises:
-        TypeError: one is no int.
+        TypeError: a size is not an int.
     """
     for name, size in axes.items():
         if isinstance(size, bool) or not hasattr(size, "__index__"):
@@ -125,7 +125,7 @@ def devices_of(devices: Any) -> list[Any]:
 
     Raises:
         TypeError: they are not devices of JAX.
-        ValueError: one is there twice.
+        ValueError: a device occurs twice.
     """
     if devices is None:
         return list(jax.devices())

@@ -1,8 +1,8 @@
 """`torch.distributed.checkpoint` of placed tensors: each part is written and read separately.
 
 The checkpoint is PyTorch's own: a plain CPU model reads it, and tensors with other placements do. A
-part that several devices hold is written once, by the process of the first of them. What is read
-goes into an array of the parts of this process, so that processes need not wait for each other.
+part that several devices hold is written once, by the process of the first of them. Reads fill the
+parts of this process only, so that processes need not wait for each other.
 """
 
 import threading

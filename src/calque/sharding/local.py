@@ -44,7 +44,7 @@ def local(tensor: torch.Tensor) -> list[Part]:
         `placement(tensor).local_shape`.
 
     Raises:
-        TypeError: what is given is no tensor.
+        TypeError: the argument is not a tensor.
         ValueError: the tensor is not on the device.
         TraceError: in a traced function, where the tensor has no value yet.
 

@@ -46,7 +46,7 @@ def materialize(
 
     Raises:
         TypeError: an argument is of another kind.
-        ValueError: the plan does not fit the module; or there is no `init`, and a module has
+        ValueError: the plan does not match the module; or there is no `init`, and a module has
             parameters or buffers on "meta" and no `reset_parameters`.
 
     >>> import torch

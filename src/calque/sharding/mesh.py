@@ -42,7 +42,7 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
         A `jax.sharding.Mesh` whose axes are of the type `Auto`.
 
     Raises:
-        TypeError: a size is no int, or a device is none of JAX's.
+        TypeError: a size is not an int, or a device is not a JAX device.
         ValueError: the sizes do not multiply to the number of devices, or a device is given twice.
 
     >>> from calque import sharding
@@ -74,8 +74,8 @@ def mesh_or_latest(given: Mesh | None) -> Mesh:
     """Returns the given mesh, or the one created last.
 
     Raises:
-        TypeError: it is no mesh of JAX's.
-        ValueError: there is none.
+        TypeError: it is not a JAX mesh.
+        ValueError: no mesh has been made.
     """
     check_mesh(given)
     found = given if given is not None else _latest.mesh
@@ -96,7 +96,7 @@ def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
         A function of a shape and a mesh that returns the spec; plans and `shard` accept it.
 
     Raises:
-        TypeError: an axis is no string.
+        TypeError: an axis is not a string.
         ValueError: no axis is given.
 
     >>> from calque.sharding import P, along, mesh

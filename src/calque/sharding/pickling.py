@@ -1,6 +1,6 @@
 """Pickles JAX's devices and meshes, with devices as numbers.
 
-JAX refuses to pickle a device, and so meshes, shardings, placements and whatever object keeps one.
+JAX cannot pickle devices, nor meshes, shardings, placements and other objects that contain one.
 """
 
 import copyreg
@@ -20,7 +20,7 @@ def device_of(platform: str, number: int) -> Any:
     """Returns the device that a pickle names.
 
     Raises:
-        RuntimeError: there is none such.
+        RuntimeError: there is no such device.
     """
     found = [device for device in jax.devices(platform) if device.id == number]
     if not found:

@@ -45,7 +45,7 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
         tensor is spread over.
 
     Raises:
-        TypeError: what is given is no tensor.
+        TypeError: the argument is not a tensor.
         ValueError: the tensor is not on the device.
 
     >>> import torch

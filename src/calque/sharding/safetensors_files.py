@@ -1,7 +1,7 @@
 """`HuggingFaceStorageWriter` of `torch.distributed.checkpoint`: one part of a tensor in a file.
 
-A file of safetensors has one tensor of a name, and PyTorch's writer keeps the last part of several.
-A process has several devices here, and so several parts: they are written as one.
+A safetensors file has one tensor per name, and PyTorch's writer keeps only the last of several
+parts. Here a process has several devices, and so several parts: they are written as one.
 """
 
 import dataclasses

@@ -1,6 +1,6 @@
 """Reads the contents of containers with the methods of their base classes.
 
-Those of a subclass may raise, load what was not loaded, or count how often they are called.
+Methods of a subclass may raise, load something lazily, or count their calls.
 """
 
 from collections import OrderedDict, deque

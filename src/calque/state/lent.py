@@ -1,8 +1,8 @@
-"""Functions that look attributes up by name, in the place of Python's own.
+"""Replacements of Python's functions that look up attributes by name.
 
-Code such as `getattr(callback, hook)` computes a name, which it does not contain. While such a
-module's code is traced, its global variables hold a `getattr` that tells which names it is given.
-So the others need not be compared.
+Code such as `getattr(callback, hook)` uses a computed name. While such a module's code is traced,
+its global variables contain a `getattr` that reports its names, so that other attributes need not
+be compared.
 """
 
 import builtins

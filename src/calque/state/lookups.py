@@ -1,6 +1,6 @@
-"""Where code finds things by names that it computes, or runs where nobody sees it.
+"""Finds code that looks things up by computed names, or that runs unobserved.
 
-Then namespaces matter as wholes, and all modules of the user's.
+For such code, whole namespaces matter, and all modules of the user.
 """
 
 import abc

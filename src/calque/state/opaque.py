@@ -1,8 +1,8 @@
 """Objects that show their state by a protocol only: random generators, iterators, open files.
 
-They are asked by Python's own reduction protocol, or by a method that says how far they are. Most
-of them move on when they are used, and cannot be put back: a program that moves one on is no
-program for another call.
+Their state is read by Python's reduction protocol, or by a method that returns their position. Most
+of them advance when they are used, and cannot be reset: a program that advances one cannot be used
+for another call.
 """
 
 import io

@@ -1,7 +1,7 @@
 """Names that the user's program may have put into PyTorch's own namespaces.
 
-PyTorch's code is no state of the program's, but a function of `torch.nn.functional` that modules
-call can be replaced, and a method be added to tensors.
+PyTorch's code is not part of the program's state, but a program can replace a function of
+`torch.nn.functional` that modules call, or add a method to tensors.
 """
 
 import functools

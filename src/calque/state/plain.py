@@ -1,7 +1,7 @@
 """Plain objects, which consist only of a Python class, attributes and items.
 
-They are made anew and copied as what they hold: none of their own methods runs for it, such as a
-`__new__` that wants arguments or a `__getstate__` that leaves something out.
+They are recreated and copied from their contents, without calling their methods, such as a
+`__new__` with arguments or a `__getstate__` that omits something.
 """
 
 import argparse

@@ -1,7 +1,7 @@
 """Finds which names code reads for their values, rather than only calling or counting them.
 
-`self.steps += 1` needs no value to be repeated, and in `optimizer.step()` a name is that of a
-method. So a number that code names in no other way may be any.
+`self.steps += 1` can be repeated without knowing the value, and in `optimizer.step()` the name is
+that of a method. So a number that code uses in no other way may have any value.
 """
 
 import dis

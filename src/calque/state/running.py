@@ -4,9 +4,8 @@ On Python 3.12 and later by `sys.monitoring`, which costs nothing once a piece o
 before that by a trace function that looks at calls only. A trace function that is there already (a
 debugger's, a coverage tool's) is still called.
 
-Where there is a trace function, Python slows down on every line, whatever the function does. So it
-is taken away while calque's own code runs (`unwatched`), and put back for what that calls of the
-program's (`call_watched`).
+A trace function slows down every line of Python, whatever it does. So it is removed while calque's
+own code runs (`unwatched`), and restored when that calls the program's code (`call_watched`).
 """
 
 import functools

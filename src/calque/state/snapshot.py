@@ -1,9 +1,9 @@
 """The Python state that a traced function can reach, before the function changes it.
 
-Where a value is met, what it holds is followed (`finding`). Which attributes of the user's own
-objects matter, and which global variables, is decided by the code that runs, at the moment when it
-starts (`running_code`, `namespaces`). So nothing is guarded that did not run, and what the code
-computes with is known before it does.
+The contents of each value found are followed (`finding`). The code that runs decides which
+attributes of the user's objects and which global variables matter, when it starts (`running_code`,
+`namespaces`). So only what code that ran can read is guarded, and its state is known before it
+runs.
 """
 
 import logging

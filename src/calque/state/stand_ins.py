@@ -1,7 +1,7 @@
 """Functions that temporarily replace others.
 
-While an optimizer steps in a trace, `math.sqrt` is one that takes traced numbers, too. That is
-none of the program's doing: rows hold what stood there before.
+While an optimizer steps in a trace, `math.sqrt` also accepts traced numbers. The program did not
+cause this change: rows contain the original.
 """
 
 import threading

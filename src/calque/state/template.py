@@ -1,7 +1,7 @@
 """Values created in a trace, which each call recreates.
 
-Written down by Python's own serialization, in which everything that was there before, and every
-tensor, stands for itself: so cycles, shared parts and objects of any class come out as they were.
+They are pickled, with references for tensors and for all objects that existed before, so that
+cycles, shared parts and objects of any class are preserved.
 """
 
 import io

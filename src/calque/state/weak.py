@@ -1,6 +1,6 @@
 """Rows of weakly referenced state, which a guard does not keep alive.
 
-An object that has died is another state than it was, and its weak references say so.
+The death of an object is a change of state, which its weak references show.
 """
 
 import copy

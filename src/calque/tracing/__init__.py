@@ -1,8 +1,9 @@
 """Symbolic tracing: runs a program on proxies, and turns what it does into a graph.
 
-`calque.trace` and `calque.symbolic_trace` are the ways in; here are the classes to extend.
+The entry points are `calque.trace` and `calque.symbolic_trace`; this package has the classes to
+extend.
 
-`calque.tracing.fx` has the names of torch.fx, and follows it to the letter.
+`calque.tracing.fx` has the names of torch.fx, and behaves exactly like it.
 """
 
 from calque.tracing import fx

@@ -1,4 +1,4 @@
-"""Look at graphs: text, pictures and pages of whatever calque and PyTorch have graphs of.
+"""Shows graphs of calque and PyTorch as text, pictures and pages.
 
 `calque.show` is the way in; here is what it is made of, and the numbers to colour nodes by.
 """

@@ -24,7 +24,7 @@ def show(
     levels: bool = False,
     **kwargs: Any,
 ) -> View:
-    """Look at a graph: a tree in the terminal, a picture, or a page for the browser.
+    """Shows a graph: a tree in the terminal, a picture, or a page for the browser.
 
     Args:
         graph: a graph module from any tracer (`calque.trace`, dynamo, torch.fx), a `Recording`, a
@@ -85,7 +85,7 @@ def show(
 
 
 def _overlays(given: Mapping[Any, Any]) -> dict[str, dict[str, float]]:
-    """Overlays by name; one that has no name is called so."""
+    """Returns the overlays by name; one without a name is called "overlay"."""
     if not given:
         return {}
     if not all(isinstance(values, Mapping) for values in given.values()):

@@ -57,7 +57,7 @@ def _as_node(graph: ViewGraph, id: str, members: list[ViewNode]) -> ViewNode:
 
 
 def title(group: ViewGroup) -> str:
-    """Returns a group in words.
+    """Returns the title of a group.
 
     >>> title(ViewGroup("layers/0", "layers", "0", "layers.0", "Block"))
     '0: Block'

@@ -1,4 +1,4 @@
-"""The family of an operator, by its name: one row for each family, the first that fits counts."""
+"""The families of operators, by name: one row for each family; the first that matches wins."""
 
 import re
 

@@ -1,4 +1,4 @@
-"""Runs of like groups, such as the layers of a transformer, as one group that says how many."""
+"""Folds runs of like groups, such as the layers of a transformer, into one group with a count."""
 
 import re
 from collections.abc import Iterator
@@ -44,7 +44,7 @@ def _fold(parent: str, groups: list[ViewGroup], taken: set[str]) -> ViewGroup:
 
 
 def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterator[list[_Part]]:
-    """Runs among what is in one group: like groups, and what is between them."""
+    """Returns the runs within one group: like groups, and what is between them."""
     calls = [
         p for p in parts if isinstance(p, ViewGroup) or p.kind not in ("parameter", "constant")
     ]
@@ -66,7 +66,9 @@ def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterato
 
 
 def _follows(last: _Part, next_: _Part) -> bool:
-    """True if a group is the next item of a list of modules, or the next call of a module."""
+    """Returns True if a group is the next item of a list of modules, or the next call of a
+    module.
+    """
     assert isinstance(last, ViewGroup)
     assert isinstance(next_, ViewGroup)
     if last.path == next_.path:

@@ -1,4 +1,4 @@
-"""`ViewGraph`: a graph as one looks at it, whatever it is of; readers make it, writers take it."""
+"""`ViewGraph`: the form of a graph for viewing; readers create it, writers take it."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -27,7 +27,7 @@ class TensorLook:
 
 @dataclass(frozen=True)
 class SourceLine:
-    """A line of the program; `text` is empty where the file cannot be read."""
+    """A line of the program; `text` is empty if the file cannot be read."""
 
     file: str
     line: int

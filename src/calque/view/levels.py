@@ -26,7 +26,7 @@ Levels = Mapping[str, tuple[str, ...]]
 
 
 def with_levels(graph: Any, view: ViewGraph, level: Any = None) -> ViewGraph:
-    """The view with what each node becomes in `ViewNode.levels`.
+    """Returns the view with the lower levels of each node in `ViewNode.levels`.
 
     A node that cannot be lowered by itself has the reason there, under `"not known"`.
 
@@ -57,9 +57,7 @@ def _levels(one: Lowered) -> Levels:
 
 
 def stablehlo(graph: GraphModule) -> list[str]:
-    """Returns the operations of StableHLO that a graph of ATen operators becomes, a line for
-    each.
-    """
+    """Returns the StableHLO operations that a graph of ATen operators compiles to, one per line."""
     interpreter = JaxInterpreter(graph)
     with x64():
         given = [_aval(node.meta.get("val")) for node in graph.graph.find_nodes(op="placeholder")]
@@ -84,7 +82,7 @@ def stablehlo(graph: GraphModule) -> list[str]:
 
 
 def _aval(value: Any) -> Any:
-    """Returns a value with shapes in the place of tensors."""
+    """Returns a value with its tensors replaced by shapes."""
 
     def aval(tensor: torch.Tensor) -> Any:
         return jax.ShapeDtypeStruct(tuple(map(int, tensor.shape)), to_numpy(tensor.dtype))

@@ -1,4 +1,5 @@
-"""The ATen operators that each node of a graph runs: each is lowered by itself, once for its like.
+"""The ATen operators that each node of a graph runs: each is lowered separately; like calls only
+once.
 
 So a node that cannot be lowered, such as one that reads a value, hides nothing of the others.
 """
@@ -22,7 +23,7 @@ def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
     """Returns the graph module that a view of `graph` shows.
 
     Raises:
-        TypeError: there is none, as of a federated computation.
+        TypeError: there is none, as for a federated computation.
         TraceError: it is a recording without a graph.
     """
     if isinstance(graph, Recording):
@@ -60,7 +61,7 @@ def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
 
 
 def _calls(prefix: str, module: GraphModule) -> Iterator[tuple[str, Node, GraphModule]]:
-    """The calls of a graph and of its branches, with the modules that they are in."""
+    """Yields the calls of a graph and of its branches, with the modules that they are in."""
     for node in module.graph.nodes:
         if node.op.startswith("call") and not is_check(node):
             yield prefix + node.name, node, module

@@ -68,7 +68,7 @@ def memory(graph: Any) -> dict[str, float]:
 
 
 def _held(kind: str, parameters: tuple[tuple[str, TensorLook], ...]) -> float:
-    """Returns the bytes of a layer's own weights; other nodes take theirs from nodes."""
+    """Returns the bytes of a layer's own weights; other nodes get weights from nodes."""
     return _size(tuple(look for _, look in parameters)) if kind == "module" else 0.0
 
 
@@ -86,8 +86,7 @@ def _bytes(look: TensorLook) -> float:
 
 
 def times(graph: Any, *args: Any, repeat: int = 3) -> dict[str, float]:
-    """Returns the seconds that each node takes when run by itself: the minimum over some runs of
-    the graph.
+    """Returns the seconds that each node takes when run separately: the minimum of several runs.
 
     Args:
         graph: a graph module, a recording or an exported program.
@@ -123,7 +122,7 @@ def _await(tensor: torch.Tensor) -> None:
 
 
 def max_errors(graph: Any, *args: Any) -> dict[str, float]:
-    """Returns how far each node on the device is from the CPU, given the CPU's inputs.
+    """Returns the error of each node on the device relative to the CPU, for the CPU's inputs.
 
     This is the largest difference of an element, divided by the largest element of the CPU's
     result. Nodes that draw random numbers, write in place or return no floating-point numbers are
@@ -140,7 +139,7 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
 
 
 def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the graph module's inputs: an exported one takes its parameters too."""
+    """Returns the graph module's inputs: an exported one also takes its parameters."""
     if isinstance(graph, Exported):
         graph = graph.exported_program
     if not isinstance(graph, ExportedProgram):
@@ -157,7 +156,7 @@ def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 class _Errors(Interpreter):
-    """Runs a graph on the CPU, and each node on the device besides."""
+    """Runs a graph on the CPU, and each node on the device as well."""
 
     def __init__(self, module: torch.fx.GraphModule) -> None:
         super().__init__(module)
@@ -192,7 +191,7 @@ class _Errors(Interpreter):
 
 
 def _moved(value: Any, device: str) -> Any:
-    """Tensors on another device, and the device in the place of others."""
+    """Moves tensors to another device, and replaces device arguments by it."""
 
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, torch.device):

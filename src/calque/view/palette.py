@@ -1,10 +1,10 @@
-"""The colours of the families and of what serves a node, on light and on dark ground."""
+"""The colours of the families and of what computes a node, on light and dark backgrounds."""
 
 from typing import NamedTuple
 
 
 class Colour(NamedTuple):
-    """A colour on light and on dark ground."""
+    """A colour on a light and on a dark background."""
 
     light: str
     dark: str

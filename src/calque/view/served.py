@@ -1,4 +1,4 @@
-"""By what the device serves a node: a rule of the op table, a decomposition of PyTorch, or the CPU.
+"""How the device computes a node: a rule of the op table, a decomposition of PyTorch, or the CPU.
 
 What a function or a layer runs is found by calling it on tensors without data.
 """
@@ -58,7 +58,7 @@ def _decomposes(op: OpOverload) -> bool:
 
 
 class Probe:
-    """Finds what serves the nodes of one graph; one call for each kind of call is tried."""
+    """Finds how the nodes of one graph are computed, by trying one call of each kind."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
@@ -66,7 +66,7 @@ class Probe:
         self._mode = next(filter(None, map(_mode, filter(_has_val, module.graph.nodes))), None)
 
     def served(self, node: Node) -> str:
-        """Like `ViewNode.served`; "" where it cannot be found without data."""
+        """Like `ViewNode.served`; "" if it cannot be found without data."""
         target: Any = node.target
         if isinstance(target, OpOverload):
             return served_by(target)
@@ -96,7 +96,7 @@ class Probe:
 
 
 def _is_torchs(node: Node, called: Any) -> bool:
-    """Returns True if a call runs no code but PyTorch's."""
+    """Returns True if a call only runs code of PyTorch."""
     if node.op == "call_method":
         return True
     if node.op == "call_module":

@@ -1,4 +1,4 @@
-"""`View`: what `calque.show` gives; text, pictures and pages of a graph."""
+"""`View`: the result of `calque.show`; text, pictures and pages of a graph."""
 
 import html as html_escapes
 from collections.abc import Mapping
@@ -74,7 +74,7 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """Returns the graph as a text tree; a run of identical blocks is shown once, with its
+        """Returns the graph as a text tree; runs of identical blocks are shown once, with a
         count.
         """
         return text.write(folded(self.graph), self._depth(depth))
@@ -104,7 +104,7 @@ class View:
         return graphviz.picture(self.dot(depth), "svg").decode()
 
     def save(self, path: str | Path) -> Path:
-        """Write a file, in the format that the ending of its name says.
+        """Write a file, in the format of its extension.
 
         Args:
             path: ends in `.html`, `.dot` (`.gv`), `.mmd` (`.mermaid`), `.json`, `.txt`, `.svg`,
@@ -114,7 +114,7 @@ class View:
             The path.
 
         Raises:
-            ValueError: there is no such format.
+            ValueError: the format does not exist.
             RuntimeError: Graphviz is needed, and is not installed.
         """
         path = Path(path)

@@ -205,7 +205,7 @@ def test_the_verifier_finds_names_that_nothing_binds_and_wrong_types() -> None:
     bb.verify(lam("x", ref("x", "int32")))
     with pytest.raises(InternalError, match="the name 'y' of type"):
         bb.verify(lam("x", ref("y", "int32")))
-    with pytest.raises(InternalError, match="'x' is int32, and is used as bool"):
+    with pytest.raises(InternalError, match="'x' has type int32, but is used as bool"):
         bb.verify(lam("x", ref("x", "bool")))
 
 

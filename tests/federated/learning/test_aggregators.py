@@ -135,7 +135,7 @@ def test_noise_is_not_negative() -> None:
 @pytest.mark.parametrize(
     ("aggregator", "message"),
     [
-        (lambda value, weight, key: value, "takes a value at SERVER"),
+        (lambda value, weight, key: value, "expects a value at SERVER"),
         (
             lambda value, weight, key: fed.federated_sum(weight),
             "the aggregator returned float32 for",

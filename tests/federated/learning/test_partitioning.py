@@ -46,7 +46,7 @@ def test_clients_are_drawn_without_replacement_and_again_for_the_same_round() ->
     assert len(set(drawn.tolist())) == 20
     np.testing.assert_array_equal(drawn, sample_clients(50, 20, round=4, seed=1))
     assert not np.array_equal(drawn, sample_clients(50, 20, round=5, seed=1))
-    with pytest.raises(ValueError, match="cannot take part"):
+    with pytest.raises(ValueError, match="must be between 1 and the number of clients, 3, not 4"):
         sample_clients(3, 4, round=0)
 
 
@@ -54,10 +54,10 @@ def test_clients_are_drawn_without_replacement_and_again_for_the_same_round() ->
     ("labels", "clients", "concentration", "said"),
     [
         (np.eye(5), 2, 1.0, r"not an array of shape \[5, 5\]"),
-        (LABELS, 0, 1.0, "0 clients"),
-        (LABELS, 2.5, 1.0, "2.5 clients"),
-        (LABELS, 2, 0.0, "not 3 and 0.0"),
-        (LABELS, 2, float("nan"), "not 3 and nan"),
+        (LABELS, 0, 1.0, "not 0 and"),
+        (LABELS, 2.5, 1.0, "not 2.5 and"),
+        (LABELS, 2, 0.0, "not 2 and 0.0"),
+        (LABELS, 2, float("nan"), "not 2 and nan"),
     ],
 )
 def test_arguments_that_cannot_be_are_refused(

@@ -56,7 +56,7 @@ def test_a_client_whose_examples_pytorch_takes_is_told_as_before() -> None:
         ),
         (lambda: learning.mime_lite(model(), momentum=1.0), "momentum must be at least 0"),
         (lambda: learning.fed_prox(model(), proximal=-1.0), "proximal must be at least 0"),
-        (lambda: learning.scaffold(model(), clients=0), "at least one client"),
+        (lambda: learning.scaffold(model(), clients=0), "an integer of at least 1"),
         (
             lambda: learning.scaffold(model(), clients=2, client_learning_rate=0.0),
             "learning_rate must be positive",

@@ -339,7 +339,7 @@ class Counting(optim.Optimizer):
     ("where", "said"),
     [
         ("group", "'lr' of param group 0"),
-        ("state", "'count' of the state of no parameter"),
+        ("state", "'count' of a state that belongs to no parameter"),
         ("attribute", "the attribute 'count'"),
     ],
 )

@@ -243,7 +243,7 @@ MISTAKES = {
     ),
     "sequences": ("int32*", lambda x: x + 1, "cannot be applied to int32* and 1", "tensors"),
     "length of a sequence": ("int32*", len, "the length of int32* is not known", "sequence_reduce"),
-    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "Structs"),
+    "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "structs"),
     "nothing returned": ("int32", lambda x: None, "returns None", "Return its result"),
     "nothing in a struct": ("int32", lambda x: (x, None), "None is used as a value", "Return"),
     "something else returned": (
@@ -411,9 +411,9 @@ def test_a_copy_of_a_value_is_the_value() -> None:
 
 
 def test_a_field_cannot_be_named_by_a_number() -> None:
-    with pytest.raises(FederatedTypeError, match="1 names no field"):
+    with pytest.raises(FederatedTypeError, match="1 is not a valid name of a field"):
         fed.computation("int32")(lambda x: {1: x})
-    with pytest.raises(FederatedTypeError, match="1 names no field"):
+    with pytest.raises(FederatedTypeError, match="1 is not a valid name of a field"):
         fed.type_of({1: 2.0})
 
 

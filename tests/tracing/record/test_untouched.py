@@ -196,7 +196,7 @@ def test_what_went_wrong_before_the_program_runs_leaves_nothing() -> None:
     before = surroundings()
     with pytest.raises(TypeError):
         calque.record(Net(), wrong=1)
-    with pytest.raises(TypeError, match="not callable"):
+    with pytest.raises(TypeError, match="not a module or a function"):
         calque.record(3)  # pyright: ignore[reportArgumentType]
     assert surroundings() == before
 

@@ -1,4 +1,4 @@
 """The interfaces that PyTorch expects of a device.
 
-Its module, accelerator, hooks, moves, DLPack, forks, signals.
+These are its module, accelerator, hooks, moves, DLPack, forks and signals.
 """

@@ -1,14 +1,14 @@
 """Backward passes in PyTorch's engine: exceptions of hooks, and devices that are registered late.
 
 When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
-asks the device's guard, which is Python, for the device's type. CPython takes any call that
-returns with an exception set for a failed one, and C++ would end the process. So the guard takes
-the exception away, and the backward, which then fails without saying why, raises it again.
+asks the device's guard, which is Python, for the device's type. CPython treats any call that
+returns with an exception set as failed, and C++ would end the process. So the guard clears the
+exception, and the backward, which then fails without a reason, raises it again.
 
-The engine makes a thread for each device at the first backward of the process. If that came before
-the device was registered there is none for it, and a backward runs in the thread that called it.
-So it does while a function is traced, for the trace is of that thread; and within `torch.func.grad`
-and its relatives, whose operators a recording sees in the thread that it records.
+The engine makes a thread for each device at the first backward of the process. If that was before
+the device was registered, it has none, and a backward runs in the calling thread. The same holds
+while a function is traced, because the trace belongs to that thread, and within `torch.func.grad`
+and the like, whose operators a recording sees in its own thread.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Replaces PyTorch's derivatives that branch on values, in traces without values.
 
-The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` ask whether a value is NaN
-or zero. While a dispatch mode is on, PyTorch takes tensors for those of a subclass, which may have
-no values, and computes with masks instead.
+The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` check whether a value is NaN
+or zero. While a dispatch mode is on, PyTorch treats tensors like those of a subclass, which may
+have no values, and computes with masks instead.
 """
 
 import contextlib

@@ -1,10 +1,10 @@
 """Places state that an optimizer loads like its parameter, and tensors that a module loads like
 those that they replace.
 
-A file has no placements, and what `Optimizer.load_state_dict` takes from one would be whole on one
-device. Tensors of a parameter's shape are placed as they are taken, one at a time. So are those
-that `Module.load_state_dict(..., assign=True)` puts in the place of others; of another device, they
-are promised the placement for when they come to this one.
+A file has no placements, and tensors that `Optimizer.load_state_dict` loads would be whole on one
+device. Tensors of a parameter's shape are placed as they are loaded, one at a time. So are those
+that replace others in `Module.load_state_dict(..., assign=True)`; on other devices, they get the
+placement when they move to this one.
 """
 
 import functools

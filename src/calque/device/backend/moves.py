@@ -1,10 +1,10 @@
 """`Module.to("jax")` moves parameters in place, as `Module.cuda()` does.
 
 PyTorch gives a module new parameters when the old ones cannot take the new tensor's data, and
-those of an out-of-tree device never can: tied weights would be untied and an optimizer made before
-the move would go on with the old ones. Here a parameter that enters or leaves the device keeps its
-identity, attributes and hooks, and changes only what is behind it. Every other move is PyTorch's.
-A module of TorchScript holds what is behind its parameters, and is given that anew.
+those of an out-of-tree device never can: tied weights would be untied and an optimizer created
+before the move would keep the old ones. Here a parameter that enters or leaves the device keeps its
+identity, attributes and hooks; only its implementation changes. All other moves are PyTorch's. A
+TorchScript module refers to the implementations of its parameters, and is updated.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """A gradient has the placement of its parameter, from the moment that it is accumulated.
 
-PyTorch's engine gives the gradients to the leaves at nodes of its own. Before a backward these are
-looked up, and for its time each is told to place what comes in: no hook is left on a tensor, which
-a copy of the tensor would lose.
+PyTorch's engine accumulates gradients of leaves at special nodes. Before a backward these are
+looked up, and get temporary hooks that place incoming gradients: no hook stays on a tensor, which a
+copy of the tensor would lose.
 """
 
 from collections.abc import Iterable, Iterator

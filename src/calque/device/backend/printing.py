@@ -1,8 +1,8 @@
 """The text of a traced tensor: `print(x)`, `repr(x)`, f-strings and debuggers.
 
-It has no values yet; looking at it must not end the trace, but the text must not be read by the
-program, nor kept: it is another one than eagerly. Where the trace may assume values, in
-the code of an installed package, the text has them: that code may do more with it than show it.
+It has no values yet; printing must not end the trace, but the program must not read or keep the
+text, which differs from the eager one. If the trace may assume values, in the code of an installed
+package, the text contains them: that code may do more than show it.
 """
 
 import functools

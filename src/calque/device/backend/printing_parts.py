@@ -1,8 +1,8 @@
 """Prints tensors that several processes share as the parts in this process.
 
-To show them whole, all processes would have to print them. Those that each has whole are formatted
-on the host: PyTorch computes with what it formats, and a program on such a tensor is one of all
-processes, where `if rank == 0: print(loss)` is in one.
+To show them whole, all processes would have to print them. Tensors that are whole in each process
+are formatted on the host: PyTorch computes with the values that it formats, and such a program
+would run in all processes, but `if rank == 0: print(loss)` runs in one.
 """
 
 import functools

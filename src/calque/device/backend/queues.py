@@ -4,12 +4,12 @@ PyTorch sends a storage by a handle to its memory, which another process opens; 
 is XLA's own. So the bytes are sent, and the receiver has a copy on its device. Tensors of one
 storage that travel together still share one.
 
-A queue pickles in a thread of its own, where an exception would be printed and forgotten, and the
-receiver would wait for ever. There the exception is sent instead, for the receiver to raise.
+A queue pickles in a separate thread, where an exception would only be printed, and the receiver
+would wait forever. So the exception is sent instead, and the receiver raises it.
 
 A forked child cannot make the tensors that it receives. An exception would end it before it has
-read the message (`multiprocessing.Pool` then waits for ever), so it gets tensors without values,
-and raises where it uses them.
+read the message (`multiprocessing.Pool` then waits forever), so it gets tensors without values, and
+raises when it uses them.
 """
 
 import threading

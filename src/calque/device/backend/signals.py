@@ -1,10 +1,10 @@
 """Wraps Python's signal handlers in `interrupts.Handler`, invisibly to the program.
 
-A handler is the only place where Python lets a signal be put off, so every one is wrapped: those
-that are there when calque is imported, and those that `signal.signal` sets later. `getsignal` and
-what `signal.signal` returns are the user's own handlers, by identity: asyncio cancels by Ctrl-C
-only where it finds `default_int_handler`. The module `signal` looks its C functions up at each
-call, so they are replaced there, and a `signal.signal` imported before calque goes the same way.
+Python lets a program defer a signal only in its handler, so every handler is wrapped: those set
+before calque is imported, and those that `signal.signal` sets later. `getsignal` and
+`signal.signal` return the user's own handlers, by identity: asyncio cancels on Ctrl-C only if it
+finds `default_int_handler`. The module `signal` looks up its C functions at each call, so they are
+replaced there, which includes a `signal.signal` imported before calque.
 """
 
 import _signal  # pyright: ignore[reportMissingImports]

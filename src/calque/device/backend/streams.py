@@ -1,7 +1,7 @@
 """Streams and events of the device, which has one stream, in JAX's order of execution.
 
-XLA orders programs by the arrays they read, and values that the host gets are awaited. So what
-PyTorch does with streams (checkpoints copy in one of their own) has nothing to wait for.
+XLA orders programs by the arrays they read, and reads by the host wait for their values. So
+PyTorch's uses of streams (checkpoints copy in a separate one) have nothing to wait for.
 """
 
 import time

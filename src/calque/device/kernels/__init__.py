@@ -1,4 +1,1 @@
-"""The kernels that PyTorch's dispatcher calls.
-
-Rules bound to operators, views, copies, fallbacks.
-"""
+"""The kernels that PyTorch's dispatcher calls."""

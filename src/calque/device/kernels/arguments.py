@@ -1,9 +1,8 @@
 """Keys of operator calls on the fast path.
 
-A call of a kind that was made before has the same description: the dtypes, shapes and strides of
-its tensors, and its other arguments but for the numbers that are data. The executable that serves
-it takes the arrays that were found on the way, in this order; the general way (`call.Runner`) makes
-the executable of the same call.
+Calls of the same kind have the same description: the dtypes, shapes and strides of the tensors, and
+    the other arguments except numbers that are data. Their executable takes the arrays found in the
+    call, in this order; the general path (`call.Runner`) makes the executable.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Autocast on the device: which operators run in low precision and which in float32.
 
-PyTorch has tables for its own devices only; here it is a fact of each operator (`ops.table.facts`),
-as CUDA's table has it. The casts are ordinary operators, so autograd and `calque.jit` see them.
+PyTorch only has tables for its own devices; here it is a fact of each operator (`ops.table.facts`),
+following CUDA's table. The casts are ordinary operators, so autograd and `calque.jit` see them.
 """
 
 from collections.abc import Callable

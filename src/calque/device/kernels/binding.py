@@ -1,7 +1,7 @@
 """Binds the op table to PyTorch's dispatcher.
 
-From one functional rule follow the operator itself, its in-place form, its `out=` form and, for
-rules that change arguments, the write-back. What has no rule at all goes to `fallback`.
+One functional rule implements the operator itself, its in-place form, its `out=` form and, for
+rules that change arguments, the write-back. Operators without a rule go to `fallback`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence

@@ -1,11 +1,11 @@
-"""Operators that PyTorch composes of others, but that have a rule here.
+"""Operators that PyTorch composes of others, but that have a rule in calque.
 
 PyTorch differentiates such an operator (CompositeImplicitAutograd) through its parts, so a kernel
 for the device alone would lose the gradient. Listed here, it becomes one node of torch's graph:
 forward, its rule together with `jax.vjp`, which leaves residuals behind; backward, the pullback
 over the residuals. A gradient that is itself differentiated is computed from the arguments again,
-as a node of the same kind. Where the rule cannot stand for the parts (tensors of no value, function
-transforms, forward mode), PyTorch's composition runs as ever.
+as a node of the same kind. If the rule cannot replace the composition (tensors without values,
+function transforms, forward mode), PyTorch's composition runs as usual.
 """
 
 import functools

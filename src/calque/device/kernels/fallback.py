@@ -1,7 +1,7 @@
 """Runs operators without a rule, by PyTorch's decomposition or its CPU kernel.
 
 The CPU kernel runs on copies; what the operator writes is written back. In a trace it becomes a
-call back to the host. Each operator served this way is recorded, and warned about once.
+callback to the host. Each such operator is recorded, with one warning.
 """
 
 import logging

@@ -1,9 +1,9 @@
 """The fast path for eager calls of a kind that has occurred before.
 
-A call is told by its description (`arguments`); a table leads from there to XLA's executable and to
-the geometry of the result. What is not in the table goes the general way, and is admitted to it at
-its third call. In-place and `out=` forms do the same; their result becomes the array in the cell of
-the tensor they write. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
+A table maps the description of a call (`arguments`) to XLA's executable and the geometry of the
+result. Other calls take the general path, and are added to the table at the third call. In-place
+and `out=` forms do the same; their result becomes the array in the cell of the tensor that they
+write to. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
 """
 
 from collections import Counter

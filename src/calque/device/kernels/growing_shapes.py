@@ -1,11 +1,10 @@
 """Warns about lines whose tensors have a new length each time, all of which are compiled.
 
-What counts is that the same operator is compiled at the same line of the user's for shapes that
-differ in one length alone, wherever that length stands in them. Layers of different widths, which
-one line may call, differ in more; but vectors have nothing else to differ in, so that of them only
-those count that the user's own line computes with. Nothing counts that PyTorch's optimizers and
-initializations compute: they go through parameters, which may differ in one length (the kernels of
-depthwise convolutions) and are as many as they are.
+The warning counts compilations of the same operator at the same line of the user for shapes that
+differ in a single length. Layers of different widths, which one line may call, differ in more
+lengths; vectors have only one, so they count only if the user's own line computes with them.
+PyTorch's optimizers and initializations do not count: they go through parameters, which may differ
+in one length (the kernels of depthwise convolutions) and are limited in number.
 """
 
 import os

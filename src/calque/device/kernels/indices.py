@@ -1,10 +1,9 @@
 """Arguments of index operators that a rule cannot handle: masks, indices on the CPU, and bounds.
 
-PyTorch lets an index tensor lie on the CPU, lets a mask stand for the positions where it is set,
-and raises for an index out of range. Positions and bounds are values, so they are looked at here,
-before the rule runs. Bounds are checked where the host can read an index without a copy; on an
-accelerator that would wait for the device, and a read out of range gives NaN instead, as in a
-jitted function.
+PyTorch allows index tensors on the CPU, allows a mask instead of positions, and raises for an index
+out of range. Positions and bounds are values, so they are checked here, before the rule runs.
+Bounds are checked where the host can read an index without a copy; on an accelerator that would
+wait for the device, and a read out of range gives NaN instead, as in a jitted function.
 """
 
 from collections.abc import Callable, Sequence

@@ -1,13 +1,13 @@
 """Replaces errors of a rule by PyTorch's, by running the outline of a failed call on Meta kernels.
 
-PyTorch checks shapes, dtypes and dimensions in the same words on every device, and "meta" does
-nothing else. So where JAX or Python raise inside a rule (TypeError for shapes that do not
-broadcast, say), the operator runs there on the same shapes, and what PyTorch raises is what the
-caller sees. Where "meta" has no kernel, or one that lets more pass, the CPU is asked, with zeros. A
-call that PyTorch finds nothing wrong with is our mistake, and is said to be.
+PyTorch checks shapes, dtypes and dimensions with the same messages on every device, and "meta" does
+nothing else. So if JAX or Python raise inside a rule (such as a TypeError for shapes that do not
+broadcast), the operator runs on "meta" with the same shapes, and the caller sees PyTorch's error.
+If "meta" has no kernel, or one that accepts more, the CPU runs on zeros. If PyTorch accepts the
+call, the error is reported as a bug of calque.
 
-It is asked after the failure and not before each call because most Meta kernels are written in
-Python: they take as long as the rule, and import half of PyTorch.
+This runs after a failure and not before each call because most Meta kernels are written in Python:
+they take as long as the rule, and import half of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence

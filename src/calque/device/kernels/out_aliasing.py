@@ -1,9 +1,9 @@
 """PyTorch's requirements for a tensor that an operator writes to: its memory, and the dtype of
 `out=`.
 
-Most operators read and write element by element and take the written tensor as an input, but no
-part of it; some gather, and take neither; a few compute first. Which is which is a fact of the
-operator (`calque.ops.table.facts`), found by calling each of PyTorch's database on the CPU.
+Most operators read and write element by element and accept the written tensor as an input, but not
+a part of it; some gather, and accept neither; a few compute first. This is a fact of the operator
+(`calque.ops.table.facts`), found by calling each of PyTorch's database on the CPU.
 """
 
 from collections.abc import Sequence

@@ -1,7 +1,7 @@
 """Remedies: what to write instead of code that needs a value in a trace.
 
-The same look at a value has another way out in a `while`, in an `if`, in a line that logs a loss
-and in a copy to the CPU. Which it is, is read off the source of the line that asks.
+The remedy for reading a value differs between a `while`, an `if`, a line that logs a loss and a
+copy to the CPU. The source of the reading line decides.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """The CTC loss with lengths that are CPU tensors, as in PyTorch's documentation.
 
-Eagerly PyTorch reads the lengths. Where a mode of Python's looks at operators, as in a trace, it
-computes with the tensors, and then they have to lie where the scores do.
+Eagerly PyTorch reads the lengths. If a Python mode sees operators, as in a trace, it computes with
+the tensors, which then must be on the device of the scores.
 """
 
 from typing import Any

@@ -1,6 +1,7 @@
 """Refuses sparse tensors, which the device does not support.
 
-PyTorch makes some of them without asking a device, and keys of its own stand for their operators.
+PyTorch creates some of them without involving a device, and dispatches their operators by special
+keys.
 """
 
 from typing import Any, NoReturn

@@ -1,7 +1,7 @@
 """`torch.UntypedStorage` on the device, which has bytes but no pointer.
 
-PyTorch's own methods read a storage through its data pointer, which is null here. Those below are
-put in front of them; on every other device they call PyTorch's.
+PyTorch's own methods read a storage through its data pointer, which is null here. The methods below
+replace them; on other devices they call PyTorch's.
 """
 
 import functools

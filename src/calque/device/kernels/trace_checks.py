@@ -1,9 +1,9 @@
 """Checks of values inside a trace: indices in bounds, divisors that are not zero.
 
-Eagerly the host looks at the values and raises before the operator runs. A trace has no values; one
-that is asked to look (`calque.jit(fn, checks=True)`) makes each check an output of the program, and
-the first that failed is raised when the program has run, before it has changed anything. What the
-user's own code asks for is such an output in any case.
+In eager calls the host checks the values and raises before the operator runs. A trace has no
+values; with `calque.jit(fn, checks=True)` each check becomes an output of the program, and the
+first failed one raises after the program has run, before it has changed anything. Checks in the
+user's own code always are such outputs.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,6 @@
-"""PyTorch operators that read values only to refuse bad ones.
-
-Their own code branches on the values, which a trace does not have. There the values are taken to be
-good, and checked where that is asked for (`trace_checks`).
+"""PyTorch operators that read values only to refuse invalid ones. Their own code branches on the
+values, which a trace does not have. A trace assumes valid values, and checks them if requested
+(`trace_checks`).
 """
 
 import sys

@@ -1,4 +1,1 @@
-"""Storages and their contents.
-
-Cells, the geometry of views, strides, random state, values that the host reads.
-"""
+"""Storages and their contents: cells, the geometry of views, strides, random state, host reads."""

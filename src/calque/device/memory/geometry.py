@@ -1,7 +1,7 @@
 """Sizes, strides and offsets, and the order of elements in memory.
 
-A storage's memory is never laid out: it is a JAX array together with the strides that PyTorch
-believes it has (`Layout`). Views of it are read and written by `view_access`.
+A storage has no flat memory: it is a JAX array together with the strides that PyTorch sees
+    (`Layout`). Views of it are read and written by `view_access`.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Values that the host reads, and the line that reads them.
 
-Eagerly the host is given them. A trace has none: it may assume one that an earlier call has seen
-(`calque.jitting.assumed_values`), which its program then checks, or it raises.
+In eager calls the host gets them. A trace has no values: it may assume one from an earlier call
+    (`calque.jitting.assumed_values`), which its program then checks, or it raises.
 """
 
 from collections.abc import Callable

@@ -1,4 +1,3 @@
-"""The foundations of the device: dtypes, placements, threads, compiled programs.
-
-Executables and their caches, dtypes, sizes, signals, threads, callbacks.
+"""The foundations of the device: executables and their caches, dtypes, sizes, placements, signals,
+threads, callbacks.
 """

@@ -1,7 +1,7 @@
 """Arrays of which this process has only a part, and what the host can read of them.
 
-To read such an array whole is a step of all processes. Who prints a value in one process does not
-mean that, and would wait for the others for ever; so the host is refused, and told what to do.
+Reading such an array whole takes all processes. Printing a value in one process would wait for the
+others forever; so it raises an error that says what to do.
 """
 
 from typing import Any

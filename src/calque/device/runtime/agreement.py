@@ -1,8 +1,8 @@
 """Checks that values supplied by each process are the same in all processes.
 
 A value that every process holds (a parameter before it is spread, a number, the random state) is
-one value of the program. JAX takes each process's own and does not look; here their digests are
-compared, so that a seed or a file that differs is an error and not a model that nobody has.
+one value of the program. JAX uses each process's own without a check; here their digests are
+compared, so that a different seed or file is an error rather than an inconsistent model.
 """
 
 import hashlib

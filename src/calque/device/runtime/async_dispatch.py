@@ -1,7 +1,7 @@
 """In a process with a single core, XLA computes in the calling thread.
 
-JAX hands a program to a worker, so that Python goes on meanwhile. On one core nothing goes on: the
-two threads take turns, and each turn costs as much as a small program.
+JAX runs a program in a worker, so that Python can continue meanwhile. On one core nothing runs in
+parallel: the two threads take turns, and each switch costs as much as a small program.
 """
 
 import os

@@ -1,9 +1,10 @@
 """Callbacks to the host with 64-bit types, whose exceptions are preserved.
 
-XLA calls back on threads of its own, where JAX's 64-bit types are off: JAX would narrow what goes
-in and refuse what comes out. So 64-bit elements travel as 32-bit words.
+XLA calls back on its own threads, where JAX's 64-bit types are off: JAX would narrow the arguments
+and refuse the results. So 64-bit elements are passed as 32-bit words.
 
-Of an exception XLA passes on the text only. So it is kept here, and the text says which one it is.
+XLA only passes on the text of an exception. So the exception is kept here, and the text identifies
+it.
 """
 
 import itertools

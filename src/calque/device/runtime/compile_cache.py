@@ -1,8 +1,8 @@
 """The programs compiled for eager calls, and how many of them are kept.
 
 Each shape that an operator meets costs a compiled program of two or three megabytes. The tables of
-them together hold a bounded number: when there are more, a quarter goes, first of what was not used
-since that happened last, and of that the oldest.
+them together hold a bounded number: when there are more, a quarter is removed: first programs
+    unused since the last removal, oldest first.
 """
 
 import functools
@@ -134,7 +134,7 @@ def set_max_programs(count: int) -> None:
 
     Raises:
         ValueError: it is less than 1.
-        TypeError: it is no integer.
+        TypeError: it is not an integer.
 
     >>> import torch, calque
     >>> torch.jax.set_max_programs(2048)

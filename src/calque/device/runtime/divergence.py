@@ -1,10 +1,10 @@
 """Detects processes whose programs differ, and ends them with a line that says where.
 
-A program with collectives has to be run by all processes, in the same order. Where one takes
-another branch, the others wait for it for ever, or XLA joins parts of different programs and gives
-a number that means nothing. So each process notes the names of such programs, and a thread tells
-the others through JAX's coordination service, every second. What has differed, or is waited for and
-can never come, ends the process; nothing is asked before a program runs.
+A program with collectives has to be run by all processes, in the same order. If one takes another
+branch, the others wait for it forever, or XLA combines parts of different programs into a
+meaningless result. So each process notes the names of such programs, and a thread sends them to the
+others through JAX's coordination service, every second. A difference, or a program that can never
+arrive, ends the process; nothing is checked before a program runs.
 """
 
 import atexit

@@ -1,7 +1,8 @@
 """Calls JAX's compiled programs without JAX's own check of every argument.
 
 `jax.stages.Compiled` checks the shape, dtype and sharding of each argument at each call, and
-`jax.jit` the whole configuration. Who has seen to that already calls XLA's executable itself.
+`jax.jit` the whole configuration. Callers that have checked this already call XLA's executable
+directly.
 """
 
 from operator import attrgetter

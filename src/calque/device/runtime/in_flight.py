@@ -3,12 +3,12 @@
 XLA's CPU client hands each device's part of a program to one pool of threads, where a part waits in
 a collective for the other parts. When a few hundred programs have been started without a look at
 their results, parts of later ones hold the threads that the earlier ones lack, and the process ends
-with an error (JAX alone does so, too). So a program over several CPU devices is waited for, unless
-it is known to have no collective: one that has starts when no other is on its way, and what may be
-before it in the pool's queue waits for nothing. GPUs and TPUs have queues of their own and are left
-alone.
+with an error (JAX alone does so, too). So calque waits for a program over several CPU devices,
+unless it is known to have no collective: a program with collectives starts when no other is
+running, and whatever precedes it in the pool's queue waits for nothing. GPUs and TPUs have their
+own queues and are not affected.
 
-Programs of several processes are the matter of `one_program`.
+`one_program` handles programs of several processes.
 """
 
 from collections.abc import Iterable

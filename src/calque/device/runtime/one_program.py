@@ -2,15 +2,15 @@
 
 XLA's CPU client hands each device's part of a program to a pool of threads. In a program of several
 processes a part waits in a collective for the other processes, and a dozen programs that were
-started without a look at their results wait for each other for ever. So there each call of a
-program that spans processes ends when its results are there. JAX's calls in C++, which know nothing
-of this, are switched off: a collective over a network of CPUs takes longer than they save.
+started without a look at their results wait for each other forever. So each call of a program that
+spans processes waits for its results. JAX's fast calls in C++, which do not wait, are switched off:
+a collective over a network of CPUs takes longer than they save.
 
-The values that each process brings along (a batch, a number, the random state) are compared before:
-JAX takes each process's own. So is the program itself, at its first call: what is a part of it,
-such as a number in the code, may differ too.
+The values of each process (a batch, a number, the random state) are compared before: JAX uses each
+process's own. So is the program itself, at its first call: its parts, such as a number in the code,
+may differ too.
 
-GPUs and TPUs have queues of their own and are left alone.
+GPUs and TPUs have their own queues and are not affected.
 """
 
 import functools

@@ -1,9 +1,9 @@
 """Keeps compiled programs for the next process.
 
-JAX has a persistent cache, switched off until somebody names a folder. calque names one, below the
-user's folder of caches, unless JAX was told one, and lets it keep small programs, too: an eager
-step is made of a hundred of them. Who configures JAX's cache after the import of calque, before
-the first program is compiled, has it as configured.
+JAX has a persistent cache, which is off until a folder is set. calque sets one, below the user's
+cache folder, unless JAX has one, and lets it keep small programs, too: an eager step consists of a
+hundred of them. You can configure JAX's cache after importing calque, before the first program is
+compiled; calque then leaves it as it is.
 """
 
 import hashlib

@@ -1,8 +1,8 @@
 """Placements: arrays spread over several of JAX's devices.
 
 The placement of a storage is the sharding of the array in its cell. An array on JAX's default
-device alone has none: it goes along with whatever it meets. As long as no process-wide `spread`
-says that there is another array, nothing here is asked for anything.
+device alone has none: it follows the arrays it is combined with. Unless the process-wide `spread`
+says that other arrays exist, this module is not used.
 """
 
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,8 @@
 """Placements for tensors that have no memory yet.
 
-A model made on "meta" can be spread before it has values: each tensor is promised a placement,
-which it gets with its memory on the device. One of the CPU that takes its place is promised it too.
+A model made on "meta" can be spread before it has values: each tensor is assigned a placement,
+which takes effect when it gets memory on the device. A CPU tensor that replaces it keeps the
+assignment.
 """
 
 from typing import Any

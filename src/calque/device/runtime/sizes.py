@@ -1,9 +1,9 @@
 """Refuses sizes that do not fit in memory before XLA sees them, which would end the process.
 
-XLA counts bytes in 64 bits and takes a shape whose bytes are more for a mistake in the compiler. So
-every shape of a program is looked at while the program is lowered, whoever made it: an eager
-operator, `calque.jit`, `torch.compile`. What is not too large to count may still be too large for
-the machine; that is raised as PyTorch raises it for accelerators.
+XLA counts bytes in 64 bits and treats larger shapes as compiler bugs. So every shape of a program
+is checked while the program is lowered, whether from an eager operator, `calque.jit` or
+`torch.compile`. Smaller shapes may still be too large for the machine; this raises the error that
+PyTorch raises for accelerators.
 """
 
 import math

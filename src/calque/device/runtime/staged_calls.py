@@ -1,9 +1,9 @@
 """Calls functions of `jax.jit` within a trace, much faster than JAX does.
 
-A trace calls the same few functions thousands of times. Each time JAX looks at the arguments, finds
-the jaxpr that it has traced for such ones, and puts one equation into the trace. What it put there
-is remembered here, and put there again for arguments of the same shapes and dtypes, and the same
-numbers. `benchmarks/trace_time.py` measures it.
+A trace calls the same few functions thousands of times. Each time JAX inspects the arguments, finds
+the jaxpr traced for them, and adds one equation to the trace. Here the equation is cached, and
+added again for arguments of the same shapes and dtypes, and the same numbers.
+`benchmarks/trace_time.py` measures it.
 """
 
 from collections.abc import Callable, Sequence

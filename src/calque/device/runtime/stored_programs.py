@@ -1,8 +1,8 @@
 """Compiled programs in files shared by processes: JAX's persistent cache, kept small and intact.
 
-JAX's own store reads the times of all its entries at each write, and keeps an entry that a process
-wrote half for ever. Here a file takes its name when it is whole, carries a checksum, and the files
-used least recently go when all together are too large. Nothing waits for another process.
+JAX's own store reads the times of all entries at each write, and keeps incomplete entries forever.
+Here a file gets its name when it is complete, has a checksum, and the least recently used files are
+removed when the total is too large. Nothing waits for another process.
 """
 
 import contextlib

@@ -1,8 +1,8 @@
 """The threads that use the device.
 
-Most programs use it from one thread. A call that knows that no other thread is there needs no locks
-for what it changes: it holds `turn` meanwhile, or is counted in `alone`, and a thread that comes to
-the device for the first time waits for that.
+Most programs use it from one thread. A call in the only thread needs no locks for its changes: it
+holds `turn`, or is counted in `alone`, and a thread that uses the device for the first time waits
+for it.
 """
 
 import threading

@@ -1,7 +1,7 @@
 """Errors of matrix decompositions, and the convention their gradients rely on.
 
-A decomposition reports failure in an integer tensor that the host must read to raise. A trace
-reads it only where that is asked for: else, a matrix that cannot be factored gives NaN or infinity.
+A decomposition reports failure in an integer tensor that the host must read to raise. A trace reads
+it only on request; otherwise, a matrix that cannot be factored gives NaN or infinity.
 """
 
 from collections.abc import Callable

@@ -23,7 +23,7 @@ class Buckets:
         orders: of what a forward keeps for its backward, by name: the symbols in each axis.
 
     Raises:
-        ValueError: the option is none of these.
+        ValueError: the option is something else.
     """
 
     def __init__(self, option: Any, graph: fx.GraphModule) -> None:

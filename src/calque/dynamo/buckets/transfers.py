@@ -1,7 +1,7 @@
 """Pad the arguments of a program, and take the true part of its results.
 
-What a program of one bucket keeps for the next one stays padded: a tensor whose memory is laid out
-as the padded array is given as it is, for the padding may hold anything.
+Results that the next program of the same bucket reads stay padded: a tensor whose memory has the
+layout of the padded array is passed directly, because the padding may hold anything.
 """
 
 from collections.abc import Mapping, Sequence

@@ -1,7 +1,7 @@
 """How a program gets its arrays from the arguments of a call.
 
-What is the same in each call is decided once, when the program is compiled: each source here is a
-function that does only what is left.
+Whatever is the same in each call is decided once, when the program is compiled: each source is a
+function that only does the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence

@@ -1,7 +1,7 @@
 """Turns the outputs of a program into the tensors that its caller gets.
 
-What is the same in each call is decided once, when the program is compiled: each maker and result
-here is a function that does only what is left.
+Whatever is the same in each call is decided once, when the program is compiled: each maker and
+result is a function that only does the rest.
 """
 
 from collections import Counter

@@ -1,8 +1,8 @@
 """Arguments that overlap in memory, in graphs that write to some of them.
 
-AOTAutograd has the program take the whole memory of such arguments and view it at the places at
-which they lay when it was compiled; where none overlapped, it takes each as memory of its own.
-PyTorch does not guard those places. A call whose arguments lie otherwise runs uncompiled.
+AOTAutograd passes the whole memory of such arguments to the program, which views it at their
+offsets at compile time; if none overlapped, each argument is passed separately. PyTorch does not
+guard the offsets. A call with other offsets runs uncompiled.
 """
 
 from collections.abc import Callable, Iterator, Sequence

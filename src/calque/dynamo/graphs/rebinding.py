@@ -1,8 +1,8 @@
 """Graphs that give an argument other memory (`x.data = y`): AOTAutograd puts `set_` at their end,
 or, in later releases, `shallow_copy_data_`.
 
-A program gives values only. So the graph gives the other tensor as one more result, and the
-argument is set to it after the call.
+A program only returns values. So the graph returns the other tensor as an additional result, and
+the argument is set to it after the call.
 """
 
 import torch

@@ -1,9 +1,9 @@
 """Checkpointed regions in a backward graph, recomputed only when their gradient has arrived.
 
-AOTAutograd puts what a backward computes again where it is needed, but XLA orders a program as it
-likes, and drops optimization barriers on the CPU: it would compute all regions again at the start
-and hold them all. So the first operators of a region get an operand that is chosen by bits of a
-gradient computed before: the choice is always the operand, which XLA does not see.
+AOTAutograd places recomputation where it is needed, but XLA reorders programs freely, and drops
+optimization barriers on the CPU: it would recompute all regions at the start and hold them all. So
+the first operators of a region get an operand selected by bits of a gradient computed before: the
+selection always yields the operand, but XLA cannot know this.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Inputs of a graph whose dtypes and shapes Dynamo does not guard.
 
-It takes the parameters and the state of an optimizer to stay as they are, and compares only which
-tensors they are. `model.double()` keeps the tensors and changes what they hold.
+It assumes that the parameters and the state of an optimizer do not change, and only compares their
+identity. `model.double()` keeps the tensors but changes their contents.
 """
 
 from collections.abc import Sequence

@@ -1,4 +1,4 @@
-"""The building blocks of the AST: immutable, and typed when they are made.
+"""The building blocks of the AST, which are immutable and typed at construction.
 
     Reference            a name that a Lambda or a Block binds
     Selection            a field of a struct
@@ -40,11 +40,11 @@ class BuildingBlock:
     type: Type
 
     def children(self) -> tuple["BuildingBlock", ...]:
-        """Returns the blocks that this one is made of, in the order they are evaluated in."""
+        """Returns the blocks that this one consists of, in order of evaluation."""
         return ()
 
     def with_children(self, children: tuple["BuildingBlock", ...]) -> "BuildingBlock":
-        """Returns the same block made of others."""
+        """Returns the same block with other children."""
         return self
 
 
@@ -65,7 +65,7 @@ class Selection(BuildingBlock):
         key: the name of the field, or its index.
 
     Raises:
-        FederatedTypeError: the source is no struct, or has no such field.
+        FederatedTypeError: the source is not a struct, or has no such field.
     """
 
     source: BuildingBlock
@@ -133,7 +133,7 @@ class Call(BuildingBlock):
         origin: the user's line that makes the call; no part of equality.
 
     Raises:
-        FederatedTypeError: it is no function, or does not take the argument.
+        FederatedTypeError: it is not a function, or does not take the argument.
     """
 
     function: BuildingBlock
@@ -232,7 +232,7 @@ class Intrinsic(BuildingBlock):
         type: its type at this use, a function.
 
     Raises:
-        FederatedTypeError: there is no such intrinsic, or it has no such type.
+        FederatedTypeError: the intrinsic does not exist, or cannot have this type.
     """
 
     uri: str
@@ -244,7 +244,7 @@ class Intrinsic(BuildingBlock):
 
 @dataclass(frozen=True)
 class Data(BuildingBlock):
-    """Data that is given when the computation runs.
+    """Data that is supplied when the computation runs.
 
     Args:
         uri: what it is asked for by.

@@ -81,7 +81,7 @@ def check_intrinsic(uri: str, kind: Type) -> None:
     """Raise unless there is such an intrinsic and it can be of this type.
 
     Raises:
-        FederatedTypeError: there is none, or it cannot.
+        FederatedTypeError: the intrinsic does not exist, or cannot have this type.
     """
     pattern = INTRINSICS.get(uri)
     if pattern is None:

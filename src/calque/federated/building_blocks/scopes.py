@@ -27,7 +27,7 @@ def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
 
 
 def same(first: bb.BuildingBlock, second: bb.BuildingBlock) -> bool:
-    """Returns True if two blocks differ in nothing but the names that they bind.
+    """Returns True if two blocks differ only in the names that they bind.
 
     >>> from calque.federated import to_type
     >>> int32 = to_type(int)
@@ -83,7 +83,7 @@ def _bound(names: Mapping[str, object], name: str | None, mark: object) -> Mappi
 
 
 def verify(block: bb.BuildingBlock, bound: Mapping[str, Type] | None = None) -> None:
-    """Raise unless every name is bound, to a value of the type that it is used as.
+    """Raise unless every name is bound to a value of the type it is used with.
 
     What blocks ask of their parts is checked where they are made; this is what they cannot see.
 

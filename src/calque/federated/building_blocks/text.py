@@ -32,7 +32,7 @@ def compact(block: bb.BuildingBlock) -> str:
 
 
 def formatted(block: bb.BuildingBlock, indent: int = 0) -> str:
-    """Returns a block over as many lines as it needs, 80 columns wide where it can be."""
+    """Returns a block over several lines of 80 columns if possible."""
     short = compact(block)
     if len(short) + indent <= _WIDTH:
         return short

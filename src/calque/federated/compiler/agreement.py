@@ -1,4 +1,4 @@
-"""Several processes run one program, and must have been given the same arguments."""
+"""Checks that several processes run a program with the same arguments."""
 
 import zlib
 from typing import Any
@@ -11,7 +11,7 @@ from calque.federated.errors import type_error
 
 
 def require_same(argument: Any, clients: int) -> None:
-    """Compare an argument with what the other processes were given; waits for all of them.
+    """Compare an argument with those of the other processes, waiting for all of them.
 
     Arrays that are spread over the processes are not looked at.
 

@@ -1,8 +1,8 @@
 """Arguments of users, as held values of a type; those that differ between clients are stacked.
 
-On the clients a list holds one value for each client; anything else is stacked already, its arrays
-with the clients as leading axis. So it is with the elements of sequences. Sequences of different
-lengths stand one after the other in the same arrays (`Ragged`).
+On the clients, a list contains one value per client; anything else is already stacked, with the
+clients as the leading axis of its arrays. The same holds for the elements of sequences. Sequences
+of different lengths are concatenated in the same arrays (`Ragged`).
 """
 
 from collections.abc import Mapping
@@ -39,7 +39,7 @@ _NARROWED = {"float64": "float32", "int64": "int32", "uint64": "uint32", "comple
 
 
 def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
-    """Returns an argument of the user's as a held value.
+    """Converts a user's argument to a held value.
 
     Args:
         value: arrays, tensors, numbers, and containers of them.
@@ -71,7 +71,7 @@ def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
 
 
 def count_clients(held: Any, kind: Type) -> set[int]:
-    """Returns the numbers of clients that a held argument has values for."""
+    """Returns the numbers of clients in the parts of a held argument."""
     if isinstance(kind, StructType):
         return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
@@ -81,10 +81,10 @@ def count_clients(held: Any, kind: Type) -> set[int]:
 
 
 def shapes(kind: Type, clients: int) -> Any:
-    """Returns the shapes of a held argument of a type, whatever it is.
+    """Returns the shapes of a held argument of a type.
 
     Raises:
-        FederatedTypeError: a size is not known, or how many clients there are.
+        FederatedTypeError: a size, or the number of clients, is not known.
     """
     if isinstance(kind, StructType):
         return tuple(shapes(part, clients) for part in kind)
@@ -152,7 +152,7 @@ def _together(held: list[Any], member: Type, path: str) -> Any:
 
 
 def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
-    """Returns the sequences of all clients: stacked if they are of one length."""
+    """Returns the sequences of all clients, stacked if they have the same length."""
     lengths = [int(one.length) for one in held]
     for leaves in zip(*(jax.tree.leaves(one.elements) for one in held), strict=True):
         shapes = [leaf.shape[1:] for leaf in leaves]
@@ -173,7 +173,7 @@ def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
 
 
 def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
-    """Returns a value whose arrays have leading axes before the shapes that the type says."""
+    """Returns a value whose arrays have leading axes before the shapes of the type."""
     if isinstance(member, StructType):
         parts = _fields(value, member, path)
         return tuple(
@@ -196,7 +196,7 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
 
 
 def _on_host(value: Any, kind: Type, path: str) -> Any:
-    """One client's value: as `hold`, but numpy's arrays stay numpy's, to be stacked."""
+    """Converts one client's value like `hold`, but keeps NumPy arrays, for stacking."""
     if isinstance(kind, StructType):
         parts = _fields(value, kind, path)
         return tuple(
@@ -234,7 +234,7 @@ def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) 
 
 
 def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
-    """Returns a sequence that a user has made, whose lengths are within its arrays."""
+    """Returns a user's sequence, after checking its lengths."""
     length, first = sequence.length, jax.tree.leaves(sequence.elements)[0]
     wanted, capacity = first.shape[:leading], first.shape[leading]
     if np.shape(length) != wanted:
@@ -287,7 +287,7 @@ def _tensor(value: Any, kind: TensorType, path: str) -> Any:
 
 
 def _array(value: Any, kind: TensorType, path: str) -> Any:
-    """Returns an array of a tensor type; of numpy where it was, so that it can be stacked there."""
+    """Returns an array of a tensor type; NumPy arrays stay NumPy arrays, for stacking."""
     if not is_numeric_leaf(value):
         raise type_error(
             f"{path} is {_shown(value)}, but {kind} is expected", "Pass an array of that type."
@@ -317,12 +317,12 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
 
 
 def _native(array: np.ndarray) -> np.ndarray:
-    """Returns an array in this machine's order of bytes, which JAX needs."""
+    """Returns an array in native byte order, which JAX needs."""
     return array.astype(native(array.dtype), copy=False)
 
 
 def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
-    """Returns a Python number in the dtype that is asked for, if that is as general a number."""
+    """Returns a Python number in the requested dtype, if that is at least as general."""
     kinds = ((bool, "bool"), (int, "int32"), (float, "float32"), (complex, "complex64"))
     given = np.dtype(next(name for one, name in kinds if issubclass(type(value), one)))
     whole = isinstance(value, int) and not isinstance(value, bool)
@@ -340,7 +340,7 @@ def _number(value: Any, kind: TensorType, path: str) -> np.ndarray:
 
 
 def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
-    """Narrows 64 bits to 32 as JAX does, if that is asked for; integers only if they fit."""
+    """Narrows 64 bits to 32 as JAX does, if the type requires it; integers only if they fit."""
     if _NARROWED.get(np.dtype(array.dtype).name) != kind.dtype.name:
         return array
     refusal = f"{path} has numbers that {kind} cannot hold"

@@ -1,7 +1,7 @@
-"""Evaluation of blocks on held values: JAX's arrays, or what JAX puts in their place.
+"""Evaluates blocks on held values: JAX arrays or tracers.
 
 Where a value lives makes no difference here: on the clients, a program is evaluated for one client,
-and whoever calls this sees to it that it is evaluated for all.
+    and the caller evaluates it for all.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,7 +40,7 @@ _NARROWED = {"float64": "float32", "int64": "int32", "complex128": "complex64"}
 
 
 def evaluate(block: BuildingBlock, environment: Environment) -> Any:
-    """Returns the held value of a block; functions are held as Python's.
+    """Returns the held value of a block; functions are Python functions.
 
     Args:
         block: without aggregations: those are for `stages`.
@@ -86,9 +86,7 @@ def _closure(block: Lambda, environment: Environment) -> Callable[..., Any]:
 
 
 def _checked(block: CompiledComputation) -> Callable[..., Any]:
-    """Returns a function of tensors, whose result is held against the type that was found for
-    it.
-    """
+    """Wraps a function of tensors to check its result against its type."""
 
     def call(*held: Any) -> Any:
         with unnoticed():
@@ -106,7 +104,7 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
 
 
 def _in_dtypes(held: Any, kind: Type) -> Any:
-    """Arrays in the dtypes of a type, where a Python number or JAX's 64-bit mode has decided.
+    """Converts arrays to the dtypes of a type, after Python numbers or JAX's 64-bit mode.
 
     Such numbers make arrays of a weak type, which the next function would promote otherwise.
     """
@@ -149,7 +147,7 @@ def _sequence_map(held: Any) -> Sequence:
     function, sequence = held
 
     def filled(leaf: Any) -> Any:
-        """Padding as copies of the first element, so that no derivative of it is NaN."""
+        """Fills padding with copies of the first element, so that no derivative is NaN."""
         counts = sequence.mask.reshape(-1, *[1] * (leaf.ndim - 1))
         return jnp.where(counts, leaf, leaf[:1])
 

@@ -1,4 +1,4 @@
-"""The least and the greatest over the clients, and which of them their derivatives are for."""
+"""The minimum and the maximum over the clients, and the distribution of their derivatives."""
 
 from typing import Any, NamedTuple
 
@@ -30,7 +30,7 @@ class Best(NamedTuple):
 
 
 class Extreme(Reducer):
-    """The least or the greatest over the clients, tensor element by tensor element."""
+    """The elementwise minimum or maximum over the clients."""
 
     of_none = False
     least = True
@@ -92,7 +92,7 @@ class Extreme(Reducer):
 
 
 class Maximum(Extreme):
-    """The greatest over the clients."""
+    """The maximum over the clients."""
 
     least = False
 
@@ -102,13 +102,13 @@ def _is_best(part: Any) -> bool:
 
 
 def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
-    """Returns what is known of the holders of a value, where it still is the best one."""
+    """Returns the statistics of a value's holders, if it is still the best one."""
     return jnp.where(still, best.holders, 0), jnp.where(still, best.count, 0)
 
 
 @jax.custom_jvp
 def _of_equal_shares(value: Any, holders: Any, count: Any) -> Any:
-    """Returns the value, whose derivative is the mean of its holders'."""
+    """Returns the value, with a derivative that is shared equally among its holders."""
     return value
 
 

@@ -1,4 +1,4 @@
-"""How clients are laid out over chunks and devices, and values put there."""
+"""The layout of clients over chunks and devices."""
 
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -60,7 +60,7 @@ def over_parts(
 
 
 def of_clients(held: Any, kind: Type, clients: int) -> Any:
-    """Returns a held value without what fills up the devices."""
+    """Returns a held value without padding clients."""
 
     def cut(leaf: Any) -> Any:
         return leaf if leaf.shape[0] == clients else leaf[:clients]
@@ -69,8 +69,7 @@ def of_clients(held: Any, kind: Type, clients: int) -> Any:
 
 
 def padded(leaf: Any, layout: Layout) -> Any:
-    """Returns the values of all clients, and copies of the first for the clients that fill the
-    chunks.
+    """Returns the values of all clients, padded with copies of the first to full chunks.
 
     Values that have been spread over devices have them already.
     """
@@ -83,8 +82,7 @@ def padded(leaf: Any, layout: Layout) -> Any:
 
 
 def spread(held: Any, kind: Type, layout: Layout) -> Any:
-    """Returns a held argument on the devices of a mesh: each has its own clients' values, and all
-    others.
+    """Spreads a held argument over the devices of a mesh: each gets its own clients' values.
 
     Every process of the mesh gives the same argument. Arrays that are spread over several processes
     already, and what JAX traces, stay as they are.
@@ -124,7 +122,7 @@ def replicated(result: Any, mesh: Mesh) -> Any:
 
 
 def of_this_process(result: Any) -> Any:
-    """Replicated arrays as arrays of one of this process's devices, once they are there.
+    """Returns replicated arrays as arrays on one of this process's devices, when they are ready.
 
     On them a process computes what it likes, without the others. And it waits: CPUs of several
     processes wait for each other for ever when there are several programs on the way.
@@ -134,14 +132,16 @@ def of_this_process(result: Any) -> Any:
 
 
 def is_placed(leaf: Any) -> bool:
-    """Returns True if an array is traced, or spread over several processes: it stays as it is."""
+    """Returns True if an array is traced or spread over several processes, and so stays
+    unchanged.
+    """
     if isinstance(leaf, jax.core.Tracer):
         return True
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
 def _host(leaf: Any, mesh: Mesh) -> Any:
-    """Returns an array where it can be given to other devices, in part or as it is."""
+    """Returns an array in a form that can be moved to other devices, in part or whole."""
     return np.asarray(leaf) if several_processes(mesh) else leaf
 
 

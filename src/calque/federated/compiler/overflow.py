@@ -1,7 +1,8 @@
-"""Sums of integers that do not fit their dtype, in what is evaluated for a client or the server.
+"""Detects sums of integers that do not fit their dtype, on clients and the server.
 
-An operator in the middle of a program cannot raise: whether its sum has wrapped around is known
-when the program has run. So it says so here, and whoever evaluates the program has it checked.
+An operator in the middle of a program cannot raise: whether its sum has wrapped around is only
+    known after the program has run. So it registers a check here, which the caller of the program
+    evaluates.
 """
 
 from collections.abc import Iterator
@@ -39,7 +40,7 @@ _found: ContextVar[list[Overflow] | None] = ContextVar("_found", default=None)
 
 @contextmanager
 def noticed() -> Iterator[list[Overflow]]:
-    """The sums of integers that are evaluated in the meantime, by this trace of JAX itself."""
+    """A context manager that collects the sums of integers evaluated in this JAX trace."""
     found: list[Overflow] = []
     before = _found.set(found)
     try:
@@ -50,7 +51,7 @@ def noticed() -> Iterator[list[Overflow]]:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """Within, functions are traced on their own, whose values must not get out."""
+    """A context manager for functions that are traced separately, whose values must not escape."""
     before = _found.set(None)
     try:
         yield
@@ -59,7 +60,7 @@ def unnoticed() -> Iterator[None]:
 
 
 def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
-    """Say whether the sum of a sequence, in its own dtypes, has wrapped around."""
+    """Report whether the sum of a sequence has wrapped around in its dtypes."""
     found = _found.get()
     pairs = zip(jax.tree.leaves(sequence.elements), jax.tree.leaves(total), strict=True)
     whole = [(leaf, one) for leaf, one in pairs if jnp.issubdtype(leaf.dtype, jnp.integer)]
@@ -72,7 +73,7 @@ def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
 
 
 def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
-    """Whether sums of integers are far from the same sums of floats."""
+    """Returns whether sums of integers differ much from the same sums of floats."""
     flags = [
         jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
         for total, estimate in zip(totals, estimates, strict=True)
@@ -81,17 +82,15 @@ def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
 
 
 def spoken(totals: list[Any]) -> str:
-    """Returns the dtypes of some arrays in words."""
+    """Returns the dtypes of some arrays as text."""
     return " or ".join(sorted({str(total.dtype) for total in totals}))
 
 
 def estimated(dtype: Any) -> Any:
-    """Returns the dtype of floats that integers are added up in, to see whether their sum has
-    wrapped.
-    """
+    """Returns the float dtype for summing integers, to detect wrapping."""
     return np.dtype("float64" if np.dtype(dtype).itemsize == 8 else "float32")
 
 
 def _half_range(dtype: Any) -> Any:
-    """Half of how many integers a dtype has."""
+    """Returns half the number of integers in a dtype."""
     return 2.0 ** (8 * np.dtype(dtype).itemsize - 1)

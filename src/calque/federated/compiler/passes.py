@@ -1,8 +1,8 @@
 """One pass over the clients: a scan over chunks of them, each chunk vmapped.
 
-The server's values go in once, what each client holds comes in chunk by chunk, and what comes out
-are running results. So a pass needs memory for the models of one chunk, however many clients there
-are, unless the plan keeps what they compute.
+The inputs are the server's values, once, and the clients' values, chunk by chunk; the outputs are
+running results. So a pass needs memory for the models of one chunk, however many clients there are,
+unless the plan keeps what they compute.
 """
 
 from collections.abc import Iterator
@@ -120,7 +120,7 @@ class _Pass:
         return in_order or _is(call, "federated_collect")
 
     def run(self, values: Any, server: dict[str, Any], numbers: Any, own: Any = None) -> Any:
-        """Returns the results of aggregations, what is kept, and who fails a check, on one device.
+        """Returns the results of aggregations, kept values, and failed checks, on one device.
 
         Args:
             values: of the device's clients.
@@ -180,7 +180,7 @@ class _Pass:
         return results, kept, failed
 
     def _of_server(self, server: dict[str, Any]) -> list[Any]:
-        """Returns a check of what is the same for all clients, and 0 where it is NaN."""
+        """Returns 0 if a value that all clients share contains NaN, and adds the check."""
         same = [_same(held, kind) for held, kind in self.clients.values()]
         flag = has_nan((server, same))
         if flag is None:
@@ -190,7 +190,7 @@ class _Pass:
         return [jnp.where(flag, 0, NOBODY).astype(jnp.int32)]
 
     def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
-        """For every result that its aggregation may refuse, a check, and 0 where it does."""
+        """Returns 0 for each result that its aggregation refuses, and adds the checks."""
         calls = dict(self.stage.aggregations)
         failed = []
         for name, reducer in reducers.items():
@@ -203,7 +203,7 @@ class _Pass:
         return failed
 
     def _infinite(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
-        """For every sum and mean a check, and 0 where it is NaN and no client's value need be."""
+        """Returns 0 for each sum and mean that infinities made NaN, and adds the checks."""
         calls = dict(self.stage.aggregations)
         failed = []
         for name, reducer in reducers.items():
@@ -226,9 +226,7 @@ class _Pass:
         return reducer
 
     def _over_chunks(self, of_chunk: Any, start: Any, values: Any, numbers: Any) -> Any:
-        """Returns the chunks of a device one after the other; what they keep is for all its
-        clients.
-        """
+        """Runs the chunks of a device in sequence; kept values are those of all its clients."""
         count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
         if count == chunk > 1:
             return of_chunk(start, (values, numbers))
@@ -248,10 +246,9 @@ class _Pass:
         return running, kept
 
     def _order(self, values: Any) -> Any:
-        """Returns the clients of a device by how much they hold, so that those of a chunk hold
-        alike.
+        """Returns the order of a device's clients by size, so that chunks hold similar sizes.
 
-        None if no sequence says it, or an aggregation goes by the order of the clients.
+        None if no sequence tells a size, or an aggregation depends on the clients' order.
         """
         if any(issubclass(_kind(call), Reduce) for _, call in self.stage.aggregations):
             return None
@@ -261,7 +258,7 @@ class _Pass:
         return jnp.argsort(sum(lengths), descending=True) if lengths else None
 
     def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
-        """Returns a client's contribution, what of it is kept, and which checks it fails."""
+        """Returns a client's contribution, its kept values, and the checks that it fails."""
         environment = dict(shared)
         for name, (held, kind) in self.clients.items():
             environment[name] = _joined(held, kind, iter(value[name]), self.layout)
@@ -291,7 +288,7 @@ class _Pass:
     def _failing(
         self, given: dict[str, Any], kept: dict[str, Any], reducers: dict[str, Reducer]
     ) -> list[tuple[Check, Any]]:
-        """Returns the checks of what a client gives to aggregations, and of what is kept of it."""
+        """Returns the checks of a client's contributions and kept values."""
         failing: list[tuple[Check, Any]] = []
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
@@ -339,9 +336,7 @@ def has_nan(found: Any) -> Any:
 
 
 def _counted(part: Any, leaf: Any) -> Any:
-    """Returns which items of the arrays of a sequence, with other axes before it, are no
-    padding.
-    """
+    """Returns which elements of a sequence's arrays are not padding."""
     if not isinstance(part, Sequence):
         return True
     axes = part.length.ndim
@@ -350,9 +345,7 @@ def _counted(part: Any, leaf: Any) -> Any:
 
 
 def _split(held: Any, kind: Type) -> list[Any]:
-    """Returns the parts of a held value that differ from client to client; of what is ragged,
-    places.
-    """
+    """Returns the parts of a held value that differ between clients (places of ragged ones)."""
     if isinstance(kind, StructType):
         return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
     if not lives_on_clients(kind):
@@ -381,13 +374,13 @@ def _first_row(part: Ragged, layout: Layout) -> Any:
 
 
 def _rows(held: Any) -> list[Any]:
-    """Returns the elements of what is ragged in a held value."""
+    """Returns the elements of ragged parts in a held value."""
     parts = jax.tree.leaves(held, is_leaf=is_ragged)
     return [part.elements for part in parts if isinstance(part, Ragged)]
 
 
 def _with_rows(held: Any, rows: Iterator[Any]) -> Any:
-    """Returns a held value with other elements of what is ragged."""
+    """Returns a held value with other elements in ragged parts."""
     return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
 
 

@@ -1,8 +1,8 @@
-"""When each call of a program runs: on the server, or in which of its passes over the clients.
+"""Plans where each call of a program runs: on the server, or in a pass over the clients.
 
-All that clients compute between two visits to the server is one pass, in which all aggregations
-that are due are made. A call on the clients runs in the pass of those who need it, or of those it
-needs, so that a result rarely has to be kept for all clients.
+Everything that clients compute between two steps of the server is one pass, with all of its
+aggregations. A call on the clients runs in the pass of its users, or of its inputs, so that a
+result rarely has to be kept for all clients.
 """
 
 from dataclasses import dataclass
@@ -92,7 +92,7 @@ def _stages(
     on_clients: set[str],
     results: set[str],
 ) -> dict[str, int]:
-    """Returns the stage in which each result is there."""
+    """Returns the stage in which each result is available."""
     earliest: dict[str, int] = {}
     for name, call in calls:
         ready = max((earliest.get(used, 0) for used in needs[name]), default=0)

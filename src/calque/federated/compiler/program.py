@@ -113,14 +113,12 @@ class Program:
         return to_python(result, _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
-        """Returns the program that JAX makes, not compiled yet: `lower(...).as_text()` is
-        StableHLO.
-        """
+        """Returns JAX's lowered program; `lower(...).as_text()` is StableHLO."""
         with self._precision():
             return self._jitted.lower(*self._held(argument), False)
 
     def lower_types(self) -> Any:
-        """Returns the program for arguments of the types, whatever their values."""
+        """Returns the program for arguments of the given types."""
         clients = -1 if self.options.clients is None else self.options.clients
         kinds = {one.uri: one.type for one in self.plan.data}
         with self._precision():
@@ -175,7 +173,7 @@ class Program:
     def _run(
         self, argument: Any, data: dict[str, Any], clients: int, locate: bool
     ) -> tuple[Any, Any, Any]:
-        """Returns the held result, who fails which check, and whether somebody may; jitted."""
+        """Returns the held result, and which clients fail which checks; jitted."""
         server: dict[str, Any] = {}
         differing: dict[str, tuple[Any, Type]] = {}
         roots = [(one.uri, data[one.uri], one.type) for one in self.plan.data]
@@ -231,7 +229,7 @@ class Program:
         return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
 
     def _raise_for(self, failed: list[Any], clients: int, numbers: Any) -> None:
-        """Raise for the first check that a client, or all of them together, have failed."""
+        """Raise the error of the first check that a client, or all clients together, failed."""
         earlier = ""
         for check, client in zip(self._checks, map(int, failed), strict=True):
             if check.of_server:
@@ -252,21 +250,19 @@ class Program:
 
 
 def _automatic(mesh: Mesh) -> Mesh:
-    """Returns a mesh on which the compiler spreads what a pass does to arrays."""
+    """Returns a mesh with automatic axes, on which the compiler distributes a pass."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _of_server(one: Overflow) -> tuple[Check, Any]:
-    """Returns the check of a sum on the server, or of one that lives nowhere, and 0 where it
-    fails.
-    """
+    """Returns the check of a sum on the server or without placement, and 0 if it fails."""
     what = f"a sum does not fit {one.dtypes} in sequence_sum"
     check = Check(what, one.origin, of_all=True, remedy=OF_SEQUENCE)
     return check, jnp.where(one.flag, 0, NOBODY).astype(jnp.int32)
 
 
 def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]:
-    """Returns the values of all clients by name, without what fills up the devices."""
+    """Returns the values of all clients by name, without padding clients."""
     return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
 
 
@@ -275,7 +271,7 @@ def _is_concrete(tree: Any) -> bool:
 
 
 def _needs_wide(program: BuildingBlock) -> bool:
-    """Returns True if a tensor of 64 bits occurs in a program."""
+    """Returns True if a program contains a 64-bit tensor."""
     stack = [program]
     while stack:
         block = stack.pop()

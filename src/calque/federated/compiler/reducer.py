@@ -1,4 +1,4 @@
-"""Aggregations: how the values of a chunk of clients go into a running result.
+"""Aggregations: how the values of a chunk of clients are added to a running result.
 
 A reducer sees the values of `k` clients at a time, stacked; those whose mask is False are padding
 and must not count, whatever they are. `across` joins the running results of several devices.
@@ -18,7 +18,7 @@ COUNT = "#clients"
 
 
 class Refusal(NamedTuple):
-    """What may be wrong with the values of all clients together.
+    """A condition that the values of all clients together may violate.
 
     Attributes:
         what: what is wrong.
@@ -56,7 +56,7 @@ class Reducer:
         self.prepare()
 
     def prepare(self) -> None:
-        """Evaluate what does not live on the clients."""
+        """Evaluate the parts that do not live on the clients."""
 
     def of_client(self, environment: Environment) -> Any:
         """Returns the contribution of one client."""
@@ -68,7 +68,7 @@ class Reducer:
         raise NotImplementedError
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
-        """Returns the running result with a chunk of clients in it."""
+        """Returns the running result after adding a chunk of clients."""
         raise NotImplementedError
 
     def across(self, running: Any, axis: str) -> Any:
@@ -80,16 +80,16 @@ class Reducer:
         return running
 
     def violated(self, contribution: Any) -> Any:
-        """Returns True if a client's contribution cannot be used, for another reason than NaN."""
+        """Returns True if a client's contribution is invalid for a reason other than NaN."""
         return None
 
     def refused(self, running: Any) -> Refusal | None:
-        """Returns what may be wrong with the clients together, and whether it is."""
+        """Returns the condition on all clients together, and whether it is violated."""
         return None
 
 
 def masked(values: Any, mask: Any, instead: Any) -> Any:
-    """Values of a chunk, with those that are padding replaced."""
+    """Returns the values of a chunk with padding replaced."""
     shaped = mask.reshape(-1, *[1] * (values.ndim - 1))
     return jnp.where(shaped, values, jnp.asarray(instead, values.dtype))
 

@@ -18,7 +18,7 @@ from calque.federated.representation import Sequence
 
 
 class Sum(Reducer):
-    """The sum over the clients; halves are added up in float32.
+    """The sum over the clients; half precision is summed in float32.
 
     Integers are added up as floats, too, which are far from a sum that has wrapped around.
     """
@@ -63,7 +63,7 @@ class Sum(Reducer):
 
 
 class Mean(Sum):
-    """The mean over the clients, each of the same weight."""
+    """The unweighted mean over the clients."""
 
     of_none = False
 
@@ -72,7 +72,7 @@ class Mean(Sum):
 
 
 class WeightedMean(Sum):
-    """The mean over the clients, by weight: a running sum of products, and one of weights."""
+    """The weighted mean over the clients: running sums of products and of weights."""
 
     of_none = False
 
@@ -129,7 +129,7 @@ class Reduce(Reducer):
         return jax.lax.scan(step, running, (mask, values))[0]
 
     def of_all(self, stacked: Any) -> Any:
-        """Returns the result for the values of all clients, which several devices have kept."""
+        """Returns the result for the values of all clients, kept on several devices."""
         clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
         return self.add(self.zero, stacked, clients, None)
 
@@ -214,7 +214,7 @@ class SecureSum(Reducer):
 
 
 class Collect(Reducer):
-    """All values, as a sequence: they are kept, and not reduced; see `stages`."""
+    """All values, as a sequence: they are kept, not reduced."""
 
 
 REDUCERS: dict[str, type[Reducer]] = {
@@ -231,7 +231,7 @@ REDUCERS: dict[str, type[Reducer]] = {
 
 
 def is_aggregation(call: Call) -> bool:
-    """Returns True if a call brings values of the clients to the server."""
+    """Returns True if a call aggregates values of the clients on the server."""
     return isinstance(call.function, Intrinsic) and call.function.uri in REDUCERS
 
 
@@ -245,7 +245,7 @@ def _row(stacked: Any, index: int) -> Any:
 
 
 def _whole(leaves: list[Any]) -> list[Any]:
-    """Those of integers."""
+    """Selects those of integers."""
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer)]
 
 

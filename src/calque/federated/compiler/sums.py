@@ -1,9 +1,9 @@
-"""Sums that keep what rounding loses, so that millions of clients are added up as exactly as ten.
+"""Compensated sums, as exact for millions of clients as for ten.
 
 A running sum of floats is a total, how far off the total is, and the sum of the last few chunks.
-Those go into the total together, for what that costs is nothing beside several clients' work, and
-much beside one's. The result is off by a few units in the last place, however many values there
-were and in whatever chunks they came.
+Chunks are added to the total together, because the cost is negligible compared to several clients'
+work, but not to one's. The result is off by a few units in the last place, whatever the number of
+values and the chunks.
 """
 
 from typing import Any, NamedTuple
@@ -33,9 +33,7 @@ class Running(NamedTuple):
 
 
 def wide(dtype: Any) -> Any:
-    """Returns the dtype that running sums are kept in: float32 for shorter floats, else the
-    same.
-    """
+    """Returns the dtype of running sums: float32 for shorter floats, else the same."""
     short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return np.dtype("float32") if short else dtype
 
@@ -47,7 +45,7 @@ def nothing(leaves: list[Any]) -> Running:
 
 
 def with_chunk(running: Running, leaves: list[Any]) -> Running:
-    """Running sums with values of shape `[chunk, ...]` in them."""
+    """Adds values of shape `[chunk, ...]` to running sums."""
     pairs = zip(running.blocks, leaves, strict=True)
     blocks = [block + _folded(leaf.astype(block.dtype)) for block, leaf in pairs]
     running = running._replace(blocks=blocks, count=running.count + 1)
@@ -77,7 +75,7 @@ def results(running: Running) -> list[Any]:
 
 
 def _settled(running: Running) -> Running:
-    """Running sums with the last chunks in the totals."""
+    """Adds the last chunks to the totals."""
     parts = zip(running.totals, running.rests, running.blocks, strict=True)
     sums = [_with_block(*part) for part in parts]
     zeros = [jnp.zeros_like(block) for block in running.blocks]
@@ -103,7 +101,7 @@ def _folded(values: Any) -> Any:
 
 
 def _added(a: Any, b: Any) -> tuple[Any, Any]:
-    """Returns a rounded sum, and exactly what rounding has lost; XLA keeps the order of additions.
+    """Returns a rounded sum and its exact rounding error; XLA keeps the order of additions.
 
     Knuth, The Art of Computer Programming, volume 2, 4.2.2, theorem B.
     """

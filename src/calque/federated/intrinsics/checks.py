@@ -32,7 +32,7 @@ INT32 = TensorType(np.dtype("int32"))
 
 
 def placement_of(placement: Any) -> PlacementLiteral:
-    """Returns a placement, or an error."""
+    """Returns a placement; raises for other values."""
     if not isinstance(placement, PlacementLiteral):
         raise type_error(
             f"{placement!r} is not a placement", "Use federated.CLIENTS or federated.SERVER."
@@ -44,7 +44,7 @@ def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> 
     """Returns the block of a federated value; a struct of them is zipped.
 
     Raises:
-        FederatedTypeError: it lives elsewhere, or nowhere; shows its type.
+        FederatedTypeError: it has another placement, or none; shows its type.
     """
     block = to_block(value)
     if isinstance(block, Struct) or isinstance(block.type, StructType):
@@ -100,9 +100,7 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
 
 
 def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
-    """Returns a function of several parameters as one that takes them without their names, in
-    order.
-    """
+    """Returns a function with named parameters as one that takes them by position."""
     taken = function.type.parameter if isinstance(function.type, FunctionType) else None
     if not isinstance(taken, StructType) or not isinstance(given, StructType):
         return function
@@ -117,7 +115,7 @@ def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
 
 
 def result_of(function: BuildingBlock) -> Type:
-    """Returns the type of what a function gives."""
+    """Returns the result type of a function."""
     assert isinstance(function.type, FunctionType)
     return function.type.result
 
@@ -130,7 +128,7 @@ def pair(first: Type, second: Type) -> StructType:
 def accumulation(
     value: Any, zero: Any, accumulate: Callable[..., Any], what: str
 ) -> tuple[BuildingBlock, BuildingBlock, BuildingBlock]:
-    """Returns the value, the start and the step of what goes through values one after the other."""
+    """Returns the value, the start and the step of a sequential reduction."""
     argument = placed(value, what, CLIENTS)
     start = to_block(zero)
     assert isinstance(argument.type, FederatedType)
@@ -146,7 +144,7 @@ def accumulation(
 
 
 def whole_number(value: Any, what: str) -> int:
-    """Returns an integer that is known while a computation is traced.
+    """Returns an integer that must be known while tracing.
 
     Raises:
         FederatedTypeError: it is something else.

@@ -43,7 +43,7 @@ from calque.federated.types import (
 
 @with_user_frames
 def federated_value(value: Any, placement: PlacementLiteral) -> Value:
-    """Returns a value, placed: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
+    """Places a value: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
 
     Args:
         value: a value without a placement: an array, a number, or a container of them.
@@ -77,8 +77,7 @@ def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_map(function: Any, value: Any) -> Value:
-    """Returns a function applied where a value is placed: to every client's value, or to the
-    server's.
+    """Applies a function where a value is placed: to every client's value, or to the server's.
 
     Args:
         function: `(T -> U)`: a computation, or a Python function of values.
@@ -97,7 +96,7 @@ def federated_map(function: Any, value: Any) -> Value:
 
 @with_user_frames
 def federated_zip(value: Any) -> Value:
-    """Returns a struct of values with the same placement, as one value there.
+    """Joins a struct of values with the same placement into one value there.
 
     Args:
         value: such as `<{T}@CLIENTS,{U}@CLIENTS>`; structs in structs are zipped too.
@@ -111,7 +110,7 @@ def federated_zip(value: Any) -> Value:
 
 @with_user_frames
 def federated_broadcast(value: Any) -> Value:
-    """Returns the server's value on every client: `T@SERVER` becomes `T@CLIENTS`.
+    """Sends the server's value to every client: `T@SERVER` becomes `T@CLIENTS`.
 
     Args:
         value: `T@SERVER`; a struct of such values is zipped.
@@ -163,7 +162,7 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
 
 @with_user_frames
 def federated_min(value: Any) -> Value:
-    """Returns the least of the clients' values, element by element, on the server.
+    """Returns the elementwise minimum of the clients' values, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -173,7 +172,7 @@ def federated_min(value: Any) -> Value:
 
 @with_user_frames
 def federated_max(value: Any) -> Value:
-    """Returns the greatest of the clients' values, element by element, on the server.
+    """Returns the elementwise maximum of the clients' values, on the server.
 
     Args:
         value: `{T}@CLIENTS`, `T` of real numbers or booleans.
@@ -183,7 +182,7 @@ def federated_max(value: Any) -> Value:
 
 @with_user_frames
 def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, report: Any) -> Value:
-    """Returns an aggregation of your own.
+    """Aggregates the clients' values with your own functions.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -232,7 +231,7 @@ def federated_reduce(value: Any, zero: Any, op: Any) -> Value:
 
 @with_user_frames
 def federated_collect(value: Any) -> Value:
-    """All clients' values as a sequence on the server: memory grows with the clients.
+    """Returns all clients' values as a sequence on the server; memory grows with the clients.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -278,7 +277,7 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
 
 @with_user_frames
 def federated_secure_sum(value: Any, bitwidth: int) -> Value:
-    """Returns the sum of integers, such that nobody sees a single client's value.
+    """Returns the sum of integers, without revealing any single client's value.
 
     The protocol is simulated: each value is hidden behind masks that pairs of clients share, and
     that cancel in the sum. If a client's value is negative or has more bits, an error names the

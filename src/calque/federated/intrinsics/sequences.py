@@ -22,7 +22,7 @@ from calque.federated.types import FederatedType, SequenceType, TensorType, is_a
 
 @with_user_frames
 def sequence_map(function: Any, sequence: Any) -> Value:
-    """Returns a function applied to every element.
+    """Applies a function to every element.
 
     Args:
         function: `(T -> U)`.
@@ -96,7 +96,7 @@ def sequence_sum(sequence: Any) -> Value:
 
 
 def _where_it_lives(what: str, operator: Callable[[Value], Value], sequence: Any) -> Value:
-    """Returns an operator on a sequence, in a map if the sequence is placed."""
+    """Applies an operator to a sequence, in a map if the sequence is placed."""
     required(what)
     block = to_block(sequence)
     if isinstance(block.type, FederatedType):

@@ -171,7 +171,7 @@ Names = frozenset[str] | None
 
 
 def _stepping(model: Model, optimizer: Optimizer) -> Callable[..., State]:
-    """Returns a server that takes the clients' mean change for a gradient."""
+    """Returns a server that uses the clients' mean change as a gradient."""
 
     def server(state: State, change: Any, extra: Any, participants: Any, reached: Names) -> State:
         free = model.free(state.parameters)

@@ -1,4 +1,4 @@
-"""States on disk, by orbax (the extra `orbax`), so that a process that was killed can go on."""
+"""Saves states on disk with orbax (the extra `orbax`), so that a killed process can continue."""
 
 import importlib
 import json
@@ -112,7 +112,7 @@ class Checkpoints:
 
     @with_user_frames
     def require_run(self, description: Mapping[str, str]) -> None:
-        """Take note of what run the states are of, if nothing is known of it.
+        """Check which run the states belong to, or record it if that is unknown.
 
         Args:
             description: what decides the numbers of a run, in words.

@@ -1,4 +1,4 @@
-"""Python code as a digest: what a function does, whatever its file, lines, comments and docs."""
+"""Digests of Python code that ignore files, lines, comments and docstrings."""
 
 import dis
 import hashlib
@@ -26,7 +26,7 @@ def names_of_code(code: CodeType) -> Names:
 
 
 def digest_of_code(code: CodeType) -> str:
-    """Some digits that differ where two pieces of code do something else.
+    """Returns a digest that differs if two pieces of code do different things.
 
     Names of local variables, docstrings and where the code stands make no difference. Another
     version of Python may: it compiles the same text differently.
@@ -47,7 +47,7 @@ def _parts(code: CodeType) -> Iterator[str]:
 
 
 def _constant(value: Any) -> str:
-    """Returns a constant of code in words, in which sets are in order."""
+    """Returns a constant of code as text, with sets in sorted order."""
     if isinstance(value, CodeType):
         return digest_of_code(value)
     if isinstance(value, frozenset):

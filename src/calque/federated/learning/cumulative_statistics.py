@@ -1,4 +1,4 @@
-"""Batch norm with `momentum=None`: the mean over all batches, whose count is no number yet."""
+"""Batch norm with `momentum=None`: the mean over all batches, whose count is traced."""
 
 import functools
 from typing import Any
@@ -10,7 +10,7 @@ from calque.upstream.torch_internals import BatchNorm
 
 
 def count_in_tensors(module: torch.nn.Module) -> None:
-    """Have batch norms without a momentum count their batches by tensors, not Python numbers."""
+    """Make batch norms without momentum count their batches with tensors, not Python numbers."""
     for part in module.modules():
         own = isinstance(part, BatchNorm) and type(part).forward is BatchNorm.forward
         if own and part.momentum is None and part.track_running_stats:
@@ -18,7 +18,7 @@ def count_in_tensors(module: torch.nn.Module) -> None:
 
 
 def _normalized(norm: Any, x: torch.Tensor) -> torch.Tensor:
-    """Returns what `BatchNorm.forward` gives, and leaves in the buffers."""
+    """Computes `BatchNorm.forward` and updates its buffers."""
     if not norm.training:
         return type(norm).forward(norm, x)
     norm._check_input_dim(x)

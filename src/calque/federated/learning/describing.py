@@ -1,9 +1,9 @@
-"""What decides the numbers of a run, in words that are the same in another process.
+"""Describes what determines the results of a run, in text that is stable across processes.
 
-Functions and classes of the user's are told apart by their code and by what it reads: constants,
-defaults, variables around them, global variables, attributes. Those of libraries are told apart by
-their names and by what they close over. Nothing depends on addresses, on Python's hashes, or on the
-order of a set.
+Functions and classes of the user are identified by their code and by what it reads: constants,
+defaults, enclosing variables, global variables, attributes. Those of libraries are identified by
+their names and closures. Nothing depends on addresses, on Python's hashes, or on the order of a
+set.
 """
 
 import dataclasses
@@ -38,8 +38,7 @@ _OF_CALLS = frozenset(("__call__", "initial", "init", "update", "step"))
 
 
 def described(value: Any) -> str:
-    """Returns a setting in words: numbers, arrays, modules, optimizers, functions and what they
-    read.
+    """Describes a setting: numbers, arrays, modules, optimizers, functions and what they read.
 
     >>> described({"rate": 0.1}), described([1, torch.float32])
     ('{rate: 0.1}', '[1, torch.float32]')
@@ -48,8 +47,7 @@ def described(value: Any) -> str:
 
 
 def described_module(module: torch.nn.Module) -> str:
-    """Returns a module that is trained: its layers and its code, without its parameters and
-    buffers.
+    """Describes a trained module: its layers and code, without parameters and buffers.
 
     >>> described_module(torch.nn.Linear(2, 3))
     'Linear(in_features=2, out_features=3, bias=True)'
@@ -65,7 +63,7 @@ class _Description:
         self._kept: list[Any] = []
 
     def of(self, value: Any, names: Names) -> str:
-        """Returns a value in words.
+        """Describes a value.
 
         Args:
             names: of attributes that are read of it, if it is an object of the user's.
@@ -125,7 +123,7 @@ class _Description:
         return self._named(self._of_class(type(value), read), parts, read)
 
     def of_module(self, module: torch.nn.Module, arrays: bool = True) -> str:
-        """Returns a module in words, if `arrays` with what is in its parameters and buffers."""
+        """Describes a module, with the contents of its parameters and buffers if `arrays`."""
         text = re.sub(r" at 0x[0-9a-f]+", "", repr(module))
         parts: dict[str, Any] = {}
         for path, one in module.named_modules():
@@ -269,7 +267,7 @@ def _shortened(text: str) -> str:
 
 
 def _digest(parts: Iterable[Any]) -> str:
-    """Some digits that differ where the parts, texts or bytes, do."""
+    """Returns a digest of texts or bytes."""
     found = hashlib.sha256()
     for part in parts:
         found.update(part if isinstance(part, bytes) else repr(part).encode())

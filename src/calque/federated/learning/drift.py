@@ -1,4 +1,4 @@
-"""Algorithms that correct the drift of clients with what the server keeps beside the model."""
+"""Algorithms that correct client drift with additional state on the server."""
 
 from dataclasses import replace
 from typing import Any, Unpack
@@ -94,7 +94,8 @@ def mime_lite(
     server_learning_rate: float = 1.0,
     **settings: Unpack[Settings],
 ) -> IterativeProcess:
-    """MimeLite with momentum (Karimireddy et al. 2021): clients use the server's momentum as it is.
+    """MimeLite with momentum (Karimireddy et al. 2021): clients use the server's momentum
+    unchanged.
 
     A client steps by `(1 - momentum) * gradient + momentum * m`. Then the server's `m` moves
     towards the mean of the clients' full gradients at the server's parameters.

@@ -1,4 +1,4 @@
-"""How good a model is on the clients' examples, as it is or after fitting it to each client."""
+"""Evaluates a model on the clients' examples, directly or after fitting it to each client."""
 
 from collections.abc import Callable
 from typing import Any, Unpack
@@ -73,7 +73,7 @@ class Evaluation:
 
     @with_user_frames
     def __call__(self, state: State, data: Any) -> dict[str, Any]:
-        """Metrics, each example weighing the same.
+        """Returns metrics in which each example has the same weight.
 
         Args:
             state: whose parameters and buffers are meant.
@@ -138,7 +138,7 @@ class PersonalizedEvaluation:
 
     @with_user_frames
     def __call__(self, state: State, own: Any, test: Any) -> dict[str, Any]:
-        """Metrics over the clients' test examples, each example weighing the same.
+        """Returns metrics over the clients' test examples, each with the same weight.
 
         Args:
             state: where each client begins.
@@ -164,7 +164,7 @@ class _Summed:
         self._whole_clients = WholeClients(model, size)
 
     def __call__(self, state: State, *data: Any) -> dict[str, Any]:
-        """Metrics for the clients' sequences; the examples of the first are those that count."""
+        """Returns metrics for the clients' sequences; the examples of the first one count."""
         require_no_autocast()
         staged = [labelled(one) for one in data]
         length = staged[0].length
@@ -192,7 +192,7 @@ class _Summed:
 
 
 def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Computation:
-    """Sums over the clients of what each computes of its sequences."""
+    """Sums the results of all clients."""
     server = [to_type(model.parameters), to_type(model.buffers), to_type("uint32[2]")]
     clients = [to_type("int32"), *map(SequenceType, elements)]
 

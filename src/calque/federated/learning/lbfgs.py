@@ -1,4 +1,4 @@
-"""`torch.optim.LBFGS` as a pure function that may ask for the loss anew."""
+"""`torch.optim.LBFGS` as a pure function that can recompute the loss."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -52,7 +52,7 @@ class _Search(NamedTuple):
 
 
 class Lbfgs:
-    """The steps of an optimizer of PyTorch, with what its parameter group says.
+    """The steps of `torch.optim.LBFGS`, with the settings of its parameter group.
 
     Args:
         optimizer: whose settings are taken.
@@ -133,7 +133,7 @@ class Lbfgs:
     def _moved(
         self, now: _Search, memory: Memory, flat: Any, is_last: Any, evaluated: Callable[..., Any]
     ) -> _Search:
-        """Returns what is known after the move along the direction; no move if that is flat."""
+        """Returns the state after the move along the direction; no move if that is flat."""
         direction = memory.direction
 
         def near(size: Any) -> tuple[Any, Any]:
@@ -166,7 +166,7 @@ class Lbfgs:
         )
 
     def _directed(self, memory: Memory, gradient: Any) -> Memory:
-        """Returns the memory with the next direction, and with what the last move taught."""
+        """Returns the memory with the next direction, updated with the last move."""
         learnt = _learnt(memory, gradient)
         later = learnt._replace(direction=_direction(learnt, gradient))
         memory = memory._replace(direction=-gradient)
@@ -193,9 +193,7 @@ def _learnt(memory: Memory, gradient: Any) -> Memory:
 
 
 def _direction(memory: Memory, gradient: Any) -> Any:
-    """Returns the inverse Hessian that the rows tell of, times the descent: the recursion of two
-    loops.
-    """
+    """Returns the approximate inverse Hessian times the descent, by the two-loop recursion."""
     rows = len(memory.weights)
 
     def back(count: Any, carry: Any) -> Any:

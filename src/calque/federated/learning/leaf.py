@@ -32,7 +32,7 @@ def load_leaf(
         `list(….values())` to a learning process.
 
     Raises:
-        FileNotFoundError: there is no such file, or none in the directory.
+        FileNotFoundError: the file does not exist, or the directory has no such files.
         ValueError: a file has a different format.
         ClientError: a client has a different number of examples from what the file says, is in two
             files, or its examples do not make an array of float32 or int32.
@@ -59,7 +59,7 @@ def load_leaf(
 
 
 def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
-    """Give all clients' arrays one dtype, and those without examples the shape of the others.
+    """Give all clients' arrays the same dtype, and empty ones the shape of the others.
 
     JSON has whole numbers where a client's numbers happen to be whole, and nothing in empty lists.
     """

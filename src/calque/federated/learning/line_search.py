@@ -18,7 +18,7 @@ _SMALLEST_BRACKET = 1e-9
 
 
 class Trial(NamedTuple):
-    """A size of the step, and what the loss is like there.
+    """A step size, and the loss there.
 
     Attributes:
         size: of the step; scalar, as are the others but `gradient`.
@@ -81,7 +81,7 @@ class _Search:
     most: Any
 
     def grown(self, size: Any) -> _Bracketing:
-        """Larger and larger sizes, until the last two bracket one, or the last one will do."""
+        """Tries larger sizes, until the last two bracket a solution or the last one suffices."""
 
         def grows(now: _Bracketing) -> Any:
             found = self._is_bracket(now) | self._is_flat(now.last) | (now.last.slope >= 0)
@@ -106,7 +106,7 @@ class _Search:
         return _Zoom(ends, low, grown.count, jnp.zeros((), jnp.bool_), done)
 
     def narrowed(self, bracket: _Zoom) -> _Zoom:
-        """Smaller and smaller brackets, until an end will do, or there is nothing between them."""
+        """Narrows the bracket, until an end suffices or nothing is left between them."""
         longest = jnp.abs(self.direction).max()
 
         def narrows(now: _Zoom) -> Any:

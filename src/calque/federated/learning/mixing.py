@@ -1,4 +1,4 @@
-"""Detects whether a batch's examples depend on each other, so that none may fill it up."""
+"""Detects whether a batch's examples depend on each other, so that it must not be padded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -28,7 +28,7 @@ _OTHERS = 16
 
 
 class WholeBatches:
-    """Refuses clients whose last batch would be filled up, where examples depend on each other.
+    """Refuses clients whose last batch would be padded, if examples depend on each other.
 
     Args:
         model: in training.
@@ -42,7 +42,7 @@ class WholeBatches:
         self._trial = _Trial(in_training(model), known=model.mixes_examples)
 
     def require(self, staged: Staged, numbers: np.ndarray, state: State) -> None:
-        """Raise `ClientError` for the first client whose batches cannot be filled up.
+        """Raise `ClientError` for the first client whose batches cannot be padded.
 
         Args:
             staged: the examples of all clients.
@@ -70,7 +70,7 @@ class WholeBatches:
 
 
 class WholeClients:
-    """Refuses to evaluate clients that are filled up, where examples depend on each other.
+    """Refuses to evaluate padded clients, if examples depend on each other.
 
     Args:
         model: in evaluation.
@@ -82,7 +82,7 @@ class WholeClients:
         self._trial = _Trial(in_evaluation(model), known=False)
 
     def require(self, staged: Staged, state: State) -> None:
-        """Raise `ClientError` for the first client that is filled up; see `WholeBatches`."""
+        """Raise `ClientError` for the first padded client; see `WholeBatches`."""
         if isinstance(staged.length, jax.core.Tracer):
             return
         length, capacity = np.asarray(staged.length), capacity_of(staged)
@@ -104,7 +104,7 @@ class WholeClients:
 
 
 class _Trial:
-    """Whether examples depend on each other, tried once for each type of them.
+    """Tests once for each type of examples whether they depend on each other.
 
     Args:
         run: what is tried.
@@ -168,7 +168,7 @@ def in_evaluation(model: Model) -> Run:
 def mixes_examples(
     run: Run, parameters: Any, buffers: Any, examples: Any, others: Any, size: int
 ) -> bool:
-    """Returns True if what fills up a batch changes the losses of its examples, or the new buffers.
+    """Returns True if padding a batch changes the losses of its examples, or the new buffers.
 
     It is tried: with copies of the last example, and with what can hardly go unnoticed: NaN where
     numbers are floats, and other examples where they are not. If nothing is random, also with what
@@ -205,7 +205,7 @@ def mixes_examples(
 
 
 def _filled(leaf: Any, rows: Any, size: int) -> Any:
-    """Examples filled up with the given ones, in turn."""
+    """Pads examples with the given ones, in turn."""
     leaf = jnp.asarray(leaf)
     return jnp.concatenate([leaf, rows[np.arange(size - len(leaf)) % len(rows)]])
 
@@ -229,7 +229,7 @@ def _alike(some: list[np.ndarray], others: list[np.ndarray], rtol: float) -> boo
 
 
 def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
-    """One example for each pair of a client and the number of an example of it."""
+    """Returns one example for each pair of a client and an example number."""
     if isinstance(staged, Ragged):
         places = np.asarray(staged.places.start)[clients] + rows
         return jax.tree.map(lambda leaf: leaf[places], staged.elements)
@@ -237,7 +237,7 @@ def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
 
 
 def _others(staged: Staged, client: int, last: Any) -> Any:
-    """Returns the first examples of some clients, those first that differ most from `last`."""
+    """Returns the first examples of some clients, ordered by their difference from `last`."""
     present = np.append(np.flatnonzero(np.asarray(staged.length))[:_OTHERS], client)
     found = _at(staged, present, np.zeros_like(present))
 
@@ -250,7 +250,7 @@ def _others(staged: Staged, client: int, last: Any) -> Any:
 
 
 def made_up(element: Type, count: int) -> Any:
-    """Examples of zeros and of ones by turns, where those of clients are out of reach.
+    """Returns artificial examples of alternating zeros and ones, if real ones are unavailable.
 
     Args:
         element: the type of an example.

@@ -27,7 +27,7 @@ Parameters = dict[str, Any]
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class Losses:
-    """What a forward pass in training gives.
+    """The results of a forward pass in training.
 
     Attributes:
         each: the loss of each example.
@@ -153,7 +153,7 @@ class Model:
     def refusal(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
     ) -> str | None:
-        """Why PyTorch refuses examples on the CPU: a label or an index out of range; None if not.
+        """Returns PyTorch's error for examples on the CPU (a label or index out of range), or None.
 
         An XLA program computes NaN of them.
         """
@@ -175,12 +175,12 @@ class Model:
 
 
 def _mixes(part: torch.nn.Module) -> bool:
-    """Returns True for a batch norm that goes by the batch."""
+    """Returns True for a batch norm that uses batch statistics."""
     return isinstance(part, BatchNorm) and (part.training or part.running_mean is None)
 
 
 def opened(module: torch.nn.Module) -> torch.nn.Module:
-    """Returns the module that `torch.compile` or `calque.jit` was given; any other as it is."""
+    """Returns the module inside `torch.compile` or `calque.jit`; other modules unchanged."""
     return dict(module.named_children()).get("_orig_mod", module)
 
 
@@ -191,7 +191,7 @@ def count_of(examples: Any) -> int:
 
 @contextlib.contextmanager
 def _examples_shown(examples: Mapping[str, Any]) -> Iterator[None]:
-    """Says of an error of PyTorch what the module was given."""
+    """A context manager that adds the module's inputs to PyTorch's errors."""
     try:
         yield
     except (RuntimeError, TypeError, ValueError, IndexError) as error:
@@ -247,6 +247,6 @@ def _arguments(x: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
 
 
 def _narrow(buffer: Any) -> Any:
-    """Returns a buffer without 64 bits: BatchNorm's count of batches, above all."""
+    """Returns a buffer narrowed to 32 bits, such as BatchNorm's count of batches."""
     narrow = {"int64": jnp.int32, "float64": jnp.float32}.get(buffer.dtype.name)
     return buffer if narrow is None else buffer.astype(narrow)

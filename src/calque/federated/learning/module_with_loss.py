@@ -1,4 +1,4 @@
-"""A module and a loss as one module, which does what a forward pass does beside its result."""
+"""A module and a loss as one module, which also has the forward pass's side effects."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ PREFIX = "module."
 
 
 class ModuleWithLoss(torch.nn.Module):
-    """The losses of examples, and in training what `forward` has written to.
+    """Computes the losses of examples, and in training the tensors that `forward` writes to.
 
     Parameters that require no gradient have none here either, and the hooks that the user has put
     on the others (`register_hook`) see their gradients.
@@ -45,8 +45,7 @@ class ModuleWithLoss(torch.nn.Module):
         self._hooks = {name: _hooks(name, p) for name, p in module.named_parameters()}
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], y: Any) -> Any:
-        """Returns the losses, and by name the new values of parameters and of buffers that were
-        written to.
+        """Returns the losses, and the new values of written parameters and buffers, by name.
 
         Out of training: the losses, and the output.
         """
@@ -79,7 +78,7 @@ def inside(arrays: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _hooks(name: str, parameter: torch.nn.Parameter) -> list[Callable[..., Any]]:
-    """Returns the hooks of a parameter, which copies of it have not."""
+    """Returns the hooks of a parameter, which its copies lack."""
     if parameter._post_accumulate_grad_hooks:
         raise TypeError(
             f"the parameter {name!r} has a hook that runs after its gradient is accumulated, but "

@@ -1,4 +1,4 @@
-"""Optimizers of clients and the server: learning rates, optimizers of optax and of PyTorch."""
+"""Optimizers of clients and the server: learning rates, optax and PyTorch optimizers."""
 
 import inspect
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -30,7 +30,7 @@ Steps = float | Optimizer | Make
 
 
 class Sgd(NamedTuple):
-    """Gradient descent, with momentum if asked for; see `sgd`."""
+    """Gradient descent, optionally with momentum; see `sgd`."""
 
     learning_rate: float
     momentum: float
@@ -57,14 +57,14 @@ def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
 
 
 def learning_rate(given: float) -> float:
-    """Returns a learning rate that PyTorch's optimizers would take; raises `ValueError` if not."""
+    """Returns a valid learning rate; raises `ValueError` otherwise."""
     if not given >= 0:
         raise ValueError(f"a learning rate must be at least 0, not {given}")
     return given
 
 
 def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
-    """Returns the optimizer that is meant.
+    """Converts a learning rate, optax optimizer or function to an optimizer.
 
     Args:
         given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
@@ -73,7 +73,7 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
         names: of the parameters, in the order in which a function is given them.
 
     Raises:
-        TypeError: it is none of these.
+        TypeError: it is something else.
         ValueError: a learning rate is negative or NaN.
     """
     if isinstance(given, int | float | np.floating) and not isinstance(given, bool):
@@ -125,7 +125,7 @@ def step(
 
 
 def _partway(before: Any, after: Any, scale: Any) -> Any:
-    """Parameters with so much of a step done."""
+    """Returns parameters after a fraction of a step."""
     return tree_add(before, tree_add(after, before, -1.0), scale)
 
 

@@ -12,7 +12,8 @@ from calque.federated.learning.training import is_positive
 def dirichlet(
     labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
 ) -> list[np.ndarray]:
-    """Indices of examples for each client, such that the mix of labels differs between clients.
+    """Returns indices of examples for each client, such that the mix of labels differs between
+    clients.
 
     For each label, the share of each client is drawn from a Dirichlet distribution (Hsu et al.
     2019). It is drawn again until every client has some examples.

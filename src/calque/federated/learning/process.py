@@ -58,7 +58,7 @@ class IterativeProcess:
 
     @property
     def description(self) -> Mapping[str, str]:
-        """What decides the numbers of its rounds, in words."""
+        """A description of what determines its results."""
         return self._algorithm.description
 
     def __deepcopy__(self, memo: Any) -> "IterativeProcess":
@@ -134,7 +134,7 @@ class IterativeProcess:
     def _participants(
         self, state: State, data: Any, clients: Any
     ) -> tuple[Staged, np.ndarray, Any]:
-        """Returns the data, the numbers and the memories of the clients that take part."""
+        """Returns the data, numbers and memories of the participating clients."""
         require_no_autocast()
         self._require_own(state)
         require_known_clients(clients, (state.key, state.round) if self._failing else ())
@@ -160,7 +160,7 @@ class IterativeProcess:
         }
 
     def _scale(self, state: State) -> Any:
-        """Returns what the clients' steps are multiplied by in the next round."""
+        """Returns the factor for the clients' steps in the next round."""
         schedule, number = self._algorithm.schedule, state.round
         if schedule is None:
             return np.float32(1.0)
@@ -179,7 +179,7 @@ class IterativeProcess:
         return np.float32(scale)
 
     def _require_own(self, state: State) -> None:
-        """Raise unless a state is one of this process."""
+        """Raise unless a state belongs to this process."""
         if not isinstance(state, State):
             raise TypeError(
                 f"a round needs a state, not {type(state).__name__}.\nPass the result of "
@@ -200,7 +200,7 @@ class IterativeProcess:
         return jax.eval_shape(self.initialize)
 
     def _check(self, staged: Staged, numbers: np.ndarray, state: State) -> None:
-        """Raise for clients that cannot take part as they are."""
+        """Raise for clients that cannot participate."""
         count, limit = len(staged.length), self._algorithm.clients
         if len(numbers) != count or len(set(numbers.tolist())) != count:
             raise ValueError(

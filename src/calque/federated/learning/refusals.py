@@ -1,4 +1,4 @@
-"""What a round is refused for: autocast around it, clients that JAX traces, and bad examples."""
+"""Refusals of a round: autocast around it, traced clients, and bad examples."""
 
 from typing import Any
 
@@ -19,7 +19,7 @@ class NoExamples(ValueError):
 
 
 def require_no_autocast() -> None:
-    """Raise a `TypeError` if autocast is on, of which a compiled round would know nothing."""
+    """Raise a `TypeError` if autocast is on, which a compiled round ignores."""
     if torch.is_autocast_enabled("cpu") or torch.is_autocast_enabled("jax"):
         raise TypeError(
             "autocast is on around a federated computation, but does not apply to it.\nUse it in "
@@ -28,7 +28,7 @@ def require_no_autocast() -> None:
 
 
 def require_known_clients(clients: Any, drawn_from: Any) -> None:
-    """Raise a `TypeError` if JAX traces what decides which clients take part, and how many.
+    """Raise a `TypeError` if JAX traces which clients participate.
 
     Args:
         clients: the numbers that the user passes.
@@ -52,7 +52,7 @@ def _is_traced(values: Any) -> bool:
 
 
 def explained(error: ClientError, model: Model, state: State, *data: Staged) -> ClientError:
-    """Returns the error, with what PyTorch says of the client's examples if it refuses them.
+    """Returns the error, with PyTorch's error for the client's examples if there is one.
 
     Args:
         error: of a computation over the clients.

@@ -47,7 +47,7 @@ _OF_SERVER = np.uint32(2**32 - 1)
 
 
 def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:
-    """Returns a round, as a computation of leaves: what is in a state may be any pytree.
+    """Returns a round as a computation on leaves, because states may contain any pytree.
 
     Args:
         algorithm: what clients and server do.
@@ -136,7 +136,7 @@ def _work(algorithm: Algorithm, most: int, server: State, memory: Any) -> Callab
 
 
 def _difference(new: Any, old: Any) -> Any:
-    """Returns the difference that a client sends of a buffer, exactly zero where there is none.
+    """Returns a client's change of a buffer, exactly zero where there is none.
 
     So what no client changes stays as it is: a mask with infinities, indices that a float32 cannot
     hold.
@@ -157,7 +157,7 @@ def _with_mean(difference: Any, old: Any) -> Any:
 
 
 def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., Any]:
-    """Returns the server's work on what has been sent, as a function of leaves."""
+    """Returns the server's work on the messages, as a function of leaves."""
 
     def finish(leaves, parts):  # type: ignore[no-untyped-def]
         state = unpacked(leaves, server)
@@ -173,7 +173,7 @@ def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., A
 
 
 def _require_no_buffers(changing: frozenset[str]) -> None:
-    """Raise a `TypeError` for buffers that clients change, as their mean has no noise."""
+    """Raise a `TypeError` for buffers that clients change, because their mean has no noise."""
     if changing:
         names = ", ".join(map(repr, sorted(changing)))
         raise TypeError(
@@ -184,7 +184,7 @@ def _require_no_buffers(changing: frozenset[str]) -> None:
 
 
 def _require_like(joined: Any, change: Type) -> None:
-    """Raise unless an aggregator gives on the server what each client sends.
+    """Raise unless an aggregator returns on the server the type that each client sends.
 
     Raises:
         FederatedTypeError: it lives elsewhere, or is of another type; shows both.

@@ -1,4 +1,4 @@
-"""Many rounds, with a progress bar, and a picture of how they went."""
+"""Runs many rounds with a progress bar, and plots their metrics."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -119,7 +119,7 @@ def run(
 def plot_curves(
     histories: Mapping[str, History], path: str | Path, metric: str = "test_accuracy"
 ) -> None:
-    """A picture of a metric over the rounds, one curve for each history (needs matplotlib).
+    """Plots a metric over the rounds, one curve for each history (needs matplotlib).
 
     Args:
         histories: the histories that `run` returns, by the names of their curves.

@@ -23,7 +23,7 @@ Weighting = Literal["examples", "uniform"]
 
 
 class Options(TypedDict, total=False):
-    """How computations are compiled, as of `Computation.configured`."""
+    """The options of compilation, as in `Computation.configured`."""
 
     chunk: int
     mesh: Mesh
@@ -58,7 +58,7 @@ class Settings(Options, total=False):
 
 
 def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = ()) -> None:
-    """Raise a `TypeError` for keywords that are no settings, as Python does."""
+    """Raise a `TypeError` for unknown keywords, as Python does."""
     known = sorted(set(kind.__annotations__) - set(without))
     unknown = sorted(set(settings) - set(known))
     if unknown:
@@ -76,7 +76,7 @@ class Setup:
         without: names of settings that the algorithm does not have.
 
     Raises:
-        TypeError: there is no such setting.
+        TypeError: the setting does not exist.
         ValueError: a setting cannot be.
     """
 
@@ -122,7 +122,7 @@ class Setup:
 
     @property
     def filled(self) -> int | None:
-        """The size of batches that are filled up; None if what fills no batch is left out."""
+        """The size to which batches are padded; None if incomplete batches are dropped."""
         return None if self.batches.drop_remainder else self.batches.size
 
     def trained(
@@ -140,13 +140,13 @@ class Setup:
         return done, tree_add(self.model.free(state.parameters), done.parameters, -1.0)
 
     def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
-        """Returns what a client sends that has taken steps."""
+        """Returns the message of a client that has taken steps."""
         weight = self.weight(done.examples)
         parts = (change, extra, done.buffers, weight, done.loss, done.examples, memory)
         return Sent(*parts, changing=done.changing, reached=done.reached)
 
     def weight(self, examples: Any) -> Any:
-        """Returns the weight of a client with so many examples; without any it has none."""
+        """Returns the weight of a client by its number of examples; zero without examples."""
         if self.weighting == "examples":
             return examples
         return (jnp.asarray(examples) > 0).astype(jnp.float32)
@@ -211,11 +211,11 @@ def _takes_three(aggregator: Any) -> bool:
 
 
 def zeros(parameters: Any) -> Any:
-    """Zeros of the shapes of parameters."""
+    """Returns zeros with the shapes of parameters."""
     return jax.tree.map(jnp.zeros_like, parameters)
 
 
 def moved(state: State, change: Any, scale: Any = 1.0) -> Any:
-    """Returns the server's parameters, with a change of those that are trained."""
+    """Returns the server's parameters with the trained ones changed."""
     free = {name: state.parameters[name] for name in change}
     return {**state.parameters, **tree_add(free, change, scale)}

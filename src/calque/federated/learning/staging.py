@@ -27,7 +27,7 @@ def labelled(data: Any) -> Staged:
     """Returns the clients' data in the form of `stage`.
 
     Raises:
-        ClientError: there is no `x` or no `y`, or a field that nobody would look at.
+        ClientError: `x` or `y` is missing, or there is a field that would not be used.
     """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
@@ -49,7 +49,7 @@ def labelled(data: Any) -> Staged:
 
 @with_user_frames
 def stage(data: Any, padded: bool = True) -> Any:
-    """Returns the examples of all clients as arrays on the device, to be used in many rounds.
+    """Puts the examples of all clients on the device as arrays, for many rounds.
 
     Args:
         data: a list with, for each client, a dict of arrays with the examples first, or a
@@ -130,7 +130,8 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 
 
 def _examples(data: Any, client: int) -> Any:
-    """Returns a client's examples as arrays with the examples first; what is no dataset, as it is.
+    """Returns a client's examples as arrays with a leading axis of examples; non-datasets
+    unchanged.
 
     Returns None for a dataset without examples, which does not say what they are like.
 
@@ -162,12 +163,12 @@ def _examples(data: Any, client: int) -> Any:
 
 
 def _on_host(leaf: Any) -> np.ndarray:
-    """Returns a part of an example as an array; of a tensor, on any device, its values."""
+    """Returns a part of an example as an array; tensors may be on any device."""
     return np.asarray(to_jax(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
 
 
 def _without_gaps(clients: list[Any]) -> list[Any]:
-    """Returns the examples of clients, with no rows for those of which nothing is known.
+    """Returns the examples of clients, with empty arrays for clients without known examples.
 
     Raises:
         ClientError: nothing is known of any client.
@@ -182,7 +183,7 @@ def _without_gaps(clients: list[Any]) -> list[Any]:
 
 
 def digest_of(staged: Staged) -> str:
-    """Some digits that differ where the examples of clients do.
+    """Returns a digest of the clients' examples.
 
     Of those that are spread over several processes, only their types and numbers count.
     """
@@ -204,7 +205,7 @@ def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray
 
 
 def capacity_of(staged: Staged) -> int:
-    """Returns the number of examples that clients are filled up to."""
+    """Returns the number of examples to which clients are padded."""
     if isinstance(staged, Ragged):
         return staged.capacity
     return jax.tree.leaves(staged.elements)[0].shape[1]
@@ -224,7 +225,7 @@ def element_type(arrays: Any, leading: int = 2) -> Type:
     has it.
 
     Raises:
-        ClientError: a part of it is no array, or of a dtype that no tensor has.
+        ClientError: a part of it is not an array, or has a dtype that tensors do not support.
     """
     for leaf in jax.tree.leaves(arrays, is_leaf=lambda leaf: leaf is None):
         if not hasattr(leaf, "shape"):

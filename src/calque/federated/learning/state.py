@@ -1,4 +1,4 @@
-"""The server's state, the clients' messages, and the functions that make an algorithm of them."""
+"""The server's state, the clients' messages, and the functions of an algorithm."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
@@ -80,7 +80,7 @@ class Algorithm:
 
 @dataclass(frozen=True)
 class Given:
-    """What a client is told beside the server's state.
+    """The information that a client gets in addition to the server's state.
 
     Attributes:
         key: raw bits of a key, for dropout and the order of examples.
@@ -122,7 +122,7 @@ class Sent:
 
 
 def packed(tree: Any) -> tuple[Any, ...]:
-    """Returns the leaves of a pytree, as a struct without names: what is in a state may be any
+    """Returns the leaves of a pytree as a struct without names, because states may contain any
     pytree.
 
     Of a key, as optimizers that add noise keep one, it is the raw bits.
@@ -147,7 +147,7 @@ def _is_key(leaf: Any) -> bool:
 
 
 def of_round(state: State) -> Any:
-    """Returns the raw bits of a key for all that is random in the next round."""
+    """Returns the raw bits of a key for the randomness of the next round."""
     key = jax.random.fold_in(jax.random.wrap_key_data(state.key), state.round)
     return jax.random.key_data(key)
 

@@ -79,7 +79,7 @@ class TorchOptimizer:
             reached: names of the parameters that have a gradient; None for all.
 
         Raises:
-            TypeError: it is LBFGS, and there is no loss to ask for.
+            TypeError: the optimizer is LBFGS, which needs a loss function.
         """
         leaves = self._leaves(params)
         searching = self._searching(leaves)

@@ -1,8 +1,8 @@
 """A client's training: steps of an optimizer, or one gradient over all of its examples.
 
-Clients have different numbers of examples, padded to the longest. Batches behind a client's own
+Clients have different numbers of examples, padded to the longest. Batches after a client's own
 examples are skipped, and in its last one only its own examples count, so that nothing is rounded,
-cut off or counted twice. What fills up the last batch are copies of the last example.
+dropped or counted twice. Copies of the last example fill up the last batch.
 """
 
 from collections.abc import Callable

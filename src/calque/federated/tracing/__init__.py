@@ -1,4 +1,4 @@
-"""Values that stand for what is not there yet, and the scopes in which their calls are bound."""
+"""Symbolic values, and the scopes in which their calls are bound."""
 
 from calque.federated.tracing.calls import intrinsic_call, map_call, member_type, unnamed, zip_call
 from calque.federated.tracing.scopes import current, fresh, outside, required, scope

@@ -1,4 +1,4 @@
-"""Calls of maps, of zips and of Python's operators, from blocks; where their arguments live."""
+"""Calls of maps, zips and Python operators on blocks, at the placement of their arguments."""
 
 import functools
 import operator
@@ -61,12 +61,12 @@ _MAPS = {
 
 
 def member_type(kind: Type) -> Type:
-    """Returns the member type of a federated type; any other type itself."""
+    """Returns the member type of a federated type; other types unchanged."""
     return kind.member if isinstance(kind, FederatedType) else kind
 
 
 def intrinsic_call(uri: str, argument: BuildingBlock, result: Type) -> Call:
-    """Returns a call of an intrinsic that gives `result`."""
+    """Returns a call of an intrinsic with the result type `result`."""
     return Call(Intrinsic(uri, FunctionType(argument.type, result)), argument)
 
 
@@ -76,7 +76,7 @@ def unnamed(*blocks: BuildingBlock) -> Struct:
 
 
 def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
-    """Returns a function called where its argument lives.
+    """Returns a call of a function at the placement of its argument.
 
     Args:
         function: takes and gives members.
@@ -91,7 +91,7 @@ def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
 
 
 def zip_call(argument: BuildingBlock) -> Call:
-    """Returns a struct of values that live in one place, as a struct there.
+    """Returns a struct of values with the same placement as one placed struct.
 
     Raises:
         FederatedTypeError: they live in several places, or in none; shows the type.
@@ -108,7 +108,7 @@ def zip_call(argument: BuildingBlock) -> Call:
 
 @dataclass(frozen=True)
 class Operator:
-    """An operator of Python on tensors, and on structs of them field by field.
+    """A Python operator on tensors, and on structs of them field by field.
 
     Args:
         name: as in `operator`.
@@ -179,7 +179,7 @@ def checked_index(key: Any, kind: TensorType) -> Any:
     """Returns an index into a tensor, with lists and tensors as arrays of numpy.
 
     Raises:
-        FederatedTypeError: it is no index into tensors of this shape.
+        FederatedTypeError: it is not a valid index into tensors of this shape.
     """
     parts = [_index_part(part) for part in (key if isinstance(key, tuple) else (key,))]
     where = tuple(parts) if isinstance(key, tuple) else parts[0]
@@ -201,7 +201,7 @@ def _index_part(part: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
-    """Returns the type that an operator gives for tensors, found by JAX."""
+    """Returns the result type of an operator on tensors, by JAX."""
     with precision(*operands):
         kinds = (
             to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
@@ -211,7 +211,8 @@ def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
 
 
 def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
-    """Returns an operator on values, where they live; values that live nowhere go along.
+    """Returns a call of an operator at the placement of its values; values without placement are
+    adapted.
 
     Raises:
         FederatedTypeError: they live in different places, or do not fit; shows both types.

@@ -30,7 +30,7 @@ class Scope:
         return Reference(name, call.type)
 
     def closed(self, result: BuildingBlock) -> BuildingBlock:
-        """Returns the result, with the calls that were made on the way to it."""
+        """Returns the result, with the calls that it depends on."""
         return Block(tuple(self.calls), result) if self.calls else result
 
 
@@ -41,7 +41,7 @@ def current() -> Scope | None:
 
 @contextmanager
 def scope() -> Iterator[Scope]:
-    """Inside this context, calls are bound in a new scope."""
+    """A context manager in which calls are bound in a new scope."""
     outer = current()
     _local.scope = Scope(outer)
     try:
@@ -52,9 +52,7 @@ def scope() -> Iterator[Scope]:
 
 @contextmanager
 def outside() -> Iterator[None]:
-    """Inside this context, no computation is being traced: for computations that are defined inside
-    others.
-    """
+    """A context manager outside any trace, for computations that are defined inside others."""
     before = current()
     _local.scope = None
     try:

@@ -1,6 +1,6 @@
-"""Values while a computation is traced: a block with Python's operators.
+"""Symbolic values: blocks with Python's operators.
 
-What the operators do to a value that lives on the clients or on the server is done where it lives.
+Operators on a value on the clients or the server are computed there.
 """
 
 import inspect
@@ -233,7 +233,7 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
         hint: the type that is asked for, if one is: a Python function is traced for it.
 
     Raises:
-        FederatedTypeError: it is none of these, or a value of a computation that has ended.
+        FederatedTypeError: it is something else, or a value of a computation that has ended.
     """
     if isinstance(value, Value):
         if value._scope is not None and not is_open(value._scope):
@@ -282,7 +282,7 @@ def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
 
 
 def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
-    """Returns True for a struct of as many fields as a function must be given by position."""
+    """Returns True for a struct with as many fields as a function has required parameters."""
     if not isinstance(parameter, StructType) or len(parameter) < 2:
         return False
     try:
@@ -305,7 +305,7 @@ def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Typ
 
 
 def _known(value: Any, hint: Type | None) -> np.ndarray:
-    """Returns a number or an array as numpy's; a Python number in the dtype that is asked for."""
+    """Returns a number or an array in NumPy's form; Python numbers in the requested dtype."""
     if isinstance(value, jax.core.Tracer):
         raise type_error(
             f"an array of type {type_of_value(value)} that JAX traces is used in a federated "
@@ -376,7 +376,7 @@ for _name in UNARY:
 
 @with_user_frames
 def _refuse(value: Value, what: str, remedy: str) -> NoReturn:
-    """Raise for what would need the value itself, which is not there while it is traced."""
+    """Raise for an operation that needs the value itself, which does not exist while tracing."""
     origin = user_origin()
     place = f"{origin}: " if origin else ""
     raise TraceError(f"{place}a value of type {value._block.type} {what}.\n{remedy}.")

@@ -31,7 +31,7 @@ NORMAL_FORM = ("inline", "dedupe", "remove_unused", "fuse_maps", "remove_unused"
 
 
 def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
-    """Apply rules one after the other, and verify what each has made.
+    """Apply rules in sequence, and verify the result of each.
 
     Args:
         block: a building block.

@@ -1,4 +1,4 @@
-"""A function that gives a function, as one function of both arguments."""
+"""Turns a function that returns a function into one function of both arguments."""
 
 from calque.federated.building_blocks import (
     Block,
@@ -12,7 +12,7 @@ from calque.federated.types import FunctionType, StructType, Type, is_assignable
 
 
 def uncurry(block: BuildingBlock) -> BuildingBlock:
-    """`(x -> (y -> z))` as `(p -> (let x=p[0],y=p[1] in z))`; anything else as it is.
+    """`(x -> (y -> z))` becomes `(p -> (let x=p[0],y=p[1] in z))`; other blocks are unchanged.
 
     Of a function in a function in a function all become one, of a struct in a struct. The type is
     another one (`is_uncurried`), so that this is no rule of the normal form.
@@ -41,8 +41,7 @@ def uncurry(block: BuildingBlock) -> BuildingBlock:
 
 
 def is_uncurried(before: Type, after: Type) -> bool:
-    """Returns True if a type is another one with functions that give functions made one, or the
-    same.
+    """Returns True if a type is the uncurried form of another one, or equal to it.
 
     >>> from calque.federated import to_type
     >>> curried = to_type("(int32 -> (bool -> float32))")

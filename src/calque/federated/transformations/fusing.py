@@ -1,4 +1,4 @@
-"""A map of a map becomes one map of the composed function."""
+"""Fuses a map of a map into one map of the composed function."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,7 +20,7 @@ _MAPS = ("federated_map", "federated_map_all_equal", "federated_apply")
 
 
 def fuse_maps(block: BuildingBlock) -> BuildingBlock:
-    """Returns the program with maps whose result only another map takes made part of that one.
+    """Returns the program with maps merged into the only map that uses their result.
 
     Expects, and gives, what `inline` gives: a Lambda around a Block, or a Block.
     """
@@ -41,7 +41,7 @@ def fuse_maps(block: BuildingBlock) -> BuildingBlock:
 
 
 def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) -> Call:
-    """Returns a call of a map, with the map that it takes its argument from composed into it."""
+    """Returns a call of a map with its argument's map composed into it."""
     intrinsic, argument = call.function, call.argument
     if not isinstance(intrinsic, Intrinsic) or intrinsic.uri not in _MAPS:
         return call
@@ -74,7 +74,7 @@ def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
 
 
 def _one_after_the_other(first: Lambda, second: Lambda) -> Lambda:
-    """Composes two blocks in one flat list of names: the second is given the first's results."""
+    """Composes two blocks into one flat list of names; the second gets the first's results."""
     assert second.parameter is not None
     before, result = _names_and_result(first.result)
     after, last = _names_and_result(second.result)

@@ -1,4 +1,4 @@
-"""Calls of lambdas, local names and selections are resolved; what is left is a flat list of calls.
+"""Resolves calls of lambdas, local names and selections, leaving a flat list of calls.
 
 The form is what compilers call A-normal: a Block whose locals are calls of intrinsics, of compiled
 computations and of parameters, and whose arguments are references, selections from them, literals,
@@ -25,7 +25,7 @@ Environment = Mapping[str, BuildingBlock]
 
 
 def inline(block: BuildingBlock) -> BuildingBlock:
-    """Returns a program in A-normal form; all names that it binds are new, and differ."""
+    """Returns a program in A-normal form, in which all bound names are new and distinct."""
     taken = free_references(block)
     names = (name for n in itertools.count() if (name := f"v{n}") not in taken)
     return _function(block, {}, names) if isinstance(block, Lambda) else _scope(block, {}, names)
@@ -52,7 +52,7 @@ def _evaluate(
     names: Names,
     calls: list[tuple[str, BuildingBlock]],
 ) -> BuildingBlock:
-    """Returns the replacement of a block's value, once `calls` have been made."""
+    """Returns the replacement for a block's value, and adds its calls to `calls`."""
     match block:
         case Reference():
             return environment.get(block.name, block)

@@ -1,4 +1,4 @@
-"""Calls that are the same are made once, and those that nobody uses not at all."""
+"""Merges equal calls, and removes unused ones."""
 
 from calque.federated.building_blocks import (
     Block,
@@ -42,7 +42,7 @@ def _dedupe(block: BuildingBlock, replaced: dict[str, BuildingBlock]) -> Buildin
 
 
 def _outline(block: BuildingBlock) -> str:
-    """Returns an outline that equal blocks share, whatever names they bind."""
+    """Returns an outline that blocks share if they are equal up to bound names."""
     if isinstance(block, Lambda):
         return f"({block.type})"
     inner = ",".join(_outline(child) for child in block.children())

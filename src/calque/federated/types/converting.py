@@ -1,4 +1,4 @@
-"""From and to what else describes types: dtypes, arrays, pytrees, dataclasses, modules."""
+"""Converts types from and to dtypes, arrays, pytrees, dataclasses and modules."""
 
 import dataclasses
 import sys
@@ -102,8 +102,7 @@ def is_numeric_leaf(value: Any) -> bool:
 
 
 def python_number(value: Any) -> bool | int | float | complex | None:
-    """Returns the number that a Python number is, or a member of an `IntEnum`; None for anything
-    else.
+    """Returns the value of a Python number or `IntEnum` member; None for anything else.
 
     >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
     (True, 2.0, None)
@@ -117,7 +116,7 @@ def type_of_value(value: Any) -> Type:
     """Returns the type of an array, a Python number, or a container of them.
 
     Raises:
-        FederatedTypeError: it is no such value, or an integer too large for int32.
+        FederatedTypeError: the value is not supported, or is an integer too large for int32.
     """
     if isinstance(value, int) and not isinstance(value, bool) and not -(2**31) <= value < 2**31:
         raise type_error(f"{value} does not fit int32", "Pass a 64-bit NumPy integer.")
@@ -178,16 +177,14 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
 
 
 def fields_of(value: Any) -> dict[str, Any] | None:
-    """Returns what the fields of an instance of a data class hold, by name; None for anything
-    else.
-    """
+    """Returns the fields of a dataclass instance by name; None for anything else."""
     if isinstance(value, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(value):
         return None
     return {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
 
 
 def instance_of(container: Any, values: dict[str, Any]) -> Any:
-    """Returns an instance of a data class whose fields hold these values."""
+    """Returns a dataclass instance with these field values."""
     given = {f.name: values[f.name] for f in dataclasses.fields(container) if f.init}
     made = container(**given)
     for name in values.keys() - given.keys():  # which its `__init__` does not take
@@ -196,7 +193,7 @@ def instance_of(container: Any, values: dict[str, Any]) -> Any:
 
 
 class Struct(tuple):
-    """A tuple of which some fields also have names: what a struct with both is given as.
+    """A tuple in which some fields also have names, for structs with both.
 
     >>> point = Struct([("x", 1), (None, 2)])
     >>> point.x, point[1], point["x"]
@@ -300,13 +297,13 @@ def _of_dataclass(spec: Any) -> StructType:
 
 
 def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:
-    """Returns the type of a struct whose fields are values, or describe types."""
+    """Returns the struct type of an instance whose fields are values or describe types."""
     found = ((n, type_of_value(v) if _has_numbers(v) else to_type(v)) for n, v in pairs)
     return StructType(tuple(found), container)
 
 
 def _has_numbers(value: Any) -> bool:
-    """Returns True for a Python number, and a container of one, which describe no type."""
+    """Returns True for a Python number or a container of one, which do not describe types."""
     if isinstance(value, Mapping):
         return any(map(_has_numbers, value.values()))
     if isinstance(value, list | tuple) and not _is_sized_dtype(value):
@@ -315,7 +312,7 @@ def _has_numbers(value: Any) -> bool:
 
 
 def _of_annotations(spec: type, names: typing.Iterable[str]) -> StructType:
-    """Returns the type that the annotations of a class say."""
+    """Returns the type given by the annotations of a class."""
     home = vars(sys.modules[spec.__module__])
     said = {
         n: a

@@ -1,4 +1,4 @@
-"""The kinds of types. Each prints itself in the compact notation, and is checked when it is made.
+"""The kinds of types; each prints in the compact notation, and is checked at construction.
 
 float32[2,?]          TensorType      a dtype and a shape; ? is a size that is not known
 <a=int32,float32>     StructType      fields with and without names
@@ -35,7 +35,7 @@ DTYPES: dict[str, np.dtype] = {
 
 
 def native(dtype: np.dtype) -> np.dtype:
-    """Returns a dtype in this machine's order of bytes, which JAX needs."""
+    """Returns a dtype in native byte order, which JAX needs."""
     return dtype if dtype.isnative else np.dtype(dtype.newbyteorder("=").name)
 
 
@@ -63,7 +63,7 @@ class Type:
     __slots__ = ()
 
     def parts(self) -> tuple["Type", ...]:
-        """Returns the types that this one is made of."""
+        """Returns the types that this one consists of."""
         return ()
 
 
@@ -111,7 +111,7 @@ class TensorType(Type):
 
 @dataclass(frozen=True)
 class StructType(Type):
-    """An ordered list of fields, of which some or all have names.
+    """An ordered list of fields, some or all of which have names.
 
     Args:
         elements: pairs of a name, or None, and a type.
@@ -168,7 +168,7 @@ class StructType(Type):
 
         Raises:
             IndexError: there are not so many fields.
-            FederatedFieldError: there is no field of that name.
+            FederatedFieldError: no field has that name.
         """
         if isinstance(key, str):
             if key not in self.names:
@@ -247,7 +247,7 @@ class PlacementType(Type):
 
 @dataclass(frozen=True)
 class AbstractType(Type):
-    """A variable that stands for a type; the same label stands for the same type.
+    """A type variable; the same label means the same type.
 
     Args:
         label: a capital letter, then letters, digits and underscores.
@@ -307,7 +307,7 @@ class FederatedType(Type):
 
 
 def walk(kind: Type) -> Iterator[Type]:
-    """Yields a type and all that it is made of."""
+    """Yields a type and all of its parts."""
     yield kind
     for part in kind.parts():
         yield from walk(part)
@@ -328,7 +328,7 @@ def _require_type(part: Any) -> None:
 
 
 def _spelled(name: str) -> str:
-    """Returns a field's name as the notation has it: in quotes unless it is an identifier."""
+    """Returns a field's name in the notation: quoted unless it is an identifier."""
     if _BARE.match(name):
         return name
     return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,4 +1,4 @@
-"""From the compact notation to types; `str` of a type is the way back."""
+"""Parses the compact notation of types, the inverse of `str`."""
 
 import difflib
 import re
@@ -29,14 +29,14 @@ _TOKEN = re.compile(
 
 @with_user_frames
 def parse_type(text: str) -> Type:
-    """Returns the type that the compact notation stands for.
+    """Returns the type for a text in the compact notation.
 
     Args:
         text: such as `float32[2,?]`, `<a=int32,float32>`, `int32*`, `(int32 -> bool)`,
             `{float32}@CLIENTS`.
 
     Raises:
-        FederatedTypeError: the text is no type; shows where.
+        FederatedTypeError: the text is not a type; the message shows where.
 
     >>> parse_type("<a=int32,{float32[3]}@CLIENTS>")["a"]
     TensorType(dtype=dtype('int32'), shape=())
@@ -49,7 +49,7 @@ def parse_type(text: str) -> Type:
 
 
 class _Reader:
-    """Reads one token after the other; `kind` and `text` are of the next one."""
+    """Reads tokens in sequence; `kind` and `text` describe the next one."""
 
     def __init__(self, source: str) -> None:
         self.source = source

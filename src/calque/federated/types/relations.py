@@ -1,4 +1,4 @@
-"""How types relate: which may stand where another is asked for, and what variables stand for."""
+"""Relations between types: assignability and unification."""
 
 from collections.abc import Mapping
 
@@ -16,7 +16,7 @@ from calque.federated.types.kinds import (
 
 
 def is_assignable(target: Type, source: Type) -> bool:
-    """Returns True if a value of type `source` may stand where `target` is asked for.
+    """Returns True if a value of type `source` can be used where `target` is expected.
 
     A size that is not known takes every size; a field without a name takes a field with one; what
     may differ between clients takes what is the same on all; functions take no less and give no
@@ -62,7 +62,7 @@ def join(first: Type, second: Type) -> Type:
     """Returns the least type to which values of both may be assigned.
 
     Raises:
-        FederatedTypeError: there is none; shows both.
+        FederatedTypeError: there is no such type; the message shows both types.
     """
     match first, second:
         case TensorType(), TensorType() if first.dtype == second.dtype and len(first.shape) == len(
@@ -90,7 +90,7 @@ def join(first: Type, second: Type) -> Type:
 
 
 def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
-    """Returns a type with its variables replaced by what they stand for."""
+    """Returns a type with its variables replaced by their bindings."""
     match pattern:
         case AbstractType():
             return bindings.get(pattern.label, pattern)
@@ -112,7 +112,7 @@ def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
 
 @with_user_frames
 def unify(pattern: Type, actual: Type) -> dict[str, Type]:
-    """Solves for the variables of a pattern, so that `actual` may be assigned to it.
+    """Solves for the variables of a pattern, such that `actual` is assignable to it.
 
     Raises:
         FederatedTypeError: nothing makes them fit; shows both.
@@ -138,7 +138,7 @@ def unify(pattern: Type, actual: Type) -> dict[str, Type]:
 
 
 def _collect(pattern: Type, actual: Type, given: dict[str, Type], taken: dict[str, Type]) -> None:
-    """Note what stands for each variable: what values give, and what parameters take."""
+    """Collect the bindings of each variable, from values and from parameters."""
     match pattern, actual:
         case AbstractType(), _:
             known = given.get(pattern.label)

@@ -1,7 +1,7 @@
 """`torch.cond`, `torch.while_loop`, `scan` and `map` called in a jitted function.
 
-Elsewhere PyTorch has dynamo make graphs of the bodies, which it does not do while a mode such as
-that of a trace is on. Within a jitted program the bodies are run as they are, and become JAX's
+Outside of a trace, PyTorch makes graphs of the bodies with dynamo, which does not run in a mode
+such as that of a trace. In a jitted program the bodies are traced directly, and become JAX's
 control flow.
 """
 

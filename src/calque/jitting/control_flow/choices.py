@@ -3,8 +3,8 @@
 The cells that a branch reads become operands of `lax.cond`, and those it writes become results, as
 `calque.jit` does it for the whole program: so aliases, writes and buffers are right. The backward
 runs the branch that was taken once more, on the same values and the same random numbers, under
-torch's own autograd. It is traced with the forward, for the Python around a branch (what it closes
-over, attributes, autocast) may be another by the time of the backward.
+torch's own autograd. It is traced with the forward, because the Python state around a branch
+(closures, attributes, autocast) may have changed by the time of the backward.
 """
 
 from collections.abc import Callable, Iterable, Sequence

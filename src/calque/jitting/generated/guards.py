@@ -1,7 +1,8 @@
 """Generates the lines that check whether the guards of a program hold.
 
-A line that finds a difference asks the guard itself, or leaves the call to the general path, which
-asks all guards. So these lines may fail where a guard would hold, but never the other way round.
+A line that finds a difference checks the guard itself, or leaves the call to the general path,
+which checks all guards. So these lines may fail where a guard would hold, but never the other way
+round.
 """
 
 from collections.abc import Callable, Collection, Sequence

@@ -1,7 +1,7 @@
 """Generates the lines that run a program as one step (see `program.stepping`), in simple cases.
 
-Simple are programs that read and write whole cells, arguments and numbers of param groups, and
-whose results and gradients are tensors over memory of their own. Others run by `Program` itself.
+Simple programs read and write whole cells, arguments and numbers of param groups, and their results
+and gradients have separate memory. `Program` runs others.
 """
 
 import sys

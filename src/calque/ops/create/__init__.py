@@ -1,1 +1,1 @@
-"""Rules that make tensors: filled ones, random ones, and elements arranged anew."""
+"""Rules that create tensors: filled, random, and rearranged."""

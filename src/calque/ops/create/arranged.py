@@ -1,4 +1,4 @@
-"""Operators that arrange the elements of tensors anew: joining, repeating, flipping, triangles."""
+"""Operators that rearrange the elements of tensors: joining, repeating, flipping, triangles."""
 
 from typing import Any
 

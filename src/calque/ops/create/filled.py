@@ -1,4 +1,4 @@
-"""Operators that make tensors from numbers."""
+"""Operators that create tensors from numbers."""
 
 import math
 from typing import Any
@@ -256,7 +256,7 @@ def kaiser_window_periodic(window_length: int, periodic: bool, dtype: Any = None
 
 @op("kaiser_window.beta")
 def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: Any = None) -> Array:
-    """The other windows are made of operators; of this one PyTorch has a kernel of its own."""
+    """The other windows consist of operators; for this one PyTorch has a kernel."""
     dtype = dtype or default_float()
     if window_length < 0:
         raise RuntimeError(

@@ -1,4 +1,4 @@
-"""Operators of functional graphs that are no rules: on the device they are geometry or allocation.
+"""Operators of functional graphs without rules: on the device they are geometry or allocation.
 
 On the device a view is a geometry and an allocation makes a storage; neither reaches a rule. In a
 functional graph both are pure functions of arrays, and sizes may be JAX's symbolic dimensions.
@@ -114,7 +114,7 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
 
 
 def _resizing(rule: str, ndim: int) -> Callable[..., Array]:
-    """`upsample_*.vec`, which tells the new size or the scales, by the overload that tells both."""
+    """`upsample_*.vec`, which has the new size or the scales, by the overload that has both."""
 
     def resize(input: Array, output_size: Any, *options: Any) -> Array:
         *flags, scales = options

@@ -1,4 +1,4 @@
-"""Parameters of random operators that PyTorch refuses."""
+"""Checks of parameters of random operators that PyTorch refuses."""
 
 from collections.abc import Callable
 from typing import Any

@@ -22,7 +22,7 @@ def is_mask(index: Any) -> bool:
 
 
 def index_key(self: Array, indices: Any) -> tuple[Any, ...]:
-    """Returns the NumPy key of PyTorch's list of index tensors (None for a whole axis).
+    """Returns the NumPy key for PyTorch's list of index tensors (None for a whole axis).
 
     Raises:
         IndexError: too many indices, or index tensors that cannot be broadcast together.

@@ -1,4 +1,4 @@
-"""Index arrays made ready for gathers and scatters.
+"""Prepares index arrays for gathers and scatters.
 
 XLA clamps an index that is out of range, or drops the write; a rule must do neither silently. A
 read out of range gives NaN (the least integer for an integer dtype), a write is dropped; the eager

@@ -98,7 +98,7 @@ def _put_masked(self: Array, dim: int, mask: Array, values: Array, accumulate: b
 
 
 def check_mask(shape: tuple[int, ...], dim: int, mask: tuple[int, ...]) -> None:
-    """Raise IndexError where a mask does not have the shape of the axes it stands for."""
+    """Raise IndexError if a mask does not have the shape of the axes that it indexes."""
     if dim + len(mask) > len(shape):
         raise IndexError(
             f"too many indices for tensor of dimension {len(shape)} (got {dim + len(mask)})"

@@ -39,7 +39,7 @@ facts("masked_fill.Scalar", numbers=_holds_value)
 
 
 def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:
-    """Raise RuntimeError where a mask has more ones than the source has elements."""
+    """Raise RuntimeError if a mask has more ones than the source has elements."""
     values = mask.values() if mask.dtype == np.bool_ else None
     if values is None:
         return

@@ -1,4 +1,4 @@
-"""Writes through an index tensor along one dimension: `index_add` and its kin, `scatter`."""
+"""Writes through an index tensor along one dimension: `index_add` and the like, `scatter`."""
 
 import operator
 from typing import Any
@@ -37,7 +37,7 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
 
 
 def _rows_within(self: Given, **named: Any) -> None:
-    """PyTorch looks for the rows of a matrix otherwise than for the elements of a vector."""
+    """PyTorch checks the rows of a matrix differently from the elements of a vector."""
     inside = within_dim(IndexError, IN_SELF) if self.ndim < 2 else within_dim(RuntimeError, INDEX)
     inside(self=self, **named)
 

@@ -1,4 +1,4 @@
-"""The rules of `selection` for a number of elements that is known beforehand.
+"""The rules of `selection` for a number of elements that is known in advance.
 
 Each takes the operator's arguments and gives that number, as an array, and a function that gives
 the results for it. A program computes both, so that it can compare the number with the one that it
@@ -22,7 +22,7 @@ SIZED: dict[str, Callable[..., Sized]] = {}
 
 
 def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:
-    """Put a function into the table."""
+    """Add a function to the table."""
 
     def register(function: Callable[..., Sized]) -> Callable[..., Sized]:
         SIZED[canonical(name)] = function

@@ -1,4 +1,4 @@
-"""Writes into a copy of an array, where a key points."""
+"""Writes into a copy of an array, at a key."""
 
 from typing import Any
 
@@ -11,7 +11,7 @@ _DROP: dict[str, Any] = {"mode": "drop", "wrap_negative_indices": False}
 
 
 def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
-    """`self` with values added, multiplied, maximized or minimized in where a key points.
+    """Adds, multiplies, maximizes or minimizes values into a copy of `self`, at a key.
 
     Sums and products of half-precision numbers are rounded once, at the end.
     """
@@ -24,5 +24,5 @@ def accumulate_at(self: Array, key: Any, values: Any, how: str) -> Array:
 
 
 def replace_at(self: Array, key: Any, values: Any) -> Array:
-    """`self` with values written where a key points."""
+    """Writes values into a copy of `self`, at a key."""
     return self.at[key].set(values, **_DROP)

@@ -29,7 +29,7 @@ def adjoint(array: Array) -> Array:
 
 
 def check_square(name: str, array: Array, square: bool = True) -> None:
-    """Raise RuntimeError, in PyTorch's words, for what is no batch of (square) matrices."""
+    """Raise PyTorch's RuntimeError unless the argument is a batch of (square) matrices."""
     if array.ndim < 2:
         raise RuntimeError(f"{name}: The input tensor A must have at least 2 dimensions.")
     if square and array.shape[-1] != array.shape[-2]:
@@ -47,7 +47,7 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
 
 
 def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
-    """Returns the Hermitian matrix that one triangle determines; the other one is not looked at."""
+    """Returns the Hermitian matrix that one triangle determines; the other one is ignored."""
     lower = adjoint(jnp.triu(array)) if upper else jnp.tril(array)
     return lower + adjoint(jnp.tril(lower, -1))
 

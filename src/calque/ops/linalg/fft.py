@@ -24,7 +24,7 @@ def _scale(array: Array, size: int, normalization: int) -> Array:
 
 
 def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...]) -> Array:
-    """One XLA transform of the given axes (the last is the halved one, if one is)."""
+    """One XLA transform of the given axes (the last one is halved, if any)."""
     last = list(range(array.ndim - len(dims), array.ndim))
     moved = array if dims == last else jnp.moveaxis(array, dims, last)
     moved = _fft(moved, kind, lengths)

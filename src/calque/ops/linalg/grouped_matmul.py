@@ -1,4 +1,4 @@
-"""Matrix products of groups of rows, as mixtures of experts take them."""
+"""Matrix products of groups of rows, as in mixtures of experts."""
 
 from typing import Any
 

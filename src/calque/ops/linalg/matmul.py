@@ -68,7 +68,7 @@ def _check_vectors(x: Array, y: Array) -> None:
 
 
 def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any, by_blas: bool = True) -> Array:
-    """`beta * added + alpha * product`; the products are left out where they change nothing."""
+    """`beta * added + alpha * product`, without products that change nothing."""
     dtype = product.dtype
     if jnp.broadcast_shapes(added.shape, product.shape) != product.shape:
         raise RuntimeError(

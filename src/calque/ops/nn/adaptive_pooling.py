@@ -1,4 +1,4 @@
-"""Pooling whose windows are not all of one size: adaptive, fractional, and unpooling."""
+"""Pooling with windows of different sizes: adaptive, fractional, and unpooling."""
 
 import math
 from typing import Any

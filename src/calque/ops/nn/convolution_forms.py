@@ -1,4 +1,4 @@
-"""Convolutions as slices, sums and matrix products, where XLA's own for CPUs are slow.
+"""Convolutions as slices, sums and matrix products, where XLA's convolutions on CPUs are slow.
 
 XLA's kernels for CPUs are made for dense kernels over large images. A kernel for each channel
 (depthwise) takes them 25 to 70 times as long as PyTorch, an image smaller than the kernel 70 times,
@@ -37,7 +37,7 @@ _ROWS = 2  # that are read for one turn of the sums
 
 
 class Like(Protocol):
-    """An array, or what is known of one that nobody has made."""
+    """An array, or the shape and dtype of one."""
 
     @property
     def shape(self) -> Ints: ...
@@ -85,7 +85,7 @@ def applies(x: Like, weight: Like) -> bool:
 
 
 def forward(x: Array, weight: Array, how: Sliding) -> Array | None:
-    """Returns the convolution in its best form; None where that is XLA's own.
+    """Returns the convolution in its best form; None if that is XLA's own.
 
     Args:
         x: (batch, channels, *size).
@@ -134,7 +134,7 @@ def is_pointwise(weight: Like, how: Sliding) -> bool:
 
 
 def is_depthwise(x: Like, weight: Like, how: Sliding) -> bool:
-    """Returns True if each channel has kernels of its own."""
+    """Returns True if each channel has its own kernels."""
     own = how.groups == x.shape[1] > 1 and weight.shape[1] == 1
     return own and math.prod(weight.shape[2:]) <= _MOST_TAPS
 
@@ -194,7 +194,7 @@ def _padded(x: Array, padding: Ints) -> Array:
 
 
 def _parts(x: Array, kernel: Ints, how: Sliding) -> list[Array]:
-    """For each position of the kernel, what of the image it meets."""
+    """Returns the part of the image that each position of the kernel meets."""
     out = how.out(x.shape[1:-1], kernel)
     x = _padded(x, how.padding)
     found = []
@@ -266,9 +266,7 @@ def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Ar
 
 
 def _unfolded(x: Array, weight: Array, how: Sliding) -> Array:
-    """Returns a product with all that each position meets; the smaller operand is laid out for
-    it.
-    """
+    """Returns one product over all positions of the kernel; the smaller operand is unfolded."""
     out, _, *kernel = weight.shape
     parts = _parts(x, tuple(kernel), how)
     if isinstance(x.shape[0], int) and parts[0].size < weight.size // math.prod(kernel):

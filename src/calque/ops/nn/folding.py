@@ -1,4 +1,4 @@
-"""Blocks of an image as columns and back, and moves between channels and space."""
+"""Blocks of an image to columns and back, and between channels and space."""
 
 from typing import Any
 

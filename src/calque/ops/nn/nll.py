@@ -85,7 +85,7 @@ def _backward(
 
 
 def _labels(self: Given, target: Given, ignore_index: int = -100, **_: Any) -> None:
-    """Raise IndexError for a class label that the input has no score of."""
+    """Raise IndexError for a class label without a score in the input."""
     if target.is_float or not target.size:
         return
     classes = self.shape[0] if self.ndim == 1 else self.shape[1]
@@ -185,7 +185,7 @@ def _lengths(values: Any) -> Array:
 
 
 def _padded_targets(targets: Array, lengths: Array) -> Array:
-    """Targets as (batch, longest); those given in one row are cut apart."""
+    """Returns targets as (batch, longest); a concatenated row is split."""
     if targets.ndim == 2:
         return targets
     starts = jnp.cumsum(lengths) - lengths

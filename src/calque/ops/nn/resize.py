@@ -124,7 +124,7 @@ def _taps(make: Maker, sizes: Any, out: Any, align: bool, scales: Any, dtype: An
 
 
 def _merged(taps: Taps) -> Taps:
-    """Taps that read one element several times, as at a border, made one."""
+    """Merges taps that read one element several times, as at a border."""
     weights = np.array(taps.weights)
     for k in range(1, weights.shape[1] if weights.shape[1] <= 4 else 0):
         for earlier in range(k):

@@ -1,4 +1,4 @@
-"""Layer, group and RMS normalization, whose statistics are those of each sample."""
+"""Layer, group and RMS normalization, whose statistics are per sample."""
 
 from typing import Any
 

@@ -1,4 +1,4 @@
-"""Images that are put together of parts, as gradients of sliding windows with a stride are.
+"""Images composed of parts, as in gradients of strided sliding windows.
 
 Each element of an image is met by the windows around it, but with a stride not by each at the same
 places. Elements that lie a stride apart are: they are one part, a sum of what the windows give,
@@ -18,12 +18,12 @@ Ints = tuple[int, ...]
 
 
 def counts(size: Ints, padding: Ints, stride: Ints) -> Ints:
-    """Returns how many elements a part has along each axis, the padding in front among them."""
+    """Returns how many elements a part has along each axis, including leading padding."""
     return tuple(-(-(n + p) // s) for n, p, s in zip(size, padding, stride, strict=True))
 
 
 def reach(kernel: Ints, stride: Ints, dilation: Ints) -> Ints:
-    """Returns by how many windows a part is moved at most, along each axis."""
+    """Returns by how many windows a part is shifted at most, along each axis."""
     rows = zip(kernel, stride, dilation, strict=True)
     return tuple((k - 1) * d // s for k, s, d in rows)
 
@@ -58,7 +58,7 @@ def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array
 
 
 def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
-    """Returns what the windows give, with windows beside them, moved by some."""
+    """Returns the windows' values, padded with windows, shifted."""
     lead = x.ndim - 1 - len(counts)
     start = [*(0,) * lead, *(e - m for e, m in zip(reach, move, strict=True)), 0]
     shape = (*x.shape[:lead], *counts, x.shape[-1])
@@ -66,7 +66,7 @@ def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
 
 
 def is_given(move: Ints, counts: Ints, windows: Ints) -> Array | None:
-    """Returns where a part that is moved has a window, (*counts, 1); None if everywhere."""
+    """Returns a mask of where a shifted part has a window, (*counts, 1); None if everywhere."""
     found = None
     for axis, (m, count, n) in enumerate(zip(move, counts, windows, strict=True)):
         if m == 0 and n >= count:

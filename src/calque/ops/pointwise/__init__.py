@@ -1,4 +1,4 @@
-"""Rules that take each element by itself.
+"""Rules that work element by element.
 
 Arithmetic, comparisons, activations, special functions.
 """

@@ -136,7 +136,7 @@ for _name, _function in TO_FLOAT.items():
 
 
 def _scaled(y: Array, alpha: Any) -> Array:
-    """`alpha * y` in y's dtype, refused where PyTorch refuses the kind of alpha."""
+    """`alpha * y` in y's dtype, refused if PyTorch refuses the type of alpha."""
     if isinstance(alpha, int) and alpha == 1:
         return y
     kind = category(jnp.asarray(alpha).dtype)

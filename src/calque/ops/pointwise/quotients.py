@@ -25,7 +25,7 @@ from calque.ops.table.registry import op
 
 
 def _divides(self: Any, other: Any, **_: Any) -> None:
-    """Integer division by zero raises; the host waits for a divisor, to look at it."""
+    """Raise an error for integer division by zero; the host waits for the divisor."""
     if not (_integral(self) and _integral(other)):
         return
     if isinstance(other, int):

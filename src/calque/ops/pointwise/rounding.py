@@ -1,4 +1,4 @@
-"""Rounding, clamping, and taking numbers apart."""
+"""Rounding, clamping, and splitting numbers into parts."""
 
 from collections.abc import Callable
 from typing import Any

@@ -1,4 +1,4 @@
-"""Rules that take the elements along axes together.
+"""Rules that reduce the elements along axes.
 
 Sums, extrema, running sums, sorting, histograms.
 """

@@ -187,7 +187,7 @@ def kthvalue(self: Array, k: int, dim: int = -1, keepdim: bool = False) -> Pair:
 
 @op("mode", writes=("exact_dtype",))
 def mode(self: Array, dim: int = -1, keepdim: bool = False) -> Pair:
-    """Returns the most frequent value, the smallest of several, and the last place it stands at."""
+    """Returns the most frequent value (the smallest of several) and its last position."""
     refuse("mode", self.dtype, COMPLEX)
     dim = wrap_dim(dim, self.ndim)
     if self.ndim == 0:

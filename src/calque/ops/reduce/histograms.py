@@ -59,7 +59,7 @@ def _count(place: Array, inside: Array, bins: int, weight: Any, dtype: Any) -> A
 
 
 def _check_finite(what: str, self: Given, bounds: Any) -> None:
-    """Raise RuntimeError where bins would divide an infinite range, or that of a NaN."""
+    """Raise RuntimeError if the range of the bins is infinite or NaN."""
     if bounds is None:
         values = self.values() if self.is_float else None
         if values is None:

@@ -1,4 +1,4 @@
-"""Facts of an operator besides its rule, stated in the same file.
+"""Facts about an operator in addition to its rule, in the same file.
 
 A fact is given to `op` with the rule, or to `facts` where the operator has none of its own: one
 that PyTorch composes of others. What PyTorch's schemas and tags tell (which arguments are written,
@@ -45,7 +45,7 @@ of its arguments."""
 
 
 class Refusal(NamedTuple):
-    """Dtypes that PyTorch's CPU kernels refuse and JAX would compute.
+    """Dtypes that PyTorch's CPU kernels refuse but JAX would compute.
 
     Half precision is not among them: that a CPU lacks a kernel for it makes no argument bad.
 
@@ -139,7 +139,7 @@ FACTS: dict[str, Known] = {}
 
 
 def facts(*names: str, **known: Unpack[Known]) -> None:
-    """Tell facts of operators.
+    """Declare facts about operators.
 
     >>> from calque.ops.table.facts import facts
     >>> facts("conv1d conv2d conv3d", autocast="lower")                      # doctest: +SKIP
@@ -149,7 +149,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
         **known: see `Known`.
 
     Raises:
-        TypeError: there is no such fact.
+        TypeError: a fact of that name does not exist.
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
@@ -160,7 +160,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
 
 
 def fact_of(name: str) -> Known:
-    """Returns the facts of an operator; none where nothing is told."""
+    """Returns the facts of an operator; empty if none were declared."""
     return FACTS.get(canonical(name), {})
 
 
@@ -171,7 +171,7 @@ def fact_of_form(name: str) -> Known:
 
 
 def told(fact: str) -> dict[str, Any]:
-    """Returns the operators of which a fact is told, and what, in the order of telling."""
+    """Returns the operators with a fact, and its value, in the order of declaration."""
     return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 
 

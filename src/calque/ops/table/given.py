@@ -1,4 +1,4 @@
-"""Tensors as checks of values see them, and the checks that several operators share.
+"""Tensors as seen by checks of values, and checks that several operators share.
 
 A check is called with the arguments of a call as PyTorch has them, but for the tensors, which are
 `Given`. The device implements it: eagerly values are looked at where the host can read them without
@@ -40,15 +40,13 @@ class Given(Protocol):
         ...
 
     def values(self) -> np.ndarray | None:
-        """Returns the values; None where there are none, in a trace, and where reading takes a
-        copy.
-        """
+        """Returns the values; None in a trace, and if reading would take a copy."""
         ...
 
     def require(
         self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False
     ) -> None:
-        """Raise where a value is not good.
+        """Raise an error unless every value is valid.
 
         Args:
             good: for an array, booleans of its shape.
@@ -58,14 +56,14 @@ class Given(Protocol):
         ...
 
     def require_within(self, least: int, limit: int, error: Callable[[int], Exception]) -> None:
-        """Raise where an integer is less than `least`, or not less than `limit`."""
+        """Raise an error unless `least` <= integer < `limit`."""
         ...
 
 
 def each(
     parameter: str, good: Callable[[Any], Any], kind: type[Exception], text: str
 ) -> Callable[..., None]:
-    """Returns a check that every value of a parameter is good."""
+    """Returns a check that every value of a parameter is valid."""
 
     def check(**given: Any) -> None:
         given[parameter].require(good, lambda _: kind(text))
@@ -74,7 +72,7 @@ def each(
 
 
 def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Callable[..., None]:
-    """Returns a check that an index is one of a dimension's.
+    """Returns a check that an index is within a dimension.
 
     Args:
         kind, text: what is raised; the text names `{bad}`, `{dim}` and `{size}`.
@@ -94,7 +92,7 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
 
 
 def within_all(self: Given, index: Given, **_: Any) -> None:
-    """Check that an index is one of all elements."""
+    """Check that an index is within the number of elements."""
     if index.is_float:
         return
     index.require_within(

@@ -31,7 +31,7 @@ def cast(array: Array, dtype: np.dtype) -> Array:
 
 
 def _truncated(x: Array, dtype: np.dtype) -> Array:
-    """Floats as integers, those out of range as the CPU has them: C leaves them open, XLA clamps.
+    """Casts floats to integers, out-of-range ones as CPUs do: undefined in C, clamped by XLA.
 
     Small integers are the low bits of an int32, in which a number out of range is the lowest one.
     """
@@ -48,12 +48,12 @@ def _truncated(x: Array, dtype: np.dtype) -> Array:
 
 
 def is_known(size: Any) -> bool:
-    """True if a size is a number; an exported program has sizes that JAX knows by a symbol."""
+    """Returns True if a size is a number; sizes in exported programs may be symbols of JAX."""
     return isinstance(size, int | float)
 
 
 def is_below(size: Any, limit: int) -> bool:
-    """Returns True if a size is less than a number for sure."""
+    """Returns True if a size is certainly less than a number."""
     return is_known(size) and size < limit
 
 

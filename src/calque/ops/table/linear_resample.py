@@ -29,7 +29,7 @@ class Taps:
     size: int
 
     def __call__(self, x: Array, axis: int) -> Array:
-        """Returns the map applied along an axis; half-precision sums are the caller's to widen."""
+        """Applies the map along an axis; callers widen half-precision values."""
         outputs, taps = self.sources.shape
         plain = bool(np.all(self.weights == 1))
         if taps == 1 and plain and outputs == self.size:

@@ -70,7 +70,7 @@ class Holds:
 
 
 class HoldsLimits(Holds):
-    """A check of the limits of `clamp` and its like, by the names `min` and `max` begin.
+    """A check of the limits of `clamp` and the like, which are named `min...` and `max...`.
 
     Where PyTorch's limits saturate, those that leave no number of an integer dtype are refused.
     """
@@ -93,8 +93,7 @@ class HoldsLimits(Holds):
 
 
 def saturated(limit: Any, dtype: Any) -> Any:
-    """Returns a limit of `clamp`, within the numbers of an integer dtype where PyTorch's limits
-    saturate.
+    """Returns a limit of `clamp`, clipped to an integer dtype where PyTorch's limits saturate.
 
     Args:
         limit: a number, a traced one too; tensors are left as they are.
@@ -122,7 +121,7 @@ def _operands(value: Any) -> Iterable[Any]:
 
 
 def fits_every_dtype(value: Any) -> bool:
-    """Returns True for numbers, and for what is no number, that need no look at the dtype."""
+    """Returns True for arguments that need no check against the dtype."""
     kind = type(value)
     if kind is int:
         return value in _IN_EVERY_DTYPE
@@ -144,7 +143,7 @@ def _overflows(value: Any, dtype: Any) -> bool:
 
 
 def check_holds(value: Any, dtype: Any) -> None:
-    """Raise RuntimeError where a dtype cannot hold a number, as far as the number is known.
+    """Raise RuntimeError if a dtype cannot hold a number, as far as the number is known.
 
     Args:
         value: what may be a number.

@@ -33,7 +33,7 @@ _REAL_OF = {np.dtype("complex64"): np.dtype("float32"), np.dtype("complex128"): 
 
 @contextlib.contextmanager
 def default_float_scope(dtype: np.dtype) -> Iterator[None]:
-    """Set what `default_float` answers while a rule is traced."""
+    """Set the result of `default_float` while a rule is traced."""
     previous = getattr(_local, "default_float", None)
     _local.default_float = dtype
     try:
@@ -120,7 +120,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
 
 
 def result_type(*operands: Any) -> np.dtype:
-    """torch.result_type of arrays and Python numbers; None among the operands is passed over."""
+    """torch.result_type of arrays and Python numbers; operands that are None are ignored."""
     ranks: list[np.dtype | None] = [None, None, None]
     for operand in operands:
         if operand is None:
@@ -188,13 +188,13 @@ _SPOKEN = {
 
 
 def spoken(dtype: Any) -> str:
-    """Returns the name by which PyTorch's errors call a dtype: float32 is "Float"."""
+    """Returns the name of a dtype in PyTorch's errors: float32 is "Float"."""
     name = jnp.dtype(dtype).name
     return _SPOKEN.get(name, name)
 
 
 class RefusedDtype(NotImplementedError):
-    """A dtype that CPU PyTorch refuses and JAX would take.
+    """Raised for a dtype that PyTorch refuses on the CPU although JAX would take it.
 
     PyTorch's releases differ in the class and the words. The device asks the one that is installed
     (`calque.device.kernels.meta_check`), so that callers get its own error and not this one.
@@ -202,7 +202,7 @@ class RefusedDtype(NotImplementedError):
 
 
 class MissingDtype(TypeError):
-    """The result has a dtype that PyTorch has and JAX has not."""
+    """Raised for a result with a dtype that JAX does not have."""
 
     def __init__(self, dtype: str) -> None:
         super().__init__(f"the jax device does not support dtype torch.{dtype}")

@@ -30,7 +30,7 @@ def wrapped(data: Array) -> Array:
 
 
 def as_jaxs(key: Array) -> Array:
-    """Returns a key of JAX's own kind, which gives the same numbers."""
+    """Returns an ordinary JAX key that gives the same numbers."""
     return jax.random.wrap_key_data(jax.random.key_data(key), impl=_JAXS)
 
 
@@ -68,7 +68,7 @@ def _counters(shape: tuple[int, ...]) -> Array:
 
 
 def _is_countable(shape: Any) -> bool:
-    """True if 32 bits count the elements; of an exported program sizes need not be known."""
+    """Returns True if 32 bits can count the elements; sizes of exported programs may be unknown."""
     return all(isinstance(n, int) for n in shape) and math.prod(shape) < 2**32
 
 

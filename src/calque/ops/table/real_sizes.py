@@ -21,7 +21,7 @@ _LIMIT = 2**16  # of numerators and denominators: products with dimensions stay 
 
 
 class RealSize:
-    """A dimension times a fraction, a number of the kind that is not whole.
+    """A dimension times a fraction.
 
     Args:
         dim: a symbolic dimension.
@@ -33,7 +33,7 @@ class RealSize:
         self._factor = factor
 
     def array(self) -> Array:
-        """Returns the number as an array, weakly typed as Python's are."""
+        """Returns the number as an array, weakly typed like a Python number."""
         whole: Any = convert_element_type(
             jnp.asarray(self._dim), np.dtype(np.float64), weak_type=True
         )
@@ -75,7 +75,7 @@ def as_array(value: Any) -> Any:
 
 
 def truncated(value: Any) -> Any:
-    """Returns a number made whole, as a size.
+    """Returns a number truncated to a size.
 
     Raises:
         TypeError: it was computed from a dimension in a way that no dimension is.

@@ -74,7 +74,7 @@ class Rule:
         return names[1:] if self.random else names
 
     def keyword(self, name: str) -> str:
-        """Returns how the rule's function spells a parameter of the operator."""
+        """Returns the name of an operator's parameter in the rule's function."""
         return f"{name}_" if iskeyword(name) else name
 
 
@@ -91,7 +91,7 @@ def op(
     check: Check | None = None,
     **known: Unpack[Known],
 ) -> Callable[[F], F]:
-    """Put a function into the table as the rule of each named operator.
+    """Add a function to the table as the rule of each named operator.
 
     >>> from calque.ops.table.registry import op
     >>> @op("aten::add.Tensor")                                              # doctest: +SKIP
@@ -126,7 +126,7 @@ def op(
 
 
 def _check_new(name: str, function: Callable[..., Any]) -> None:
-    """Raise ValueError for a second rule of calque's own: the first would be lost unseen."""
+    """Raise ValueError for a second built-in rule, which would replace the first silently."""
     earlier = RULES.get(name)
     ours = f"{__name__.partition('.')[0]}."
     if earlier and all(f.__module__.startswith(ours) for f in (earlier.function, function)):

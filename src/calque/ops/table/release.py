@@ -1,4 +1,4 @@
-"""Differences between PyTorch's releases; the device asks the one that is installed."""
+"""Differences between PyTorch's releases; the device follows the installed one."""
 
 
 class Release:

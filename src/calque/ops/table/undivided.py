@@ -1,4 +1,4 @@
-"""Values that a rule needs whole along some axes, however they are spread over devices.
+"""Values that a rule needs undivided along some axes, whatever their sharding.
 
 XLA's partitioner gets some operators wrong along an axis that is split: transposed convolutions
 give other numbers, and transforms of Fourier's end the process. A rule does not know how its

@@ -1,4 +1,1 @@
-"""Programs that carry gradients.
-
-Where PyTorch's graph is cut, and backwards that are programs, too.
-"""
+"""Programs that carry gradients: cuts of PyTorch's graph, and backwards that are also programs."""

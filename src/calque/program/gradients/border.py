@@ -1,7 +1,7 @@
 """The border of a traced function's autograd graph: the tensors that existed before it ran.
 
-A gradient flows from what the function computed back to them. Some are leaves; others were computed
-with a graph of their own, which is not the program's: the function's graph ends where theirs begin.
+A gradient flows from what the function computed back to them. Some are leaves; others have a graph
+of their own, outside of the program: the function's graph ends where theirs begins.
 """
 
 from collections.abc import Iterable, Iterator

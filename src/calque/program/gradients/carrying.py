@@ -1,7 +1,7 @@
 """Tensors that outlive a traced function with a graph behind them.
 
-Each call makes them anew, as results of one node of PyTorch's graph (see `differentiable`), and
-gives those that were there before a new history.
+Each call creates them as results of one node of PyTorch's graph (see `differentiable`), and gives
+existing ones a new history.
 """
 
 from collections.abc import Callable

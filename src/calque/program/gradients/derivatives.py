@@ -1,8 +1,8 @@
 """Derivatives of gradients: `create_graph=True` through a program that carries gradients.
 
-A program's backward is one XLA program, of which PyTorch's autograd knows nothing. So when somebody
-asks for a graph of the gradients, the function is traced again, as it was at the trace of the
-program: the gradients are now the results, and their own backward is traced behind them.
+A program's backward is one XLA program, which PyTorch's autograd does not see. So when a graph of
+the gradients is requested, the function is traced again, in its state at the trace of the program:
+the gradients are now the results, and their own backward is traced after them.
 """
 
 from collections.abc import Callable, Sequence

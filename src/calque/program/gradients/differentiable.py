@@ -1,8 +1,8 @@
 """Programs that carry gradients: a jitted forward whose backward is one XLA program too.
 
-When a traced function leaves tensors whose graph is still there, the backward is traced right
-behind the forward, by torch's own autograd, and the jaxpr is cut in two: what does not need the
-incoming gradients runs in the forward and leaves its values behind.
+When a traced function returns or stores tensors with a graph, the backward is traced right after
+the forward, by torch's own autograd, and the jaxpr is cut in two: what does not need the incoming
+gradients runs in the forward, which keeps the values for the backward.
 """
 
 import logging

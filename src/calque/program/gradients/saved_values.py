@@ -1,7 +1,7 @@
 """The tensors whose values after the forward pass the backward pass of a program needs.
 
-A program keeps the arrays that it needs, so that nothing can change them. But eager PyTorch raises
-where a tensor that it keeps is written before the backward, and so does a program.
+A program keeps the arrays that it needs, so nothing can change them. But eager PyTorch raises if a
+saved tensor is written to before the backward, and so does a program.
 """
 
 from collections.abc import Mapping

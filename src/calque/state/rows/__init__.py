@@ -1,7 +1,7 @@
 """Rows: one container each, with its contents when it was found.
 
-Whatever a program keeps in Python stands in some container: a dict, a list, a closure variable, the
-attributes of an object. A row reads one of them, tells what has changed, and puts it back.
+A program's Python state is in containers: a dict, a list, a closure variable, the attributes of an
+object. A row reads one of them, reports its changes, and restores it.
 """
 
 from calque.state.rows.attributes import (

@@ -1,7 +1,7 @@
 """Abstract values: what is known of a node's value before it is computed.
 
-A FakeTensor has a shape, a dtype and a device but no data; PyTorch's own kernels for it say what
-an operation gives, and refuse what does not fit.
+A FakeTensor has a shape, a dtype and a device but no data; PyTorch's own kernels for it compute an
+operation's result, and raise errors for invalid arguments.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Equal abstract values are shared, so that results computed from them can be reused.
 
-Most of a model repeats: the second transformer layer asks of PyTorch what the first one asked. A
-call is therefore remembered by what it is applied to: its target, and the identity of the abstract
-values among its arguments. Two parameters of one geometry have one abstract value.
+Most of a model repeats: the second transformer layer makes the same calls as the first. Results of
+    calls are therefore cached by their target and the identity of the abstract values among their
+    arguments. Two parameters of the same geometry have the same abstract value.
 """
 
 from typing import Any

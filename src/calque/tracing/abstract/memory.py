@@ -1,6 +1,6 @@
 """Caches of the abstract values that a thread's earlier traces have computed.
 
-Layers of one geometry are asked of PyTorch once, in whichever model they occur.
+Layers of the same geometry are computed once, whatever model they are in.
 """
 
 import threading

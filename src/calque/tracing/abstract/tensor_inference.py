@@ -1,7 +1,7 @@
 """Tells from a node's operation alone whether its value is a tensor.
 
-Where nothing is known (a function of the user's, an operator with overloads of both kinds), the
-value is taken for an unknown Python object, which answers fewer questions.
+If nothing is known (a function of the user, an operator with overloads of both kinds), the value is
+treated as an unknown Python object, which supports less.
 """
 
 import functools

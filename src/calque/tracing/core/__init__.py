@@ -1,4 +1,4 @@
 """The foundations of every tracer.
 
-Which trace runs, where in the program it is, what it refuses and patches.
+The running trace, its place in the program, and what it refuses and patches.
 """

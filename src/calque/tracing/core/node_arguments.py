@@ -1,7 +1,7 @@
 """Arguments of nodes, and how Python values become them.
 
-The table goes by exact type because it is asked for every argument of every node; the rows of
-`_by_protocol` serve subclasses and everything rarer.
+The table is keyed by exact type because it is used for every argument of every node; the rows of
+`_by_protocol` handle subclasses and rarer types.
 """
 
 import enum

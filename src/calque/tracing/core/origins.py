@@ -1,7 +1,7 @@
 """Where each node of a graph comes from, kept as data in `node.meta["origin"]`.
 
-A frame is the user's unless it belongs to PyTorch, to calque or to the standard library: a model of
-an installed package is somebody's program too, and its lines are what its readers look for.
+A frame is the user's unless it belongs to PyTorch, to calque or to the standard library: a model in
+an installed package is a program too, and its lines help its readers.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Replaces names during a trace; safe if several threads trace.
 
-A replacement stays as long as any trace holds it, and every replacement lets calls through that do
-not belong to a trace of the calling thread: other threads may meet it and see no difference. What
-was there is put back only where the replacement still stands, so that nobody else's patch is lost.
+A replacement stays as long as any trace holds it, and passes on calls that do not belong to a trace
+of the calling thread, so that other threads see no difference. The original is restored only if the
+replacement is still in place, so that no other patch is lost.
 """
 
 import threading

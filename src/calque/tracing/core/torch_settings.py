@@ -1,7 +1,7 @@
 """Patches for functions that read PyTorch's settings, which no mode sees.
 
-The answer decides what is traced, and the graph may run under another setting: it checks that
-the answer is still the same, or has both ways.
+The setting decides what is traced, and the graph may run under another setting: it checks that the
+setting is still the same, or contains both branches.
 """
 
 import functools

@@ -1,6 +1,6 @@
 """Redirects imports of a package's submodules to another package.
 
-An import of `ours.graph` gives the very module `theirs.graph`, not a second copy: classes keep
+An import of `ours.graph` returns the module `theirs.graph` itself, not a second copy: classes keep
 their identity.
 """
 

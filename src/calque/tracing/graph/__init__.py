@@ -1,4 +1,1 @@
-"""The contents of traced graphs besides calls.
-
-Choices, checks, effects, templates; and the code made of it.
-"""
+"""The contents of traced graphs besides calls."""

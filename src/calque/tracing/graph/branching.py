@@ -132,7 +132,7 @@ def _leave_compiler() -> None:
     backward.
 
     Raises:
-        TraceError: this is no torch.compile, which can run a call as Python does.
+        TraceError: this does not run under torch.compile, which can run a call as Python does.
     """
     if torch.compiler.is_dynamo_compiling():
         torch._dynamo.graph_break()  # noqa: TID251  (dynamo knows it by this name)

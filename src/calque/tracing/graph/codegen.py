@@ -1,10 +1,10 @@
 """Generates code for graphs that agrees with their interpreter.
 
 torch.fx prints `-2.0 ** x` for a power of a negative number, `nanj` for a complex nan, and refers
-to `inf` or `device` where a parameter has that name. It writes the names of members between quotes
-that such a name may close, and so runs what stands behind them. Here each literal is printed so
-that Python reads back the same value, by names that no parameter hides, and a name that cannot
-stand behind a dot is a literal too.
+to `inf` or `device` where a parameter has that name. It writes the names of members in quotes that
+such a name may close, and so runs the text that follows. Here each literal is printed so that
+Python reads back the same value, by names that no parameter hides, and a name that is not a valid
+attribute is a literal too.
 """
 
 import ast

@@ -1,7 +1,7 @@
 """The intermediate form of programs with branches, before they become a graph.
 
-A `Step` is a node of a run; a `Choice` has two blocks of which one runs. Where two do the same,
-`Join` makes one step of two, and notes which values the one way and the other hand over to it.
+A `Step` is a node of a run; a `Choice` has two blocks, one of which runs. Where both branches do
+the same, `Join` makes one step of two, and notes which values each branch passes to it.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,8 +1,8 @@
 """Blocks of `torch.no_grad` and `torch.autocast` in the code of a graph.
 
-A block is two nodes, of which the second is not reached where something raises between them. So the
-code of a graph leaves on an error the blocks that are open. And the mode that a block finds is a
-value of the run, also where the code is traced again.
+A block is two nodes, the second of which is not reached if something between them raises. So the
+code of a graph closes open blocks on an error. The mode that a block restores is a value of the
+run, even if the code is traced again.
 """
 
 import contextlib

@@ -1,6 +1,6 @@
 """Objects that a graph assigns to, as values that the graph keeps.
 
-It is wrapped so that a module is no submodule of the graph: its members would be the graph's.
+The object is wrapped so that a module does not become a submodule of the graph.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """A graph whose dead code elimination keeps nodes with side effects.
 
-torch.fx takes calls of methods for pure, so that a dead `x.add_(1)` is removed and the caller's
-tensor keeps its value. Here a node with an effect is no dead code.
+torch.fx assumes that calls of methods are pure, so it removes a dead `x.add_(1)` and the caller's
+tensor keeps its value. Here, nodes with effects are not dead code.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Objects that contain tensors, taken apart and rebuilt.
 
-A graph gives tensors in tuples, lists and dictionaries. What else a program returns, such as an
-output class of transformers or its cache, is rebuilt when the graph runs: the object is pickled
-with its tensors left out, and each run loads a new one around the tensors of that run.
+A graph returns tensors in tuples, lists and dictionaries. Other results, such as an output class of
+transformers or its cache, are rebuilt when the graph runs: the object is pickled without its
+tensors, and each run unpickles a new one with the tensors of that run.
 """
 
 import copy
@@ -170,7 +170,7 @@ def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
 class Outside:
     """An object that existed before the program ran, which each run returns unchanged.
 
-    It is wrapped so that a module is no submodule of the graph.
+    It is wrapped so that a module does not become a submodule of the graph.
     """
 
     def __init__(self, value: Any) -> None:

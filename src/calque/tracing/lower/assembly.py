@@ -1,8 +1,8 @@
-"""Assembles the lowered graph from what `make_fx` found, and adds what it cannot know.
+"""Assembles the lowered graph from the result of `make_fx`, and adds what that lacks.
 
-`make_fx` gives a flat graph whose inputs are all tensors, members of the module included, and
-leaves no node that is no operator. Here the inputs get back their containers and their checks, the
-members their names, the result its structure, and each node its place in the program.
+`make_fx` returns a flat graph of operators whose inputs are all tensors, including members of the
+module. Here the inputs get their containers and checks back, the members their names, the result
+its structure, and each node its place in the program.
 """
 
 import dataclasses

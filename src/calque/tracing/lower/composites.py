@@ -1,12 +1,12 @@
-"""Calls for which PyTorch chooses different operators while lowering than when they run.
+"""Calls for which PyTorch uses different operators while lowering than at run time.
 
-- Dropout draws, under `torch.func.functionalize`, in the order of indices; where it runs, in the
-  order of memory. So it is written here as it runs, and what fills a tensor that is not contiguous
-  fills one in the order of its memory.
-- Recurrent layers are one operator of the CPU's own, or write to what they have just made. Their
-  decompositions of `torch._decomp` do neither.
-- `fill_diagonal_` has no form that does not write, and is written here as a write to a view.
-- `cov` and `corrcoef` read a number of which nothing depends on values.
+- Under `torch.func.functionalize`, dropout draws in the order of indices; at run time, in the order
+    of memory. So it is written here as it runs, and operators that fill a non-contiguous tensor
+    fill one in the order of its memory.
+- Recurrent layers are one operator of the CPU, or write to their own intermediate results. Their
+    decompositions in `torch._decomp` do neither.
+- `fill_diagonal_` has no functional form, and is implemented here as a write to a view.
+- `cov` and `corrcoef` read a number on which no value depends.
 """
 
 import contextlib

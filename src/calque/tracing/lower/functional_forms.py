@@ -1,7 +1,7 @@
 """Operators that need a different form in a graph without writes.
 
-They write without saying so in their schema, draw in another order than they ran, or have no
-gradient though what they stand for has one.
+They write without declaring it in their schema, draw in another order than at run time, or lack the
+gradient of the call that they replace.
 """
 
 from collections.abc import Callable

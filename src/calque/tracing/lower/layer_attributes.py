@@ -1,7 +1,7 @@
 """Tensors that a layer keeps as plain attributes, such as the `weight` of `weight_norm`.
 
-A layer is one node of a graph. While its operators are found, what it assigns is abstract; so the
-attributes are put back, and the operators end with assignments of what they have computed.
+A layer is one node of a graph. While its operators are found, it assigns abstract values; so the
+attributes are restored, and the operators end with assignments of their results.
 """
 
 from dataclasses import dataclass

@@ -2,7 +2,7 @@
 
 The graph is run by `_Replay` on FakeTensors, under `make_fx`, which records the operators that
 reach PyTorch's dispatcher below autograd. Parameters, buffers and constants are inputs of that run,
-so that what the program writes to them is seen; afterwards each is a `get_attr` again.
+so that writes to them are seen; afterwards each is a `get_attr` again.
 """
 
 import copy

@@ -1,6 +1,6 @@
 """Refuses nested tensors, into which PyTorch's encoder turns padded batches when gradients are off.
 
-Its result is zero at the padding then. While operators are found it takes the other way, whose
+Its result is then zero at the padding. While operators are found, it takes the other branch, whose
 result is not.
 """
 

@@ -1,8 +1,8 @@
 """Refuses writes through views whose elements overlap in memory.
 
-`x.unfold(0, 3, 1)[0].mul_(2)` writes to memory that other rows of the view show, too. Operators
-that do not write make a new view instead, whose elements disagree about such a place, and no order
-among them is right in general.
+`x.unfold(0, 3, 1)[0].mul_(2)` writes to memory that other rows of the view share. Functional
+operators make a new view instead, whose elements disagree about shared memory, and no order among
+them is right in general.
 """
 
 from typing import Any

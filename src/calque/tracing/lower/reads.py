@@ -1,8 +1,7 @@
 """Guards of values in a lowered graph, for reads by Python that are not operators.
 
 A recording checks the values that the program has read (`expect_answer`). They are not known while
-operators are found; so the read itself becomes a node again, of a copy of the tensor
-as it is there.
+operators are found; so the read becomes a node again, of a copy of the tensor at that point.
 """
 
 from collections.abc import Callable

@@ -1,7 +1,8 @@
 """Inserts `aten.detach` where autograd does not see what the program computes.
 
-Operators below autograd know of no mode. So where gradients are off, the tensors that a write takes
-are detached, and within a layer, whose blocks are no nodes of the graph, what its calls give.
+Operators below autograd do not see gradient modes. So where gradients are off, the operands of
+writes are detached and, within a layer, whose blocks are not nodes of the graph, the results of its
+calls.
 """
 
 from typing import Any

@@ -1,7 +1,7 @@
 """Refuses writes that autograd does not see, to tensors whose gradients it computes.
 
-`x.data.mul_(2)`, and any write to `x` within `torch.no_grad`, change the values of `x` and leave
-its gradient. Operators know no such thing: there a write gives a new value, with its own gradient.
+`x.data.mul_(2)`, and any write to `x` within `torch.no_grad`, change the values of `x` but not its
+gradient. Operators cannot express that: a write returns a new value with its own gradient.
 """
 
 import copy

@@ -1,8 +1,8 @@
 """Removes writes among operators, including those inside PyTorch's own operators.
 
-`torch.func.functionalize` hands an operator that PyTorch composes of others on as it is; where it
-is taken apart beneath, what it writes to stays written to (`gru_cell` adds in place to what it has
-just computed). What was found has none of these operators left, so that it can be functionalized.
+`torch.func.functionalize` passes composite operators on unchanged; their writes stay if they are
+decomposed below it (`gru_cell` adds in place to its own results). The graph found before no longer
+contains such operators, so it can be functionalized.
 """
 
 from collections.abc import Callable, Mapping

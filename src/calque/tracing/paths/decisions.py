@@ -1,7 +1,7 @@
-"""The answers that a run of a program gets for conditions on tensors.
+"""The truth values that a run of a program gets for conditions on tensors.
 
-A program that asks is run once for each way through it. A run repeats the answers it is given, and
-beyond them goes the way of "yes"; the ways of "no" are left for later runs.
+A program with such conditions runs once for each path. A run repeats the answers that it is given,
+then answers True; the branches for False are left for later runs.
 """
 
 import contextvars

@@ -1,8 +1,8 @@
 """Memory that a choice passes on.
 
-The operator for a choice gives copies where a compiler runs it. So what stands behind a choice must
-not write to a result of it that other tensors share memory with, nor to what a result shares memory
-with, if the others are used afterwards: such a write belongs into both blocks.
+When compiled, the operator for a choice returns copies. So code after a choice must not write to a
+result that shares memory with other tensors, or to those tensors, if the others are used
+afterwards: such a write belongs in both blocks.
 """
 
 from collections.abc import Container, Iterable, Iterator

@@ -1,8 +1,8 @@
 """Joins the paths through a program into one list of steps with choices.
 
-Where a program goes one way or the other, both ways do the whole rest of it, for Python cannot be
-resumed in the middle. What the two rests end with in common stands behind the choice, once; what is
-left of them becomes the blocks of the choice.
+After a branch, both paths contain the whole rest of the program, because Python cannot be resumed
+in the middle. Their common end comes after the choice, once; what differs becomes the blocks of the
+choice.
 """
 
 from dataclasses import dataclass

@@ -1,8 +1,7 @@
 """Calls and attributes of modules, as a trace sees them.
 
 `nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by
-functions that ask which trace runs in *this* thread; a thread without one goes straight on to what
-was there.
+functions that check which trace runs in *this* thread; without one, they call the original.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """Proxies: objects that represent the values of nodes while a program is traced.
 
 Our `Proxy` derives from torch.fx's for one reason: code written for torch.fx asks
-`isinstance(x, torch.fx.Proxy)`, and a class cannot be made to answer that any other way without
-changing torch's class for everybody. Every method is our own.
+`isinstance(x, torch.fx.Proxy)`, which no class can satisfy in another way without changing torch's
+class globally. Every method is our own.
 """
 
 import copy

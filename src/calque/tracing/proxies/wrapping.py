@@ -1,7 +1,7 @@
 """Leaf functions: those that stay one call in the graph.
 
-The registry is torch.fx's own, so that what libraries have wrapped for torch.fx is a leaf here, and
-the other way round.
+The registry is that of torch.fx, so functions that libraries wrapped for torch.fx are leaves here,
+and vice versa.
 """
 
 import builtins

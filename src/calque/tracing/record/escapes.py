@@ -1,7 +1,7 @@
 """Reads of tensors' values into Python: numbers, truth values, lists, numpy arrays.
 
-A replay cannot go another way than the run went. So what was read is a guard: the graph reads it
-again, and refuses to go on where it differs (`calque.tracing.graph.answers`).
+A replay cannot take another branch than the run did. So a value that was read is a guard: the graph
+reads it again, and raises an error if it differs (`calque.tracing.graph.answers`).
 """
 
 import signal

@@ -1,9 +1,8 @@
 """Numbers that a program reads from tensors and passes only to PyTorch functions.
 
-A graph reads these again, and computes with what it gets. The source tells where a number goes
-(`calque.tracing.record.reach`), and the run has to confirm it: each place that the source names
-must have been one call of PyTorch, with that very number among its arguments. All other numbers
-are guards.
+A graph reads these again, and computes with the new values. The source tells where a number is used
+(`calque.tracing.record.reach`), and the run must confirm it: each such place must have been one
+call of PyTorch with that number among its arguments. All other numbers are guards.
 """
 
 import copy

@@ -1,7 +1,7 @@
 """Finds in the source of a function where a number goes that is read from a tensor.
 
-A number can be followed (`calque.tracing.record.numbers`) where nothing but calls of PyTorch gets
-it: `x / scale`, but not `if scale > 1`. What is not understood here is said to have escaped.
+A number can be followed (`calque.tracing.record.numbers`) if only calls of PyTorch use it: `x /
+scale`, but not `if scale > 1`. Other uses count as escapes.
 """
 
 import ast

@@ -1,8 +1,8 @@
 """`Recorder`: records the calls of PyTorch functions and modules that a program makes.
 
 A `TorchFunctionMode` sees every call, by whatever name the program got hold of the function; within
-its handler it is off, so that the outermost call is the only one. The program runs as it would by
-itself: the arguments are handed on as they are, and so is what comes back.
+its handler it is off, so that the outermost call is the only one. The program runs as usual:
+arguments and results are passed on unchanged.
 """
 
 import contextlib

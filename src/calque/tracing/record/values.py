@@ -1,8 +1,8 @@
 """The values of a run, distinguished by the identity of tensors.
 
-Python gives the id of a tensor that has died to the next one, nearly always, and a tensor that
-only C++ holds has no Python object at all. So a tensor is known by its C++ object, to which a weak
-reference of PyTorch's is held: that keeps no data alive, and no other tensor gets the address.
+Python usually reuses the id of a freed tensor, and a tensor held only by C++ has no Python object.
+So tensors are identified by their C++ object, through a weak reference of PyTorch: it keeps no data
+alive, and no other tensor gets the address.
 """
 
 from typing import Any, NamedTuple

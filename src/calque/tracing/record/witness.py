@@ -1,8 +1,8 @@
 """Observes the operators below the calls, to find those that no call of the program accounts for.
 
-A `TorchDispatchMode` that lets everything through. It counts the operators of each call, tells
-which of them read values or give shapes that depend on values, and hands on the operators that ran
-outside of any call: in code that TorchScript runs, or within `torch.func.vmap`.
+A `TorchDispatchMode` that lets everything through. It counts the operators of each call, reports
+which of them read values or return shapes that depend on values, and passes on the operators that
+ran outside of any call: in code that TorchScript runs, or within `torch.func.vmap`.
 """
 
 import functools

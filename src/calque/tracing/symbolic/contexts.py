@@ -1,7 +1,7 @@
 """Blocks that change how PyTorch runs, and functions with a custom gradient.
 
-PyTorch shows neither `torch.autocast` nor `autograd.Function.apply` to a mode, and both would be
-lost: the one without a word, the other together with the gradient it defines.
+Modes see neither `torch.autocast` nor `autograd.Function.apply`, so both would be lost silently,
+the latter with the gradient that it defines.
 """
 
 import functools

@@ -1,8 +1,8 @@
 """The states of the `torch.Generator`s that a program reaches.
 
 A graph draws from such a generator as the program does, but it does not set the state: the methods
-that do (`manual_seed`, `set_state`) are C functions of a type that nothing can be put in place of.
-So the states are compared.
+that do (`manual_seed`, `set_state`) are C functions of a type that cannot be patched. So the states
+are compared.
 """
 
 from collections.abc import Iterator

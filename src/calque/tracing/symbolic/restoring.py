@@ -1,6 +1,6 @@
 """`Restoring`: traces the code of a graph that is unpickled, to rebuild the graph.
 
-Unpickling a graph module is tracing its code. The code of a recording asks tensors for values, as
+Unpickling a graph module is tracing its code. The code of a recording reads values of tensors, as
 its nodes do (`x.__bool__()`, `x.tolist()`), and each such call is a node again.
 """
 

@@ -1,7 +1,7 @@
 """The Python state around a traced program, as it was before a run.
 
-As `Snapshot`, but lighter where most of a model is: a module has one record, which the leaf modules
-of the trace use as well, and no rows until something about it has changed.
+Like `Snapshot`, but lighter for modules: a module has one record, which the leaf modules of the
+    trace also use, and no rows until something about it has changed.
 """
 
 import logging

@@ -2,7 +2,7 @@
 
 `TensorProxy` *is* a `torch.Tensor`, as well as a proxy: `isinstance` is right, attributes that no
 tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatched. It holds no data:
-every operation on it reaches the trace, and whatever would get past that raises.
+every operation on it reaches the trace, and operations that would bypass it raise.
 """
 
 from collections.abc import Callable

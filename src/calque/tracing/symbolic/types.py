@@ -1,8 +1,8 @@
 """`type(x)` and `callable(x)` in traced programs, which answer for a proxy as for its value.
 
-Python asks nobody for the type of an object, nor whether it can be called. So where code that runs
-names `type`, the name means an object here that answers for proxies, and is `type` in every other
-respect but identity; and likewise `callable`.
+`type` and `callable` cannot be overridden by an object. So in traced code, the name `type` refers
+to an object that handles proxies, and otherwise behaves like `type` except for its identity;
+likewise `callable`.
 """
 
 import builtins

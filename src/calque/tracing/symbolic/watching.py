@@ -1,7 +1,7 @@
 """Python state that a traced program changes, other than its result.
 
-A graph computes tensors; it cannot append to a list of the program's or count in a dictionary. Such
-a change would happen once for each way that is traced, and never when the graph runs.
+A graph computes tensors; it cannot append to a list of the program or count in a dictionary. Such a
+change would happen once for each traced path, and never when the graph runs.
 """
 
 import inspect

@@ -1,4 +1,4 @@
-"""From each kind of graph to a `ViewGraph`: a file for each, and a table of which reads what."""
+"""Readers from each kind of graph to a `ViewGraph`, and the table of readers."""
 
 from calque.view.readers.table import read, reader
 

@@ -30,12 +30,12 @@ _FAMILIES: dict[type, str] = {
 
 
 def read_computation(computation: Computation) -> ViewGraph:
-    """Returns a federated computation's AST."""
+    """Reads a federated computation's AST."""
     return read(computation.building_block, name=computation.__name__)
 
 
 def read_types(computation: PolymorphicComputation) -> ViewGraph:
-    """Refuses: what a polymorphic computation does depends on types.
+    """Refuses: a polymorphic computation depends on the types of its arguments.
 
     Raises:
         TypeError: always.
@@ -47,7 +47,7 @@ def read_types(computation: PolymorphicComputation) -> ViewGraph:
 
 
 def read(block: bb.BuildingBlock, *, name: str = "computation") -> ViewGraph:
-    """Returns a block and all its parts, before the whole that they are part of.
+    """Reads a block and all its parts, parts first.
 
     Edges go from a part to the whole; those of kind `"binding"` go from what a name of a `Block`
     stands for to each `Reference` to it. What is in a function is a group.
@@ -70,7 +70,7 @@ class _Read:
     def block(
         self, block: bb.BuildingBlock, group: str, names: dict[str, str], as_: str = ""
     ) -> str:
-        """Read a block; gives the id of its node."""
+        """Read a block; returns the id of its node."""
         self._count += 1
         id = self._unique(as_ or f"{type(block).__name__.lower()}_{self._count}")
         inner = self._function(block, group) if isinstance(block, bb.Lambda) else group
@@ -89,9 +89,7 @@ class _Read:
         return id
 
     def _unique(self, wanted: str) -> str:
-        """Returns an id that no node has: names of values may look like those made here, as
-        `call_2`.
-        """
+        """Returns an unused id: names of values may look like generated ones, such as `call_2`."""
         id, others = wanted, count(2)
         while id in self._taken:
             id = f"{wanted}_{next(others)}"

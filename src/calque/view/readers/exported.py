@@ -10,7 +10,7 @@ _MEMBERS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR", "CUSTOM_OBJ")
 
 
 def read(program: ExportedProgram) -> ViewGraph:
-    """Returns an exported program, with its parameters and buffers in the modules that they belong
+    """Reads an exported program, with its parameters and buffers in the modules that they belong
     to.
     """
     specs = program.graph_signature.input_specs

@@ -1,4 +1,4 @@
-"""Graphs of torch.fx, whoever made them: calque's tracers, dynamo, make_fx, torch.fx itself."""
+"""Graphs of torch.fx from any tracer: calque's, dynamo, make_fx, torch.fx itself."""
 
 import linecache
 import re
@@ -29,8 +29,7 @@ _ESCAPES = frozenset(("item", "tolist", "numpy", "__bool__", "__int__", "__float
 
 
 def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> ViewGraph:
-    """Returns the nodes and edges of a graph module, and of those that its nodes refer to
-    (branches).
+    """Reads a graph module, and those that its nodes refer to (branches).
 
     An edge stands for all uses of one node by another.
 
@@ -48,7 +47,7 @@ def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> Vi
 
 
 def read_graph(graph: Graph) -> ViewGraph:
-    """Returns a graph that has its module, or none."""
+    """Reads a graph, with or without its module."""
     return read(GraphModule(graph.owning_module or torch.nn.Module(), graph))
 
 
@@ -122,7 +121,7 @@ class _Read:
         return self._probe.served(node)
 
     def _settings(self, node: Node) -> Iterator[tuple[str, str]]:
-        """Yields how a layer is set up, as it says itself."""
+        """Yields a layer's settings, from its `extra_repr`."""
         called = member(self.module, node) if node.op == "call_module" else None
         try:
             told = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
@@ -151,7 +150,7 @@ class _Read:
 
 
 def is_check(node: Node) -> bool:
-    """Returns True if a node is one of those by which a graph checks what its tracer assumed."""
+    """Returns True if a node checks an assumption of the graph's tracer."""
     if node.op != "call_function":
         return False
     module = getattr(node.target, "__module__", "") or ""
@@ -176,9 +175,7 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 def _source(node: Node) -> SourceLine | None:
-    """Returns the line that a node is from: the innermost of the program's, or else of
-    PyTorch's.
-    """
+    """Returns the line that a node is from: the innermost line of the program, else of PyTorch."""
     origin = node.meta.get("origin")
     if origin is not None:
         file, line, function = origin.file, origin.line, origin.function
@@ -191,5 +188,5 @@ def _source(node: Node) -> SourceLine | None:
 
 
 def source_line(file: str, line: int, function: str) -> SourceLine:
-    """Returns a line with its text, where it can be read."""
+    """Returns a line with its text, if it can be read."""
     return SourceLine(file, line, function, linecache.getline(file, line).strip()[:300])

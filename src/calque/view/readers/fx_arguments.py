@@ -1,4 +1,4 @@
-"""The arguments of a node in words, and the tensors among its values."""
+"""The arguments of a node as text, and the tensors in its values."""
 
 import inspect
 from collections.abc import Iterator
@@ -13,7 +13,7 @@ from calque.view.graph import TensorLook
 
 
 def arguments_of(node: Node) -> Iterator[tuple[str, str]]:
-    """Pairs of a name, or a position, and what is given."""
+    """Returns pairs of a name, or a position, and an argument."""
     if node.op in ("placeholder", "get_attr"):
         return
     names = _names(node)

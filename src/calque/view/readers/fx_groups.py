@@ -11,7 +11,7 @@ _LOCAL = re.compile(r"^L\['[^']*'\]\.?")
 
 
 class Groups:
-    """The groups that have been met.
+    """The groups found so far.
 
     Attributes:
         around: the id of the group that everything is in which is met now.
@@ -22,11 +22,11 @@ class Groups:
         self._made: dict[str, ViewGroup] = {}
 
     def all(self) -> tuple[ViewGroup, ...]:
-        """Returns the groups, an outer one before those that it holds."""
+        """Returns the groups, outer ones before inner ones."""
         return tuple(self._made.values())
 
     def add(self, parent: str, name: str, path: str = "", type: str = "", call: int = 0) -> str:
-        """Returns the id of a group, made if it is new."""
+        """Returns the id of a group, which is added if it is new."""
         own = name.replace("/", "∕") + (f"@{call}" if call else "")
         id = f"{parent}/{own}" if parent else own
         known = self._made.get(id)

@@ -37,7 +37,7 @@ def op_of(module: GraphModule, node: Node) -> str:
 
 @cache
 def _nameless() -> dict[int, str]:
-    """Returns the functions of PyTorch that do not know by which name they are called."""
+    """Returns the functions of PyTorch that do not know their public name."""
     members = vars(torch.nn.functional).items()
     return {
         id(function): f"torch.nn.functional.{name}"
@@ -66,7 +66,7 @@ def label_of(node: Node, op: str) -> str:
 
 
 def member(module: GraphModule, node: Node) -> Any:
-    """Returns what a node calls or gets by its path; None where it is not there."""
+    """Returns the member that a node calls or gets, by path; None if there is none."""
     found: Any = module
     for part in str(node.target).split("."):
         found = getattr(found, part, None)

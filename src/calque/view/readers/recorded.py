@@ -1,4 +1,4 @@
-"""Recordings: the graph of one, or the calls themselves where no graph would be right."""
+"""Recordings: the graph of one, or the calls themselves if no graph would be right."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,7 +16,7 @@ from calque.view.readers.fx_groups import Groups
 
 
 def read(recording: Recording, *, level: Level = "function") -> ViewGraph:
-    """Returns a recording as its graph; its calls alone if it has `problems`."""
+    """Reads a recording as its graph, or only its calls if it has `problems`."""
     if recording.problems:
         return _Calls(recording).read()
     try:
@@ -34,7 +34,7 @@ def _name(recording: Recording) -> str:
 
 
 class _Calls:
-    """The calls of a run, each a node; an edge from the call that gave a value."""
+    """The calls of a run, each a node, with edges from the calls that returned their arguments."""
 
     def __init__(self, recording: Recording) -> None:
         self._recording = recording

@@ -1,4 +1,4 @@
-"""Which function reads a graph, by the class of the graph.
+"""The functions that read graphs, by the class of the graph.
 
 A class is known by its name, so that nothing is imported for a kind of graph that is not there.
 """
@@ -25,17 +25,17 @@ _READERS: dict[str, str | Reader] = {
 
 
 def reader(kind: type, function: Reader) -> None:
-    """Say how graphs of another class are read: by `function(graph)`, which gives a `ViewGraph`."""
+    """Register `function(graph)`, which returns a `ViewGraph`, for graphs of another class."""
     _READERS[_name(kind)] = function
 
 
 def read_view(graph: ViewGraph) -> ViewGraph:
-    """Returns a graph that was read already."""
+    """Returns a graph that has already been read."""
     return graph
 
 
 def find(graph: Any) -> Reader | None:
-    """Returns the function that reads a graph; None where there is none."""
+    """Returns the function that reads a graph; None if there is none."""
     for kind in type(graph).__mro__:
         found = _READERS.get(_name(kind))
         if isinstance(found, str):
@@ -54,7 +54,7 @@ def read(graph: Any, **options: Any) -> ViewGraph:
         **options: of its reader: `level` for recordings.
 
     Raises:
-        TypeError: there is no reader of such graphs.
+        TypeError: no reader supports such graphs.
     """
     function = find(graph)
     if function is None:

@@ -1,1 +1,1 @@
-"""From a `ViewGraph` to each format, a file for each, and a table of the endings of file names."""
+"""Writers from a `ViewGraph` to each format, and the table of file extensions."""

@@ -65,7 +65,7 @@ def _style(kind: str) -> str:
 
 
 def quoted(text: str) -> str:
-    r"""Returns a string of DOT that shows the text as it is.
+    r"""Returns a DOT string that shows the text unchanged.
 
     >>> print(quoted('a "b" \\N'))
     "a \"b\" \\N"

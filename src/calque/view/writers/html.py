@@ -1,4 +1,4 @@
-"""A graph as one page that needs nothing else: the data, and a viewer in plain JavaScript."""
+"""A graph as one self-contained page: the data, and a viewer in plain JavaScript."""
 
 import html
 import json
@@ -56,7 +56,7 @@ def _asset(name: str) -> str:
 
 
 def as_script(value: Any) -> str:
-    """JSON that no name in it ends or breaks out of the script element that it stands in."""
+    """Returns JSON escaped so that no name can end the script element that contains it."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -38,7 +38,7 @@ def _parts(
 
 
 def escaped(text: str) -> str:
-    """Returns a text as Mermaid shows it: what could mean something is a character by its number.
+    """Returns a text for Mermaid, with special characters as numeric entities.
 
     >>> escaped('x["a"]')
     'x#91;#34;a#34;#93;'

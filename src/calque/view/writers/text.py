@@ -8,7 +8,7 @@ from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 
 
 def rows(graph: ViewGraph, depth: int | None) -> Iterator[tuple[str, ViewNode | ViewGroup, bool]]:
-    """Yields the rows of a tree: the branches before it, a node or group, and whether it is closed.
+    """Yields the rows of a tree: the prefix, a node or group, and whether it is collapsed.
 
     Of a group that stands for several, the first is shown.
     """
@@ -29,7 +29,9 @@ def _rows(
 
 
 def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
-    """Returns the members of a group; of a run of like groups, those of the first and behind it."""
+    """Returns the members of a group; of a run of like groups, those of the first and after the
+    run.
+    """
     parts = list(graph.children.get(group, ()))
     if not group or graph.group[group].repeat == 1:
         return parts
@@ -45,7 +47,7 @@ def _is_weight(graph: ViewGraph, part: ViewNode | ViewGroup) -> bool:
 
 
 def details(part: ViewNode | ViewGroup) -> tuple[str, str]:
-    """Returns a line's text: the name, and what is known besides."""
+    """Returns a line's text: the name and its details."""
     if isinstance(part, ViewGroup):
         return printable(title(part)), ""
     shown = " ".join(map(str, part.outputs))
@@ -58,9 +60,7 @@ def _file(path: str) -> str:
 
 
 def write(graph: ViewGraph, depth: int | None = None) -> str:
-    """Returns the tree as plain text: a line for each node and group, but for weights and
-    checks.
-    """
+    """Returns the tree as plain text: a line for each node and group, except weights and checks."""
     left_out = sum(_is_weight(graph, node) for node in graph.nodes)
     count = f"{len(graph.nodes) - left_out} nodes"
     count += f" and {left_out} weights and checks" if left_out else ""

@@ -1,4 +1,4 @@
-"""How the server combines what clients send: functions of values, which are used while tracing.
+"""Aggregators: functions that say how the server combines what clients send.
 
 An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and the
 raw bits of a key, `uint32[2]@SERVER`; it returns `T@SERVER`. A client without examples has the

@@ -31,7 +31,7 @@ class Clipping:
     """How a norm follows a quantile.
 
     Args:
-        quantile: the fraction of clients that are to be within the norm, between 0 and 1.
+        quantile: the target fraction of clients within the norm, between 0 and 1.
         norm: the first norm.
         learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
 
@@ -75,7 +75,7 @@ class Clipping:
         return federated_map(clip, parts)
 
     def moved(self, norm: Any, fraction: Any) -> Any:
-        """Returns the next norm, if this fraction of the clients is within this one."""
+        """Returns the next norm, given the fraction of clients within this one."""
         return norm * jnp.exp(-self.learning_rate * (fraction - self.quantile))
 
 
@@ -141,7 +141,7 @@ def adaptive_clipped(
     Clients without examples do not move the norm.
 
     Args:
-        quantile: the fraction of clients that are to be within the norm.
+        quantile: the target fraction of clients within the norm.
         norm: the first norm.
         learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
         inner: how the clipped values are combined; `mean()` by default.

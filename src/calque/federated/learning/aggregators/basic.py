@@ -1,4 +1,4 @@
-"""Aggregators without a state: means, clipped or not, with noise, of rounded or masked values."""
+"""Stateless aggregators: means, optionally clipped, noisy, rounded or masked."""
 
 from collections.abc import Callable
 from typing import Any
@@ -99,8 +99,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
-    """Returns the unweighted mean, by `federated_secure_sum` of values that are rounded to
-    integers.
+    """Returns the unweighted mean, by `federated_secure_sum` of values rounded to integers.
 
     Clients without examples do not count.
 
@@ -153,12 +152,12 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
 
 
 def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Returns a function of JAX applied to what each client sends."""
+    """Applies a JAX function to what each client sends."""
     return federated_map(_local(function, value), value)
 
 
 def _local(function: Callable[..., Any], *values: Any) -> Any:
-    """Returns a function of JAX for the members of placed values."""
+    """Returns a JAX local function for the members of placed values."""
     return local(*(member_type(type_of(one)) for one in values), framework="jax")(function)
 
 
@@ -182,9 +181,7 @@ def in_float32(leaf: Any) -> Any:
 
 
 def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Returns a function of a tensor, of a complex one applied to the real and the imaginary
-    parts.
-    """
+    """Applies a function to a tensor; for a complex one, to the real and the imaginary parts."""
 
     def applied(leaf: Any) -> Any:
         if not jnp.iscomplexobj(leaf):
@@ -195,13 +192,13 @@ def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def clip_to(tree: Any, norm: Any) -> Any:
-    """Tensors scaled down to at most a norm."""
+    """Scales tensors down to at most a norm."""
     scale = norm / jnp.maximum(norm_of(tree), norm)
     return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
 
 
 def _normal(key: Any, leaf: Any) -> Any:
-    """Normal numbers; of complex ones, both parts have the variance 1."""
+    """Returns normal random numbers; for complex ones, both parts have variance 1."""
     scale = np.sqrt(2) if jnp.iscomplexobj(leaf) else 1
     return jax.random.normal(key, leaf.shape, leaf.dtype) * scale
 

@@ -1,4 +1,4 @@
-"""Aggregators: functions of the clients' values, with a state on the server or without."""
+"""Aggregators: functions of the clients' values, optionally with a state on the server."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard
@@ -10,14 +10,14 @@ on each; and `key`, raw bits of a key on the server. Gives a struct like `value`
 
 
 class StatefulAggregator(Protocol):
-    """An aggregator for which the server keeps something from round to round."""
+    """An aggregator with a state on the server."""
 
     def initial(self) -> Any:
         """Returns the state before the first round: a pytree of arrays."""
         ...
 
     def __call__(self, value: Any, weight: Any, key: Any, state: Any, /) -> tuple[Any, Any]:
-        """Returns the joined value, and what is kept after the round."""
+        """Returns the aggregated value, and the state after the round."""
         ...
 
 
@@ -27,7 +27,7 @@ def is_private(aggregator: Any) -> bool:
 
 
 def as_private_as(inner: Any, aggregator: Aggregator) -> Aggregator:
-    """Returns the aggregator, which changes what clients send and lets `inner` combine it."""
+    """Marks an aggregator that transforms values and then uses `inner` as private if `inner` is."""
     aggregator.is_private = is_private(inner)  # type: ignore[attr-defined]
     return aggregator
 
@@ -35,5 +35,5 @@ def as_private_as(inner: Any, aggregator: Aggregator) -> Aggregator:
 def is_stateful(
     aggregator: Aggregator | StatefulAggregator,
 ) -> TypeGuard[StatefulAggregator]:
-    """Returns True if the server keeps something for an aggregator."""
+    """Returns True if an aggregator has a state on the server."""
     return hasattr(aggregator, "initial")

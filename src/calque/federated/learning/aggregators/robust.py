@@ -1,4 +1,4 @@
-"""Aggregators that a few clients cannot move far: medians and trimmed means, element by element.
+"""Robust aggregators: elementwise medians and trimmed means.
 
 They need memory for what all clients send.
 """
@@ -56,7 +56,7 @@ def median() -> Aggregator:
 
 
 def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any:
-    """Returns a function of the clients' tensors, stacked, applied on the server.
+    """Applies a function to the clients' stacked tensors, on the server.
 
     Args:
         value, weight: as an aggregator is given them.

@@ -73,8 +73,10 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: boo
         else:
             source.line(f"if not {{}}(): {LEAVE}", guard.holds)
     source.indent(-1)
-    # A variable that is not bound any more; a container that another thread has changed.
-    source.line(f"except (ValueError, RuntimeError, AttributeError, LookupError): {LEAVE}")
+    # A variable that is not bound any more; a container that another thread has changed; a gradient
+    # of a class without a hash.
+    errors = "ValueError, RuntimeError, AttributeError, LookupError, TypeError"
+    source.line(f"except ({errors}): {LEAVE}")
 
 
 def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:

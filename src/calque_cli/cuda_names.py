@@ -200,7 +200,7 @@ def names() -> dict[str, Any]:
             continue
         else:
             continue
-        found[name] = _of_any_device(ours) if isinstance(ours, FunctionType) else ours
+        found[name] = _of_any_device(ours, theirs) if isinstance(ours, FunctionType) else ours
     found["device"] = _Device
     return found
 
@@ -212,11 +212,17 @@ class _Device(torch.jax.device):
         super().__init__(renamed(device))
 
 
-def _of_any_device(function: Callable[..., Any]) -> Callable[..., Any]:
+def _of_any_device(function: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(renamed, (args, kwargs))
         return function(*args, **kwargs)
 
+    return _with_what_it_holds(call, theirs)
+
+
+def _with_what_it_holds(call: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
+    """What stands for a function, with its attributes: dynamo asks some for `__wrapped__`."""
+    vars(call).update(getattr(theirs, "__dict__", {}))
     return call
 
 
@@ -231,4 +237,4 @@ def _answered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
                 f"torch.cuda.{name} has no counterpart on the jax device"
             ) from None
 
-    return call
+    return _with_what_it_holds(call, function)

@@ -326,6 +326,17 @@ def test_classes_of_cuda_stay_classes():
     assert len(classes) > 10 and found == []
 
 
+def test_what_functions_of_cuda_hold_is_there():
+    held = {
+        name: one.__wrapped__
+        for name, one in vars(torch.cuda).items()
+        if hasattr(one, "__wrapped__") and name[0] != "_"
+    }
+    with standing_in():  # PyTorch's modules that are imported inside ask for it
+        found = {name: getattr(torch.cuda, name).__wrapped__ for name in held}
+    assert held and found == held
+
+
 def test_a_script_without_devices_goes_between_numpy_and_the_device():
     with standing_in(default=True):
         x = torch.from_numpy(np.ones(3, np.float32))

@@ -232,6 +232,17 @@ def test_a_graph_of_dynamo_runs() -> None:
     assert not found and found.compared == 2
 
 
+@pytest.mark.parametrize("keep", [torch.ops.aten.detach.default, torch.ops.aten.alias.default])
+def test_what_autograd_keeps_a_result_with_is_no_difference(keep: Any) -> None:
+    graph = torch.fx.Graph()
+    x = graph.placeholder("x")
+    y = graph.call_function(torch.ops.aten.relu.default, (x,))
+    graph.call_function(keep, (y,))
+    graph.output(y)
+    made = torch.fx.GraphModule(nn.Module(), graph)
+    assert not calque.diff(torch.fx.symbolic_trace(nn.ReLU()), made, torch.ones(2))
+
+
 def test_a_graph_without_places_is_aligned_with_one_that_has_them() -> None:
     model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU(), nn.Linear(4, 2)), torch.randn(2, 4)
     made = make_fx(model)(x)

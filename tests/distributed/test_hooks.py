@@ -31,3 +31,20 @@ assert type(model.weight.data) is tensor.DTensor
 def test_meshes_of_the_cpu_bring_nothing_of_ours() -> None:
     done = new_process.run(PROGRAM)
     assert done.returncode == 0, done.stderr[-3000:]
+
+
+GROUP = """
+import torch
+import torch.distributed as dist
+import calque
+dist.init_process_group("calque", store=dist.HashStore(), rank=0, world_size=1)
+for device in ("cpu", "jax"):
+    x = torch.arange(3.0, device=device)
+    dist.all_reduce(x)
+    assert x.tolist() == [0, 1, 2]
+dist.destroy_process_group()
+"""
+
+
+def test_a_group_of_processes_is_made_and_reduces_on_both_devices() -> None:
+    new_process.check(GROUP)

@@ -24,6 +24,8 @@ from calque.upstream.torch_internals import (
 )
 
 _GUARDS = CHECKS | {expect_answer, expect_one}
+_KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
+"""What autograd keeps a result with for a backward pass, as `make_fx` sees it."""
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
@@ -48,8 +50,8 @@ def counts(node: Node) -> bool:
     """Returns True if a node computes something other than a check or a value that is checked."""
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
-    if node.target is torch.ops.aten.detach.default and not node.users:
-        return False  # what `make_fx` keeps for a backward pass
+    if node.target in _KEPT and not node.users:
+        return False
     return not (node.users and all(user.target in _GUARDS for user in node.users))
 
 

@@ -30,6 +30,9 @@ _REDUCTIONS: dict[Any, Callable[..., Any]] = {
     Reduction.MAX: lambda x: x.max(0),
 }
 
+# Gloo records what is on the CPU itself. For the rest PyTorch would ask the group for its name.
+torch_distributed.unrecorded.add("calque")
+
 
 class ProcessGroupCalque(dist.ProcessGroup):
     """Collectives between processes.

@@ -11,13 +11,23 @@ from typing import Any, NamedTuple
 import jax
 import numpy as np
 from jax import Array
+from jax.extend.mlir.ir import WalkResult
 
 from calque.device.memory.cell import x64
 from calque.device.runtime.executable import debugging, execution
 from calque.device.runtime.in_flight import settled
-from calque.device.runtime.sizes import as_out_of_memory, check_fits, translated
+from calque.device.runtime.sizes import (
+    as_out_of_memory,
+    check_fits,
+    fatal_seen,
+    is_fatal,
+    refuse_fatal,
+    translated,
+)
 from calque.program.compiler_options import Options, compile_with
 from calque.upstream.jax_internals import batched_device_put
+
+_WRITTEN_BY_NO_KERNEL = frozenset(("stablehlo.broadcast_in_dim", "stablehlo.reshape"))
 
 Call = Callable[[list[Any]], list[Array]]
 
@@ -55,18 +65,37 @@ class Bare(NamedTuple):
 def compile_checked(
     lowered: jax.stages.Lowered, options: Options | None = None
 ) -> jax.stages.Compiled:
-    """Compiles a lowered program, after checking its results' sizes, which could crash XLA.
+    """The executable of a lowered program; sizes are looked at first: XLA may die of them.
 
     Args:
         lowered: the program.
         options: for XLA (see `compiler_options`).
 
     Raises:
-        torch.OutOfMemoryError: a result alone is larger than the device's memory.
+        torch.OutOfMemoryError: a result alone is larger than the device's memory; or a part of the
+            program that XLA would end the process for.
     """
     for result in jax.tree.leaves(lowered.out_info):
         check_fits(result.shape, result.dtype.itemsize)
+    if fatal_seen() and jax.default_backend() == "cpu":
+        _check_parts(lowered.compiler_ir("stablehlo"))
     return compile_with(lowered, options or {})
+
+
+def _check_parts(module: Any) -> None:
+    """Raise for an operation that XLA would end the process for, were its result a kernel's."""
+    found: list[Any] = []
+
+    def look(operation: Any) -> Any:
+        name = operation.name
+        if name.startswith("stablehlo.") and name not in _WRITTEN_BY_NO_KERNEL:
+            shapes = (getattr(result.type, "shape", ()) for result in operation.results)
+            found.extend(filter(is_fatal, shapes))
+        return WalkResult.INTERRUPT if found else WalkResult.ADVANCE
+
+    module.operation.walk(look)  # an error in there would be one of MLIR's
+    if found:
+        refuse_fatal(found[0])
 
 
 def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:

@@ -11,6 +11,11 @@ from torch.distributed.tensor._api import _dtensor_init_helper as dtensor_init_h
 
 mesh_resources: Any = torch.distributed.device_mesh._mesh_resources  # the mesh of a `with` block
 
+# The backends that PyTorch's flight recorder leaves alone, from 2.15 on.
+unrecorded: set[str] = getattr(
+    torch.distributed.distributed_c10d, "_FR_SELF_RECORDING_BACKENDS", set[str]()
+)
+
 
 def real_object(value: Any) -> Any:
     """Returns the mesh that Dynamo has something stand for; any other object as it is."""

@@ -10,7 +10,7 @@ import math
 import os
 from collections.abc import Callable, Sequence
 from functools import cache
-from typing import Any
+from typing import Any, NoReturn
 
 import jax
 import numpy as np
@@ -22,6 +22,11 @@ from calque.errors import user_origin
 LARGEST = 2**63 - 1
 """The largest number of bytes, and the longest axis."""
 
+FATAL = 2**36 if jax.__version_info__ >= (0, 11) else 0
+"""XLA's compiler for CPUs divides by zero where a kernel writes a multiple of as many elements: it
+counts tiles of 16 in 32 bits. 0 where it does not."""
+
+_fatal_seen = False
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -74,6 +79,29 @@ def check_fits(shape: Sequence[int], itemsize: int) -> None:
             f"Tried to allocate {spoken(needed)} for a tensor of shape {list(shape)}; the device "
             f"has {spoken(there)} in all."
         )
+
+
+def is_fatal(shape: Sequence[int]) -> bool:
+    """Returns True if XLA's compiler ends the process when a kernel writes such an array."""
+    if FATAL == 0 or min(shape, default=0) <= 0:
+        return False
+    return math.prod(shape) % FATAL == 0
+
+
+def fatal_seen() -> bool:
+    """Returns True if anything was lowered in this process that `is_fatal`."""
+    return _fatal_seen
+
+
+def refuse_fatal(shape: Sequence[int]) -> NoReturn:
+    """Raise for a part of a program that `is_fatal`."""
+    if math.prod(shape) > memory():  # of one byte each
+        raise out_of_memory(f"A part of the program computes a tensor of shape {list(shape)}.")
+    raise RuntimeError(
+        f"a part of the program computes a tensor of shape {list(shape)}; XLA of JAX "
+        f"{jax.__version__} ends the process for a multiple of 2**36 elements: compute more or "
+        "fewer at a time"
+    )
 
 
 @cache
@@ -139,6 +167,9 @@ def _checked(types_of: Callable[[Any], Any]) -> Callable[[Any], Any]:
     def types(aval: Any) -> Any:
         if isinstance(aval.dtype, np.dtype) and _is_known(aval.shape):
             check_countable(aval.shape, aval.dtype.itemsize)
+            if is_fatal(aval.shape):
+                global _fatal_seen
+                _fatal_seen = True
         return types_of(aval)
 
     return types

@@ -4,6 +4,7 @@ import json
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import pytest
 import torch
 import torch.nn.functional as F
@@ -155,3 +156,21 @@ def test_an_error_of_jax_that_is_about_memory_is_pytorchs() -> None:
     assert isinstance(error, torch.OutOfMemoryError)
     other = ValueError("INTERNAL: something else")
     assert sizes.as_out_of_memory(other) is other
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "RESOURCE_EXHAUSTED: Out of memory allocating 512 bytes.",
+        # Of what was computed from the result.
+        "INTERNAL: Error dispatching computation: Out of memory allocating 512 bytes.\nmore",
+    ],
+)
+def test_a_want_of_memory_that_is_told_late_is_told_as_pytorch_does(text):
+    error = jax.errors.JaxRuntimeError(text)
+    said = r"memory\. Tried to allocate 512 bytes\.$"
+    with pytest.raises(torch.OutOfMemoryError, match=said), sizes.translated():
+        raise error
+    other = jax.errors.JaxRuntimeError("INTERNAL: something else")
+    with pytest.raises(jax.errors.JaxRuntimeError, match="else"), sizes.translated():
+        raise other

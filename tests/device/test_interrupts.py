@@ -5,6 +5,7 @@ import ctypes
 import dis
 import functools
 import gc
+import importlib
 import operator
 import signal
 import sys
@@ -590,3 +591,30 @@ def test_an_interrupt_is_not_lost_in_what_is_called_at_a_fork():
     with pytest.raises(Interrupt):
         moment(process.copy())
     assert done == [1]
+
+
+def test_an_interrupt_is_not_lost_in_a_guard_of_a_compiled_function(monkeypatch):
+    """C++ takes an exception in a guard for a no, and the function would be compiled again."""
+    calls: list[Callable[[], object]] = []
+
+    def hooks() -> None:  # what a guard compares
+        [*map(operator.call, calls)]
+        moment()
+
+    module = importlib.import_module("torch._functorch._aot_autograd.utils")
+    monkeypatch.setattr(module, "top_saved_tensors_hooks", hooks)
+    graphs: list[object] = []
+
+    def backend(graph: torch.fx.GraphModule, inputs: object) -> Callable[..., Any]:
+        graphs.append(inputs)
+        return graph.forward
+
+    compiled = torch.compile(lambda x: x + 1, backend=backend)
+    x = torch.ones(2)
+    compiled(x)
+    calls.append(sender("signal"))
+    with pytest.raises(Interrupt):
+        compiled(x)
+    calls.clear()
+    assert compiled(x).tolist() == [2, 2]
+    assert len(graphs) == 1

@@ -33,6 +33,7 @@ def raised():
 
 @pytest.mark.parametrize("index", range(len(ROUNDS)), ids=lambda i: " ".join(ROUNDS[i][:2]))
 def test_an_interrupted_step_is_whole(raised, index):
-    _, _, trials = ROUNDS[index]
-    # PyTorch's check of a compiled function's guards drops an exception that comes in it.
-    assert raised[index] >= 0.8 * trials
+    _, how, trials = ROUNDS[index]
+    # A handler waits where PyTorch's check of a compiled function's guards drops an exception; what
+    # another thread sets cannot.
+    assert raised[index] >= (0.99 if how == "signal" else 0.8) * trials

@@ -5,6 +5,7 @@ arguments are checked, and the program is run once without data before it is ret
 """
 
 import ast
+import contextlib
 import hashlib
 import json
 import operator
@@ -25,7 +26,15 @@ from calque.convert.arguments import Arguments
 from calque.convert.digests import require_whole
 from calque.convert.errors import ConversionError
 from calque.convert.reading import SPEC
-from calque.convert.saving import FORMAT, PROGRAM, READ, VERSION, WEIGHTS, dtype_name
+from calque.convert.saving import (
+    FORMAT,
+    PROGRAM,
+    READ,
+    VERSION,
+    WEIGHTS,
+    dtype_name,
+    named_weights,
+)
 from calque.device.memory.cell import read
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
@@ -117,8 +126,7 @@ def load(directory: str | Path) -> Loaded:
         ImportError: safetensors is not installed.
     """
     directory = Path(directory)
-    told = _read_program(directory / PROGRAM)
-    weights = _read_weights(directory / WEIGHTS, told)
+    told, weights = _read_files(directory)
     reader = _Reader(told, weights)
     graph = reader.graph()
     names = [each.name for each in reader.inputs]
@@ -154,15 +162,30 @@ def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """The program and its weights, which another process may be replacing."""
+    while True:
+        told = _read_program(directory / PROGRAM)
+        try:
+            return told, _read_weights(directory, told)
+        except ConversionError:
+            if _read_program(directory / PROGRAM) == told:
+                raise
+
+
+def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError  # pyright: ignore[reportMissingImports]
     from safetensors.torch import load as parse  # pyright: ignore[reportMissingImports]
 
+    path = directory / WEIGHTS
     try:
-        data = path.read_bytes()
+        data = _of_program(path, told)
+        with contextlib.suppress(FileNotFoundError):  # its own name, until they are saved
+            data = data or _of_program(directory / named_weights(told), told)
+        data = data or _of_program(path, told)  # they may be since
     except OSError as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    if hashlib.sha256(data).hexdigest() != told["weights_sha256"]:
+    if data is None:
         raise ConversionError(f"{path.name} is not the file that the program was saved with")
     try:
         weights = parse(data)
@@ -175,6 +198,12 @@ def _read_weights(path: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
         if tuple(weights[name].shape) != shape or weights[name].dtype != dtype:
             raise ConversionError(f"the weight {name} has a different shape or dtype than stated")
     return weights
+
+
+def _of_program(path: Path, told: dict[str, Any]) -> bytes | None:
+    """The content of a file; None if the program was saved with another one."""
+    data = path.read_bytes()
+    return data if hashlib.sha256(data).hexdigest() == told["weights_sha256"] else None
 
 
 def _looks(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:

@@ -15,10 +15,12 @@ The operator `read` is a check: the tensor has the value that it `gave` when the
 recorded, or gives this text in the `format`.
 """
 
+import contextlib
 import hashlib
 import json
 import math
 import operator
+import os
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +33,7 @@ from calque.convert.digests import DIGEST, digest
 from calque.convert.errors import ConversionError
 from calque.convert.reading import is_read, read_of, with_single_reads
 from calque.convert.structure import is_label
+from calque.tracing.core.files import alone_in, remove_parts, replacing
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.checks import CHECKS
@@ -42,6 +45,7 @@ FORMAT, VERSION = "calque", 1
 _NO_OPERATORS = CHECKS | {rebuilt, expect_answer}
 READ = "read"
 PROGRAM, WEIGHTS = "program.json", "weights.safetensors"
+_DIGITS = 16
 ATTRIBUTES: dict[type, str] = {
     torch.dtype: "dtype",
     torch.layout: "layout",
@@ -52,6 +56,8 @@ ATTRIBUTES: dict[type, str] = {
 
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """Write a program as JSON and safetensors, for `load` or any other reader.
+
+    A program that is there already is replaced at once: a process that is killed leaves it.
 
     Tuples, lists and dicts with string keys are preserved. Any other object in the result, such as
     a `ModelOutput` or a dict with numbers as keys, becomes the tuple of its tensors, each of them
@@ -67,24 +73,62 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
             not one of PyTorch's.
         ImportError: safetensors is not installed.
     """
-    from safetensors.torch import save_file  # pyright: ignore[reportMissingImports]
+    import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
 
     graph = program if isinstance(program, GraphModule) else program.graph("aten")
     graph = with_single_reads(graph)
     written = _Writer(graph).written()
-    directory = Path(directory)
-    directory.mkdir(parents=True, exist_ok=True)
     weights = {}
     for name in written["weights"]:
         tensor = _member(graph, name).detach().cpu()
         weights[name] = tensor.clone(memory_format=torch.contiguous_format)
         looks = {"shape": list(tensor.shape), "dtype": dtype_name(tensor.dtype)}
         written["weights"][name] = looks
-    save_file(weights, directory / WEIGHTS)
-    of_weights = hashlib.sha256((directory / WEIGHTS).read_bytes()).hexdigest()
-    written["weights_sha256"] = of_weights
+    directory = Path(directory)
+    directory.mkdir(parents=True, exist_ok=True)
+    with alone_in(directory) as alone:
+        try:
+            _write(written, weights, directory)
+        finally:
+            if alone:
+                _remove_left(directory)
+
+
+def _write(written: dict[str, Any], weights: dict[str, torch.Tensor], directory: Path) -> None:
+    """Write the two files so that there is a whole program at each moment, the old or the new one.
+
+    The program takes its name while the weights have one of their own, by their digest, with which
+    `load` finds them, too.
+    """
+    from safetensors.torch import save as serialized  # pyright: ignore[reportMissingImports]
+
+    data = serialized(weights)
+    written["weights_sha256"] = hashlib.sha256(data).hexdigest()
     written[DIGEST] = digest(written)
-    (directory / PROGRAM).write_text(_text(written), encoding="utf-8")
+    ready = directory / named_weights(written)
+    with replacing(ready) as part:
+        part.write_bytes(data)
+    with replacing(directory / PROGRAM) as part:
+        part.write_text(_text(written), encoding="utf-8")
+    os.replace(ready, directory / WEIGHTS)
+
+
+def named_weights(told: dict[str, Any]) -> str:
+    """The name of the file of weights while a program is being saved."""
+    return f"weights.{told['weights_sha256'][:_DIGITS]}.safetensors"
+
+
+def _remove_left(directory: Path) -> None:
+    """Remove what is left of programs that were not saved to the end."""
+    remove_parts(directory, ".json", ".safetensors")
+    used = None
+    with contextlib.suppress(FileNotFoundError):
+        told = (directory / PROGRAM).read_text(encoding="utf-8")
+        with contextlib.suppress(ValueError, KeyError, TypeError):
+            used = named_weights(json.loads(told))
+    for path in directory.glob(f"weights.{'[0-9a-f]' * _DIGITS}.safetensors"):
+        if path.name != used:
+            path.unlink(missing_ok=True)
 
 
 def _text(written: dict[str, Any]) -> str:

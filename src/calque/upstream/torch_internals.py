@@ -6,6 +6,7 @@ in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch'
 PyTorch sets, the module that has the name is here.
 """
 
+import os
 import weakref
 from collections.abc import Callable
 from types import CodeType
@@ -103,6 +104,17 @@ InductorWrapper = torch._TorchCompileInductorWrapper  # what torch.compile calls
 VariableFunctions = torch._VF  # recurrent layers, as PyTorch's modules call them
 
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
+
+
+_GUARDS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "guards.py")
+
+
+def is_guard(code: CodeType) -> bool:
+    """Returns True for a guard of dynamo's in Python: C++ takes an exception in it for a no."""
+    name = code.co_qualname
+    if name.startswith("___make_guard_fn.<locals>."):  # of shapes
+        return True
+    return name.startswith("GuardBuilder.") and "<locals>" in name and code.co_filename == _GUARDS
 
 
 def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:

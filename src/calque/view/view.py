@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from calque.tracing.core.files import replacing
 from calque.view.collapsing import collapsed
 from calque.view.folding import folded
 from calque.view.graph import ViewEdge, ViewGraph, ViewGroup, ViewNode
@@ -119,7 +120,8 @@ class View:
         """
         path = Path(path)
         made = self._formatted(path.suffix.lower())
-        path.write_bytes(made if isinstance(made, bytes) else made.encode())
+        with replacing(path) as part:
+            part.write_bytes(made if isinstance(made, bytes) else made.encode())
         return path
 
     def _formatted(self, ending: str) -> str | bytes:

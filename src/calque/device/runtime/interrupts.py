@@ -11,8 +11,8 @@ calls `PyErr_CheckSignals`; the handler may raise. In five kinds of places that 
 - In a step that gives its inputs away and has not kept its results yet (`settles`).
 - While code of calque's, PyTorch's or JAX's enters or leaves a context: what has been set would be
   set back late, when the traceback is freed, or never.
-- In what the garbage collector, a weak reference or a dict in C calls: they drop exceptions, so the
-  interrupt would be lost.
+- In what the garbage collector, a weak reference, a dict in C, or a guard of dynamo's calls: they
+  drop exceptions, so the interrupt would be lost.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
 """
@@ -41,6 +41,7 @@ import jax
 import torch
 
 from calque.upstream.python_internals import entered_unseen, is_calling
+from calque.upstream.torch_internals import is_guard
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
 _STRAY_AFTER = 1.0  # seconds
@@ -190,6 +191,8 @@ def _drops_exceptions(frame: FrameType) -> bool:
         return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
     if frame.f_back is not None and is_calling(frame.f_back, "fork"):
         return True  # what somebody has had called at each fork
+    if is_guard(code):
+        return True
     # Keys of JAX's caches are compared in C++.
     return code.co_name in _COMPARING and frame.f_globals.get("__name__", "").startswith("jax.")
 

@@ -28,6 +28,7 @@ counts tiles of 16 in 32 bits. 0 where it does not."""
 
 _fatal_seen = False
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
+_ALLOCATING = "Out of memory allocating"  # also in errors of what was computed from the result
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -138,10 +139,11 @@ def out_of_memory(what: str) -> torch.OutOfMemoryError:
 def as_out_of_memory(error: Exception) -> Exception:
     """Returns PyTorch's error for JAX's out-of-memory error; other errors unchanged."""
     text = str(error)
-    if _EXHAUSTED not in text:
+    mark = next((mark for mark in (_EXHAUSTED, _ALLOCATING) if mark in text), None)
+    if mark is None:
         return error
-    told = text.partition(_EXHAUSTED)[2].strip(": ").partition("\n")[0]
-    return out_of_memory(told.replace("Out of memory allocating", "Tried to allocate"))
+    told = text[text.index(mark) :].removeprefix(_EXHAUSTED).strip(": ").partition("\n")[0]
+    return out_of_memory(told.replace(_ALLOCATING, "Tried to allocate"))
 
 
 class translated:
@@ -153,8 +155,10 @@ class translated:
         return None
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, jax.errors.JaxRuntimeError) and _EXHAUSTED in str(error):
-            raise as_out_of_memory(error) from None
+        if isinstance(error, jax.errors.JaxRuntimeError):
+            told = as_out_of_memory(error)
+            if told is not error:
+                raise told from None
 
 
 def spoken(count: float) -> str:

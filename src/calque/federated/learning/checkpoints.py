@@ -14,6 +14,7 @@ from calque.errors import with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.federated.learning.state import State, packed, unpacked
 from calque.federated.learning.training import is_positive
+from calque.tracing.core.files import replacing
 
 _RUN = "run.json"
 """The file that says what run the states are of, where `learning.run` has saved them."""
@@ -133,9 +134,8 @@ class Checkpoints:
                     "latest(...) and process.next."
                 )
         elif jax.process_index() == 0:
-            part = path.with_suffix(".part")
-            part.write_text(json.dumps(dict(description), indent=1))
-            part.replace(path)
+            with replacing(path) as part:
+                part.write_text(json.dumps(dict(description), indent=1))
 
     def _read(self, number: int) -> list[Any]:
         try:

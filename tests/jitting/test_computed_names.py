@@ -3,6 +3,8 @@
 import builtins
 import threading
 import types
+from collections.abc import Callable
+from typing import Any
 
 import pytest
 import torch
@@ -132,3 +134,26 @@ def test_no_code_sees_what_was_lent():
     with pytest.raises(AttributeError, match="missing"):
         f(x())
     assert "getattr" not in globals()
+
+
+def test_a_hook_on_a_view_that_is_hung_by_a_computed_name_runs() -> None:
+    def hang(on: Any, hook: Callable[..., Any]) -> None:
+        getattr(on, "_".join(("register", "hook")))(hook)
+
+    def on_node(x: torch.Tensor) -> torch.Tensor:
+        y = x.view(3, 1)
+        hang(y.grad_fn, lambda given, _: (given[0] * 10,))
+        return y
+
+    def on_tensor(x: torch.Tensor) -> torch.Tensor:
+        y = x.view(3, 1)
+        hang(y, lambda gradient: gradient * 10)
+        return y
+
+    for function in (on_node, on_tensor):
+        step = calque.jit(function)
+        for _ in range(2):
+            x = torch.ones(3, device="jax", requires_grad=True)
+            step(x).sum().backward()
+            assert x.grad is not None
+            assert x.grad.tolist() == [10, 10, 10]

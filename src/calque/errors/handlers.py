@@ -1,4 +1,4 @@
-"""Recognizes exceptions of signal handlers (a timeout, say), which are not the program's.
+"""Signals' handlers, and what they raise: a timeout, say, and no answer of a program.
 
 Code that asks a program whether it can do something takes an exception for a no. One that a handler
 has raised has nothing to do with the question.
@@ -7,8 +7,30 @@ has raised has nothing to do with the question.
 import functools
 import inspect
 import signal
-from types import CodeType
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+from types import CodeType, FrameType
 from typing import Any
+
+
+def run_apart(
+    apart: AbstractContextManager[object],
+    handler: Callable[[int, FrameType | None], Any],
+    signum: int,
+    frame: FrameType | None,
+) -> Any:
+    """Run a handler that comes while a program is traced, of which it is no part.
+
+    Args:
+        apart: the context in which nothing is traced.
+        handler: the user's.
+        signum, frame: what Python gives it.
+    """
+    with apart:
+        return handler(signum, frame)
+
+
+RUN_APART: CodeType = run_apart.__code__
 
 
 def is_of_handler(error: BaseException) -> bool:

@@ -340,7 +340,8 @@ class Jitted(Generic[P, R]):
         return self._fn
 
     def __str__(self) -> str:
-        return getattr(self._fn, "__qualname__", type(self._fn).__name__)
+        name = getattr(self._fn, "__qualname__", None)
+        return name if isinstance(name, str) else type(self._fn).__name__
 
     def __repr__(self) -> str:
         return f"<calque.jit of {self}>"

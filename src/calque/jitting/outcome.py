@@ -177,8 +177,14 @@ class Outcome:
             recording.stored,
             len(trace.leaves),
             trace.state.template,
-            any(_HOOKING & names_of(code).words for code in trace.state.snapshot.codes),
+            self._may_have_hooks(),
         )
+
+    def _may_have_hooks(self) -> bool:
+        """Returns True if code may have put hooks on tensors, or on nodes of autograd."""
+        snapshot = self._trace.state.snapshot
+        named = any(_HOOKING & names_of(code).words for code in snapshot.codes)
+        return named or any(map(snapshot.namespaces.computes, _HOOKING))
 
     def _trace_backward(self, running: Running, describer: Describer, around: Surroundings) -> None:
         state = self._trace.state

@@ -8,7 +8,8 @@ program is not kept, and the next call is traced again.
 
 import functools
 from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
@@ -357,9 +358,27 @@ class PythonState:
             )
         return template
 
+    @contextmanager
+    def seen_apart(self) -> Iterator[None]:
+        """See what changes in here, which is no part of the program: it is not to be repeated."""
+        before = {id(row): (row, now) for row, now in self.snapshot.changed()}
+        try:
+            yield
+        finally:
+            after = {id(row): (row, now) for row, now in self.snapshot.changed()}
+            for key, (row, now) in (before | after).items():
+                then = before.get(key, (row, {}))[1]
+                if key not in before or key not in after or not _are_same(then, now):
+                    self.unrepeatable.append(f"a signal's handler changes {row.path}")
+                    break
+
     def made(self, container: Any, key: Any) -> None:
         """Mark something that was prepared for the trace as existing before it."""
         row = self.snapshot.rows.get(id(container))
         if row is not None and key in container:
             row.before[key] = container[key]
             self.snapshot.visit(container[key], row.path.item(key))
+
+
+def _are_same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
+    return same_keys(left, right) and all(right[key] is value for key, value in left.items())

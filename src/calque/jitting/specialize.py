@@ -237,7 +237,8 @@ class Specializing:
         programs[:] = [program for program in programs if program.assumed is None]
         eager = Eager(self._fn, why)
         programs.append(eager)
-        name = getattr(self._fn, "__qualname__", type(self._fn).__name__)
+        name = getattr(self._fn, "__qualname__", None)
+        name = name if isinstance(name, str) else type(self._fn).__name__
         line = user_origin()
         warnings.warn_explicit(
             f"{name} runs eagerly from now on for arguments like these: {why}\nDo that step "

@@ -210,6 +210,7 @@ class Trace:
                 continue
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
+        self.lifting.seen_apart = self.state.seen_apart
         self.lending.numbers.keys = self.state.numbers.lent
         self.lending.numbers.row_of = self.state.numbers.row_of
         self.lending.in_steps = self.state.snapshot.code.in_steps

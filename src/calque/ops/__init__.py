@@ -14,5 +14,6 @@ _FAMILIES = ("pointwise", "reduce", "index", "linalg", "nn", "create", "optim") 
 for _family in _FAMILIES:
     for _module in iter_modules(import_module(f"{__name__}.{_family}").__path__):
         import_module(f"{__name__}.{_family}.{_module.name}")
+import_module(f"{__name__}.table.real_only")
 
 __all__ = ["RULES", "Rule", "find", "op"]

@@ -7,7 +7,7 @@ that fails leaves every tensor as it was.
 
 import weakref
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import jax
@@ -23,13 +23,14 @@ from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import AssumesValues
 from calque.device.memory.rng import pack
 from calque.device.runtime.dtypes import to_numpy
-from calque.device.runtime.interrupts import settles
+from calque.device.runtime.interrupts import settles, tracing
 from calque.device.runtime.placement import placed, placement_of
 from calque.device.runtime.staged_calls import stage
-from calque.errors import TraceError
+from calque.errors import TraceError, noting_refusals
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.sources import CellSource, HostSource, RandomSource, Source
 from calque.upstream.jax_internals import eval_context
+from calque.upstream.torch_internals import disable_current_modes
 
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
@@ -93,6 +94,7 @@ class Lifting:
         self.draws: int = 0
         self.random_source: Callable[[], Array] = self._device_state
         self.lend_number: Callable[[Array], Any] | None = None
+        self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -288,11 +290,13 @@ class Lifting:
         """Make this the trace of the thread."""
         previous, active.trace = active.trace, self
         inlining, active.inlining = active.inlining, True
+        apart, tracing.apart = tracing.apart, self.apart
         try:
             with x64(), announced_as_compiling():
                 yield
         finally:
             active.trace, active.inlining = previous, inlining
+            tracing.apart = apart
 
     @contextmanager
     def unchecked(self) -> Iterator[None]:
@@ -307,13 +311,17 @@ class Lifting:
             self.failures, self.looking = failures, looking
 
     @contextmanager
+    def apart(self) -> Iterator[None]:
+        """Run what is no part of the program, wherever the trace is: a signal's handler."""
+        with self.suspended(), disable_current_modes(), self.seen_apart(), noting_refusals():
+            yield
+
+    @contextmanager
     def suspended(self) -> Iterator[None]:
-        """A context manager that runs eagerly inside a trace: what it creates exists before the
-        program.
-        """
-        active.trace = None
+        """Run eagerly in the middle of the trace: what is made here exists before the program."""
+        previous, active.trace = active.trace, None
         try:
             with eval_context():  # ensure_compile_time_eval would fold into what jit caches
                 yield
         finally:
-            active.trace = self
+            active.trace = previous

@@ -330,7 +330,7 @@ def computed(
         if known and type(compute()) not in (int, float):  # raises what Python raises
             watch.give_up(node)
         left, right = a.traced, b.traced
-        if not (node.integral and name in _EXACT):
+        if not node.integral or name in _GROWING:
             left, right = wide(left), wide(right)
         elif not known and name in _DIVIDING and not (a.is_exact and b.is_exact):
             watch.give_up(node)
@@ -370,5 +370,5 @@ def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 
 _DIVIDING = frozenset(("truediv", "floordiv", "mod"))
 _ROUNDING = frozenset(("floordiv", "mod"))
-_EXACT = frozenset(("add", "sub", "floordiv", "mod"))
-"""Operations on whole numbers that do not leave those of 64 bits."""
+_GROWING = frozenset(("mul", "pow"))
+"""Operations on whole numbers that soon leave those of 64 bits."""

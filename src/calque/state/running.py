@@ -27,6 +27,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from calque.errors.frames import Origin, user_origin
+from calque.errors.handlers import RUN_APART
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
@@ -295,15 +296,16 @@ def _closure(frame: FrameType) -> dict[str, Any]:
 
 
 def _comes_between(frame: FrameType | None) -> bool:
-    """Returns True if a frame does not belong to the program's run: an import, a callback of the
-    garbage collector, or a JAX event listener.
+    """Returns True if a frame is none of the program's, whoever runs: a module is imported, the
+    garbage collector calls back, JAX tells a listener what it does (that it compiles, say), or a
+    signal's handler runs.
     """
     collected = {id(getattr(called, "__code__", None)) for called in gc.callbacks}
     while frame is not None:
         code = frame.f_code
         if code.co_filename == "<frozen importlib._bootstrap>" or id(code) in collected:
             return True
-        if code.co_filename.endswith(_LISTENED):
+        if code is RUN_APART or code.co_filename.endswith(_LISTENED):
             return True
         frame = frame.f_back
     return False

@@ -13,6 +13,7 @@ from typing import Any
 import jax
 import torch
 from jax import lax
+from jax.core import Tracer
 from jax.sharding import Sharding
 from torch.nn import Parameter
 
@@ -26,7 +27,7 @@ from calque.device.kernels.slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device
-from calque.device.memory.host_reads import known
+from calque.device.memory.host_reads import known, without_value
 from calque.device.memory.placing import placement_like
 from calque.device.runtime import sizes
 from calque.device.runtime.addressable import explained
@@ -103,6 +104,11 @@ class Runner:
             raise sizes.as_out_of_memory(error) from None
         except RuntimeError as error:
             raise explained(error, arrays, f"read by the host ({self.rule.name})") from None
+        except TypeError:
+            traced = [a for a in arrays if isinstance(a, Tracer)]
+            if traced and active.trace is None:
+                raise without_value(traced[0]) from None
+            raise
 
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]

@@ -11,10 +11,12 @@ from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from jax import Array
+from jax.core import Tracer
 
 from calque.device.memory.cell import active
 from calque.device.runtime.addressable import check_here
 from calque.device.runtime.placement import spread
+from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import asking_frame
 
 
@@ -91,6 +93,16 @@ def _positions(code: CodeType) -> list[Any]:
     return list(code.co_positions())
 
 
+def without_value(array: Tracer) -> TraceError:
+    """The error for the array of a trace that code outside of it uses."""
+    return unrepeatable(
+        f"a tensor of shape {array.shape} that a jitted function makes is used",
+        "by code that is no part of it (a signal's handler, another thread) while it is traced, "
+        "when it has no value yet",
+        "Use what the function returns, or wait until it has returned.",
+    )
+
+
 def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.ndarray:
     """Returns the value of an array that the host reads.
 
@@ -101,6 +113,7 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
 
     Raises:
         ElsewhereError: another process holds a part of it.
+        TraceError: it is made by a function that is being traced, of which the caller is no part.
     """
     trace = active.trace
     if trace is not None:
@@ -108,6 +121,8 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
         if value is None:
             raise error()
         return value
+    if isinstance(array, Tracer):
+        raise without_value(array)
     if spread.exists:
         check_here(array, use)
     if active.observer is not None:

@@ -31,7 +31,7 @@ from _signal import (  # pyright: ignore[reportMissingImports]
 from _thread import interrupt_main, start_new_thread
 from collections.abc import Callable
 from collections.abc import Set as AbstractSet
-from contextlib import ExitStack, _GeneratorContextManager
+from contextlib import AbstractContextManager, ExitStack, _GeneratorContextManager
 from operator import is_
 from types import CodeType, FrameType, FunctionType
 from typing import Any, TypeVar
@@ -40,6 +40,7 @@ from weakref import finalize, ref
 import jax
 import torch
 
+from calque.errors.handlers import run_apart
 from calque.upstream.python_internals import entered_unseen, is_calling
 from calque.upstream.torch_internals import is_guard
 
@@ -249,6 +250,19 @@ def _make_pending_soon(signum: int) -> None:
         [*map(pthread_kill, (threading.main_thread().ident,), (signum,))]
 
 
+class _Tracing(threading.local):
+    """What a trace of this thread has handlers run in.
+
+    Attributes:
+        apart: makes a context in which nothing is traced; None where no trace runs.
+    """
+
+    apart: Callable[[], AbstractContextManager[object]] | None = None
+
+
+tracing: _Tracing = _Tracing()
+
+
 class Handler:
     """A signal handler that waits if necessary.
 
@@ -271,7 +285,9 @@ class Handler:
         """Calls the user's handler, or does nothing."""
         if not _has_to_wait(sys._getframe().f_back):
             self._times = 0
-            return self.handler
+            if tracing.apart is None:
+                return self.handler
+            return functools.partial(run_apart, tracing.apart(), self.handler)
         self._times += 1
         # Python 3.11 looks for signals again before it goes on with the first instruction of a
         # function that is traced, so that one which is pending at once would stop all else. And

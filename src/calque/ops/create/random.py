@@ -33,6 +33,7 @@ from calque.ops.table.facts import facts, senseless
 from calque.ops.table.given import each
 from calque.ops.table.promotion import (
     BOOL,
+    COMPLEX,
     INT,
     default_float,
     is_complex,
@@ -316,7 +317,9 @@ def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     random=True,
     values=distribution,
     writes=("exact_dtype",),
-    refuses=senseless("multinomial only supports floating-point dtypes for input", BOOL, INT),
+    refuses=senseless(
+        "multinomial only supports floating-point dtypes for input", BOOL, INT, COMPLEX
+    ),
 )
 def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
     _floating("multinomial", self.dtype)

@@ -12,7 +12,7 @@ from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.given import IN_SELF, INDEX, Given, within_dim
 from calque.ops.table.helpers import nan_of, wrap_dim
 from calque.ops.table.number_range import Holds
-from calque.ops.table.promotion import is_complex, is_integral
+from calque.ops.table.promotion import COMPLEX, is_complex, is_integral, refuse
 from calque.ops.table.registry import op
 
 # One index vector along one dimension -----------------------------------------------------------
@@ -204,6 +204,8 @@ def _reduce_at(self: Array, key: Any, source: Any, reduce: str, include_self: bo
         raise RuntimeError(
             "reduce argument must be either sum, prod, mean, amax or amin, got " + reduce
         )
+    if reduce in ("amax", "amin"):
+        refuse(f"scatter_gather_tensor_cpu_reduce_{reduce}", self.dtype, COMPLEX)
     start = self if include_self else replace_at(self, key, _identity(reduce, self.dtype))
     result = accumulate_at(start, key, source, _REDUCTIONS[reduce])
     if reduce in ("amax", "amin"):

@@ -9,7 +9,7 @@ from jax import Array
 from calque.ops.reduce.reduction import p_norm
 from calque.ops.table.facts import facts, senseless
 from calque.ops.table.helpers import maximum, wrap_dim
-from calque.ops.table.promotion import BOOL, INT, RefusedDtype, is_integral, opmath, spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, is_integral, opmath, spoken
 from calque.ops.table.registry import op
 
 _BY_PRODUCT, _NEVER = 1, 2
@@ -54,7 +54,7 @@ def _check(p: float) -> None:
 
 @op(
     "_cdist_forward",
-    refuses=senseless("cdist only supports floating-point dtypes, X1 got an integer", BOOL, INT),
+    refuses=senseless("cdist only supports floating-point dtypes", BOOL, INT, COMPLEX),
 )
 def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
     _check(p)

@@ -1,0 +1,55 @@
+"""Operators of real numbers for which PyTorch's CPU has no complex kernel, and JAX would compute.
+
+Operators that refuse other dtypes, too, tell so beside their rules.
+"""
+
+from calque.ops.table.facts import facts, no_kernel, senseless
+from calque.ops.table.promotion import COMPLEX
+
+_KERNELS: dict[str, str] = {
+    "_segment_reduce_cpu": "segment_reduce",
+    "adaptive_max_pool2d": "adaptive_max_pool2d",
+    "adaptive_max_pool3d_cpu": "adaptive_max_pool3d",
+    "arange_cpu": "mvlgamma",
+    "batch_norm": "_batch_norm_with_update _batch_norm_with_update_functional",
+    "bernoulli_scalar_cpu_": "native_dropout bernoulli.p",
+    "bernoulli_tensor_cpu_self_": "bernoulli bernoulli.Tensor",
+    "fractional_max_pool2d_out_frame": "fractional_max_pool2d",
+    "fractional_max_pool3d_out_frame": "fractional_max_pool3d",
+    "geometric_cpu": "geometric",
+    "histogramdd": (
+        "histogram.bin_ct histogram.bins_tensor "
+        "_histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"
+    ),
+    "index_func_": "index_reduce",
+    "log_normal_cpu": "log_normal",
+    "max_unpool2d": "max_unpool2d",
+    "max_unpool3d": "max_unpool3d",
+    "multi_margin_loss_cpu_kernel": "multi_margin_loss",
+    "multilabel_margin_loss_forward_out_frame": "multilabel_margin_loss_forward",
+    "poisson_cpu": "poisson",
+    "prelu_cpu": "_prelu_kernel",
+    "softmax_backward_lastdim_kernel_impl": "_softmax_backward_data",
+    "softmax_kernel_impl": "_safe_softmax",
+    "softmax_lastdim_kernel_impl": "scaled_dot_product_attention",
+    "trigamma": "polygamma",
+    "unique": "_unique _unique2 unique_dim unique_consecutive unique_dim_consecutive",
+    "xor_sum_cpu": "hash_tensor",
+}
+"""PyTorch's kernels, and the operators that call them."""
+
+for _kernel, _operators in _KERNELS.items():
+    facts(_operators, refuses=no_kernel(_kernel, COMPLEX))
+facts(
+    "cauchy exponential",
+    refuses=senseless("dtype must be a floating point but you specified a complex one", COMPLEX),
+)
+facts("topk", refuses=senseless("topk does not support complex dtypes on CPU", COMPLEX))
+facts(
+    "_embedding_bag _embedding_bag_forward_only",
+    refuses=senseless("the weight has to be of floating point", COMPLEX),
+)
+facts(
+    "searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar",
+    refuses=no_kernel("searchsorted_out_cpu", COMPLEX, pair=True),
+)

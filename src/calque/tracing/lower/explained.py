@@ -57,9 +57,10 @@ def reads_a_number(what: str) -> SymbolicTraceError:
 
 
 def sets_seeds() -> SymbolicTraceError:
-    """The error for `torch.manual_seed`."""
+    """The error for `torch.manual_seed` and `torch.random.fork_rng`."""
     return SymbolicTraceError(
-        "operators do not set seeds.\nCall torch.manual_seed outside of what is lowered."
+        "operators neither set the seed or the state of random numbers nor ask for it.\nDo that "
+        "outside of what is lowered, or use the graph as it is, without lowering."
     )
 
 

@@ -120,6 +120,14 @@ def test_whole_numbers_round_as_in_python() -> None:
     agree(lambda x: (x // 3, x % 3, x // -3, x % -3, x**2), torch.tensor([-7, -3, 0, 3, 8]))
 
 
+def test_powers_of_whole_numbers_are_exact() -> None:
+    exponents = torch.tensor([-3, -2, -1, 0, 1, 2, 5, 7, 33, 39, 63, 64])
+    x = torch.tensor([-20, -3, -1, 0, 1, 2, 3, 5, 7, 13, 19, 20])[:, None]
+    for dtype in (torch.int64, torch.int32, torch.int8):
+        y = x.to(dtype).expand(-1, len(exponents)).clone()
+        agree(lambda y, e: (y**e, y**0, y**39, y**64, 3 ** e.abs()), y, exponents.expand_as(y) + 0)
+
+
 def test_quotients_are_rounded_down_as_in_python() -> None:
     tenths, tops = torch.arange(-60, 60).view(12, 10) / 10, torch.tensor([1.0, -1.0, 0.0, 5.0, INF])
     programs = [lambda x: (x // 0.1, x // -0.1, torch.div(x, x.flip(0) + 1, rounding_mode="floor"))]

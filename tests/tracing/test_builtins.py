@@ -69,7 +69,6 @@ own = torch.Generator()
         lambda x: x * torch.random.initial_seed(),
         lambda x: x * torch.default_generator.initial_seed(),
         lambda x: x + torch.default_generator.get_state().sum(),
-        lambda x: x + torch.get_rng_state().sum(),
         lambda x: x * own.initial_seed(),
         lambda x: x * torch.seed(),
     ],

@@ -309,3 +309,15 @@ def test_a_global_layer_is_called_with_other_weights(program: Any) -> None:
     x = torch.arange(6.0).reshape(2, 3)
     graph = calque.trace(program, x)
     torch.testing.assert_close(graph(x + 1), program(x + 1))
+
+
+def test_a_module_of_torchscript_is_one_node_and_may_be_the_program() -> None:
+    x = torch.randn(1, 2)
+    scripted = torch.jit.script(torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU()))
+    for program in (scripted, torch.jit.trace(torch.nn.Linear(2, 2), x)):
+        graph = calque.trace(program, x)
+        assert torch.equal(graph(x), program(x))
+        assert len(graph.graph.find_nodes(op="call_module")) == 1
+        assert [p.shape for p in graph.parameters()] == [p.shape for p in program.parameters()]
+        with pytest.raises(calque.TraceError, match="TorchScript"):
+            calque.lower(graph)

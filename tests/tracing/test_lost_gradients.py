@@ -109,3 +109,27 @@ def test_forward_mode_by_function_is_recorded_and_refused_in_a_trace() -> None:
     assert calque.record(program, x).graph()(x).tolist() == [1, 1, 1]
     with pytest.raises(calque.TraceError, match="a PyTorch operator that takes functions"):
         calque.trace(program, x)
+
+
+class _Outer(torch.nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(2, 2), torch.nn.ReLU())
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x) * 2
+
+
+@pytest.mark.parametrize("register", ["full_backward_hook", "full_backward_pre_hook"])
+def test_hooks_of_the_backward_pass_are_called_or_refused(register: str) -> None:
+    x = torch.ones(1, 2, requires_grad=True)
+    for path, is_kept in (("", False), ("inner", False), ("inner.0", True)):
+        model, seen = _Outer(), []
+        module = model.get_submodule(path)
+        getattr(module, f"register_{register}")(lambda *given: seen.append(given))  # noqa: B023
+        if not is_kept:
+            with pytest.raises(calque.TraceError, match="hooks of the backward pass"):
+                calque.trace(model, x)
+            continue
+        calque.trace(model, x)(x).sum().backward()
+        assert len(seen) == 1

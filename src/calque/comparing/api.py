@@ -15,6 +15,7 @@ from calque.comparing.naming import asks_for_device, vocabulary
 from calque.comparing.running import moved, on_device, same_random_numbers
 from calque.comparing.sides import Side, differing
 from calque.comparing.structure import positions, structural
+from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.record import Recording, record
 
 Program = GraphModule | ExportedProgram | Recording | torch.nn.Module | Callable[..., Any]
@@ -69,12 +70,21 @@ def diff(
     >>> bool(calque.diff(program, calque.trace(program, torch.ones(2)), torch.ones(2)))
     False
     """
-    runs = bool(args or kwargs)
     if devices is not None and (isinstance(devices, str) or len(devices) != 2):
-        raise ValueError(
-            f"devices must name one device for each graph, such as ('cpu', 'jax'), not {devices!r}"
-        )
-    on = devices or (None, None)
+        raise ValueError(f"devices are one for each graph, ('cpu', 'jax'), and not {devices!r}")
+    with deeper_recursion():
+        return _found(a, b, devices or (None, None), args, kwargs, {"rtol": rtol, "atol": atol})
+
+
+def _found(
+    a: Any,
+    b: Any,
+    on: tuple[str | None, str | None],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    tolerances: dict[str, float | None],
+) -> Differences:
+    runs = bool(args or kwargs)
     first, second = _graphs(a, b, on, args, kwargs)
     rows = list(aligned(first, second))
     found = Differences()
@@ -83,7 +93,6 @@ def diff(
     if runs:
         where = Side(first, on[0], args, kwargs), Side(second, on[1], args, kwargs)
         pairs = [row for row in rows if isinstance(row, Pair)]
-        tolerances = {"rtol": rtol, "atol": atol}
         found.compared = len(pairs)
         found.found += differing(*where, pairs, tolerances)
     order = positions(rows, first, second)

@@ -122,7 +122,41 @@ def _divide_down(c: OnnxCall, left: str, right: str) -> None:
 
 
 def _power(c: OnnxCall) -> None:
-    c.add("Pow", [c.name("self", c.out.dtype), c.name("exponent", c.out.dtype)])
+    if c.is_floating():
+        c.add("Pow", [c.name("self", c.out.dtype), c.name("exponent", c.out.dtype)])
+    else:
+        power = _power_of_whole(c, c.name("self", "int64"), c["exponent"])
+        c.add("Cast", [power], to=kind_of(c.out.dtype))
+
+
+def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
+    """By squaring, modulo 2**64; the runtime's own goes through float64."""
+    value, zero, one, two = c.graph.value, *(c.named(n, "int64") for n in (0, 1, 2))
+    kind = getattr(exponent, "dtype", None)
+    bits = _BITS[kind] if kind is not None else int(exponent).bit_length()
+    power, square = value("Add", [value("Mul", [base, zero]), one]), base
+    given = c.name("exponent", "int64")
+    rest = value("Max", [given, zero])
+    for bit in range(bits):
+        if kind is not None:
+            is_set = value("Equal", [value("Mod", [rest, two]), one])
+            power = value("Where", [is_set, value("Mul", [power, square]), power])
+            rest = value("Div", [rest, two])
+        elif int(exponent) >> bit & 1:
+            power = value("Mul", [power, square])
+        if bit < bits - 1:
+            square = value("Mul", [square, square])
+    if kind is None:
+        return power
+    # Of what is below zero: of 1 and -1 there is a power, and of others it is cut off to 0.
+    sign = value("Where", [value("Equal", [value("Mod", [given, two]), one]), base, one])
+    is_unit = value("Equal", [value("Abs", [base]), one])
+    inverse = value("Where", [is_unit, sign, zero])
+    return value("Where", [value("Less", [given, zero]), inverse, power])
+
+
+_BITS = {"bool": 1, "uint8": 8, "int8": 7, "int16": 15, "int32": 31, "int64": 63}
+"""How many bits an exponent has, but for its sign."""
 
 
 def _truncate(c: OnnxCall, value: str) -> None:

@@ -12,6 +12,7 @@ from torch.nn.modules.lazy import LazyModuleMixin
 from calque.errors import tidy
 from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph.branching import Branch
 from calque.tracing.graph.home import home, in_order_of
 from calque.tracing.paths import decisions
@@ -71,7 +72,8 @@ def trace(
             return _graph_module(lambda: SymbolicTracer(examples), root, None)
 
     try:
-        return by_tracer(tracer, symbolic, root, args, kwargs)
+        with deeper_recursion():
+            return by_tracer(tracer, symbolic, root, args, kwargs)
     except Exception as error:
         tidy(error).__cause__ = None
         raise  # which adds no frame, unlike `raise error`
@@ -98,7 +100,8 @@ def symbolic_trace(
     tensor([2., 2.])
     """
     try:
-        return _graph_module(SymbolicTracer, root, concrete_args)
+        with deeper_recursion():
+            return _graph_module(SymbolicTracer, root, concrete_args)
     except Exception as error:
         tidy(error).__cause__ = None
         raise  # which adds no frame, unlike `raise error`

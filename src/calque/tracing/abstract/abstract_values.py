@@ -35,7 +35,20 @@ _UNKNOWABLE = (
     UnsupportedOperatorException,
     NotImplementedError,
 )
+_SHAPED_BY_VALUES = (
+    "NestedTensorImpl doesn't support",
+    "its data is not allocated yet",  # of tensor_split, for the places to split at
+)
 _FROM_ELEMENTS = frozenset(("tensor", "as_tensor", "asarray", "new_tensor", "new"))
+_STORED = frozenset(
+    (
+        *("values", "indices", "_values", "_indices", "_nnz"),
+        *("crow_indices", "col_indices", "ccol_indices", "row_indices"),
+    )
+)
+"""What a sparse tensor stores: how much that is depends on values."""
+RESHAPING = frozenset(("resize_", "resize_as_", "set_"))
+"""Methods that give a tensor another shape."""
 _RUNNABLE = ("torch", "_operator", "operator", "math")
 
 
@@ -94,6 +107,13 @@ class AbstractValues:
         Raises:
             Exception: whatever PyTorch says to these shapes and dtypes.
         """
+        value = self._found(node)
+        if value is UNKNOWN:
+            for reshaped in reshaped_by(node):
+                reshaped.meta.pop("val", None)
+        return value
+
+    def _found(self, node: Node) -> Any:
         sources = node.all_input_nodes
         for source in sources:
             if "val" not in source.meta:
@@ -164,6 +184,8 @@ class AbstractValues:
         kwargs = map_arg(node.kwargs, _value)
         if _name(node) in _FROM_ELEMENTS and _elements(args):
             return self._from_elements(run, args, dict(kwargs))
+        if _name(node) in _STORED and any(map(_is_sparse, args)):
+            return UNKNOWN
         try:
             with torch_c.DisableTorchFunction(), suspended(), self.mode:
                 if hasattr(run, "runs_abstractly"):
@@ -172,7 +194,7 @@ class AbstractValues:
         except _UNKNOWABLE:
             return UNKNOWN
         except RuntimeError as error:
-            if "NestedTensorImpl doesn't support" in str(error):  # whose shapes are in its values
+            if any(text in str(error) for text in _SHAPED_BY_VALUES):
                 return UNKNOWN
             raise
 
@@ -228,6 +250,21 @@ class AbstractValues:
         return value
 
 
+def reshaped_by(node: Node) -> list[Node]:
+    """The tensors that a call writes to, and may give another shape.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> resized, doubled = graph.call_method("resize_", (x, 3)), graph.call_method("mul_", (x, 2))
+    >>> reshaped_by(resized) == [x], reshaped_by(doubled)
+    (True, [])
+    """
+    given: Any = node.kwargs.get("out")
+    if _name(node) in RESHAPING or (node.target is setattr and node.args[1] == "data"):
+        given = node.args[0]
+    return [part for part in tree_leaves(given) if isinstance(part, Node)]
+
+
 def _name(node: Node) -> str:
     return str(getattr(node.target, "__name__", node.target))
 
@@ -274,6 +311,10 @@ def _private(value: torch.Tensor) -> torch.Tensor:
 
 def _value(node: Node) -> Any:
     return node.meta["val"]
+
+
+def _is_sparse(value: Any) -> bool:
+    return isinstance(value, torch.Tensor) and value.layout != torch.strided
 
 
 def _has_storage(value: Any) -> bool:

@@ -13,7 +13,7 @@ import torch
 from calque.tracing.core.active import current_trace
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.upstream import torch_c
-from calque.upstream.torch_internals import assert_async
+from calque.upstream.torch_internals import assert_async, disable_current_modes
 
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -31,7 +31,7 @@ def recorded(function: F) -> F:
         trace: Any = current_trace() if function.__name__ in _REPEATED else None
         if hasattr(trace, "repeat"):
             return trace.repeat(call, function, args)
-        if getattr(getattr(trace, "tracer", None), "restores", False):
+        if getattr(getattr(trace, "tracer", None), "contexts", None) is not None:
             return trace.tracer.create_proxy("call_function", call, args, {})
         return function(*args)
 
@@ -54,6 +54,7 @@ def _proxy_in(args: Any) -> Any:
 _REPEATED = frozenset(
     (
         *("fresh", "manual_seed", "make_generator", "of_generator"),
+        *("random_state", "set_random_state"),
         *("assign", "expect_given", "expect_distinct"),
     )
 )
@@ -287,6 +288,24 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 def manual_seed(seed: Any) -> Any:
     """Calls `torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
     return torch.manual_seed(seed)
+
+
+@recorded
+def random_state(*device: Any) -> torch.Tensor:
+    """`torch.get_rng_state`, or that of a device: its kind, and its index."""
+    with disable_current_modes():  # it fills what it makes behind their back
+        if device:
+            return torch.get_device_module(device[0]).get_rng_state(device[1])
+        return torch.random.get_rng_state()
+
+
+@recorded
+def set_random_state(state: Any, *device: Any) -> None:
+    """`torch.set_rng_state`, or that of a device."""
+    if device:
+        torch.get_device_module(device[0]).set_rng_state(state, device[1])
+    else:
+        torch.random.set_rng_state(state)
 
 
 @recorded

@@ -48,7 +48,7 @@ def in_order_of(module: GraphModule, root: torch.nn.Module) -> GraphModule:
     """
     for path, own in module.named_modules():
         theirs = _submodule(root, path) if own is module or type(own) is torch.nn.Module else None
-        if theirs is None or theirs is own:
+        if theirs is None or theirs is own or isinstance(theirs, torch.jit.ScriptModule):
             continue
         for members in _MEMBERS:
             held, order = vars(own)[members], vars(theirs)[members]

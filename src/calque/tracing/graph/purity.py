@@ -20,6 +20,8 @@ from calque.tracing.graph.checks import (
     in_place,
     manual_seed,
     of_generator,
+    random_state,
+    set_random_state,
     unpack,
 )
 from calque.tracing.graph.codegen import Faithful
@@ -34,7 +36,8 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
-_EFFECTS |= {manual_seed, of_generator, assign, expect_answer, expect_one}
+_EFFECTS |= {manual_seed, random_state, set_random_state, of_generator}
+_EFFECTS |= {assign, expect_answer, expect_one}
 
 
 @functools.lru_cache(maxsize=4096)

@@ -58,8 +58,11 @@ def reads_a_number(what: str) -> SymbolicTraceError:
 
 
 def sets_seeds() -> SymbolicTraceError:
-    """The error for `torch.manual_seed`."""
-    return SymbolicTraceError("torch.manual_seed cannot be lowered.\nCall it outside the program.")
+    """The error for `torch.manual_seed` and `torch.random.fork_rng`."""
+    return SymbolicTraceError(
+        "operators neither set the seed or the state of random numbers nor ask for it.\nDo that "
+        "outside of what is lowered, or use the graph as it is, without lowering."
+    )
 
 
 def makes_generators() -> SymbolicTraceError:

@@ -323,11 +323,13 @@ class _Replay(torch.fx.Interpreter):
             self._ungraded.in_layer = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Calls a function of the graph."""
-        if target is checks.manual_seed:
+        """A function of the graph."""
+        if target in (checks.manual_seed, checks.random_state, checks.set_random_state):
             raise explained.sets_seeds()
         if target in (checks.make_generator, checks.of_generator):
             raise explained.makes_generators()
+        if target in (torch.autograd.grad, torch.autograd.backward):
+            raise explained.computes_gradients(f"torch.autograd.{target.__name__}")
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:

@@ -19,6 +19,7 @@ from calque.tracing.core.bytecode import (
     may_miss,
 )
 from calque.tracing.core.patching import Patches
+from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph import checks
 from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
@@ -117,7 +118,7 @@ def run_once(
             running = contextlib.nullcontext() if is_foreseen else watch.running()
             recorder.generators = watch.generators
             recorder.follows_default_generator = not is_foreseen or watch.names_default_generator
-            with entered(recorder), running:
+            with deeper_recursion(), entered(recorder), running:
                 result = call(*args, **kwargs)
             if recorder.refusal is not None:
                 raise recorder.refusal  # the program has caught it

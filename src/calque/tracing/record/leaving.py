@@ -9,6 +9,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.record.events import Begin, Call, Event, ModuleCall
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.values import Value, values_in
+from calque.tracing.symbolic.leaves import has_backward_hooks
 from calque.upstream.torch_internals import pytree
 
 
@@ -109,11 +110,6 @@ def _changed(tape: Any) -> set[ModuleCall]:
             found.add(call)
             call = call.parent
     return found
-
-
-def has_backward_hooks(module: torch.nn.Module) -> bool:
-    """True if the module has backward hooks, which no mode sees."""
-    return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -> None:

@@ -16,7 +16,7 @@ from torch.overrides import TorchFunctionMode
 from calque.state import call_watched, unwatched
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
-from calque.tracing.graph.checks import fresh, make_generator, manual_seed
+from calque.tracing.graph.checks import fresh, make_generator, manual_seed, set_random_state
 from calque.tracing.record.arguments import Arguments, takes_data
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
@@ -191,7 +191,7 @@ class Recorder(WithinTrace):
         finally:
             self.running.remove(call)
             local.call = None
-        if func is manual_seed:
+        if func in (manual_seed, set_random_state):
             self.generators.drawn(torch.default_generator)
         with torch_c.DisableTorchFunction():
             if takes_data(call):

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
+from calque.tracing.abstract.abstract_values import RESHAPING
 from calque.tracing.abstract.questions import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
@@ -14,6 +15,7 @@ from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Call
 from calque.tracing.record.values import Value, values_in
 from calque.upstream import torch_c
+from calque.upstream.torch_internals import tree_leaves
 
 if TYPE_CHECKING:
     from calque.tracing.record.recorder import Recorder
@@ -69,7 +71,10 @@ class Results:
             is_dynamic: True if an argument is a number that depends on the inputs' values.
         """
         recorder, kind = self._recorder, type(result)
-        dynamic = is_dynamic or call.has_dynamic_shape
+        dynamic = is_dynamic or call.has_dynamic_shape or _splits_by_values(call)
+        if dynamic:
+            for tensor in _may_be_reshaped(call, args, result):
+                recorder.values.reshaped(tensor)
         if kind is torch.Tensor or isinstance(result, torch.Tensor):
             call.result = recorder.values.of(result) or recorder.values.add(result, dynamic)
             recorder.events.append(call)
@@ -151,3 +156,18 @@ class Results:
             return
         call.what = name
         self._recorder.events.append(call)
+
+
+def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: Any) -> list[torch.Tensor]:
+    """The tensors that a call has written to and may have given another shape."""
+    if call.target is setattr:
+        return [args[0]] if call.args[1] == "data" else []
+    if "out" in call.kwargs or call.name in RESHAPING:
+        return [leaf for leaf in tree_leaves(result) if isinstance(leaf, torch.Tensor)]
+    return []
+
+
+def _splits_by_values(call: Call) -> bool:
+    """Returns True for `tensor_split` at places that a tensor says, which C++ reads unseen."""
+    given = (*call.args[1:2], *call.kwargs.values())
+    return call.name == "tensor_split" and any(isinstance(v, Value | torch.Tensor) for v in given)

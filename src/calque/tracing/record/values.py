@@ -77,10 +77,19 @@ class Values:
         return found[1] if found is not None else None
 
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
-        """Add a tensor that is new to the recording."""
-        value = Value(looks_of(tensor), is_dynamic)
+        """A tensor that is new to the recording.
+
+        How much a sparse one stores depends on values.
+        """
+        value = Value(looks_of(tensor), is_dynamic or tensor.layout is not torch.strided)
         self._tensors[tensor._cdata] = torch_c.WeakTensorRef(tensor), value
         return value
+
+    def reshaped(self, tensor: torch.Tensor) -> None:
+        """A tensor of the recording has got a shape that depends on values."""
+        value = self.of(tensor)
+        if value is not None:
+            value.looks, value.is_dynamic = looks_of(tensor), True
 
     def of_object(self, thing: Any) -> Value | None:
         """Like `of`, for objects that are not tensors."""

@@ -15,6 +15,8 @@ from calque.upstream.torch_internals import tree_leaves
 
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
+_UNTAGGED = frozenset((torch.ops.aten._pack_padded_sequence.default,))
+"""Operators whose shapes depend on values, and which PyTorch does not say that of."""
 
 
 class Witness(NamedTuple):
@@ -39,7 +41,8 @@ def _known_for(operator: Any) -> tuple[bool, bool]:
     tags = getattr(operator, "tags", ())
     reads = torch.Tag.data_dependent_output in tags
     own = getattr(operator, "namespace", "aten") in ("aten", "prims")
-    return reads, reads or torch.Tag.dynamic_output_shape in tags or not own
+    dynamic = torch.Tag.dynamic_output_shape in tags or operator in _UNTAGGED
+    return reads, reads or dynamic or not own
 
 
 def _draws(operator: Any, kwargs: dict[str, Any]) -> bool:

@@ -240,6 +240,11 @@ def is_of_torch(root: Module) -> bool:
     return True
 
 
+def has_backward_hooks(module: Module) -> bool:
+    """True if PyTorch calls hooks of the module in the backward pass, which no trace sees."""
+    return bool(module._backward_hooks or module._backward_pre_hooks)
+
+
 def _holds_values(root: Module) -> bool:
     """Returns True if tensors of a module were computed by the program, as those of a copy are."""
     held = (chain(m._parameters.values(), m._buffers.values()) for m in root.modules())

@@ -2,6 +2,7 @@
 
 import functools
 import random
+import sys
 from collections.abc import Callable
 from typing import Any
 
@@ -9,10 +10,12 @@ import numpy as np
 import torch
 
 from calque.tracing.core.active import current_trace
+from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.core.torch_settings import tracer_of_program
-from calque.tracing.graph.checks import manual_seed
+from calque.tracing.graph.checks import manual_seed, random_state, set_random_state
+from calque.upstream import torch_c
 
 _OF_PYTHON = "random randint randrange uniform choice choices sample shuffle gauss normalvariate"
 _OF_NUMPY = "rand randn randint random uniform normal choice shuffle permutation"
@@ -23,9 +26,15 @@ def hold_randomness(patches: Patches) -> None:
     patches.hold(torch, "manual_seed", _seeded)
     patches.hold(torch, "Generator", _generator)
     for module in (torch, torch.random):  # fork_rng has it from the second
-        patches.hold(module, "set_rng_state", _refused_state)
-        for name in ("initial_seed", "get_rng_state", "seed"):
+        patches.hold(module, "get_rng_state", functools.partial(_asked_state, ""))
+        patches.hold(module, "set_rng_state", functools.partial(_set_state, ""))
+        for name in ("initial_seed", "seed"):
             patches.hold(module, name, functools.partial(_refused_seed, name))
+    kind = torch_c.get_privateuse1_backend_name()
+    device = getattr(torch, kind, None)
+    if hasattr(device, "set_rng_state"):
+        patches.hold(device, "get_rng_state", functools.partial(_asked_state, kind))
+        patches.hold(device, "set_rng_state", functools.partial(_set_state, kind))
     for module, names in ((random, _OF_PYTHON), (np.random, _OF_NUMPY)):
         for name in names.split():
             what = (
@@ -69,16 +78,36 @@ def _generator(original: Any) -> Any:
     return Refusing("Generator", (), {})
 
 
-def _refused_state(original: Callable[..., Any]) -> Callable[..., Any]:
-    def set_state(state: Any) -> None:
-        trace = current_trace()
-        if trace is None or trace.tracer.contexts is None:
-            return original(state)
-        refuse_because(
-            trace.tracer,
-            "the random state is set, which a graph cannot do",
-            "Use torch.manual_seed, or set it outside the program.",
-        )
+def _tracer_of_state() -> Any:
+    """The tracer of the program that asks for the state of random numbers or sets it, by itself or
+    by `torch.random.fork_rng`; None where anything else does.
+    """
+    trace, file = current_trace(), sys._getframe(2).f_code.co_filename
+    if trace is None or trace.tracer.contexts is None:
+        return None
+    return trace.tracer if file == torch.random.__file__ or not is_engine(file) else None
+
+
+def _asked_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def get_state(device: Any = kind) -> Any:
+        tracer = _tracer_of_state()
+        given = (kind, device) if kind else ()
+        if tracer is None:
+            return original(*given[1:])
+        return tracer.create_proxy("call_function", random_state, given, {})
+
+    return get_state
+
+
+def _set_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+    @functools.wraps(original)
+    def set_state(new_state: Any, device: Any = kind) -> None:
+        tracer = _tracer_of_state()
+        given = (kind, device) if kind else ()
+        if tracer is None:
+            return original(new_state, *given[1:])
+        tracer.create_proxy("call_function", set_random_state, (new_state, *given), {})
 
     return set_state
 

@@ -46,7 +46,7 @@ from calque.tracing.symbolic.assignments import Assignments
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
-from calque.tracing.symbolic.leaves import Held, Leaves
+from calque.tracing.symbolic.leaves import Held, Leaves, has_backward_hooks
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
@@ -113,8 +113,11 @@ class SymbolicTracer(AbstractTracer):
         Raises:
             TraceError: the program does something that no graph can repeat.
         """
-        if isinstance(root, torch.nn.Module) and reads_training(type(root)):
-            self.assumed.modes[""] = root.training
+        if isinstance(root, torch.nn.Module):
+            if reads_training(type(root)):
+                self.assumed.modes[""] = root.training
+            if self.traced_func_name == "forward":
+                self._refuse_backward_hooks(root)
         self.leaves = Leaves(self.modules)
         with Patches() as patches:
             self._patches = patches
@@ -168,14 +171,31 @@ class SymbolicTracer(AbstractTracer):
         """Like `Tracer.call_module`; modules that read `self.training` are remembered."""
         path = self.path_of_module(m)
         self.leaves.add(m)
-        own = reads_training(type(m)) and not self.assignments.has_set(m, "training")
-        if own and not self.is_one_node(m, path):
-            self.assumed.modes[path] = m.training
+        if not self.is_one_node(m, path):
+            self._refuse_backward_hooks(m)
+            if reads_training(type(m)) and not self.assignments.has_set(m, "training"):
+                self.assumed.modes[path] = m.training
         return super().call_module(m, forward, args, kwargs)
+
+    def _refuse_backward_hooks(self, module: torch.nn.Module) -> None:
+        if has_backward_hooks(module):
+            refuse_because(
+                self,
+                f"{type(module).__name__} has hooks of the backward pass, and is not one node, so "
+                "that the graph would not call them",
+                "Register them after the trace, or on a layer of PyTorch's; or trace a module around "
+                'it with tracer="record".',
+            )
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
         """Like `NamingTracer.is_member`; False for what the program has put there temporarily."""
         return self.leaves.is_member(root, path, value)
+
+    def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
+        """Like `Tracer.is_leaf_module`; modules of TorchScript run code that nothing sees."""
+        if isinstance(m, torch.jit.ScriptModule):
+            return True
+        return super().is_leaf_module(m, module_qualified_name)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
         """Like `Tracer.is_one_node`; False for leaves whose call has to be traced."""

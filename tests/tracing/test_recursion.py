@@ -1,0 +1,43 @@
+"""A program that nests as deeply as Python lets it can be traced and recorded."""
+
+import sys
+
+import torch
+from torch import nn
+
+import calque
+
+
+class Nested(nn.Module):
+    def __init__(self, inner: nn.Module) -> None:
+        super().__init__()
+        self.inner = inner
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.inner(x)
+
+
+def test_a_program_nests_as_deeply_as_by_itself() -> None:
+    model: nn.Module = nn.ReLU()
+    for _ in range(180):
+        model = Nested(model)
+    x = torch.tensor([-1.0, 2.0])
+    limit = sys.getrecursionlimit()
+    graphs = calque.trace(model, x), calque.record(model, x).graph()
+    assert all(torch.equal(graph(x), model(x)) for graph in graphs)
+    assert not calque.diff(*graphs, x)
+    assert sys.getrecursionlimit() == limit
+
+
+def test_a_limit_that_the_program_sets_stays() -> None:
+    limit = sys.getrecursionlimit()
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        sys.setrecursionlimit(limit + 7)
+        return x + 1
+
+    try:
+        calque.record(program, torch.ones(2))
+        assert sys.getrecursionlimit() == limit + 7
+    finally:
+        sys.setrecursionlimit(limit)

@@ -175,3 +175,22 @@ def test_a_want_of_memory_that_is_told_late_is_told_as_pytorch_does(text):
     other = jax.errors.JaxRuntimeError("INTERNAL: something else")
     with pytest.raises(jax.errors.JaxRuntimeError, match="else"), sizes.translated():
         raise other
+
+
+@pytest.mark.skipif(sizes.FATAL == 0, reason="this XLA compiles them")
+def test_what_is_refused_for_the_compilers_sake_ends_a_process_of_jax_alone() -> None:
+    alone = f"import jax; jax.jit(lambda: jax.lax.iota('int32', {sizes.FATAL})).lower().compile()"
+    assert new_process.run(alone).returncode == -signal.SIGFPE  # else nothing need be refused
+    program = f"""
+import torch, calque
+x = torch.ones(1, device="jax")
+many = {sizes.FATAL}
+try:
+    calque.jit(lambda: (x.expand(many).sort().values * torch.arange(many, device="jax")).sum())()
+except torch.OutOfMemoryError as error:
+    assert str([many]) in str(error) and "<string>" in str(error), error
+else:
+    raise AssertionError("compiled")
+assert calque.jit(lambda: x.expand(many).sum())().item() == many, "no kernel writes a view"
+"""
+    new_process.check(program)

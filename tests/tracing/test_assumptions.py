@@ -143,7 +143,7 @@ def test_a_seed_is_set_at_each_run() -> None:
 RANDOM = {
     "random.random draws": lambda x: x * random.random(),
     "numpy.random.rand draws": lambda x: x * np.random.rand(),
-    "a torch.Generator is made": lambda x: torch.rand(3, generator=torch.Generator()) + x,
+    "a torch.Generator is created": lambda x: torch.rand(3, generator=torch.Generator()) + x,
 }
 
 

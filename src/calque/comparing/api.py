@@ -71,7 +71,9 @@ def diff(
     False
     """
     if devices is not None and (isinstance(devices, str) or len(devices) != 2):
-        raise ValueError(f"devices are one for each graph, ('cpu', 'jax'), and not {devices!r}")
+        raise ValueError(
+            f"devices must name one device for each graph, such as ('cpu', 'jax'), not {devices!r}"
+        )
     with deeper_recursion():
         return _found(a, b, devices or (None, None), args, kwargs, {"rtol": rtol, "atol": atol})
 

@@ -1,4 +1,4 @@
-"""Signals' handlers, and what they raise: a timeout, say, and no answer of a program.
+"""Signal handlers and their exceptions (a timeout, say), which are not the program's.
 
 Code that asks a program whether it can do something takes an exception for a no. One that a handler
 has raised has nothing to do with the question.

@@ -65,7 +65,7 @@ class Bare(NamedTuple):
 def compile_checked(
     lowered: jax.stages.Lowered, options: Options | None = None
 ) -> jax.stages.Compiled:
-    """The executable of a lowered program; sizes are looked at first: XLA may die of them.
+    """Compiles a lowered program, after checking its results' sizes, which could crash XLA.
 
     Args:
         lowered: the program.

@@ -296,9 +296,8 @@ def _closure(frame: FrameType) -> dict[str, Any]:
 
 
 def _comes_between(frame: FrameType | None) -> bool:
-    """Returns True if a frame is none of the program's, whoever runs: a module is imported, the
-    garbage collector calls back, JAX tells a listener what it does (that it compiles, say), or a
-    signal's handler runs.
+    """Returns True if a frame does not belong to the program's run: an import, a callback of the
+    garbage collector, a JAX event listener, or a signal handler.
     """
     collected = {id(getattr(called, "__code__", None)) for called in gc.callbacks}
     while frame is not None:

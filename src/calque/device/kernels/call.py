@@ -283,8 +283,8 @@ class Runner:
 
 
 def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
-    """Traced numbers are floats to PyTorch: give a whole one up where it would tell the dtype of a
-    result.
+    """Give up traced integers that would determine a result's dtype, because traced numbers are
+    floats to PyTorch.
 
     Args:
         values: the arguments of an operator.

@@ -323,7 +323,7 @@ class _Replay(torch.fx.Interpreter):
             self._ungraded.in_layer = False
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """A function of the graph."""
+        """Calls a function of the graph."""
         if target in (checks.manual_seed, checks.random_state, checks.set_random_state):
             raise explained.sets_seeds()
         if target in (checks.make_generator, checks.of_generator):

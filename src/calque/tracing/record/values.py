@@ -77,7 +77,7 @@ class Values:
         return found[1] if found is not None else None
 
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
-        """A tensor that is new to the recording.
+        """Add a tensor that is new to the recording.
 
         How much a sparse one stores depends on values.
         """

@@ -142,12 +142,12 @@ class _Strategy(_Base):
 
     @property
     def is_global_zero(self) -> bool:
-        """Whether this process is the one that writes files."""
+        """True in the process that writes files."""
         return self.global_rank == 0
 
     @property
     def is_distributed(self) -> bool:
-        """Whether Lightning has to share the data out among processes."""
+        """True if Lightning has to distribute the data among processes."""
         return self.world_size > 1
 
     @property

@@ -1,9 +1,9 @@
 """Aligns the nodes of two graphs: by what they call, else by where they come from.
 
 Two graphs of one tracer have the same nodes. Those of two tracers need not: one calls `Linear`, the
-other `linear`, the third `t` and `addmm`. But each node knows its line and the call of the module
-that it is in, so that graphs can be cut into stretches that come from one place. What leaves a
-stretch is the same whatever it is made of.
+other `linear`, the third `t` and `addmm`. But each node has its line and the call of its module, so
+graphs can be cut into stretches that come from one place. The results of a stretch are the same
+whatever its nodes are.
 """
 
 from collections.abc import Iterator, Sequence

@@ -1,8 +1,8 @@
 """Matches the stretches of two graphs, certain matches first, then likely ones.
 
 Two graphs of one program agree in the places of their nodes. Two versions of a program do not: a
-line that was added moves those below it, and a copy is in another file. Then a stretch is known by
-the text of its line, and then by what it calls.
+line that was added moves those below it, and a copy is in another file. Then stretches are matched
+by the text of their lines, and then by what they call.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence

@@ -1,7 +1,7 @@
 """The arguments of a saved program: its parameters, and where its tensors are in them.
 
 In a file, an argument is `{"value": "x"}` for the input x, a list, `{"tuple": [...]}` or
-`{"dict": [[key, ...], ...]}` of arguments, or the value itself of what is no tensor.
+`{"dict": [[key, ...], ...]}` of arguments, or the value itself if it is not a tensor.
 """
 
 import math

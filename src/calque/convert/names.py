@@ -1,6 +1,6 @@
 """The names of calls, and the names under which converters are registered.
 
-A name that no call can have is an error where it is registered: its converter would never be asked.
+Registering a name that no call can have is an error: its converter would never be used.
 """
 
 import importlib.util

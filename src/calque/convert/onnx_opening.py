@@ -1,6 +1,6 @@
 """`opened`: decomposes the operators of a graph that have no converter into ones that do.
 
-PyTorch's own decompositions, and those of `onnx_decompositions`, say what an operator consists of.
+It uses PyTorch's own decompositions, and those of `onnx_decompositions`.
 """
 
 import operator

@@ -1,7 +1,7 @@
 """Decompositions of special functions and statistics.
 
-Special functions of float32 and narrower dtypes are computed in float64, so that what is rounded
-at the end is right to the last bit or nearly so. Of float64 they have no form here.
+Special functions of float32 and narrower dtypes are computed in float64, so that the rounded
+results are exact or nearly so. float64 is not supported.
 """
 
 import math

@@ -1,7 +1,7 @@
 """Values that a program has read into Python, as files store them: a tensor and its value.
 
-What reads several tensors (`torch.equal`) becomes operators that give one truth value, which is
-read. Text of a number is told by the number's format, text of more is not.
+Reads of several tensors (`torch.equal`) become operators that compute one truth value, which is
+read. The text of a single number is described by the number's format; other text is not supported.
 """
 
 import re

@@ -1,7 +1,7 @@
 """The nodes of a graph that need no conversion: checks, marks of blocks, containers of results.
 
-Such a node runs no operator and gives no tensor that was not there before. What a program reads of
-values is none of these: its graph depends on them.
+Such a node runs no operator and returns no new tensor. Values that a program reads do not belong
+here: its graph depends on them.
 """
 
 import operator

@@ -1,10 +1,10 @@
 """Finds out from running code whether a truth value only decides about an exception.
 
-`if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` ask for a value only to refuse
-it. Which they are is read off the bytecode: a conditional jump, and on one of its sides straight
-code that ends in `raise`, outside of any `try` of the same function and of any `except` around the
-calls that led to it. An exception by which Python itself goes on is no refusal: `getattr` with a
-default catches AttributeError.
+`if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` read a value only to refuse
+it. The bytecode shows such code: a conditional jump, and on one of its sides straight code that
+ends in `raise`, outside of any `try` of the same function and of any `except` around the calls that
+led to it. An exception that Python itself handles does not count: `getattr` with a default catches
+AttributeError.
 """
 
 import dis

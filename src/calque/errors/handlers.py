@@ -1,7 +1,7 @@
 """Signal handlers and their exceptions (a timeout, say), which are not the program's.
 
-Code that asks a program whether it can do something takes an exception for a no. One that a handler
-has raised has nothing to do with the question.
+Code that tests what a program supports treats an exception as "no". An exception of a signal
+handler is unrelated to that.
 """
 
 import functools

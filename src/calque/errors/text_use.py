@@ -1,9 +1,9 @@
 """Finds out what happens to text: whether a program reads it, or only shows it.
 
-Read off the bytecode of the function that makes it, of those it returns to and of those it is
-passed to: where the text, or what is computed from it, is compared, decides a branch, is returned
-or kept. Text itself may be kept in variables and containers, printed and raised. What cannot be
-followed counts as shown.
+This follows the bytecode of the function that creates it, of its callers and of functions that it
+is passed to: whether the text, or a value computed from it, is compared, decides a branch, is
+returned or kept. Text itself may be kept in variables and containers, printed and raised. Uses that
+cannot be followed count as shown.
 """
 
 import dataclasses

@@ -1,11 +1,11 @@
 """Prints uncaught exceptions that passed through calque with the user's frames only.
 
-An eager operator raises in the middle of PyTorch's and calque's frames, and more of PyTorch's lie
-around it, which no library can take away on the way out. So they are left out where the traceback
-is printed. Exceptions that did not pass through calque's code are printed as ever.
+An eager operator raises within frames of PyTorch and calque, with outer frames of PyTorch that a
+library cannot remove from the exception. So they are omitted when the traceback is printed.
+Exceptions that did not pass through calque's code are printed as usual.
 
 A worker of a `DataLoader`, and a thread of `DataParallel`, send the traceback as the text of an
-exception, which is raised again beside the user's loop: it is read as the traceback is.
+exception, which is raised again in the user's loop: that text is treated like a traceback.
 """
 
 import os

@@ -1,7 +1,7 @@
-"""The private names of JAX that calque uses, each with what it is for.
+"""The private names of JAX that calque uses, each with its purpose.
 
-Everything else of JAX that calque uses is public. A new version of JAX is read here first; a linter
-rule keeps `jax._src` out of the other modules.
+Everything else of JAX that calque uses is public. Check this module first for a new version of JAX;
+a linter rule keeps `jax._src` out of the other modules.
 """
 
 from jax._src import (

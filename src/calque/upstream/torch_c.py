@@ -1,8 +1,8 @@
-"""The names of PyTorch's extension that calque uses, each with what it is for.
+"""The names of PyTorch's extension that calque uses, each with its purpose.
 
-PyTorch promises users few of them. A new version is read here first; a linter rule keeps `torch._C`
-out of the other modules. Some have a public form that costs more than the operators that stand
-around it (`torch.is_grad_enabled` asks the function modes).
+Few of them are public. Check this module first for a new version; a linter rule keeps `torch._C`
+out of the other modules. Some have a public form that costs more than the operators around it
+(`torch.is_grad_enabled` asks the function modes).
 """
 
 from collections.abc import Callable, Iterable

@@ -1,9 +1,9 @@
-"""The private names of PyTorch's Python modules that calque uses, each with what it is for.
+"""The private names of PyTorch's Python modules that calque uses, each with its purpose.
 
-A new version of PyTorch is read here first, with `torch_c`; a linter rule and a test keep such
-names out of the other modules. All of this is loaded by `import torch`; what takes long to load is
-in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch's, or reads one that
-PyTorch sets, the module that has the name is here.
+Check this module first for a new version of PyTorch, with `torch_c`; a linter rule and a test keep
+such names out of the other modules. All of this is loaded by `import torch`; what takes long to
+load is in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch's, or reads
+one that PyTorch sets, the module that has the name is here.
 """
 
 import os

@@ -1,7 +1,7 @@
 """The ATen operators that each node of a graph runs: each is lowered separately; like calls only
 once.
 
-So a node that cannot be lowered, such as one that reads a value, hides nothing of the others.
+So a node that cannot be lowered, such as one that reads a value, does not affect the others.
 """
 
 from collections.abc import Iterator

@@ -1,6 +1,6 @@
 """How the device computes a node: a rule of the op table, a decomposition of PyTorch, or the CPU.
 
-What a function or a layer runs is found by calling it on tensors without data.
+The operators of a function or a layer are found by calling it on tensors without data.
 """
 
 from collections.abc import Iterator

@@ -367,7 +367,7 @@ def test_a_mesh_counts_devices() -> None:
         assert mesh.get_local_rank("dp") == 0
     with pytest.raises(RuntimeError, match="counts devices"):
         mesh.get_group("tp")
-    with pytest.raises(ValueError, match="does not fit the 8 devices"):
+    with pytest.raises(ValueError, match="does not fit the 8 available devices"):
         init_device_mesh("jax", (3,))
     both = mesh["dp", "tp"]._flatten("all")
     x = distribute_tensor(torch.zeros(16), both, [Shard(0)])

@@ -59,7 +59,7 @@ class TorchOptimizer:
         return f"{' '.join(repr(made).split())} by {described(type(made))}"
 
     def searches(self, params: Any) -> bool:
-        """Whether it computes the loss anew, for such parameters."""
+        """Returns True if it recomputes the loss for such parameters."""
         return self._searching(self._leaves(params)) is not None
 
     def step(

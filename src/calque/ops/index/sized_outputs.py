@@ -1,8 +1,8 @@
 """The rules of `selection` for a number of elements that is known in advance.
 
-Each takes the operator's arguments and gives that number, as an array, and a function that gives
-the results for it. A program computes both, so that it can compare the number with the one that it
-was made for. Where the operator refuses its arguments, the number is -1.
+Each takes the operator's arguments and returns that number, as an array, and a function that
+computes the results for it. A program computes both, to compare the number with the one that it was
+compiled for. If the operator refuses its arguments, the number is -1.
 """
 
 import math

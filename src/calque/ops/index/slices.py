@@ -1,7 +1,7 @@
 """Writes to a view of a fresh copy (`*_scatter`), gradients of views, and views as copies.
 
-Views themselves are geometry and never reach a rule; these are what functionalized graphs and
-autograd make of them.
+Views themselves are geometry and never reach a rule; functionalized graphs and autograd use these
+instead.
 """
 
 import math

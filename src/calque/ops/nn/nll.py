@@ -1,6 +1,6 @@
 """The negative log-likelihood of class labels, and CTC.
 
-A label that is no class gives NaN: on this device no error can be raised for a value. The gradient
+An invalid label gives NaN, because the device cannot raise an error for a value. The gradient
 compares each class with the label, which XLA fuses into the softmax's gradient; no scatter.
 """
 

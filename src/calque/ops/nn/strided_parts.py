@@ -1,8 +1,8 @@
 """Images composed of parts, as in gradients of strided sliding windows.
 
-Each element of an image is met by the windows around it, but with a stride not by each at the same
-places. Elements that lie a stride apart are: they are one part, a sum of what the windows give,
-moved by whole windows. So no element has to be asked which windows meet it. Images have their
+Each element of an image is covered by the windows around it, but with a stride, at different
+positions. Elements a stride apart are covered alike: they form one part, a sum of the windows'
+values, shifted by whole windows. So there is no lookup of windows per element. Images have their
 channels last: (*lead, *size, channels).
 """
 

@@ -1,8 +1,8 @@
 """Facts about an operator in addition to its rule, in the same file.
 
 A fact is given to `op` with the rule, or to `facts` where the operator has none of its own: one
-that PyTorch composes of others. What PyTorch's schemas and tags tell (which arguments are written,
-what is a view, what draws random numbers) is asked there instead.
+that PyTorch composes of others. Facts in PyTorch's schemas and tags (which arguments are written,
+what is a view, what draws random numbers) are read from there instead.
 """
 
 from collections.abc import Callable

@@ -1,8 +1,8 @@
 """Tensors as seen by checks of values, and checks that several operators share.
 
-A check is called with the arguments of a call as PyTorch has them, but for the tensors, which are
-`Given`. The device implements it: eagerly values are looked at where the host can read them without
-a copy; in a trace a requirement becomes a check of the program, where somebody asks for such.
+A check is called with the arguments of a call, in which tensors are replaced by `Given`. The device
+implements it: in eager calls, values are checked if the host can read them without a copy; in a
+trace, a requirement becomes a check of the program on request.
 """
 
 from collections.abc import Callable

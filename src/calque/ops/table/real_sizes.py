@@ -2,7 +2,7 @@
 
 JAX's dimensions are polynomials with whole coefficients. What PyTorch computes as
 `trunc(float(height) * factor)` is one of them, `height * p // q`, if the factor is a fraction
-that floats compute exactly. Anything else that is done with such a number is done with arrays.
+that floats compute exactly. Other operations on such a number use arrays.
 """
 
 import math

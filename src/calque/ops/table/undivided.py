@@ -1,8 +1,8 @@
 """Values that a rule needs undivided along some axes, whatever their sharding.
 
-XLA's partitioner gets some operators wrong along an axis that is split: transposed convolutions
-give other numbers, and transforms of Fourier's end the process. A rule does not know how its
-arrays lie; this says what it needs of them, and XLA gathers what is split.
+XLA's partitioner gets some operators wrong along a split axis: transposed convolutions give wrong
+numbers, and Fourier transforms end the process. A rule does not know the sharding of its arrays;
+with this it says what it needs, and XLA gathers split axes.
 """
 
 from typing import Any

@@ -1,6 +1,6 @@
 """The functions that read graphs, by the class of the graph.
 
-A class is known by its name, so that nothing is imported for a kind of graph that is not there.
+Classes are identified by name, so that nothing is imported for kinds of graphs that are not used.
 """
 
 import importlib

@@ -26,6 +26,8 @@ _MARK = ", traced by calque.jit)"
 _FORKED = ", device='jax', not readable in a forked process"
 FREED = "calque: a backward has freed the graph"
 """Marks, in its metadata, a node of PyTorch's graph that says so."""
+_NO_GRAPH = "grad_fn=<Invalid>"
+"""What PyTorch shows of a view that raises where its graph is asked for."""
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
@@ -126,7 +128,7 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
     Such is what a compiled step gives, in which the backward was.
     """
-    if "grad_fn=<" not in text or tensor.device.type != "jax":
+    if "grad_fn=<" not in text or _NO_GRAPH in text or tensor.device.type != "jax":
         return text
     node: Any = tensor.grad_fn
     name = type(node).__name__

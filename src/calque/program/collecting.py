@@ -14,7 +14,7 @@ _LEAST = 200_000
 """How many new objects the collector waits for."""
 
 _MOST_OF_PYTHON = 2_000
-"""More objects than Python freezes when it starts (3.12 does some hundred), fewer than there are."""
+"""More objects than Python freezes as it starts (3.12: some hundred), fewer than there are."""
 
 _lock = threading.Lock()
 _waiting = 0

@@ -95,10 +95,17 @@ programs: $(if $(CHECKOUTS),$(VENV)/.installed-test)
 bench: $(VENV)/.installed-bench
 	$(BIN)/python -m benchmarks $(if $(QUICK),--quick)
 
-# What .ci/run tries with the newest versions.
+# What .ci/run tries with the newest versions: some of each door, and what once was different there.
+NEWEST_TESTS := tests/errors tests/test_hint.py tests/device/test_views.py \
+	tests/dynamo/test_compile_layouts.py tests/graph/test_interpreter.py tests/federated/test_closures.py \
+	tests/comparing/test_versions.py tests/distributed/test_hooks.py tests/ops/test_facts.py \
+	tests/cli/test_verbs.py::test_what_scripts_ask_of_cuda_is_answered_or_refused_by_name \
+	tests/device/test_sizes.py::test_what_is_refused_for_the_compilers_sake_ends_a_process_of_jax_alone \
+	tests/ops/test_pointwise.py::test_dtype_of_a_product_is_torch_result_type \
+	tests/ops/test_pointwise.py::test_in_place_cast_is_refused_where_pytorch_refuses
+
 test-newest: $(VENV)/.installed-test
-	$(BIN)/python -m pytest tests/errors tests/test_hint.py tests/device/test_views.py \
-		tests/dynamo/test_compile_layouts.py tests/graph/test_interpreter.py tests/federated/test_closures.py
+	$(BIN)/python -m pytest $(NEWEST_TESTS)
 
 release: $(VENV)/.installed-release
 	rm -rf dist build/release

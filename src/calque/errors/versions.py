@@ -12,7 +12,7 @@ from calque.errors.warning import warn
 Release = tuple[int, int]
 
 TESTED: dict[str, dict[Release, str]] = {
-    "Python": {(3, 11): "all tests", (3, 12): "few", (3, 13): "a sample"},
+    "Python": {(3, 11): "all tests", (3, 12): "half", (3, 13): "a sample"},
     "torch": {(2, 13): "all tests", (2, 15): "a sample"},
     "jax": {(0, 10): "all tests", (0, 12): "a sample"},
 }

@@ -13,6 +13,9 @@ from contextlib import contextmanager
 _LEAST = 200_000
 """How many new objects the collector waits for."""
 
+_MOST_OF_PYTHON = 2_000
+"""More objects than Python freezes as it starts (3.12: some hundred), fewer than there are."""
+
 _lock = threading.Lock()
 _waiting = 0
 _before = _raised = (0, 0, 0)
@@ -47,7 +50,9 @@ def collecting_nothing_new() -> Iterator[None]:
     """
     with collecting_less():
         yield
-        if gc.get_freeze_count() == 0:  # else what the user has frozen would be looked at again
+        if (
+            gc.get_freeze_count() < _MOST_OF_PYTHON
+        ):  # else what the user has frozen would be looked at again
             gc.freeze()
             gc.unfreeze()  # into the oldest generation
 

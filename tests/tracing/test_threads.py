@@ -7,11 +7,13 @@ from collections.abc import Callable
 from concurrent.futures import Future
 
 import torch
+from torch import nn
 
 import calque
 from calque.tracing import fx
 from calque.tracing.core.compiled import as_written
 from calque.tracing.core.patching import Patches, _installed
+from calque.tracing.proxies.modules import hold_modules
 
 X = torch.ones(2, 3)
 
@@ -140,3 +142,28 @@ def test_threads_of_a_program_are_traced_together() -> None:
             torch.testing.assert_close(found, [(X * i).sin() + i for i in range(6)])
     finally:
         sys.setswitchinterval(before)
+
+
+class Changing(nn.Module):
+    """A module that reads, makes and deletes members."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.recurrent = nn.GRU(3, 3)
+        self.left = 1
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        self.left = nn.ReLU()
+        del self.left
+        self.left = 1
+        return self.recurrent(self.layer(x))[0] * self.layer.weight.sum()
+
+
+def test_a_recording_beside_a_trace_of_another_thread():
+    """That one has replaced more names of modules than a recording follows."""
+    module, x = Changing(), torch.randn(2, 3)
+    with Patches() as patches:
+        hold_modules(patches)
+        recording = calque.record(module, x)
+    torch.testing.assert_close(recording.graph()(x), module(x))

@@ -6,6 +6,7 @@ functions that check which trace runs in *this* thread; without one, they call t
 
 import functools
 from collections.abc import Callable
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -71,10 +72,16 @@ def hold_calls(patches: Patches) -> None:
     patches.hold(torch.nn.Module, "__setattr__", _traced_setattr)
 
 
+def _hooks() -> ModuleHooks | None:
+    """The trace of this thread, if it has held all names; a recording has only those of calls."""
+    trace = current_trace()
+    return trace if isinstance(trace, ModuleHooks) else None
+
+
 def _traced_delattr(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def delattr_(module: torch.nn.Module, name: str) -> None:
-        trace = current_trace()
+        trace = _hooks()
         if trace is not None:
             trace.tracer.delete_attribute(module, name)
         original(module, name)
@@ -85,7 +92,7 @@ def _traced_delattr(original: Callable[..., Any]) -> Callable[..., Any]:
 def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def init(module: torch.nn.Module, *args: Any, **kwargs: Any) -> None:
-        trace = current_trace()
+        trace = _hooks()
         if trace is not None:
             trace.tracer.make_module(module)
         original(module, *args, **kwargs)
@@ -96,7 +103,7 @@ def _traced_init(original: Callable[..., Any]) -> Callable[..., Any]:
 def _untraced(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def call(*args: Any, **kwargs: Any) -> Any:
-        with suspended():
+        with nullcontext() if _hooks() is None else suspended():
             return original(*args, **kwargs)
 
     return call
@@ -117,7 +124,7 @@ def _traced_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def getattr_(module: torch.nn.Module, name: str) -> Any:
         value = original(module, name)
-        trace = current_trace()
+        trace = _hooks()
         return value if trace is None else trace.getattr(name, value)
 
     return getattr_

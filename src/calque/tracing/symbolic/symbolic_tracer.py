@@ -182,8 +182,8 @@ class SymbolicTracer(AbstractTracer):
                 self,
                 f"{type(module).__name__} has hooks of the backward pass, and is not one node, so "
                 "that the graph would not call them",
-                "Register them after the trace, or on a layer of PyTorch's; or trace a module around "
-                'it with tracer="record".',
+                "Register them after the trace, or on a layer of PyTorch's; or trace a module "
+                'around it with tracer="record".',
             )
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:

@@ -375,3 +375,20 @@ def test_without_arguments_parameters_are_told_apart() -> None:
 def test_devices_are_one_for_each_graph(devices: Any) -> None:
     with pytest.raises(ValueError, match="one device for each graph"):
         calque.diff(torch.relu, torch.relu, torch.ones(2), devices=devices)
+
+
+def test_arguments_that_do_not_fit_are_named_with_the_program() -> None:
+    def program(x: Tensor, scale: float = 2.0) -> Tensor:
+        return x * scale
+
+    x = torch.ones(2)
+    graph = calque.trace(program, x)
+    for call in (
+        lambda: calque.diff(program, program, x, 1.0, x),
+        lambda: calque.record(program, x, 1.0, x),
+        lambda: calque.trace(program, x, 1.0, x),
+    ):
+        with pytest.raises(TypeError, match=r"program\(x.*scale.*\) cannot .* too many positional"):
+            call()
+    with pytest.raises(TypeError, match="cannot be called so: missing a required argument: 'x'"):
+        calque.diff(graph, graph, scale=2.0)

@@ -185,6 +185,10 @@ def test_five_thousand_nodes_stay_few_elements(tmp_path: Path) -> None:
     path = calque.show(torch.fx.GraphModule(torch.nn.Module(), graph)).save(tmp_path / "many.html")
     with opened(path) as page:
         assert page.locator("#world > *").count() < 2000
+        window = "[innerWidth, innerHeight]"
+        within = f"(r => r.x > 0 && r.y > 0 && r.right < {window}[0] && r.bottom < {window}[1])"
+        seen = f"b => b.some(each => {within}(each.getBoundingClientRect()))"
+        assert page.locator("g.box").evaluate_all(seen)
         page.keyboard.press("0")
         page.wait_for_selector("path.many", state="attached")
         assert page.locator("#world > *").count() < 100

@@ -11,6 +11,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.errors.handlers import is_of_handler
+from calque.tracing.core.calling import bound_to
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
 from calque.upstream import torch_c
@@ -39,7 +40,9 @@ class Run(torch.fx.Interpreter):
         """Returns the graph's result for a call; None where it raises."""
         module: Any = self.module
         LazyGraphModule.force_recompile(module)  # until then its signature says nothing
-        bound = inspect.signature(module.forward).bind(*args, **kwargs)
+        signature = inspect.signature(module.forward)
+        bound_to(signature, module._get_name(), *args, **kwargs)
+        bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         placeholders = module.graph.find_nodes(op="placeholder")
         if type(module.graph._codegen) in (CodeGen, Faithful):

@@ -111,3 +111,27 @@ def test_a_change_is_told_with_the_line_that_ran() -> None:
     problems = calque.record(Counts(), torch.ones(2)).problems
     assert len(problems) == 2
     assert all(" in forward: self." in problem for problem in problems), problems
+
+
+def test_a_shallow_copy_of_a_tensor_is_a_call() -> None:
+    def program(x: torch.Tensor) -> Any:
+        shared = copy.copy(x)
+        shared.mul_(2)
+        return shared, copy.copy(shared) + x
+
+    before = torch.Tensor.__reduce_ex__
+    recording = calque.record(program, torch.ones(2))
+    assert torch.Tensor.__reduce_ex__ is before
+    for level in ("function", "aten"):
+        x, y = torch.arange(3.0)[1:], torch.arange(3.0)[1:]
+        torch.testing.assert_close(recording.graph(level)(x), program(y))
+        assert torch.equal(x, y)
+
+
+def test_a_tensor_of_another_class_is_named() -> None:
+    class Named(torch.Tensor):
+        pass
+
+    recording = calque.record(lambda x: x.as_subclass(Named) + 1, torch.ones(2))
+    with pytest.raises(calque.TraceError, match="Named, a tensor of a class of its own"):
+        recording.graph()

@@ -18,6 +18,7 @@ from calque.tracing.core.bytecode import (
     may_find,
     may_miss,
 )
+from calque.tracing.core.calling import bound_to
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph import checks
@@ -165,7 +166,7 @@ def _give(
     tape: Tape, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     first = (tape.root,) if isinstance(tape.root, torch.nn.Module) else ()
-    bound = dict(tape.signature.bind(*first, *args, **kwargs).arguments)
+    bound = bound_to(tape.signature, tape.name, *first, *args, **kwargs)
     if first:
         del bound[next(iter(bound))]
     tape.arguments = given_to(recorder, bound, tape.twins)
@@ -232,11 +233,11 @@ def _end(
     recorder.problems += watch.sets_generators()
     recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
-        recorder.refuse_at(
-            place, "Python writes to the memory of a tensor (through NumPy, for instance)"
-        )
-    for _, place in recorder.arguments.from_nowhere(can_tell, watch.known):
-        recorder.refuse_at(place, "a tensor is used that no recorded call has created")
+        recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
+    for tensor, place in recorder.arguments.from_nowhere(can_tell, watch.known):
+        own = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
+        kind = f"{type(tensor).__name__}, a tensor of a class of its own," if own else "a tensor"
+        recorder.refuse_at(place, f"{kind} is used that no recorded call has made")
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:

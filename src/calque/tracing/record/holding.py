@@ -2,9 +2,11 @@
 
 import concurrent.futures.thread
 import contextlib
+import copy
 import functools
 import gc
 import multiprocessing.pool
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -37,6 +39,7 @@ def hold(patches: Patches) -> None:
     patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
     for name in _OF_POOLS:
         patches.hold(multiprocessing.pool.Pool, name, _handed_to_pool)
+    patches.hold(torch.Tensor, "__reduce_ex__", _copied)
     patches.hold(torch.overrides, "has_torch_function", _as_without_us)
 
 
@@ -149,6 +152,20 @@ def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
         return original(pool, function, *args, **kwargs)
 
     return hand
+
+
+def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
+    """`copy.copy` makes another tensor of what it is told here, which no mode sees."""
+
+    @functools.wraps(original)
+    def reduce_ex(tensor: Any, protocol: Any) -> Any:
+        recorder = _recorder()
+        is_copied = sys._getframe(1).f_code is copy.copy.__code__
+        if recorder is None or not is_copied or recorder.contexts is None:
+            return original(tensor, protocol)
+        return recorder.copy, (tensor,)
+
+    return reduce_ex
 
 
 def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:

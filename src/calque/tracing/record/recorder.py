@@ -155,6 +155,10 @@ class Recorder(WithinTrace):
             return iter(self.run(torch.Tensor.unbind, args[:1], {}))
         return self.run(func, args, kwargs)
 
+    def copy(self, tensor: torch.Tensor) -> torch.Tensor:
+        """The program calls `copy.copy`."""
+        return self.run(copy.copy, (tensor,), {})
+
     def run(
         self,
         func: Callable[..., Any],

@@ -28,6 +28,7 @@ from calque.tracing.abstract.abstract_values import UNKNOWN
 from calque.tracing.abstract.fakes import hold_log
 from calque.tracing.abstract.questions import ASPECTS, OF_PYTORCH, REFUSED
 from calque.tracing.core.bytecode import asks_class, asks_identity
+from calque.tracing.core.calling import bound_to
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import current_step, refuse, refuse_because
@@ -183,8 +184,8 @@ class SymbolicTracer(AbstractTracer):
                 self,
                 f"{type(module).__name__} has hooks of the backward pass, and is not one node, so "
                 "that the graph would not call them",
-                "Register them after the trace, or on a layer of PyTorch's; or trace a module around it "
-                'with tracer="record".',
+                "Register them after the trace, or on a layer of PyTorch's; or trace a module "
+                'around it with tracer="record".',
             )
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
@@ -210,7 +211,8 @@ class SymbolicTracer(AbstractTracer):
             args, kwargs = self.examples
             first = (self.root,) if is_module else ()
             signature = inspect.signature(inspect.unwrap(root_fn))
-            self.given = dict(signature.bind(*first, *args, **kwargs).arguments)
+            name = getattr(root_fn, "__name__", "")
+            self.given = bound_to(signature, name, *first, *args, **kwargs)
         made = super().create_args_for_root(root_fn, is_module, concrete_args)
         for check, arguments in self.deferred:
             try:

@@ -132,9 +132,15 @@ function fit(least = 0) {
   const whole = Math.min((width - 60) / drawing.w, (height - 60) / drawing.h, 1.25);
   camera.scale = Math.max(whole, Math.min(least, 1), 0.004);
   const w = drawing.w * camera.scale, h = drawing.h * camera.scale;
-  camera.x = (width - w) / 2;
+  camera.x = w <= width ? (width - w) / 2 : width / 2 - middleAtTop(height / camera.scale) * camera.scale;
   camera.y = h <= height - 40 ? (height - h) / 2 : 24;
   redraw();
+}
+
+/** What is wider than the window is shown where it begins: the middle of the boxes that are so far up. */
+function middleAtTop(height) {
+  const middles = drawing.boxes.filter(box => !box.open && box.y < height).map(box => box.x + box.w / 2).sort((a, b) => a - b);
+  return middles.length ? middles[middles.length >> 1] : drawing.w / 2;
 }
 
 function centre(item) {

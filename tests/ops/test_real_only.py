@@ -35,3 +35,9 @@ def test_complex_numbers_are_refused_as_on_the_cpu(function: Callable[..., Any])
         function(z.clone())
     with pytest.raises(expected.type):
         function(z.to("jax"))
+
+
+def test_distances_of_two_dtypes_are_refused() -> None:
+    x = torch.ones(2, 3, device="jax")
+    with pytest.raises(RuntimeError, match="Float but found Double"):
+        torch.cdist(x, x.double())

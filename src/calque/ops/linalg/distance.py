@@ -57,6 +57,8 @@ def _check(p: float) -> None:
     refuses=senseless("cdist only supports floating-point dtypes", BOOL, INT, COMPLEX),
 )
 def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
+    if x1.dtype != x2.dtype:
+        raise RefusedDtype(f"expected scalar type {spoken(x1.dtype)} but found {spoken(x2.dtype)}")
     _check(p)
     if x1.shape[-1] != x2.shape[-1]:
         raise RuntimeError(

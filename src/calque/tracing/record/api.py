@@ -233,11 +233,13 @@ def _end(
     recorder.problems += watch.sets_generators()
     recorder.problems += watch.hooks_nodes()
     for place in recorder.arguments.written_by_python():
-        recorder.refuse_at(place, "Python writes to the memory of a tensor it was handed")
+        recorder.refuse_at(
+            place, "Python writes to the memory of a tensor (through NumPy, for instance)"
+        )
     for tensor, place in recorder.arguments.from_nowhere(can_tell, watch.known):
         own = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         kind = f"{type(tensor).__name__}, a tensor of a class of its own," if own else "a tensor"
-        recorder.refuse_at(place, f"{kind} is used that no recorded call has made")
+        recorder.refuse_at(place, f"{kind} is used that no recorded call has created")
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:

@@ -64,6 +64,7 @@ OTHERS = {
     "device/kernels/storage.py": "methods of a storage",
     "convert/reading.py": "what a program may ask of a tensor",
     "errors/text_use.py": "methods of text",
+    "tracing/abstract/abstract_values.py": "methods that tell, or change, how much a tensor stores",
 }
 """Files that list names which are operators' too, and what they are there."""
 

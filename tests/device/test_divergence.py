@@ -27,6 +27,6 @@ def test_a_program_that_an_ended_process_never_runs_is_not_waited_for() -> None:
     assert difference(0, state("abc"), 1, state("ab", ended=True), 1.0) is None
     found = difference(0, state("abc"), 1, state("ab", ended=True), 5.0)
     assert found == (
-        "process 0 waits in its program 3, c (train.py:3), and process 1 has ended after 2"
+        "process 0 waits in its program 3, c (train.py:3), but process 1 has ended after 2"
     )
     assert difference(0, state("abc"), 1, state("abc", ended=True), 5.0) is None

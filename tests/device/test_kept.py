@@ -84,7 +84,7 @@ def test_results_are_the_same_when_everything_is_compiled_again(bound) -> None:
         assert (y * 2 + 1).tolist() == [1, 3, 5, 7]
         x[2:] += 1
         x[2:] -= 1
-    with pytest.raises(ValueError, match="at least one"):
+    with pytest.raises(ValueError, match="at least 1 program"):
         bound(0)
     with pytest.raises(TypeError, match="a number of programs, not str 'x'"):
         bound("x")

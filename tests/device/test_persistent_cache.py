@@ -101,7 +101,7 @@ def test_a_folder_given_to_jax_afterwards_is_jaxs_own(tmp_path: Path) -> None:
 
 
 def test_a_size_below_nothing_is_refused() -> None:
-    with pytest.raises(ValueError, match="max_bytes is a number of bytes, not -1"):
+    with pytest.raises(ValueError, match="max_bytes must be a number of bytes, not -1"):
         calque.compilation_cache(max_bytes=-1)
 
 
@@ -173,5 +173,5 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
         store.put("a", b"program")
     store.put("b", b"program")  # where another warning would be an error
     assert store.get("a") is None
-    assert "cannot be made" in (_unusable(tmp_path / "file" / "below") or "")
+    assert "cannot be created" in (_unusable(tmp_path / "file" / "below") or "")
     assert _unusable(tmp_path) is None

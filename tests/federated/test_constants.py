@@ -60,7 +60,7 @@ def test_no_write_to_what_is_outside_runs_once_and_never_again(
         return x
 
     for function in (counted, Counting()):
-        with pytest.raises(TraceError, match="is written to") as caught:
+        with pytest.raises(TraceError, match="writes to a tensor from outside") as caught:
             fed.local("float32[3]")(function)
         assert caught.traceback[-1].path.name == "test_constants.py"
         assert str(caught.traceback[-1].statement).strip() != "fed.local(function)"
@@ -91,7 +91,7 @@ def test_a_module_that_writes_to_its_parameters_is_refused() -> None:
                 self.weight.mul_(2)
             return super().forward(input)
 
-    with pytest.raises(TraceError, match="is written to"):
+    with pytest.raises(TraceError, match="writes to a tensor from outside"):
         fed.local("float32[3]")(Growing(3, 2))
 
 

@@ -146,7 +146,7 @@ def test_compiled_functions_run_as_they_were_written() -> None:
 
 
 def test_batchnorm_in_training_is_refused_in_words_that_fit() -> None:
-    with pytest.raises(TraceError, match="'running_mean' is written in a local function: call"):
+    with pytest.raises(TraceError, match="writes to the buffer 'running_mean': call"):
         fed.local("float32[4,3]")(nn.BatchNorm1d(3))
 
 

@@ -179,7 +179,7 @@ def test_an_annotation_that_describes_no_type_is_refused() -> None:
     def double(x: "flot32") -> Any:  # type: ignore[name-defined]
         return x
 
-    with pytest.raises(FederatedTypeError, match="float32 is one"):
+    with pytest.raises(FederatedTypeError, match="did you mean float32"):
         fed.computation(double)
 
 

@@ -111,7 +111,7 @@ def test_buffers_are_explicit():
     model = make_model()
     apply, params = calque.functional(model)
     rng = jax.random.key(0)
-    with pytest.raises(calque.TraceError, match=r"buffer '1.running_mean' is written"):
+    with pytest.raises(calque.TraceError, match=r"writes to the buffer '1.running_mean'"):
         apply(params, X, rng=rng)
     _, new = apply(params, X, buffers=apply.buffers, rng=rng)
     model(torch.from_numpy(X))

@@ -55,7 +55,7 @@ class Constants(TorchDispatchMode):
         made = [x for x in tree_leaves(result) if _is_on_cpu(x) and _memory(x) not in given]
         if made and torch.Tag.nondeterministic_seeded in func.tags:
             raise TraceError(
-                "a random PyTorch operator runs on the CPU in a local function, so it would give "
+                "a random operator runs on the CPU in a local function, so it would give "
                 "the same numbers at every call.\nLeave device='cpu' out."
             )
         self._note(made)

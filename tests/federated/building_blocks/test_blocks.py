@@ -94,7 +94,7 @@ def test_a_literal_keeps_a_copy() -> None:
     [
         (lambda: bb.Selection(X, "c"), ["no field 'c'", "'a', 'b'"]),
         (lambda: bb.Selection(F, 0), ["selected from (int32 -> bool)"]),
-        (lambda: bb.Call(X, literal(1)), [f"{X.type} is called"]),
+        (lambda: bb.Call(X, literal(1)), [f"{X.type} is not a function"]),
         (lambda: bb.Call(F, bb.Literal(np.float32(1))), ["takes int32", "with float32"]),
         (lambda: bb.Call(F), ["takes int32", "with no argument"]),
         (lambda: bb.Call(ref("g", "( -> int32)"), literal(1)), ["takes no argument", "int32"]),

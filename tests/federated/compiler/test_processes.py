@@ -61,7 +61,7 @@ try:
     mixing = learning.fed_avg(torch.nn.Linear(20, 3), centred, batch_size=2, mesh=mesh)
     mixing.next(mixing.initialize(), staged)
 except fed.ClientError as error:
-    assert "no whole batches" in str(error), error
+    assert "not a multiple of the batch size" in str(error), error
 else:
     raise AssertionError("no error")
 

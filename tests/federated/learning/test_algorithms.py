@@ -360,7 +360,7 @@ def test_numbers_of_clients_are_not_negative() -> None:
 @pytest.mark.parametrize("clients", [[0, 0, 1, 2], [0, 1], [0, 1, 2, 4]])
 def test_numbers_of_clients_are_checked(clients: list[int]) -> None:
     process = learning.scaffold(make_model(), clients=4, **COMMON)
-    with pytest.raises(ValueError, match="numbers of clients"):
+    with pytest.raises(ValueError, match="client numbers"):
         process.next(process.initialize(), make_data(), clients=clients)
 
 

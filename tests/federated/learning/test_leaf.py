@@ -41,7 +41,7 @@ def test_all_files_of_a_directory_are_read_in_order(tmp_path: Path) -> None:
 
 def test_text_is_made_numbers_by_the_user(tmp_path: Path) -> None:
     write(tmp_path / "text.json", {"a": {"x": ["abc", "bcd"], "y": ["d", "e"]}})
-    with pytest.raises(ClientError, match="no numbers"):
+    with pytest.raises(ClientError, match="not numbers"):
         learning.load_leaf(tmp_path / "text.json")
     found = learning.load_leaf(
         tmp_path / "text.json",

@@ -134,7 +134,7 @@ thrice.register_fake(torch.empty_like)
 
 
 def test_operators_of_other_libraries_are_not_saved(tmp_path: Path) -> None:
-    with pytest.raises(ConversionError, match=r"calls calque_tests.thrice.default, which is not a PyTorch op"):
+    with pytest.raises(ConversionError, match="thrice.default, which is not a PyTorch op"):
         save(calque.record(lambda x: thrice(x) + 1, torch.ones(2)), tmp_path)
 
 

@@ -45,7 +45,7 @@ def test_a_read_is_compared_whatever_reads(name: str, tmp_path: Path) -> None:
     loaded = load(tmp_path)
     expected = program(*given).numpy()
     np.testing.assert_allclose(np.asarray(loaded(*(t.numpy() for t in given))), expected)
-    with pytest.raises(calque.TraceError, match=r"test_reading.py:\d+.*when the program was recorded"):
+    with pytest.raises(calque.TraceError, match=r"test_reading.py:\d+.*the program was recorded"):
         loaded(*(t.numpy() for t in others))
 
 

@@ -326,8 +326,8 @@ def y_of(x):
 @pytest.mark.parametrize(
     ("name", "schema", "rule", "given"),
     [
-        ("none", "(Tensor x) -> Tensor", lambda x: None, "a NoneType, but .* gives Tensor"),
-        ("text", "(Tensor x) -> Tensor", lambda x: "y", "a str, but .* gives Tensor"),
+        ("none", "(Tensor x) -> Tensor", lambda x: None, "a NoneType, but .* returns Tensor"),
+        ("text", "(Tensor x) -> Tensor", lambda x: "y", "a str, but .* returns Tensor"),
         ("one", "(Tensor x) -> (Tensor, Tensor)", lambda x: x, "an array, but .* Tensor, Tensor"),
         (
             "some",
@@ -336,7 +336,7 @@ def y_of(x):
             r"\(an array, a NoneType\), but .* Tensor, Tensor",
         ),
         ("list", "(Tensor x) -> Tensor[]", lambda x: x, r"an array, but .* List\[Tensor\]"),
-        ("written", "(Tensor(a!) x) -> ()", lambda x: None, "a NoneType, but .* gives Tensor"),
+        ("written", "(Tensor(a!) x) -> ()", lambda x: None, "a NoneType, but .* returns Tensor"),
     ],
 )
 def test_a_rule_gives_what_the_operator_gives(name, schema, rule, given, wrapped):
@@ -346,6 +346,6 @@ def test_a_rule_gives_what_the_operator_gives(name, schema, rule, given, wrapped
         calque.op(full)(rule)
     operator = getattr(torch.ops.calque_tests, f"gives_{name}")
     x = torch.ones(2, device="jax")
-    with pytest.raises(TypeError, match=f"the rule of {full} gives {given}"):
+    with pytest.raises(TypeError, match=f"the rule of {full} returns {given}"):
         wrapped(operator)(x)
     assert x.tolist() == [1, 1]

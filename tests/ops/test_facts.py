@@ -26,7 +26,6 @@ OTHERS = {
     "view/palette.py": "colours",
     "view/readers/fx.py": "checks that are no nodes to look at",
     "view/served.py": "four that move nothing",
-    "program/number_nodes.py": "Python's arithmetic",
     "convert/counting.py": "what operators compute",
     "convert/onnx_decompositions.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_indexing.py": "PyTorch's operators, and how each is written with ONNX's",

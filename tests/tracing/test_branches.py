@@ -462,7 +462,10 @@ def test_too_many_ways_are_refused_with_the_lines() -> None:
         return x
 
     line = f.__code__.co_firstlineno
-    with calque.tracing.max_paths(8), pytest.raises(TraceError, match="more than 8 ways") as caught:
+    with (
+        calque.tracing.max_paths(8),
+        pytest.raises(TraceError, match="more than 8 paths") as caught,
+    ):
         calque.trace(f, UP)
     assert f"{__file__}:{line + 2} in f" in str(caught.value)
     assert "max_paths" in str(caught.value)
@@ -479,7 +482,7 @@ def test_an_endless_loop_ends_in_an_error() -> None:
                 return x
             x = x / 2
 
-    with pytest.raises(TraceError, match="more than 64 ways"):
+    with pytest.raises(TraceError, match="more than 64 paths"):
         calque.trace(f, UP)
 
 

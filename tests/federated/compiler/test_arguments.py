@@ -57,7 +57,9 @@ def test_elements_of_other_shapes_are_refused_and_not_stretched() -> None:
         return x.elements.sum()
 
     made = fed.computation("{float32[?]*}@CLIENTS")(lambda x: fed.federated_map(work, x))
-    with pytest.raises(fed.ClientError, match=r"client 1 has shape \[1\], but one of client 0 has \[3\]"):
+    with pytest.raises(
+        fed.ClientError, match=r"client 1 has shape \[1\], but one of client 0 has \[3\]"
+    ):
         made([np.ones((2, 3), np.float32), np.ones((2, 1), np.float32)])
 
 

@@ -74,7 +74,7 @@ def x() -> torch.Tensor:
 
 
 ARGUMENTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
-    (lambda: sh.mesh(dp="8"), TypeError, "size of axis 'dp' is an int, or -1, not '8' .str."),
+    (lambda: sh.mesh(dp="8"), TypeError, "size of axis 'dp' must be an int, or -1, not '8' .str."),
     (lambda: sh.mesh(dp=8.0), TypeError, "not 8.0 .float."),
     (lambda: sh.mesh(dp=True), TypeError, "not True"),
     (lambda: sh.mesh(dp=8, devices=8), TypeError, "devices= must be a sequence of JAX devices"),
@@ -90,10 +90,10 @@ ARGUMENTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
     (
         lambda: sh.shard(x(), lambda shape, mesh: "dp"),
         ValueError,
-        "gives 'dp', which is not a spec",
+        "returned 'dp', which is not a spec",
     ),
     (lambda: sh.shard(x(), P("dp"), mesh="m"), TypeError, "mesh= must be a jax.sharding.Mesh"),
-    (lambda: sh.placement(3), TypeError, "placement takes a tensor, not 3 .int."),
+    (lambda: sh.placement(3), TypeError, "placement expects a tensor, not 3 .int."),
     (lambda: sh.shard_module(x(), {}), TypeError, "Tensor: use shard for a tensor"),
     (lambda: sh.shard_module(layer(), [("*", P())]), TypeError, "a plan must be a dict"),
     (
@@ -102,12 +102,20 @@ ARGUMENTS: list[tuple[Callable[[], Any], type[Exception], str]] = [
         "a pattern of a plan must be a str, not 1",
     ),
     (lambda: sh.shard_module(layer(), {"*": None}), ValueError, "'[*]' of the plan: None is no"),
-    (lambda: sh.materialize(3, {}), TypeError, "materialize takes a module, not 3"),
+    (lambda: sh.materialize(3, {}), TypeError, "materialize expects a module, not 3"),
     (lambda: sh.materialize(layer("meta"), {}, init=3), TypeError, "init= must be a function"),
-    (lambda: sh.constrain([1], "dp"), TypeError, "constrain takes a tensor"),
+    (lambda: sh.constrain([1], "dp"), TypeError, "constrain expects a tensor"),
     (lambda: sh.constrain(x(), 3), ValueError, "3 in .* is not the name of a mesh axis"),
-    (lambda: sh.local(torch.zeros(3)), ValueError, "local of a tensor on cpu"),
-    (lambda: sh.gather(torch.zeros(3)), ValueError, "gather of a tensor on cpu"),
+    (
+        lambda: sh.local(torch.zeros(3)),
+        ValueError,
+        "local expects a tensor on device 'jax', not on cpu",
+    ),
+    (
+        lambda: sh.gather(torch.zeros(3)),
+        ValueError,
+        "gather expects a tensor on device 'jax', not on cpu",
+    ),
     (lambda: sh.loader(torch.zeros(8)), TypeError, "batches, not one tensor"),
     (lambda: sh.loader(3), TypeError, "loader expects a DataLoader"),
     (lambda: sh.loader([], "dp"), ValueError, "'dp' is not a spec"),

@@ -841,8 +841,8 @@ def one_hot_shapes(x: Tensor) -> Tensor:
     return torch.zeros(F.one_hot(x).shape[1])
 
 
-@trap((3,), verdict="refused")
-def copies_by_pickle(x: Tensor) -> Tensor:
+@trap((3,))
+def copies_shallowly(x: Tensor) -> Tensor:
     return copy.copy(x) + 1
 
 

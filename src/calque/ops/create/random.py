@@ -29,7 +29,7 @@ from calque.ops.create.random_checks import (
     spread,
     success,
 )
-from calque.ops.table.facts import facts, senseless
+from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.given import each
 from calque.ops.table.promotion import (
     BOOL,
@@ -161,7 +161,10 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
     random=True,
     dynamic=("lambd",),
     check=positive("exponential_", "lambd"),
-    refuses=senseless("its dtype must be a floating point but you specified an integer", BOOL, INT),
+    refuses=(
+        senseless("its dtype must be a floating point but you specified an integer", BOOL, INT),
+        senseless("its dtype must be a floating point but you specified a complex one", COMPLEX),
+    ),
 )
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     _floating("exponential", self.dtype)
@@ -213,7 +216,10 @@ def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
     dynamic=("p",),
     check=dropout_probability,
     layout="elementwise",
-    refuses=senseless("result type Float can't be cast to an integer type", BOOL, INT),
+    refuses=(
+        senseless("result type Float can't be cast to an integer type", BOOL, INT),
+        no_kernel("bernoulli_scalar_cpu_", COMPLEX),
+    ),
 )
 def native_dropout(key: Array, input: Array, p: Any, train: bool | None) -> tuple[Array, Array]:
     if train is False:

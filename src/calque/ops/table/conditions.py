@@ -21,8 +21,8 @@ def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         Exception: what the operator's own condition raises.
     """
     known = fact_of(name)
-    refusal, condition = known.get("refuses"), known.get("condition")
-    if refusal is not None:
+    refused, condition = known.get("refuses", ()), known.get("condition")
+    for refusal in (refused,) if isinstance(refused, Refusal) else refused:
         _check_dtype(name, refusal, args)
     if condition is not None:
         condition(*args, **kwargs)

@@ -119,7 +119,7 @@ class Known(TypedDict, total=False):
     writes_in_place: tuple[Writes, ...]
     autocast: Autocast
     unsafe_autocast: str
-    refuses: Refusal
+    refuses: Refusal | tuple[Refusal, ...]
     condition: Condition
     values: ValueCheck
     numbers: ValueCheck
@@ -149,14 +149,17 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
         **known: see `Known`.
 
     Raises:
-        TypeError: a fact of that name does not exist.
+        TypeError: a fact of that name does not exist, or an operator has a different one.
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
         raise TypeError(f"operators have no fact called {', '.join(sorted(strange))}")
-    if known:
-        for name in " ".join(names).split():
-            FACTS.setdefault(canonical(name), {}).update(known)
+    for name in " ".join(names).split() if known else ():
+        own = FACTS.setdefault(canonical(name), {})
+        again = {fact for fact in known if own.get(fact, known[fact]) != known[fact]}
+        if again:
+            raise TypeError(f"{name} has other facts already: {', '.join(sorted(again))}")
+        own.update(known)
 
 
 def fact_of(name: str) -> Known:

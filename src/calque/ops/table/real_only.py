@@ -12,7 +12,7 @@ _KERNELS: dict[str, str] = {
     "adaptive_max_pool3d_cpu": "adaptive_max_pool3d",
     "arange_cpu": "mvlgamma",
     "batch_norm": "_batch_norm_with_update _batch_norm_with_update_functional",
-    "bernoulli_scalar_cpu_": "native_dropout bernoulli.p",
+    "bernoulli_scalar_cpu_": "bernoulli.p",
     "bernoulli_tensor_cpu_self_": "bernoulli bernoulli.Tensor",
     "fractional_max_pool2d_out_frame": "fractional_max_pool2d",
     "fractional_max_pool3d_out_frame": "fractional_max_pool3d",
@@ -41,7 +41,7 @@ _KERNELS: dict[str, str] = {
 for _kernel, _operators in _KERNELS.items():
     facts(_operators, refuses=no_kernel(_kernel, COMPLEX))
 facts(
-    "cauchy exponential",
+    "cauchy",
     refuses=senseless("dtype must be a floating point but you specified a complex one", COMPLEX),
 )
 facts("topk", refuses=senseless("topk does not support complex dtypes on CPU", COMPLEX))

@@ -34,7 +34,7 @@ def wrap(fn_or_name: F) -> F:
     >>> wrap(3)
     Traceback (most recent call last):
     ...
-    RuntimeError: wrap takes a function or the name of one, not int
+    RuntimeError: wrap expects a function or the name of one, not int
     """
     if isinstance(fn_or_name, str):
         name = fn_or_name

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 import calque
-from calque.convert import loading, save
+from calque.convert import program_files, save
 from calque.convert.saving import PROGRAM, WEIGHTS
 
 pytest.importorskip("safetensors")
@@ -59,7 +59,7 @@ class Kill:
 
 def saved(directory: Path) -> str:
     """The digest of the weights, which are looked at."""
-    told, _ = loading._read_files(directory)
+    told, _ = program_files.read_files(directory)
     return told["weights_sha256"]
 
 

@@ -5,9 +5,6 @@ arguments are checked, and the program is run once without data before it is ret
 """
 
 import ast
-import contextlib
-import hashlib
-import json
 import operator
 import re
 import threading
@@ -25,16 +22,9 @@ from torch.fx.node import Node
 from calque.convert.arguments import Arguments
 from calque.convert.digests import require_whole
 from calque.convert.errors import ConversionError
+from calque.convert.program_files import DTYPES, looks_of, read_files
 from calque.convert.reading import SPEC
-from calque.convert.saving import (
-    FORMAT,
-    PROGRAM,
-    READ,
-    VERSION,
-    WEIGHTS,
-    dtype_name,
-    named_weights,
-)
+from calque.convert.saving import READ, dtype_name
 from calque.device.memory.cell import read
 from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
@@ -45,10 +35,8 @@ from calque.upstream.torch_internals import OpOverload
 
 _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
 _NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-_DTYPES = {dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)}
 _LAYOUTS = {"strided": torch.strided}
 _FORMATS = {str(f)[6:]: f for f in vars(torch).values() if isinstance(f, torch.memory_format)}
-_LONGEST = 2**40
 
 
 class Input(NamedTuple):
@@ -126,7 +114,7 @@ def load(directory: str | Path) -> Loaded:
         ImportError: safetensors is not installed.
     """
     directory = Path(directory)
-    told, weights = _read_files(directory)
+    told, weights = read_files(directory)
     reader = _Reader(told, weights)
     graph = reader.graph()
     names = [each.name for each in reader.inputs]
@@ -136,83 +124,6 @@ def load(directory: str | Path) -> Loaded:
         graph.graph.erase_node(check)  # shapes are the same in every call
     require_whole(told)  # last: what else is wrong says more
     return Loaded(reader.inputs, JaxInterpreter(graph), arguments)
-
-
-def _read_program(path: Path) -> dict[str, Any]:
-    try:
-        told = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
-    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
-        raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
-        raise ConversionError(f"{path.name} is not a program that calque saved")
-    if told.get("version") != VERSION:
-        raise ConversionError(
-            f"{path.name} has version {told.get('version')!r} instead of {VERSION}"
-        )
-    kinds = {"inputs": list, "operators": list, "weights": dict, "weights_sha256": str}
-    for key, kind in kinds.items():
-        if not isinstance(told.get(key), kind):
-            raise ConversionError(f"{path.name}: {key} is missing or not a {kind.__name__}")
-    if "outputs" not in told:
-        raise ConversionError(f"{path.name}: outputs is missing")
-    return told
-
-
-def _no_constant(name: str) -> None:
-    raise ValueError(f"{name} is not a JSON number")
-
-
-def _read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """The program and its weights, which another process may be replacing."""
-    while True:
-        told = _read_program(directory / PROGRAM)
-        try:
-            return told, _read_weights(directory, told)
-        except ConversionError:
-            if _read_program(directory / PROGRAM) == told:
-                raise
-
-
-def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
-    from safetensors import SafetensorError  # pyright: ignore[reportMissingImports]
-    from safetensors.torch import load as parse  # pyright: ignore[reportMissingImports]
-
-    path = directory / WEIGHTS
-    try:
-        data = _of_program(path, told)
-        with contextlib.suppress(FileNotFoundError):  # its own name, until they are saved
-            data = data or _of_program(directory / named_weights(told), told)
-        data = data or _of_program(path, told)  # they may be since
-    except OSError as error:
-        raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    if data is None:
-        raise ConversionError(f"{path.name} is not the file that the program was saved with")
-    try:
-        weights = parse(data)
-    except (SafetensorError, ValueError, KeyError) as error:
-        raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    for name, looks in told["weights"].items():
-        if name not in weights:
-            raise ConversionError(f"{path.name} has no weight {name}")
-        shape, dtype = _looks(looks, f"the weight {name}")
-        if tuple(weights[name].shape) != shape or weights[name].dtype != dtype:
-            raise ConversionError(f"the weight {name} has a different shape or dtype than stated")
-    return weights
-
-
-def _of_program(path: Path, told: dict[str, Any]) -> bytes | None:
-    """The content of a file; None if the program was saved with another one."""
-    data = path.read_bytes()
-    return data if hashlib.sha256(data).hexdigest() == told["weights_sha256"] else None
-
-
-def _looks(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
-    shape = told.get("shape") if isinstance(told, dict) else None
-    dtype = told.get("dtype") if isinstance(told, dict) else None
-    fits = isinstance(shape, list) and all(type(n) is int and 0 <= n < _LONGEST for n in shape)
-    if not fits or not isinstance(dtype, str) or dtype not in _DTYPES:
-        raise ConversionError(f"{where} has no valid shape and dtype")
-    return tuple(shape), _DTYPES[dtype]  # pyright: ignore[reportArgumentType]
 
 
 class _Reader:
@@ -230,7 +141,7 @@ class _Reader:
         for index, entry in enumerate(self._told["inputs"]):
             where = f"input {index}"
             name = self._new_name(entry, where)
-            self.inputs.append(Input(name, *_looks(entry, where)))
+            self.inputs.append(Input(name, *looks_of(entry, where)))
             self._nodes[name] = self._graph.placeholder(name)
         for name in self._told["weights"]:
             member = f"weight_{len(self._members)}"
@@ -277,7 +188,7 @@ class _Reader:
                 raise ConversionError(f"{where} must take one part of a value, by an integer index")
         made = self._nodes[name] = self._graph.call_function(target, values, named)
         if "shape" in entry or "dtype" in entry:
-            told = *_looks(entry, where), f"{where}: {entry['op']}"
+            told = *looks_of(entry, where), f"{where}: {entry['op']}"
             self._graph.call_function(_expect_looks, (made, *told))
 
     def _target(self, op: Any, where: str) -> Any:
@@ -323,7 +234,7 @@ class _Reader:
         if key == "device":
             return torch.device("cpu")  # the program runs where its inputs are
         tables: dict[str, dict[str, Any]] = {
-            "dtype": _DTYPES,
+            "dtype": DTYPES,
             "layout": _LAYOUTS,
             "memory_format": _FORMATS,
         }

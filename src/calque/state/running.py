@@ -9,11 +9,9 @@ own code runs (`unwatched`), and restored when that calls the program's code (`c
 """
 
 import functools
-import gc
 import inspect
 import linecache
 import logging
-import os
 import sys
 import threading
 import traceback
@@ -27,7 +25,7 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from calque.errors.frames import Origin, user_origin
-from calque.errors.handlers import RUN_APART
+from calque.state.between import comes_between
 from calque.state.differing import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.snapshot import Snapshot
@@ -46,7 +44,6 @@ _OF_OPTIMIZERS = frozenset(
     inspect.unwrap(method).__code__
     for method in (Optimizer.state_dict, Optimizer.__getstate__, Optimizer.__repr__)
 )
-_LISTENED = os.path.join("jax", "_src", "monitoring.py")
 _AS_ARRAY = torch.Tensor.__array__.__code__
 F = TypeVar("F", bound=Callable[..., Any])
 
@@ -224,7 +221,7 @@ class Running:
         if owner_of_file(code.co_filename) is Owner.ENGINE:
             self._meet_engine(code)
             return
-        if _comes_between(frame):
+        if comes_between(frame):
             del self._seen[id(code)]
             return
         self.start(code, frame)
@@ -295,21 +292,6 @@ def _closure(frame: FrameType) -> dict[str, Any]:
     return {name: held[name] for name in frame.f_code.co_freevars if name in held}
 
 
-def _comes_between(frame: FrameType | None) -> bool:
-    """Returns True if a frame does not belong to the program's run: an import, a callback of the
-    garbage collector, a JAX event listener, or a signal handler.
-    """
-    collected = {id(getattr(called, "__code__", None)) for called in gc.callbacks}
-    while frame is not None:
-        code = frame.f_code
-        if code.co_filename == "<frozen importlib._bootstrap>" or id(code) in collected:
-            return True
-        if code is RUN_APART or code.co_filename.endswith(_LISTENED):
-            return True
-        frame = frame.f_back
-    return False
-
-
 @contextmanager
 def _monitored(running: Running) -> Iterator[None]:
     """Watches on Python 3.12 and later."""
@@ -332,7 +314,7 @@ def _monitored(running: Running) -> Iterator[None]:
             running._meet_engine(code)
             return monitoring.DISABLE
         frame = sys._getframe(1)
-        if _comes_between(frame):
+        if comes_between(frame):
             return None
         if running.start(code, frame):
             monitoring.set_local_events(tool, code, events.CALL)

@@ -75,7 +75,7 @@ else:
 try:
     both.configured(mesh=mesh)(x + jax.process_index(), weight)
 except fed.FederatedTypeError as error:
-    assert "other arguments in process 1" in str(error), error
+    assert "different arguments in process 1" in str(error), error
 else:
     raise AssertionError("no error")
 print("equal", flush=True)

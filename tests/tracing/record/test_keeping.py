@@ -235,7 +235,7 @@ def test_an_edit_gives_what_has_the_same_looks() -> None:
     for edit in (lambda v: v[:1], lambda v: v.double(), lambda v: (v, v)):
         with pytest.raises(ValueError, match=r"the edit of head returned"):
             calque.record(model, x, edits={"head": edit})
-        with pytest.raises(ValueError, match=r"the edit of head gives"):
+        with pytest.raises(ValueError, match=r"the edit of head returned"):
             calque.record(model, x).graph(edits={"head": edit})(x)
     with pytest.raises(TypeError, match="no function"):
         calque.record(model, x, edits={"head": 0})  # type: ignore[dict-item]

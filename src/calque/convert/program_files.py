@@ -1,0 +1,100 @@
+"""The two files of a saved program, read while another process may be replacing them."""
+
+import contextlib
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from calque.convert.errors import ConversionError
+from calque.convert.saving import FORMAT, PROGRAM, VERSION, WEIGHTS, dtype_name, named_weights
+
+DTYPES: dict[str, torch.dtype] = {
+    dtype_name(d): d for d in vars(torch).values() if isinstance(d, torch.dtype)
+}
+_LONGEST = 2**40
+
+
+def read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
+    """Returns a program and its weights.
+
+    Raises:
+        ConversionError: a file is missing, damaged or not of this format.
+        ImportError: safetensors is not installed.
+    """
+    while True:
+        told = _read_program(directory / PROGRAM)
+        try:
+            return told, _read_weights(directory, told)
+        except ConversionError:
+            if _read_program(directory / PROGRAM) == told:
+                raise
+
+
+def _read_program(path: Path) -> dict[str, Any]:
+    try:
+        told = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+    except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    if not isinstance(told, dict) or told.get("format") != FORMAT:
+        raise ConversionError(f"{path.name} is not a program that calque saved")
+    if told.get("version") != VERSION:
+        raise ConversionError(
+            f"{path.name} has version {told.get('version')!r} instead of {VERSION}"
+        )
+    kinds = {"inputs": list, "operators": list, "weights": dict, "weights_sha256": str}
+    for key, kind in kinds.items():
+        if not isinstance(told.get(key), kind):
+            raise ConversionError(f"{path.name}: {key} is missing or not a {kind.__name__}")
+    if "outputs" not in told:
+        raise ConversionError(f"{path.name}: outputs is missing")
+    return told
+
+
+def _no_constant(name: str) -> None:
+    raise ValueError(f"{name} is not a JSON number")
+
+
+def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
+    from safetensors import SafetensorError  # pyright: ignore[reportMissingImports]
+    from safetensors.torch import load as parse  # pyright: ignore[reportMissingImports]
+
+    path = directory / WEIGHTS
+    try:
+        data = _of_program(path, told)
+        with contextlib.suppress(FileNotFoundError):  # its own name, until they are saved
+            data = data or _of_program(directory / named_weights(told), told)
+        data = data or _of_program(path, told)  # they may be since
+    except OSError as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    if data is None:
+        raise ConversionError(f"{path.name} is not the file that the program was saved with")
+    try:
+        weights = parse(data)
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ConversionError(f"{path.name} cannot be read: {error}") from error
+    for name, looks in told["weights"].items():
+        if name not in weights:
+            raise ConversionError(f"{path.name} has no weight {name}")
+        shape, dtype = looks_of(looks, f"the weight {name}")
+        if tuple(weights[name].shape) != shape or weights[name].dtype != dtype:
+            raise ConversionError(f"the weight {name} has a different shape or dtype than stated")
+    return weights
+
+
+def _of_program(path: Path, told: dict[str, Any]) -> bytes | None:
+    """The content of a file; None if the program was saved with another one."""
+    data = path.read_bytes()
+    return data if hashlib.sha256(data).hexdigest() == told["weights_sha256"] else None
+
+
+def looks_of(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
+    """Returns a tensor's shape and dtype as a file states them; `where` names it in errors."""
+    shape = told.get("shape") if isinstance(told, dict) else None
+    dtype = told.get("dtype") if isinstance(told, dict) else None
+    fits = isinstance(shape, list) and all(type(n) is int and 0 <= n < _LONGEST for n in shape)
+    if not fits or not isinstance(dtype, str) or dtype not in DTYPES:
+        raise ConversionError(f"{where} has no valid shape and dtype")
+    return tuple(shape), DTYPES[dtype]  # pyright: ignore[reportArgumentType]

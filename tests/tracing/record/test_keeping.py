@@ -237,7 +237,7 @@ def test_an_edit_gives_what_has_the_same_looks() -> None:
             calque.record(model, x, edits={"head": edit})
         with pytest.raises(ValueError, match=r"the edit of head returned"):
             calque.record(model, x).graph(edits={"head": edit})(x)
-    with pytest.raises(TypeError, match="no function"):
+    with pytest.raises(TypeError, match="must be a function"):
         calque.record(model, x, edits={"head": 0})  # type: ignore[dict-item]
 
 

@@ -107,7 +107,7 @@ class Runner:
         except TypeError:
             traced = [a for a in arrays if isinstance(a, Tracer)]
             if traced and active.trace is None:
-                raise without_value(traced[0]) from None
+                raise without_value(traced[0].shape) from None
             raise
 
     def prepare(

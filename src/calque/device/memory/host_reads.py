@@ -93,11 +93,11 @@ def _positions(code: CodeType) -> list[Any]:
     return list(code.co_positions())
 
 
-def without_value(array: Tracer) -> TraceError:
-    """The error for the array of a trace that code outside of it uses."""
+def without_value(shape: tuple[int, ...]) -> TraceError:
+    """The error for an array of a trace, of that shape, that code outside of it uses."""
     return unrepeatable(
-        f"a tensor of shape {array.shape} that a jitted function makes is used",
-        "by code that is no part of it (a signal's handler, another thread) while it is traced, "
+        f"a tensor of shape {shape} that a jitted function creates is used",
+        "by code that does not belong to it (a signal handler, another thread) while it is traced, "
         "when it has no value yet",
         "Use what the function returns, or wait until it has returned.",
     )
@@ -122,7 +122,7 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
             raise error()
         return value
     if isinstance(array, Tracer):
-        raise without_value(array)
+        raise without_value(array.shape)
     if spread.exists:
         check_here(array, use)
     if active.observer is not None:

@@ -87,4 +87,4 @@ def test_a_handler_that_uses_a_tensor_of_the_trace_is_told_so(signals: _Signals)
     signals.handle, signals.due = handle, 2
     x = torch.ones(2, device="jax")
     assert [step(x).tolist() for _ in range(3)] == [[6, 6]] * 3
-    assert len(said) == 2 and all("no part of it" in one for one in said)
+    assert len(said) == 2 and all("does not belong to it" in one for one in said)

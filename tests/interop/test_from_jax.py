@@ -184,7 +184,7 @@ def test_arrays_among_the_arguments():
         close(scale(x, np.full(3, factor, np.float32)), factor * x)
     with pytest.raises(TypeError, match="of type set cannot be hashed"):
         scale(x, {1})
-    with pytest.raises(TypeError, match="takes a function"):
+    with pytest.raises(TypeError, match="expects a JAX function"):
         calque.from_jax(3)
 
 

@@ -143,7 +143,7 @@ def test_a_batch_norm_that_stays_in_evaluation_mixes_no_examples() -> None:
 @pytest.mark.parametrize("odd", [np.array(["a", "b"]), np.array([b"a", b"b"]), np.array([{}, {}])])
 def test_examples_without_numbers_are_told_with_their_client(odd: np.ndarray, first: bool) -> None:
     bad = {**GOOD, "y": odd}
-    with pytest.raises(ClientError, match=f"client {0 if first else 1}.* of dtype"):
+    with pytest.raises(ClientError, match=f"client {0 if first else 1}.* dtype"):
         learning.stage([bad, GOOD] if first else [GOOD, bad])
 
 

@@ -122,7 +122,7 @@ def test_curves_are_a_picture(tmp_path: Path) -> None:
 
 def test_a_round_without_participants_is_refused() -> None:
     process, data, _ = parts()
-    with pytest.raises(ValueError, match="0 of 4 clients"):
+    with pytest.raises(ValueError, match="number of clients, 4, not 0"):
         learning.run(process, data, 1, participants=0, progress=False)
 
 

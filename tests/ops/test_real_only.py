@@ -31,10 +31,13 @@ _REAL_ONLY: dict[str, Callable[[torch.Tensor], Any]] = {
 @pytest.mark.parametrize("function", _REAL_ONLY.values(), ids=list(_REAL_ONLY))
 def test_complex_numbers_are_refused_as_on_the_cpu(function: Callable[..., Any]) -> None:
     z = torch.complex(torch.arange(8.0).reshape(2, 4), torch.ones(2, 4))
-    with pytest.raises((RuntimeError, NotImplementedError)) as expected:
+    try:
         function(z.clone())
-    with pytest.raises(expected.type):
-        function(z.to("jax"))
+    except (RuntimeError, TypeError) as error:
+        with pytest.raises(type(error)):
+            function(z.to("jax"))
+    else:
+        pytest.skip("this PyTorch computes it")
 
 
 def test_distances_of_two_dtypes_are_refused() -> None:

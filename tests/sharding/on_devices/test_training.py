@@ -1,6 +1,7 @@
 """The plain training step with AdamW, spread in the usual ways: its losses are the CPU's."""
 
 import copy
+import os
 import re
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -17,6 +18,9 @@ from calque.sharding import P, Plan, along
 Tensor = torch.Tensor
 Step = Callable[[Tensor], Tensor]
 WIDTH, STEPS = 32, 5
+IS_OPTIMIZED = "backend_optimization_level=0" not in os.environ.get("XLA_FLAGS", "")
+TOLERANCE = 5e-7 if IS_OPTIMIZED else 1e-6
+"""Of losses of about 2. Without LLVM's optimizations, JAX 0.12 adds up in another order."""
 
 
 class Block(nn.Module):
@@ -147,7 +151,7 @@ def test_the_losses_are_those_of_the_cpu(
     losses = [step(x).item() for x in sh.loader(batches(), batch, mesh)]
 
     expected, weights = reference
-    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) <= 5e-7
+    assert max(abs(a - b) for a, b in zip(losses, expected, strict=True)) <= TOLERANCE
     for name, tensor in model.state_dict().items():
         torch.testing.assert_close(tensor.cpu(), weights[name], rtol=1e-4, atol=1e-5)
     assert {name: sh.placement(p) for name, p in model.named_parameters()} == before

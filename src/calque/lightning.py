@@ -276,8 +276,8 @@ def _in_several() -> bool:
 
 
 def _readable(value: Any) -> Any:
-    """Returns a tensor of which other processes hold parts as one that this process can write to a
-    file.
+    """Returns a tensor of which other processes hold parts as one that this process can write
+    to a file.
     """
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value

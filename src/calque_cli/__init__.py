@@ -1,3 +1,3 @@
-"""The command line of calque, a separate package so that `calque --help` does not import
-PyTorch.
+"""The command line of calque, a separate package
+so that `calque --help` does not import PyTorch.
 """

@@ -72,8 +72,8 @@ def _by_place(stretch: Stretch) -> Hashable:
 
 
 def _by_text(stretch: Stretch) -> Hashable:
-    """Returns the text of the line, in the call of a module; a unique value if it cannot be
-    read.
+    """Returns the text of the line, in the call of a module;
+    a unique value if it cannot be read.
     """
     origin = origin_of(stretch.nodes[0])
     if stretch.place is None or origin is None or not origin.text:

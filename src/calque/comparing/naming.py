@@ -135,8 +135,8 @@ def is_part(node: Node) -> bool:
 
 
 def writes(node: Node) -> bool:
-    """Returns True if a node writes to one of its arguments, and so changes an earlier node's
-    result.
+    """Returns True if a node writes to one of its arguments,
+    and so changes an earlier node's result.
     """
     into = "out" in node.kwargs or called(node) in ("setitem", "delitem")
     return node.op != "call_module" and (into or name_mutates(called(node)))
@@ -237,8 +237,8 @@ def _itself(node: Node) -> Node:
 
 
 def _same_inputs(a: Node, b: Node) -> bool:
-    """Returns True if two inputs have the same name or, in graphs with equally many, the same
-    position.
+    """Returns True if two inputs have the same name or, in graphs with equally many,
+    the same position.
     """
     first, second = ([*node.graph.find_nodes(op="placeholder")] for node in (a, b))
     names = [[str(node.target).strip("*_") for node in nodes] for nodes in (first, second)]
@@ -284,8 +284,8 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
 
 
 def asks_for_device(graph: GraphModule) -> bool:
-    """Returns True if a graph checks the devices of its inputs, because its program asked for
-    them.
+    """Returns True if a graph checks the devices of its inputs,
+    because its program asked for them.
     """
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)

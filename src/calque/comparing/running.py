@@ -99,8 +99,8 @@ def _grad_mode_put_back() -> Iterator[None]:
 
 @contextlib.contextmanager
 def same_random_numbers(device: str) -> Iterator[None]:
-    """A context in which random numbers are the same each time; the generators are restored after
-    it.
+    """A context in which random numbers are the same each time;
+    the generators are restored after it.
     """
     kind = torch.device(device).type
     if kind == "cpu":

@@ -77,8 +77,8 @@ def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
 
 
 def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
-    """Returns True for non-corresponding parts of two results: of a layer, and of the function in
-    it.
+    """Returns True for non-corresponding parts of two results: of a layer,
+    and of the function in it.
     """
     return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 

@@ -20,8 +20,8 @@ Found = tuple[Kind, str, float | None, float | None]
 
 
 def kept(value: Any) -> list[Any]:
-    """Copies the tensors and numbers in a node's result, so that later writes do not change
-    them.
+    """Copies the tensors and numbers in a node's result,
+    so that later writes do not change them.
     """
     return [_copied(leaf) for leaf in tree_leaves(value) if _is_compared(leaf)]
 

@@ -110,8 +110,8 @@ class Calls:
                 yield self._call(node)
 
     def _only_for_guards(self, node: Node) -> bool:
-        """Returns True if a node is only part of a check of inputs, not of a value that the program
-        reads.
+        """Returns True if a node is only part of a check of inputs,
+        not of a value that the program reads.
         """
         reads = any(user.target is expect_answer for user in node.users)
         return bool(node.users) and all(map(is_guard, node.users)) and not reads

@@ -175,8 +175,8 @@ class OnnxGraph:
         return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
-        """Returns the name of a parameter of the program, prefixed with `weight.` if it is
-        taken.
+        """Returns the name of a parameter of the program,
+        prefixed with `weight.` if it is taken.
         """
         while name in self._taken:
             name = f"weight.{name}"

@@ -152,8 +152,8 @@ def _part_inside(c: OnnxCall, sizes: dict[str, Any]) -> Any:
 
 
 def _windows(c: OnnxCall, dilation: list[int] | None = None) -> dict[str, Any]:
-    """Returns the attributes of pooling; with `ceil_mode`, they include the padding that the last
-    window needs.
+    """Returns the attributes of pooling; with `ceil_mode`,
+    they include the padding that the last window needs.
     """
     kernel, padding = (_each(c, c[name]) for name in ("kernel_size", "padding"))
     strides = _each(c, c["stride"]) if c["stride"] else kernel

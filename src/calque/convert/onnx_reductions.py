@@ -25,8 +25,8 @@ def _reduction(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _reduced(c: OnnxCall, kind: str) -> str:
-    """Returns the largest or smallest element, or NaN if there is any, which ONNX Runtime
-    ignores.
+    """Returns the largest or smallest element, or NaN if there is any,
+    which ONNX Runtime ignores.
     """
     return _reduced_over(c, kind, c.name("self"), c.graph.constant(_dims(c), np.int64))
 
@@ -99,8 +99,8 @@ def _norm(c: OnnxCall) -> None:
 
 
 def _place_of(kind: str) -> Callable[[OnnxCall], None]:
-    """`argmax` and `argmin`: the first of equal elements, and NaN before all else, as in
-    PyTorch.
+    """`argmax` and `argmin`: the first of equal elements, and NaN before all else,
+    as in PyTorch.
     """
 
     def convert(c: OnnxCall) -> None:

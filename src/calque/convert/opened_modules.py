@@ -31,8 +31,8 @@ class Opened(NamedTuple):
 
 
 def call_of(made: ModuleCall) -> Call:
-    """Returns a call of a module as a converter would see it, except that its tensors have no
-    names.
+    """Returns a call of a module as a converter would see it,
+    except that its tensors have no names.
     """
     given = mapped(made.args, _info), mapped(made.kwargs, _info)
     arguments = named_arguments("module", made.module, *given)

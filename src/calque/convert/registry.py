@@ -191,8 +191,8 @@ class Converters:
         return enter
 
     def find(self, call: Call) -> Converter | None:
-        """Returns the converter of a call; None if none accepts it, or a predicate raised an
-        error.
+        """Returns the converter of a call; None if none accepts it,
+        or a predicate raised an error.
         """
         return self._found(call)[0]
 

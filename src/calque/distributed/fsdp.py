@@ -43,8 +43,8 @@ class JaxFSDPModule(FSDPModule):
         return object.__new__(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Like the module's own, but the class is recreated, because pickles cannot find it by
-        name.
+        """Like the module's own, but the class is recreated,
+        because pickles cannot find it by name.
         """
         made, args, *rest = super().__reduce_ex__(protocol)
         if made is copyreg.__newobj__:  # type: ignore[attr-defined]

@@ -150,8 +150,8 @@ def _place(model: Any, name: str, p: nn.Parameter, style: str, mesh: JaxDeviceMe
 
 
 def _count_no_ranks(model: Any) -> None:
-    """Keep generation and the Trainer from dividing by the number of devices, because tensors are
-    global.
+    """Keep generation and the Trainer from dividing by the number of devices,
+    because tensors are global.
     """
     model._tp_size = model._fsdp_size = None
 

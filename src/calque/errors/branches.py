@@ -90,8 +90,8 @@ def _answer(code: CodeType, at: int) -> bool | None:
 
 
 def _raises(instructions: list[dis.Instruction], said: frozenset[str]) -> bool:
-    """Returns True if straight code raises an exception, other than one that means "nothing
-    there".
+    """Returns True if straight code raises an exception,
+    other than one that means "nothing there".
     """
     for one in instructions[:_LONGEST]:
         if one.opname == "RAISE_VARARGS":

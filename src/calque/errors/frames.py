@@ -52,8 +52,8 @@ class Origin:
 
 
 def is_library(filename: str) -> bool:
-    """Returns True if a file belongs to calque, torch, jax, the standard library or an installed
-    package.
+    """Returns True if a file belongs to calque, torch, jax,
+    the standard library or an installed package.
     """
     return (
         filename.startswith(_LIBRARIES)

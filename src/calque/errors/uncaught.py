@@ -48,8 +48,8 @@ def _is_ours(error: Exception, tb: TracebackType | None) -> bool:
 
 
 def _is_sent_by_ours(error: Exception) -> bool:
-    """Returns True if an exception contains the text of one that passed through calque in another
-    process.
+    """Returns True if an exception contains the text of one that passed through calque
+    in another process.
     """
     _, mark, after = _text(error).partition(_SENT)
     return bool(mark) and any(frame["file"].startswith(_CALQUE) for frame in _FRAME.finditer(after))

@@ -69,8 +69,8 @@ class Inspection:
         )
 
     def costs(self) -> tuple[float | None, dict[str, int]]:
-        """Returns the floating-point operations of a run, and the bytes that it takes; compiles
-        it.
+        """Returns the floating-point operations of a run,
+        and the bytes that it takes; compiles it.
         """
         compiled = self.lowered.compile()
         cost = compiled.cost_analysis()

@@ -129,8 +129,8 @@ def _roots(function: Any) -> list[tuple[str, Any]]:
 
 
 def _all_found(roots: list[tuple[str, Any]]) -> dict[str, _Part]:
-    """Returns everything reachable, including what code assigns, and the next items of
-    iterators.
+    """Returns everything reachable, including what code assigns,
+    and the next items of iterators.
     """
     found = _found(roots, assigned=True)
     for path, part in found.items():
@@ -160,8 +160,8 @@ def state_of(generator: Any) -> bytes:
 
 
 def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _Part]:
-    """Returns everything reachable, by its name in the program; with assigned variables on
-    request.
+    """Returns everything reachable, by its name in the program;
+    with assigned variables on request.
     """
     names: set[str] = set()
     while True:  # code that is met names attributes of what was met before

@@ -170,8 +170,8 @@ class PolymorphicComputation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result for these arguments; traced once for each combination of their
-        types.
+        """Returns the result for these arguments;
+        traced once for each combination of their types.
         """
         types = tuple(type_of(value) for value in args)
         named = {name: type_of(value) for name, value in kwargs.items()}

@@ -1,7 +1,7 @@
 """Tensors from outside a local function are constants and must not be written to.
 
 Code on the CPU runs once, while the function is traced: a write would not be repeated, and random
-    numbers would be the same at every call.
+numbers would be the same at every call.
 """
 
 from collections.abc import Mapping

@@ -245,8 +245,8 @@ class _OfRecords(torch.nn.Module):
 
 
 def _with_own_arrays(traced: Any) -> Any:
-    """Returns a traced program whose constants nobody else writes to: JAX refers to NumPy's
-    arrays.
+    """Returns a traced program whose constants nobody else writes to:
+    JAX refers to NumPy's arrays.
     """
     if isinstance(traced, np.ndarray):
         return traced.copy()

@@ -95,8 +95,8 @@ class _Step:
             self._handle = optimizer.register_step_pre_hook(self._take)
 
     def _take(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Replace the step of an optimizer that branches on values; its own step finds no
-        gradients.
+        """Replace the step of an optimizer that branches on values;
+        its own step finds no gradients.
         """
         STEPS[type(optimizer)](optimizer)
         leaves = [p for group in optimizer.param_groups for p in group["params"]]

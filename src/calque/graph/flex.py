@@ -86,8 +86,8 @@ def _wide(array: Array) -> Array:
 
 
 def _scores(query: Array, key: Array, scale: float) -> Array:
-    """Returns the scaled products; keys have fewer heads than queries, or a batch of one, if
-    shared.
+    """Returns the scaled products; keys have fewer heads than queries,
+    or a batch of one, if shared.
     """
     groups = query.shape[1] // key.shape[1]
     key = jnp.repeat(_wide(key), groups, axis=1)
@@ -99,8 +99,8 @@ def _whole(array: Array, query: Array) -> Array:
 
 
 def _attend(scores: Array, value: Array, query: Array) -> tuple[Array, Array]:
-    """Returns the attention and the logarithm of the sum; a row that is masked as a whole gives
-    zeros.
+    """Returns the attention and the logarithm of the sum;
+    a row that is masked as a whole gives zeros.
     """
     masked = jnp.isneginf(scores)
     top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))

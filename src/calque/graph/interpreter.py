@@ -226,8 +226,8 @@ class Nodes(fx.Interpreter):
 
 
 def _as_foretold(found: Any, foretold: Any) -> Any:
-    """Returns results with their strides in the graph, because those of control flow are
-    row-major.
+    """Returns results with their strides in the graph,
+    because those of control flow are row-major.
     """
     values, spec = pytree.tree_flatten(found)
     likes = tree_leaves(foretold)
@@ -251,8 +251,8 @@ def on_device(device: torch.device) -> torch.device:
 
 
 def constant(tensor: torch.Tensor) -> Array:
-    """Returns the value of a tensor that belongs to a graph: a constant, not an input of the
-    trace.
+    """Returns the value of a tensor that belongs to a graph: a constant,
+    not an input of the trace.
     """
     trace, active.trace = active.trace, None
     try:

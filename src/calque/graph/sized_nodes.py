@@ -30,8 +30,8 @@ class SizedNodes(ArrayNodes):
         self._dimensions = dimensions
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's, but sizes in other forms are replaced without changing their
-        values.
+        """Like the base class's, but sizes
+        in other forms are replaced without changing their values.
         """
         result = super().run_node(n)
         value = n.meta.get("val")

@@ -26,8 +26,8 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 
 
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """Returns a function whose results at some indexes cannot be differentiated, and raise the
-    given errors.
+    """Returns a function whose results at some indexes cannot be differentiated,
+    and raise the given errors.
     """
 
     def refusal(said: str) -> Callable[..., Array]:

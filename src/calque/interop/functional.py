@@ -141,8 +141,8 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> set[str]:
-        """Returns the names of the parameters that gradients of the result get to, for such a
-        call.
+        """Returns the names of the parameters that gradients of the result get to,
+        for such a call.
         """
         trace = self._trace(*_flat(params, buffers, args, kwargs))
         names = sorted(params)

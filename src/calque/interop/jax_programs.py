@@ -86,8 +86,8 @@ class JaxProgram:
         return JaxProgram(jax.vmap(self.function, axes))
 
     def _of(self, places: Places, arrays: Sequence[Array]) -> Callable[..., Any]:
-        """Returns the function of the arrays at some positions: its inexact results, and all
-        results.
+        """Returns the function of the arrays at some positions: its inexact results,
+        and all results.
         """
 
         def of(*wanted: Array) -> tuple[list[Array], list[Array]]:

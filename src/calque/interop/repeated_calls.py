@@ -105,8 +105,8 @@ def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
 
 
 def _key(value: Any) -> Hashable:
-    """Returns a key of an equation's parameter, or a constant, that is equal for equivalent
-    ones.
+    """Returns a key of an equation's parameter, or a constant,
+    that is equal for equivalent ones.
     """
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)

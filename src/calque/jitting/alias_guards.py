@@ -108,8 +108,8 @@ class SharingGuard:
         self._reason = ""
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they do, and nothing else shares the memory that the program writes
-        to.
+        """Returns True if they do, and nothing else shares the memory
+        that the program writes to.
         """
         found: list[Any] = []
         for source in self._sources:

@@ -46,8 +46,8 @@ class Seen(NamedTuple):
         return self.value.tobytes() == value.tobytes()
 
     def is_near(self, value: np.ndarray) -> bool:
-        """Returns True if it is the same up to rounding, in which programs differ from eager
-        calls.
+        """Returns True if it is the same up to rounding,
+        in which programs differ from eager calls.
         """
         if self.agrees(value):
             return True
@@ -83,8 +83,8 @@ class Observer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A context manager in which the thread runs eagerly, but code takes the branches of a
-        trace.
+        """A context manager in which the thread runs eagerly,
+        but code takes the branches of a trace.
         """
         before, active.observer, active.inlining = active.observer, self, True
         handles = [
@@ -162,8 +162,8 @@ class Assumptions:
         return self.allowed(file) and (self._everywhere or not is_standard(file))
 
     def refused(self, error: Exception) -> BaseException:
-        """Returns the error for a step that no program can repeat; in a package's code, a
-        signal.
+        """Returns the error for a step that no program can repeat;
+        in a package's code, a signal.
         """
         if not is_packages(asking_frame()):
             return error
@@ -253,8 +253,8 @@ class Assumed:
         self.hits += 1
 
     def failed(self, error: Exception) -> NeedsValue:
-        """Returns the error to raise for one of the program's, which may result from wrong
-        values.
+        """Returns the error to raise for one of the program's,
+        which may result from wrong values.
         """
         self.misses += 1
         return NeedsValue(error)

@@ -185,8 +185,8 @@ def without_saved_hooks() -> Iterator[None]:
 
 
 def _is_kept(node: Any) -> bool:
-    """Returns True if a node still has its saved tensors: all backward passes through it kept the
-    graph.
+    """Returns True if a node still has its saved tensors:
+    all backward passes through it kept the graph.
     """
     try:
         node.saved_tensors  # noqa: B018

@@ -20,8 +20,8 @@ class Implicit(Protocol):
         """Use the leaves of the trace as the form that later ones must have."""
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        """Returns the leaves, given those of the call; None if their form differs from the
-        trace.
+        """Returns the leaves, given those of the call;
+        None if their form differs from the trace.
         """
 
     def why(self) -> str:

@@ -1,5 +1,5 @@
-"""Finds where each call of a program gets its inputs and writes its outputs: state, or an
-argument.
+"""Finds where each call of a program gets its inputs and writes its outputs: state,
+or an argument.
 """
 
 from collections.abc import Iterable

@@ -1,8 +1,8 @@
 """Objects in the result of a traced function that are not registered containers.
 
 For example, a cache of keys and values: an object of the user or a library, created in the trace,
-    that holds tensors. Its tensors become results of the program, and each call gets a copy of the
-    object, filled with the tensors of that call.
+that holds tensors. Its tensors become results of the program, and each call gets a copy of the
+object, filled with the tensors of that call.
 """
 
 import copy

@@ -85,8 +85,8 @@ class Distinct:
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
     def shared(self, given: Any) -> set[type]:
-        """Returns the classes of objects among a call's (args, kwargs) that also belong to the
-        state.
+        """Returns the classes of objects among a call's (args,
+        kwargs) that also belong to the state.
         """
         known, found = self._known, set()
         for one, kind in objects_in(given, self._opened):

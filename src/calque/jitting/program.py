@@ -150,8 +150,8 @@ class JittedProgram(Program[Call]):
             return self.lowered(forward, self.turned)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
-        """Compile the program with `compiler`, which takes the lowered program and XLA's
-        options.
+        """Compile the program with `compiler`,
+        which takes the lowered program and XLA's options.
         """
         with x64():
             self.run_by(compiler(lowered, self._options))
@@ -200,8 +200,8 @@ class JittedProgram(Program[Call]):
         return self._state if self.n_written else ()
 
     def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
-        """Returns the first guard that does not hold for a call's leaves and (args, kwargs), or
-        None.
+        """Returns the first guard that does not hold for a call's leaves and (args,
+        kwargs), or None.
         """
         self.checked = turns.past.changes
         for guard in self.guards:

@@ -32,8 +32,8 @@ class ProgramText:
         self._known: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
-        """Returns the lines of a function, with each function that it calls named by its
-        content.
+        """Returns the lines of a function,
+        with each function that it calls named by its content.
         """
         if name not in self._known:
             self._known[name] = [_NAME.sub(self._content, line) for line in self._own(name)]

@@ -286,8 +286,8 @@ class PythonState:
             self._changes.append((Change(row, keys, False, path), values))
 
     def _count(self, row: Row, key: Any, by: int) -> None:
-        """Record a changed number; if code does not read it, each call changes it by the same
-        amount.
+        """Record a changed number; if code does not read it,
+        each call changes it by the same amount.
         """
         known = any(one.owner is row.owner and name == key for one, name in self.counted)
         self.counted.add((row, key))
@@ -321,8 +321,8 @@ class PythonState:
         return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Like `describe`, which says how to create a tensor, but also for containers of each
-        call.
+        """Like `describe`, which says how to create a tensor,
+        but also for containers of each call.
         """
 
         def description(value: Any) -> Any:
@@ -346,8 +346,8 @@ class PythonState:
         return Effects([change for change, _ in changes], template, self.numbers.computed)
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
-        """Returns a template from which each call creates values; `describe` says how to create a
-        tensor.
+        """Returns a template from which each call creates values;
+        `describe` says how to create a tensor.
         """
         given = {key: Given(steps) for key, steps in self.given.items()}
         template = Template(values, self.snapshot.known, describe, given)

@@ -193,8 +193,8 @@ def _is_users(kind: type) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Returns the names of globals and attributes in a function's code, and the words in its
-    constants.
+    """Returns the names of globals and attributes in a function's code,
+    and the words in its constants.
     """
     names = set(code.co_names)
     for constant in code.co_consts:

@@ -70,8 +70,8 @@ def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
 
 
 def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
-    """Returns a tree like a call's (args, kwargs), with the call's own containers in some
-    positions.
+    """Returns a tree like a call's (args, kwargs),
+    with the call's own containers in some positions.
     """
     if steps in places:
         return given

@@ -120,8 +120,8 @@ class Repeating:
 
     @property
     def tells(self) -> bool:
-        """Returns True if this class warns, now or soon, that the function is traced at each
-        call.
+        """Returns True if this class warns, now or soon,
+        that the function is traced at each call.
         """
         return self._warned or self._streak[1] > 1
 

@@ -37,8 +37,8 @@ class Alike:
     literals: list[Place]
 
     def results(self, index: int) -> list[Any]:
-        """Returns the variables that are used outside their sequence, as positions in one
-        sequence.
+        """Returns the variables that are used outside their sequence,
+        as positions in one sequence.
         """
         own = self.stretches[index]
         return [own[place].outvars[number] for place, number in self.made]

@@ -45,8 +45,8 @@ def collecting_less() -> Iterator[None]:
 
 @contextmanager
 def collecting_nothing_new() -> Iterator[None]:
-    """Like `collecting_less`, for objects that will stay alive and need no collection at the
-    end.
+    """Like `collecting_less`, for objects that will stay alive
+    and need no collection at the end.
     """
     with collecting_less():
         yield

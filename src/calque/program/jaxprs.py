@@ -43,8 +43,8 @@ def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations:
 
 
 def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
-    """Returns the jaxpr without unneeded equations and inputs, and the positions of the inputs
-    kept.
+    """Returns the jaxpr without unneeded equations and inputs,
+    and the positions of the inputs kept.
     """
     inner = closed.jaxpr
     equations = live(inner.eqns, inner.outvars)

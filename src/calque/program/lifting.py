@@ -144,8 +144,8 @@ class Lifting:
         self.fresh[id(cell)] = weakref.ref(cell)
 
     def new_input(self, source: Source, shape: Any, dtype: Any, weak: bool = False) -> Array:
-        """Returns a new input of the program, as a traced array (weakly typed for Python
-        numbers).
+        """Returns a new input of the program,
+        as a traced array (weakly typed for Python numbers).
         """
         slot, shape, dtype = len(self.inputs), tuple(shape), np.dtype(dtype)
         made = Input(source, shape, dtype, weak)
@@ -234,8 +234,8 @@ class Lifting:
 
     @contextmanager
     def drawing_from(self, packed: Array) -> Iterator[None]:
-        """A context manager that repeats the draws after a key from `peek`, without changing the
-        trace's state.
+        """A context manager that repeats the draws after a key from `peek`,
+        without changing the trace's state.
         """
         before = self._segments, self._segment, self._drawn
         self._segments, self._segment, self._drawn = [None, packed], 1, 0
@@ -252,8 +252,8 @@ class Lifting:
         self._segment, self._drawn = len(self._segments) - 1, 0
 
     def get_random(self) -> tuple[int, int]:
-        """Returns a token of the random state at this point, for `restore_random` in the same
-        trace.
+        """Returns a token of the random state at this point,
+        for `restore_random` in the same trace.
         """
         return _SEGMENT_MARK + self._segment, self._drawn
 
@@ -274,8 +274,8 @@ class Lifting:
         self._segments, self._segment, self._drawn = [], 0, 0
 
     def final_random(self) -> tuple[int, int] | None:
-        """Returns the (seed, offset) the trace ends with, if it seeded the device; None
-        otherwise.
+        """Returns the (seed, offset) the trace ends with,
+        if it seeded the device; None otherwise.
         """
         if self._segment == 0:
             return None
@@ -300,8 +300,8 @@ class Lifting:
 
     @contextmanager
     def unchecked(self) -> Iterator[None]:
-        """A context manager without checks, for JAX's control flow, whose values are not the
-        program's.
+        """A context manager without checks, for JAX's control flow,
+        whose values are not the program's.
         """
         failures, looking = self.failures, self.looking
         self.failures, self.looking = None, False

@@ -44,8 +44,8 @@ def _is_high(closed: ClosedJaxpr) -> bool:
 
 
 def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Returns the jaxpr as `jax.stages.Traced`; None for releases of JAX where that is
-    impossible.
+    """Returns the jaxpr as `jax.stages.Traced`;
+    None for releases of JAX where that is impossible.
     """
 
     def run(*arrays: Any) -> Any:

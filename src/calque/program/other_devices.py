@@ -31,8 +31,8 @@ def elsewhere(placements: Sequence[Sharding | None], whole: Sharding | None) -> 
 
 
 def results_elsewhere(jaxpr: Any, whole: Sharding | None) -> dict[int, Sharding]:
-    """Returns the results that are constrained to other devices, as gradients are to their
-    parameters'.
+    """Returns the results that are constrained to other devices,
+    as gradients are to their parameters'.
     """
     if whole is None:
         return {}

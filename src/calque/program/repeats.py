@@ -72,8 +72,8 @@ def _tokens(equations: Sequence[Any]) -> list[int]:
 
 
 def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, int]:
-    """Returns the last equation that takes each variable; their number for the results of the
-    jaxpr.
+    """Returns the last equation that takes each variable;
+    their number for the results of the jaxpr.
     """
     last: dict[Any, int] = {}
     for index, equation in enumerate(equations):

@@ -1,10 +1,10 @@
 """Repeated parts of a jaxpr, as a loop.
 
 The layers of a model become `lax.scan`: values from the previous layer are carried, shared values
-    are constants, a layer's own inputs of the program (weights) are selected by its number, and the
-    rest is stacked. A loop bounds memory: with weights spread over devices, XLA gathers those of
-    one layer at a time instead of keeping all of them. And only one layer is compiled, however many
-    there are.
+are constants, a layer's own inputs of the program (weights) are selected by its number, and the
+rest is stacked. A loop bounds memory: with weights spread over devices, XLA gathers those of
+one layer at a time instead of keeping all of them. And only one layer is compiled, however many
+there are.
 """
 
 from collections.abc import Callable, Sequence

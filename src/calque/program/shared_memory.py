@@ -43,8 +43,8 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 
 def tensor_over(array: Array) -> torch.Tensor:
-    """Returns an array as a CPU tensor over the same memory; the array must not be used
-    afterwards.
+    """Returns an array as a CPU tensor over the same memory;
+    the array must not be used afterwards.
     """
     if _direct() is None:
         return torch.from_dlpack(array)

@@ -66,8 +66,8 @@ class Stepping(Generic[Call]):
         raise NotImplementedError
 
     def targets(self, call: Call) -> Sequence[Cell]:
-        """Returns the cells that the first outputs are written to; new ones for what `finish`
-        writes.
+        """Returns the cells that the first outputs are written to;
+        new ones for what `finish` writes.
         """
         raise NotImplementedError
 

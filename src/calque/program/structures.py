@@ -150,8 +150,8 @@ class Flattening:
         return Node(kind)
 
     def _called(self, value: Any, kind: type) -> Any:
-        """Returns the node of a function; None if it consists of more than its code and what that
-        reads.
+        """Returns the node of a function;
+        None if it consists of more than its code and what that reads.
         """
         found = taken_apart(value)
         if found is None:
@@ -240,8 +240,8 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
 
 
 def opened(value: Any) -> tuple[list[Any], Structure] | None:
-    """Returns the leaves of a plain object, and a function that rebuilds it; None for other
-    objects.
+    """Returns the leaves of a plain object, and a function that rebuilds it;
+    None for other objects.
     """
     if not can_open(type(value)):
         return None
@@ -288,8 +288,8 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
 
 
 def containers_in(value: Any) -> Iterator[Any]:
-    """Yields the containers and objects in a value that may also be referenced elsewhere, itself
-    first.
+    """Yields the containers and objects in a value
+    that may also be referenced elsewhere, itself first.
     """
     stack, seen = [value], dict[int, Any]()
     while stack:

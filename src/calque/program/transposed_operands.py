@@ -57,8 +57,8 @@ def _barrier(variable: Any) -> Any:
 
 
 def _left_operands(equations: list[Any]) -> Iterable[Any]:
-    """Returns the transposed matrices that are left operands of products, and are ready with the
-    other operand.
+    """Returns the transposed matrices that are left operands of products,
+    and are ready with the other operand.
     """
     made = {v: (at, e) for at, e in enumerate(equations) for v in e.outvars}
     calls = [(e, e.params["jaxpr"].jaxpr) for e in equations if e.primitive.name == "jit"]

@@ -173,8 +173,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
-    """Returns the leaves and the container of a value made of tensors and plain values; else
-    None.
+    """Returns the leaves and the container of a value made of tensors
+    and plain values; else None.
     """
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None

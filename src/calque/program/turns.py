@@ -5,7 +5,7 @@ cells. A thread alone on the device (`device.runtime.threads`) need not care. Wi
 a call marks its cells by their class, which costs readers nothing:
 
 - `Claimed`: another array will be written. Other calls that change the cell wait; a read returns
-    the previous array.
+the previous array.
 - `Donated`: the array may be gone already. A read waits for the next one.
 
 All cells of a call are claimed at once, so that no two calls wait for each other. A function is
@@ -176,8 +176,8 @@ class Turn:
 @contextmanager
 @waits
 def tracing() -> Iterator[None]:
-    """A context manager in which no other thread traces or runs a program that depends on Python
-    state.
+    """A context manager in which no other thread traces or runs a program that depends
+    on Python state.
     """
     me = threading.get_ident()
     with _traces:

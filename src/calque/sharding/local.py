@@ -143,8 +143,8 @@ def _spans(tensor: torch.Tensor) -> bool:
 
 
 def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
-    """Returns an array of the rows of all processes; from its own rows if its devices need no
-    others.
+    """Returns an array of the rows of all processes;
+    from its own rows if its devices need no others.
     """
     if jax.process_count() == 1:
         return jax.make_array_from_process_local_data(sharding, values, shape)

@@ -11,8 +11,8 @@ Box = tuple[tuple[int, int], ...]
 
 
 def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
-    """Returns the parts: where each starts and ends in each dimension, and which devices hold
-    it.
+    """Returns the parts: where each starts and ends in each dimension,
+    and which devices hold it.
     """
     found: dict[Box, list[int]] = defaultdict(list)
     for device, index in sharding.devices_indices_map(shape).items():
@@ -23,8 +23,8 @@ def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
 
 
 def table(sharding: Sharding, shape: tuple[int, ...]) -> list[list[str]] | None:
-    """Returns the parts as rows and columns of a table with headings; None if it takes more than
-    two.
+    """Returns the parts as rows and columns of a table with headings;
+    None if it takes more than two.
     """
     parts = boxes(sharding, shape)
     spans = [sorted({box[i] for box in parts}) for i in range(len(shape))]

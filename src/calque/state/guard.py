@@ -215,8 +215,8 @@ class StateGuard:
         return f"{row.name(key)} now refers to a different object"
 
     def first_difference(self) -> tuple[Row, Any] | None:
-        """Returns the first row that does not hold what it held, and the key; None if there is
-        none.
+        """Returns the first row that does not hold what it held, and the key;
+        None if there is none.
         """
         for row in self._rows:
             key = self._difference(row)
@@ -311,8 +311,8 @@ def _holders(values: Iterable[Any]) -> Counter[int]:
 
 
 def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the rows that two objects of one class may have: the key, the new container and its
-    key.
+    """Returns the rows that two objects of one class may have: the key,
+    the new container and its key.
     """
     found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
     found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "h", "s", "f", "n")]

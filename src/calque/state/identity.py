@@ -222,8 +222,8 @@ class Identities:
         self._lengths = list(map(len, self._libraries))
 
     def hold(self) -> bool:
-        """Returns True if every row but the `others` holds what it held; an equal object is another
-        one.
+        """Returns True if every row but the `others` holds what it held;
+        an equal object is another one.
         """
         for check in self._checks:  # noqa: SIM110 (a generator would cost half a microsecond)
             if not check():

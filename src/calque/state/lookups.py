@@ -116,8 +116,8 @@ _known: WeakKeyDictionary[type, tuple[object, frozenset[type]]] = WeakKeyDiction
 
 
 def registered(kind: type) -> frozenset[type]:
-    """Returns the classes that were registered as virtual subclasses of an abstract class, or below
-    it.
+    """Returns the classes that were registered as virtual subclasses of an abstract class,
+    or below it.
     """
     token = abc.get_cache_token()
     known = _known.get(kind)

@@ -251,8 +251,8 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
 
 
 def _computes_a_global(code: CodeType) -> bool:
-    """Returns True if something else is done with `globals()` than to ask for an item by a
-    constant.
+    """Returns True if something else is done with `globals()` than to ask for an item
+    by a constant.
     """
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
     for place, one in enumerate(instructions):

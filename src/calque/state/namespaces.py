@@ -69,8 +69,8 @@ class Namespaces:
         self._methods = self._named(vars(torch.Tensor), path, ("x", id(torch.Tensor)))
 
     def _named(self, held: Any, path: Path, key: Any) -> NamedRow:
-        """Returns the row of a namespace of which single names matter; made when it is first asked
-        for.
+        """Returns the row of a namespace of which single names matter;
+        made when it is first asked for.
         """
         row = self._snapshot.rows.get(key)
         if not isinstance(row, NamedRow):

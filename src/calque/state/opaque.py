@@ -77,8 +77,8 @@ def opaque(value: Any) -> Opaque | None:
 
 
 def comparable(value: Any, depth: int = _DEEPEST) -> Any:
-    """Returns a state as nested tuples of plain values; of other objects, the objects
-    themselves.
+    """Returns a state as nested tuples of plain values; of other objects,
+    the objects themselves.
     """
     kind = type(value)
     if kind in ATOMIC or depth == 0:

@@ -221,8 +221,8 @@ class _Reading:
         return {load, place}
 
     def _got_and_added(self, place: int) -> set[int]:
-        """Returns the positions of `d[k] = d.get(k, 0) + 1`, if `d` and `k` are names or
-        attributes.
+        """Returns the positions of `d[k] = d.get(k, 0) + 1`,
+        if `d` and `k` are names or attributes.
         """
         first = place
         while first and self._steps[first - 1].opname in (*_SIMPLE, "LOAD_ATTR"):

@@ -56,8 +56,8 @@ def setting_of(getter: Any) -> Any:
 
 
 def _of_attributes(value: Any) -> Any:
-    """Returns a setting that is an object with plain attributes, such as the context of
-    `decimal`.
+    """Returns a setting that is an object with plain attributes,
+    such as the context of `decimal`.
     """
     try:
         found = comparable(value.__reduce_ex__(4)[1])

@@ -112,8 +112,8 @@ class Template:
         return self._text.decode(errors="replace")
 
     def build(self, make: Callable[[Any], Any]) -> list[Any]:
-        """Returns the values; `make` creates a tensor from the result of `tensor`, and resolves
-        `given`.
+        """Returns the values; `make` creates a tensor from the result of `tensor`,
+        and resolves `given`.
         """
         if self._plain is not None:
             return self._plain

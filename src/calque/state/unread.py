@@ -177,8 +177,8 @@ class Unread:
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
     def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
-        """Returns True if all uses of a dict take single items by constant keys, or of an object
-        single attributes.
+        """Returns True if all uses of a dict take single items by constant keys,
+        or of an object single attributes.
         """
         if id(value) in self._named.unnamed or id(value) not in holders:
             return False
@@ -200,8 +200,8 @@ class Unread:
     # Lists --------------------------------------------------------------------------------------
 
     def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
-        """Yields the lists, sets and dicts that have changed, and that no code refers to by
-        name.
+        """Yields the lists, sets and dicts that have changed,
+        and that no code refers to by name.
         """
         if not self._named.dicts:
             return
@@ -347,8 +347,8 @@ def _codes_in(code: CodeType) -> list[CodeType]:
 
 
 def is_by_name(row: Row) -> bool:
-    """Returns True if a row holds variables of modules or functions, which code refers to by
-    name.
+    """Returns True if a row holds variables of modules or functions,
+    which code refers to by name.
     """
     if row.path.foreign:
         return False

@@ -1,7 +1,7 @@
 """Determines who owns code, a class or a module: the user, a package, Python, or the engine.
 
 The engine is what runs a traced program: PyTorch, JAX, numpy and calque itself. Its internal state
-    is not part of the program's state.
+is not part of the program's state.
 """
 
 import enum

@@ -66,8 +66,8 @@ def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterato
 
 
 def _follows(last: _Part, next_: _Part) -> bool:
-    """Returns True if a group is the next item of a list of modules, or the next call of a
-    module.
+    """Returns True if a group is the next item of a list of modules,
+    or the next call of a module.
     """
     assert isinstance(last, ViewGroup)
     assert isinstance(next_, ViewGroup)

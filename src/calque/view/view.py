@@ -75,8 +75,8 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """Returns the graph as a text tree; runs of identical blocks are shown once, with a
-        count.
+        """Returns the graph as a text tree; runs of identical blocks are shown once,
+        with a count.
         """
         return text.write(folded(self.graph), self._depth(depth))
 

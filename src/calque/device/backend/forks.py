@@ -62,8 +62,8 @@ def _after_fork() -> None:
 
 
 def _is_loaders() -> bool:
-    """Returns True if a `DataLoader` forks: its workers make CPU tensors, and the device refuses
-    others.
+    """Returns True if a `DataLoader` forks: its workers make CPU tensors,
+    and the device refuses others.
     """
     frame = sys._getframe(1)
     while frame is not None:

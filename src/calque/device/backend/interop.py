@@ -99,8 +99,8 @@ def to_torch(
 
 
 def _strong(array: Array) -> Array:
-    """Returns an array that is not weakly typed: JAX promotes weakly typed ones like Python
-    numbers.
+    """Returns an array that is not weakly typed:
+    JAX promotes weakly typed ones like Python numbers.
     """
     if not getattr(array, "weak_type", False):
         return array
@@ -135,8 +135,8 @@ def _dlpack(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns a capsule over a copy, because consumers may write to it; `copy=False` shares the
-    array.
+    """Returns a capsule over a copy, because consumers may write to it;
+    `copy=False` shares the array.
     """
     array = _exported(tensor)
     if copy is not False:

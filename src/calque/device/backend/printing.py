@@ -69,8 +69,8 @@ def refuse_read(texts: dict[str, Any]) -> None:
 
 
 def _is_traced(tensor: Any) -> bool:
-    """Returns True if the text should say that the tensor is traced: its values are neither known
-    nor assumed.
+    """Returns True if the text should say that the tensor is traced:
+    its values are neither known nor assumed.
     """
     trace = active.trace
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":

@@ -52,8 +52,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _in_a_queue(reduce: Any) -> Any:
-    """Returns a function's result, or in a queue's thread its exception, to be raised by the
-    receiver.
+    """Returns a function's result, or in a queue's thread its exception,
+    to be raised by the receiver.
     """
     try:
         if forks.is_bad():

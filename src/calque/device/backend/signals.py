@@ -47,8 +47,8 @@ def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
 
 
 def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
-    """Yields the code that enters and leaves a context: a class's two methods, or a generator
-    function.
+    """Yields the code that enters and leaves a context: a class's two methods,
+    or a generator function.
     """
     if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
         methods = (vars(value)["__enter__"], vars(value)["__exit__"])

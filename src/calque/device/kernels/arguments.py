@@ -1,8 +1,8 @@
 """Keys of operator calls on the fast path.
 
 Calls of the same kind have the same description: the dtypes, shapes and strides of the tensors, and
-    the other arguments except numbers that are data. Their executable takes the arrays found in the
-    call, in this order; the general path (`call.Runner`) makes the executable.
+the other arguments except numbers that are data. Their executable takes the arrays found in the
+call, in this order; the general path (`call.Runner`) makes the executable.
 """
 
 from collections.abc import Sequence

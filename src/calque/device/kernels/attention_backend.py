@@ -67,8 +67,8 @@ class _Attention:
 
 
 def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Returns True if `nn.TransformerEncoder` may pack a padded batch: the device has no nested
-    tensors.
+    """Returns True if `nn.TransformerEncoder` may pack a padded batch:
+    the device has no nested tensors.
     """
     return False
 

@@ -79,8 +79,8 @@ def functional(rule: Rule) -> Kernel:
 
 
 def mutating(rule: Rule) -> Kernel:
-    """Returns the kernel of an operator that returns new tensors and changes some of its
-    arguments.
+    """Returns the kernel of an operator that returns new tensors and changes some
+    of its arguments.
     """
     run: Runner | None = None
     positions = _positions(rule)
@@ -202,8 +202,8 @@ def _place_of_self(rule: Rule) -> int:
 
 
 def out_form(name: str) -> Kernel:
-    """Returns the kernel of an `out=` overload: a functional rule of the same arguments, written to
-    `out`.
+    """Returns the kernel of an `out=` overload: a functional rule of the same arguments,
+    written to `out`.
     """
     return _when_called(lambda: _out_form(name))
 
@@ -293,8 +293,8 @@ def renamed() -> dict[str, str]:
 
 @cache
 def functional_of(name: str) -> Rule | None:
-    """Returns the rule of the same operator whose arguments are those of an in-place or out
-    overload.
+    """Returns the rule of the same operator whose arguments are those of an in-place
+    or out overload.
     """
     schema = schema_of(name)
     base, _, overload = name.partition(".")

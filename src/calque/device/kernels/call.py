@@ -113,8 +113,8 @@ class Runner:
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Returns the executable for some arguments, and the arrays it takes; called under
-        `x64`.
+        """Returns the executable for some arguments, and the arrays it takes;
+        called under `x64`.
         """
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
@@ -248,8 +248,8 @@ class Runner:
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
     ) -> Callable[..., Any]:
-        """Returns a rule whose results' shapes depend on values: their number of elements is asked
-        for.
+        """Returns a rule whose results' shapes depend on values:
+        their number of elements is asked for.
         """
         rule, outline, cast = self.rule, self.outline, self.cast
         sized = replace(rule, function=SIZED[rule.name])
@@ -320,8 +320,8 @@ def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
 
 
 def _moved(name: str, template: list[Any]) -> int | None:
-    """Returns the position of an operand that is laid out again before the product
-    (`Known.moved`).
+    """Returns the position of an operand
+    that is laid out again before the product (`Known.moved`).
     """
     place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:

@@ -65,8 +65,8 @@ def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
 
 
 def _looked_at(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
-    """Returns the dtypes and numbers that decide whether a number fits; None for other
-    arguments.
+    """Returns the dtypes and numbers that decide whether a number fits;
+    None for other arguments.
     """
     found: list[Any] = [torch.get_default_dtype()]
     for one in args:

@@ -90,8 +90,8 @@ class Composite:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019  (composites live as long as the process)
     def gradient(self, wanted: Wanted) -> "Composite":
-        """Returns the gradient as a composite: it takes the incoming gradients after the
-        arguments.
+        """Returns the gradient as a composite:
+        it takes the incoming gradients after the arguments.
         """
         function = self.rule.function
 
@@ -118,8 +118,8 @@ _request = _Request()
 
 
 class _Call:
-    """One call of a composite: `run(args, wanted)` returns the results, the key and the
-    pullback.
+    """One call of a composite: `run(args, wanted)` returns the results,
+    the key and the pullback.
     """
 
     def __init__(self, composite: Composite, op: Any, spec: Any) -> None:

@@ -32,8 +32,8 @@ def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
 
 
 def number_of(placement: Place) -> int:
-    """Returns the number under which the operator `calque_sharding::constrain` finds a
-    placement.
+    """Returns the number under
+    which the operator `calque_sharding::constrain` finds a placement.
     """
     if not _library:
         _define()

@@ -80,8 +80,8 @@ def _check_callable(op: OpOverload, callbacks: bool) -> None:
 
 
 def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
-    """Returns the decomposition's result, or NotImplemented inside a decomposition of the same
-    operator.
+    """Returns the decomposition's result,
+    or NotImplemented inside a decomposition of the same operator.
     """
     running: set[Any] = _decomposing.__dict__.setdefault("running", set())
     if op in running:
@@ -196,8 +196,8 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
 
 
 def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    """Calls the CPU kernel as a host callback of the traced program, and then carries out its
-    writes.
+    """Calls the CPU kernel as a host callback of the traced program,
+    and then carries out its writes.
     """
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)

@@ -1,9 +1,9 @@
 """Operators of other libraries (`torch.library`) in a trace.
 
 PyTorch does not look into them: their Python may read values, which a trace does not have. One that
-    does becomes a callback to the host, like an operator without a rule. Some have a rule in the op
-    table, by name; it is bound when the operator is first called, because the library is imported
-    after calque.
+does becomes a callback to the host, like an operator without a rule. Some have a rule in the op
+table, by name; it is bound when the operator is first called, because the library is imported
+after calque.
 """
 
 from typing import Any

@@ -103,8 +103,8 @@ def _size_of(mask: Tensor, array: Array) -> int:
 
 
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
-    """Returns the indices with masks as positions; a 0-d mask adds an axis to the indexed
-    tensor.
+    """Returns the indices with masks as positions;
+    a 0-d mask adds an axis to the indexed tensor.
     """
     result: list[Tensor | None] = []
     implied = _implied(indices)
@@ -152,8 +152,8 @@ def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """Runs a masked read on the host, because each new number of elements would need an
-    executable.
+    """Runs a masked read on the host,
+    because each new number of elements would need an executable.
     """
     if len(indices) > self.ndim or self.numel() == 0:
         return None

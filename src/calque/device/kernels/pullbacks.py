@@ -1,5 +1,5 @@
-"""What the backward of a JAX function needs from its forward: residuals, and a pullback over
-them.
+"""What the backward of a JAX function needs from its forward: residuals,
+and a pullback over them.
 """
 
 from collections.abc import Callable, Sequence
@@ -37,8 +37,8 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """Returns an incoming gradient in JAX's form: zeros for None, float0 for integers,
-    conjugated.
+    """Returns an incoming gradient in JAX's form: zeros for None,
+    float0 for integers, conjugated.
     """
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)

@@ -1,5 +1,5 @@
-"""Chooses how to execute a kind of eager call: with XLA's executable, or JAX's own call if
-necessary.
+"""Chooses how to execute a kind of eager call: with XLA's executable,
+or JAX's own call if necessary.
 """
 
 from collections.abc import Callable

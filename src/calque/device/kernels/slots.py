@@ -55,8 +55,8 @@ _VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
 
 
 def _viewed(plan: Plan) -> Viewed:
-    """Returns the shared slot of a plan while it is alive, because executables are kept by
-    identity.
+    """Returns the shared slot of a plan while it is alive,
+    because executables are kept by identity.
     """
     found = _VIEWED.get(plan)
     if found is None:
@@ -102,8 +102,8 @@ _NUMBER_ARRAYS: dict[Any, Array] = {}
 
 
 def number_array(kind: type, value: Any) -> Array:
-    """Returns a Python number as a weakly typed array, which JAX takes faster than the number
-    itself.
+    """Returns a Python number as a weakly typed array,
+    which JAX takes faster than the number itself.
     """
     plain = value and kind is not complex
     place = (kind, value) if plain else (kind, repr(value))  # 0.0 and -0.0 are equal

@@ -40,8 +40,8 @@ class Failure:
 
 
 def looking() -> bool:
-    """Returns True if a check can be reported: to the caller, or to a trace that collects
-    checks.
+    """Returns True if a check can be reported: to the caller,
+    or to a trace that collects checks.
     """
     return active.trace is None or active.trace.looking
 

@@ -75,8 +75,8 @@ def _moved_in_place() -> list[str]:
 def as_strided(
     tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """Returns a view of the tensor's storage; raises RuntimeError if it would exceed the
-    storage.
+    """Returns a view of the tensor's storage;
+    raises RuntimeError if it would exceed the storage.
     """
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     _check_bounds(tensor, size, stride, offset)
@@ -133,8 +133,8 @@ def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
 def new_zeros_with_same_feature_meta(
     self: torch.Tensor, other: torch.Tensor, **kwargs: Any
 ) -> torch.Tensor:
-    """Zeros with the memory layout of `other`, by PyTorch's kernel, which reads its storage's
-    size.
+    """Zeros with the memory layout of `other`, by PyTorch's kernel,
+    which reads its storage's size.
     """
     share(other)
     return aten._new_zeros_with_same_feature_meta.default.redispatch(

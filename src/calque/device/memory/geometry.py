@@ -1,7 +1,7 @@
 """Sizes, strides and offsets, and the order of elements in memory.
 
 A storage has no flat memory: it is a JAX array together with the strides that PyTorch sees
-    (`Layout`). Views of it are read and written by `view_access`.
+(`Layout`). Views of it are read and written by `view_access`.
 """
 
 import math
@@ -41,8 +41,8 @@ class Layout(NamedTuple):
 
 
 def contiguous_strides(shape: Sequence[int]) -> Ints:
-    """Returns the row-major strides of a shape, as PyTorch gives them (an empty axis counts as
-    one).
+    """Returns the row-major strides of a shape,
+    as PyTorch gives them (an empty axis counts as one).
     """
     strides: list[int] = []
     step = 1
@@ -91,8 +91,8 @@ def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
 
 
 def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Returns True if each stride steps over all that the smaller ones reach: holes, but no
-    overlap.
+    """Returns True if each stride steps over all that the smaller ones reach: holes,
+    but no overlap.
     """
     reached = 0
     for step, size in sorted(zip(stride, shape, strict=True)):

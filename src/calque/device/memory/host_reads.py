@@ -1,7 +1,7 @@
 """Values that the host reads, and the line that reads them.
 
 In eager calls the host gets them. A trace has no values: it may assume one from an earlier call
-    (`calque.jitting.assumed_values`), which its program then checks, or it raises.
+(`calque.jitting.assumed_values`), which its program then checks, or it raises.
 """
 
 from collections.abc import Callable

@@ -41,8 +41,8 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
 
 
 def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the elements in another shape, for the results of a program that will be
-    discarded.
+    """Returns the elements in another shape,
+    for the results of a program that will be discarded.
     """
     if values.shape == shape:
         return values

@@ -30,8 +30,8 @@ def placement_like(tensor: torch.Tensor) -> Sharding | None:
 
 
 def keep_placement(tensor: torch.Tensor, placement: Sharding | None) -> torch.Tensor:
-    """Returns the tensor, after giving its storage a placement, which its array already has
-    eagerly.
+    """Returns the tensor, after giving its storage a placement,
+    which its array already has eagerly.
     """
     if active.trace is not None and placement is not None:
         active.trace.placements[cell_of(tensor)] = placement

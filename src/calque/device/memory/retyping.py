@@ -12,8 +12,8 @@ from calque.device.runtime.compile_cache import kept
 
 
 def retype(flat: Array, dtype: np.dtype) -> Array:
-    """Returns the bytes of a one-axis array, read as another dtype (the total size in bytes is
-    kept).
+    """Returns the bytes of a one-axis array,
+    read as another dtype (the total size in bytes is kept).
     """
     source, target = np.dtype(flat.dtype), np.dtype(dtype)
     return flat if source == target else _retyper(flat.shape, source, target)(flat)

@@ -68,8 +68,8 @@ def leaves(result: Any) -> list[Any]:
 
 
 def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
-    """Returns the arrays of a rule's result as tensors, in the same tuples and lists, with
-    strides.
+    """Returns the arrays of a rule's result as tensors,
+    in the same tuples and lists, with strides.
     """
     if isinstance(result, tuple | list):
         return type(result)([wrap_laid(part, laid) for part in result])
@@ -170,8 +170,8 @@ def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> 
 
 
 def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Returns a recurrent layer's outputs, which are made step by step also where the batch is
-    first.
+    """Returns a recurrent layer's outputs,
+    which are made step by step also where the batch is first.
     """
     out, *others = results
     if out is None or args[-1] is not True:
@@ -208,8 +208,8 @@ def of_attention(result: Array, query: Tensor) -> Ints:
 
 
 def transforms(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """For Fourier transforms: transformed axes are innermost, the others in the argument's
-    order.
+    """For Fourier transforms: transformed axes are innermost,
+    the others in the argument's order.
     """
     (result,), self, given = results, args[0], args[1]
     if result is None or not result.size or not given:

@@ -154,8 +154,8 @@ def match_axes(shape: Ints, stride: Ints, view: View) -> Slices | None:
 
 
 def _factor_memory(length: int, view: View) -> Ints | None:
-    """Returns a shape for the padded memory in which each of the view's strides is an axis's
-    stride.
+    """Returns a shape for the padded memory in which each
+    of the view's strides is an axis's stride.
     """
     strides = sorted({s for _, s in _core(view)}, reverse=True)
     if not strides:

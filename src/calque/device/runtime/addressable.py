@@ -57,8 +57,8 @@ def values(array: Any, use: str) -> np.ndarray:
 
 
 def own_values(array: Any) -> np.ndarray:
-    """Returns the elements that this process holds, each at least once: in their shape if it has
-    all.
+    """Returns the elements that this process holds, each at least once:
+    in their shape if it has all.
     """
     if is_here(array):
         return on_host(array)

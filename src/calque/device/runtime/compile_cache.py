@@ -2,7 +2,7 @@
 
 Each shape that an operator meets costs a compiled program of two or three megabytes. The tables of
 them together hold a bounded number: when there are more, a quarter is removed: first programs
-    unused since the last removal, oldest first.
+unused since the last removal, oldest first.
 """
 
 import functools

@@ -107,8 +107,8 @@ def _check_program(program: Any, placement: Any) -> None:
 
 
 def _over_processes(program: Any) -> Any:
-    """Returns a placement of a program over the devices of several processes; None if it has
-    none.
+    """Returns a placement of a program over the devices of several processes;
+    None if it has none.
     """
     if program not in _placements:
         handlers = program.in_handler.in_shardings, program.out_handler.out_shardings

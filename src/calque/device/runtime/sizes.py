@@ -107,8 +107,8 @@ def refuse_fatal(shape: Sequence[int]) -> NoReturn:
 
 @cache
 def memory() -> int:
-    """Returns the bytes of the device according to JAX or the system; else the largest countable
-    number.
+    """Returns the bytes of the device according to JAX or the system;
+    else the largest countable number.
     """
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")

@@ -85,8 +85,8 @@ class Store:
             raise
 
     def _bound(self, added: int) -> None:
-        """Remove the oldest entries if there are too many; recounts, because other processes also
-        write.
+        """Remove the oldest entries if there are too many; recounts,
+        because other processes also write.
         """
         if self._total is not None:
             self._total += added

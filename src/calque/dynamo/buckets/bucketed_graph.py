@@ -171,8 +171,8 @@ class BucketProgram:
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
     def _orders(self, one: Input) -> Sequence[Sequence[str]]:
-        """Returns the symbols in each axis of an input, in the order in which its program joined
-        them.
+        """Returns the symbols in each axis of an input,
+        in the order in which its program joined them.
         """
         none = ((),) * len(one.shape)
         if not isinstance(one.source, ArgumentSource):
@@ -294,8 +294,8 @@ def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
 def _array_of(
     one: Input, layout: tuple[Layout, ...], fixed: Sizes
 ) -> Callable[[list[Any], Any], Any]:
-    """Returns a function from the inputs and the true sizes to the array of one input of a
-    program.
+    """Returns a function from the inputs and the true sizes to the array of one input
+    of a program.
     """
     source = one.source
     if not isinstance(source, ArgumentSource):

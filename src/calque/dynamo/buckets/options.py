@@ -42,8 +42,8 @@ class Buckets:
                     self.rules.setdefault(symbol, rule)
 
     def padded(self, symbol: str, size: int, most: int | None) -> int:
-        """Returns the size that one is padded to; `most` is the greatest that the program
-        allows.
+        """Returns the size that one is padded to;
+        `most` is the greatest that the program allows.
         """
         found = max(size, self.rules[symbol](size))
         return found if most is None or found <= most else most

@@ -151,8 +151,8 @@ def _shape_key(value: Any) -> Any:
 
 
 def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
-    """Returns the memory of those arguments that are state: parameters, and what the program
-    writes.
+    """Returns the memory of those arguments that are state: parameters,
+    and what the program writes.
     """
     on_device = [
         value
@@ -336,8 +336,8 @@ class _Outputs:
 
 
 def _on_device(value: Any) -> Any:
-    """Returns a result on the device; operators of numbers alone, as `aten.add(1, 2)`, give CPU
-    tensors.
+    """Returns a result on the device; operators of numbers alone, as `aten.add(1, 2)`,
+    give CPU tensors.
     """
     is_host = isinstance(value, Tensor) and value.device.type == "cpu"
     return wrap(host_array(value)) if is_host else value

@@ -77,8 +77,8 @@ def arrays_of(
 def _array_of(
     source: Source, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], Any]:
-    """Returns a function from the list of inputs to the array; `first` are those of the first
-    call.
+    """Returns a function from the list of inputs to the array;
+    `first` are those of the first call.
     """
     if not isinstance(source, ArgumentSource):
         return source.array

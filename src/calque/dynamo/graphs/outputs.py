@@ -145,8 +145,8 @@ class Returned:
         return viewed(argument, view)
 
     def _add_alone(self, value: Tensor, device: torch.device) -> int:
-        """Returns a tensor whose memory has only its own elements and is not shared by other
-        results.
+        """Returns a tensor whose memory has only its own elements and is not shared
+        by other results.
         """
         shape, stride = tuple(value.shape), value.stride()
         order = permutation(shape, stride)

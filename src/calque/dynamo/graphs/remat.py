@@ -18,8 +18,8 @@ from calque.device.memory.wrapping import wrap_strided
 
 
 def in_order(graph: fx.GraphModule) -> fx.GraphModule:
-    """Returns a backward graph whose checkpointed regions wait for gradients; other graphs
-    unchanged.
+    """Returns a backward graph whose checkpointed regions wait for gradients;
+    other graphs unchanged.
     """
     if not any("ac_graph_id" in node.meta for node in graph.graph.nodes):
         return graph

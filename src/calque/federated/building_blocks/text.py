@@ -58,8 +58,8 @@ def formatted(block: bb.BuildingBlock, indent: int = 0) -> str:
 
 
 def structural(block: bb.BuildingBlock, indent: int = 0) -> str:
-    """Returns a block as a tree: the kind, the name and the type of every part, one on each
-    line.
+    """Returns a block as a tree: the kind, the name and the type of every part,
+    one on each line.
     """
     kind = type(block).__name__
     match block:

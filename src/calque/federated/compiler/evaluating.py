@@ -1,7 +1,7 @@
 """Evaluates blocks on held values: JAX arrays or tracers.
 
 Where a value lives makes no difference here: on the clients, a program is evaluated for one client,
-    and the caller evaluates it for all.
+and the caller evaluates it for all.
 """
 
 from collections.abc import Callable, Mapping

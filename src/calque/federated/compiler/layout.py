@@ -132,8 +132,8 @@ def of_this_process(result: Any) -> Any:
 
 
 def is_placed(leaf: Any) -> bool:
-    """Returns True if an array is traced or spread over several processes, and so stays
-    unchanged.
+    """Returns True if an array is traced or spread over several processes,
+    and so stays unchanged.
     """
     if isinstance(leaf, jax.core.Tracer):
         return True

@@ -1,8 +1,8 @@
 """Detects sums of integers that do not fit their dtype, on clients and the server.
 
 An operator in the middle of a program cannot raise: whether its sum has wrapped around is only
-    known after the program has run. So it registers a check here, which the caller of the program
-    evaluates.
+known after the program has run. So it registers a check here, which the caller of the program
+evaluates.
 """
 
 from collections.abc import Iterator

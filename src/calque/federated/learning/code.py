@@ -13,8 +13,8 @@ _SIGNATURE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 
 
 def names_of_code(code: CodeType) -> Names:
-    """Returns the names of global variables, attributes and keys in code, and in functions of its
-    own.
+    """Returns the names of global variables, attributes and keys in code,
+    and in functions of its own.
     """
     found = set(code.co_names)
     for constant in code.co_consts:

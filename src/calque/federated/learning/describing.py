@@ -171,8 +171,8 @@ class _Description:
         return f"{kind.__qualname__}[{_digest(parts)}]" if parts else kind.__qualname__
 
     def _reached(self, kind: type, names: Iterable[str]) -> Names:
-        """Returns the names of attributes that methods of a class read, beginning with some of
-        them.
+        """Returns the names of attributes that methods of a class read,
+        beginning with some of them.
         """
         found: set[str] = set()
         waiting = list(names)

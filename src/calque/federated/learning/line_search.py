@@ -96,8 +96,8 @@ class _Search:
         return jax.lax.while_loop(grows, longer, first)
 
     def bracket(self, grown: _Bracketing) -> _Zoom:
-        """Returns the bracket that larger sizes have found; it begins at the start where they have
-        not.
+        """Returns the bracket that larger sizes have found;
+        it begins at the start where they have not.
         """
         is_over = grown.count >= self.most
         ends = _pair(_chosen(is_over, self.start, grown.before), grown.last)
@@ -159,8 +159,8 @@ def _inside(now: _Zoom) -> tuple[Any, Any]:
 
 
 def _cubic_minimum(one: Trial, other: Trial, least: Any, most: Any) -> Any:
-    """Returns where the cubic through two trials, with their slopes, is least, between two
-    bounds.
+    """Returns where the cubic through two trials, with their slopes, is least,
+    between two bounds.
     """
     left, right = (
         _chosen(one.size <= other.size, *order) for order in ((one, other), (other, one))

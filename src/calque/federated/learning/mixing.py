@@ -145,8 +145,8 @@ class _Trial:
 
 
 def in_training(model: Model) -> Run:
-    """Returns the losses of a model in training, its new buffers and what it writes to
-    parameters.
+    """Returns the losses of a model in training,
+    its new buffers and what it writes to parameters.
     """
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:

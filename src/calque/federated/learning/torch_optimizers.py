@@ -116,8 +116,8 @@ class TorchOptimizer:
         return jax.tree.map(lambda a, b: a - b, new, params), state
 
     def _leaves(self, params: Any) -> list[Any]:
-        """Returns the arrays of parameters or gradients, in the order in which `make` is given
-        them.
+        """Returns the arrays of parameters or gradients,
+        in the order in which `make` is given them.
         """
         if self._names is None:
             return jax.tree.leaves(params)

@@ -194,8 +194,8 @@ def full_gradient(
 
 
 def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
-    """Returns what `mean` gives, and PyTorch's gradients: JAX's of complex numbers are
-    conjugated.
+    """Returns what `mean` gives, and PyTorch's gradients:
+    JAX's of complex numbers are conjugated.
     """
     result, found = jax.value_and_grad(mean, has_aux=True)(free)
     return result, jax.tree.map(jnp.conj, found)
@@ -254,8 +254,8 @@ def require_no_schedule(given: Given) -> None:
 
 
 def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
-    """Returns the examples of a batch, and which of them count; the others are copies of the
-    last.
+    """Returns the examples of a batch, and which of them count;
+    the others are copies of the last.
     """
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))

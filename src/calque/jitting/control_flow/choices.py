@@ -313,8 +313,8 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 
 
 def all_read(results: Any) -> Any:
-    """Returns the results and reads their cells, because a branch may return a tensor that it has
-    not read.
+    """Returns the results and reads their cells,
+    because a branch may return a tensor that it has not read.
     """
     for result in (results,) if isinstance(results, torch.Tensor) else results:
         if _is_ours(result):

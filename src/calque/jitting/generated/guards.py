@@ -80,8 +80,8 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: boo
 
 
 def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:
-    """Write the lines that compare gradients, and flags of tensors except those in `seen`, by
-    id.
+    """Write the lines that compare gradients,
+    and flags of tensors except those in `seen`, by id.
     """
     flags = [pair for pair in zip(guard.leaves, guard.flags) if id(pair[0]) not in seen]
     if len(flags) <= _FEW:

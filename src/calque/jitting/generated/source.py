@@ -36,8 +36,8 @@ class Source:
         self._assigned: set[str] = set()
 
     def name(self, value: Any) -> str:
-        """Returns the name by which the function finds an object; the same one for the same
-        object.
+        """Returns the name by which the function finds an object;
+        the same one for the same object.
         """
         found = self._names.get(id(value))
         if found is None:
@@ -65,8 +65,8 @@ class Source:
         self._depth += steps
 
     def function(self) -> FunctionType:
-        """Returns the function; no signal's handler runs within a call of it (see
-        `interrupts.settles`).
+        """Returns the function; no signal's handler runs within a call
+        of it (see `interrupts.settles`).
         """
         return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
 

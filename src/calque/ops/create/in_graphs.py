@@ -24,8 +24,8 @@ _COPIED = {
 
 
 def view_rule(name: str) -> Any:
-    """Returns the rule that computes a view operator as a copy (`aten::view` by
-    `aten::view_copy`).
+    """Returns the rule that computes a view operator
+    as a copy (`aten::view` by `aten::view_copy`).
     """
     base, dot, overload = name.partition(".")
     return RULES.get(_COPIED.get(name, f"{base}_copy{dot}{overload}"))

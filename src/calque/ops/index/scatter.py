@@ -295,8 +295,8 @@ def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: 
 
 
 def _everywhere(value: Any, self: Array, index: Array) -> Array:
-    """Returns a number for each index; JAX has no weak bool that would tell `False` from a
-    tensor.
+    """Returns a number for each index;
+    JAX has no weak bool that would tell `False` from a tensor.
     """
     return jnp.broadcast_to(jnp.asarray(value).astype(self.dtype), index.shape)
 

@@ -122,8 +122,8 @@ def unique_dim_consecutive(
 
 
 def _runs(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the first row of each run of equal rows, the run each row is in, and the runs'
-    lengths.
+    """Returns the first row of each run of equal rows, the run each row is in,
+    and the runs' lengths.
     """
     count = rows.shape[0]
     differs = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))

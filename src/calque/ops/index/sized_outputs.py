@@ -32,8 +32,8 @@ def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:
 
 
 def positions(mask: Array, size: int) -> list[Array]:
-    """Returns the positions at which a mask is set, of which there are `size`: an array for each
-    axis.
+    """Returns the positions at which a mask is set, of which there are `size`:
+    an array for each axis.
     """
     return [p.astype(np.int64) for p in jnp.nonzero(mask, size=size, fill_value=0)]
 

@@ -106,8 +106,8 @@ def slice_scatter(
 
 
 def _write(base: Array, key: tuple[Any, ...], src: Array) -> Array:
-    """Returns a slice written: an update in place of a window, or a scatter if the slice has a
-    step.
+    """Returns a slice written: an update in place of a window,
+    or a scatter if the slice has a step.
     """
     dim = len(key) - 1
     first, _, step = key[-1].indices(base.shape[dim])

@@ -175,8 +175,8 @@ def fused_attention(
     return_debug_mask: bool = False,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """Returns the nine results of the operator; the seed is the key the gradient needs to drop the
-    same.
+    """Returns the nine results of the operator;
+    the seed is the key the gradient needs to drop the same.
     """
     _check(query, key, value)
     seed = None if rng is None or dropout_p == 0 else jax.random.key_data(rng)

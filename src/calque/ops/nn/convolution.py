@@ -74,8 +74,8 @@ def _check(
 
 
 def _flipped(weight: Array, groups: int) -> Array:
-    """Returns the kernel of the transposed convolution: (out, in/groups, *kernel), reversed in
-    space.
+    """Returns the kernel of the transposed convolution: (out, in/groups, *kernel),
+    reversed in space.
     """
     channels, made, *kernel = weight.shape
     weight = weight.reshape(groups, channels // groups, made, *kernel).swapaxes(1, 2)
@@ -268,8 +268,8 @@ def convolution_backward(
     groups: int,
     output_mask: Any,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Returns the gradients that `output_mask` asks for; a convolution is linear in each
-    operand.
+    """Returns the gradients that `output_mask` asks for;
+    a convolution is linear in each operand.
     """
     ndim = weight.ndim - 2
     stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))

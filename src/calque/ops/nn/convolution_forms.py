@@ -177,8 +177,8 @@ def _last(x: Array) -> Array:
 
 
 def _together(grad: Array, channels: int) -> Array:
-    """Returns the sum over the kernels of each channel; (batch, out, *size) to (batch, channels,
-    *size).
+    """Returns the sum over the kernels of each channel; (batch, out,
+    *size) to (batch, channels, *size).
     """
     batch, out, *size = grad.shape
     if out == channels:
@@ -243,8 +243,8 @@ def _depthwise(x: Array, weight: Array, how: Sliding) -> Array:
 
 
 def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Array:
-    """Returns the gradient of the image, each channel for each of its kernels: (batch, *size,
-    out).
+    """Returns the gradient of the image, each channel for each of its kernels:
+    (batch, *size, out).
     """
     kernel, windows = weight.shape[2:], grad.shape[1:-1]
     taps = _rows_of(weight)

@@ -269,8 +269,8 @@ def multi_margin_loss_backward(
 
 
 def _is_target(matrix: Array, target: Array) -> tuple[Array, Array]:
-    """Returns which places of the target count (those before the first -1), and which classes they
-    name.
+    """Returns which places of the target count (those before the first -1),
+    and which classes they name.
     """
     valid = jnp.cumsum(target < 0, axis=1) == 0
     at = jnp.where(valid, target, matrix.shape[1])

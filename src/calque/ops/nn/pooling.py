@@ -62,8 +62,8 @@ def _argmaximum(x: Array, w: Windows) -> Array:
 
 
 def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) -> Array:
-    """Returns a gradient added into zeros of a shape, at flat positions over its last `ndim`
-    axes.
+    """Returns a gradient added into zeros of a shape,
+    at flat positions over its last `ndim` axes.
     """
     lead = shape[: len(shape) - ndim]
     rows = int(np.prod(lead))
@@ -132,8 +132,8 @@ def _counts(w: Windows, include_padding: bool) -> Any:
 
 
 def _dynamic_counts(w: Windows, include_padding: bool) -> Any:
-    """Returns the same for images whose sizes are not known: what the windows see of an image of
-    ones.
+    """Returns the same for images whose sizes are not known:
+    what the windows see of an image of ones.
     """
     if not any(p for pads in w.pads for p in pads):
         return math.prod(w.kernel)

@@ -32,8 +32,8 @@ def lstm_cell(
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array, Array]:
-    """Returns the hidden state, the cell state and the workspace; gates are in the order i, f, g,
-    o.
+    """Returns the hidden state, the cell state and the workspace; gates are in the order i,
+    f, g, o.
     """
     x, h = _gates(input_gates, hidden_gates, input_bias, hidden_bias)
     i, f, g, o = jnp.split(x + h, 4, axis=1)
@@ -80,8 +80,8 @@ def gru_cell(
     input_bias: Array | None = None,
     hidden_bias: Array | None = None,
 ) -> tuple[Array, Array]:
-    """Returns the hidden state and the workspace: r, z, n, the old state and the hidden part of
-    n.
+    """Returns the hidden state and the workspace: r, z, n,
+    the old state and the hidden part of n.
     """
     x, h = _gates(input_gates, hidden_gates, input_bias, hidden_bias)
     (xr, xz, xn), (hr, hz, hn) = jnp.split(x, 3, axis=1), jnp.split(h, 3, axis=1)

@@ -166,8 +166,8 @@ def _layers(
 
 
 def _unpack(data: Array, batch_sizes: Array, batch: int) -> tuple[Array, Array, Array, Array]:
-    """Returns the steps as a rectangle, which of it is data, and the step and the row of each
-    datum.
+    """Returns the steps as a rectangle, which of it is data,
+    and the step and the row of each datum.
     """
     sizes = batch_sizes.astype(jnp.int32)
     ends = jnp.cumsum(sizes)

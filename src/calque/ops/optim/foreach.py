@@ -114,8 +114,8 @@ def _parameter(spec: str) -> Parameter:
 
 
 def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
-    """Returns a rule over lists from a rule over tensors; `specs` as in `TABLE`, `self` among
-    them.
+    """Returns a rule over lists from a rule over tensors; `specs` as in `TABLE`,
+    `self` among them.
     """
     rule = _rule(name)
     signature = Signature([_parameter(spec) for spec in specs])

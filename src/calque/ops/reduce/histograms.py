@@ -14,8 +14,8 @@ from calque.ops.table.registry import op
 
 
 def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Array]:
-    """Returns the bin of each element among equal ones over [low, high], and whether it is in
-    any.
+    """Returns the bin of each element among equal ones over [low, high],
+    and whether it is in any.
     """
     inside = (values >= low) & (values <= high)
     if jnp.issubdtype(values.dtype, jnp.integer):
@@ -27,8 +27,8 @@ def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Ar
 
 
 def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
-    """Returns the range histc divides: that of the values if the given one is empty, never empty
-    itself.
+    """Returns the range histc divides: that of the values if the given one is empty,
+    never empty itself.
     """
     low, high = jnp.asarray(low).astype(values.dtype), jnp.asarray(high).astype(values.dtype)
     if values.size:

@@ -27,8 +27,8 @@ from calque.ops.table.undivided import undivided
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
-    """Returns a sum or product: of integers and bools in int64, of halves in float32, as JAX
-    does.
+    """Returns a sum or product: of integers and bools in int64, of halves in float32,
+    as JAX does.
     """
     axes = wrap_dims(dim, x.ndim)
     if dtype is None:

@@ -145,8 +145,8 @@ def result_type(*operands: Any) -> np.dtype:
 
 
 def to_float(dtype: Any) -> np.dtype:
-    """Returns the dtype of a float-valued function (sin, div, mean): integers and bool give the
-    default.
+    """Returns the dtype of a float-valued function (sin, div, mean):
+    integers and bool give the default.
     """
     return default_float() if is_integral(dtype) else np.dtype(dtype)
 

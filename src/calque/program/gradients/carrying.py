@@ -214,8 +214,8 @@ class Carriers:
         self.number()
 
     def _relate(self, one: Carrier, base: Carrier, is_plain: bool) -> None:
-        """Relate a view to its base for each call, with its own history unless it is a plain
-        view.
+        """Relate a view to its base for each call,
+        with its own history unless it is a plain view.
         """
         for place in one.places:
             assert isinstance(place, Carried)

@@ -258,8 +258,8 @@ def _check_unchanged(ctx: Any, kept: Kept) -> None:
 
 
 def _boxed(kept: Kept) -> Tensor:
-    """Returns a tensor that holds the kept values, so that PyTorch frees them like saved
-    tensors.
+    """Returns a tensor that holds the kept values,
+    so that PyTorch frees them like saved tensors.
     """
     box = _empty((), torch.float32)
     box.untyped_storage().kept = kept

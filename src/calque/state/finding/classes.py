@@ -1,5 +1,5 @@
-"""Classes: the user's are kept as a whole, a library's as far as the program may have changed
-them.
+"""Classes: the user's are kept as a whole,
+a library's as far as the program may have changed them.
 """
 
 import abc
@@ -78,8 +78,8 @@ def _hold_librarys_class(snapshot: "Snapshot", kind: type) -> None:
 
 
 def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
-    """Keep the methods of a class: the user's are visited, a package's only when their code
-    runs.
+    """Keep the methods of a class: the user's are visited,
+    a package's only when their code runs.
     """
     for value in list(vars(kind).values()):
         for function in functions_of(value):

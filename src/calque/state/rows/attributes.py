@@ -90,8 +90,8 @@ def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def is_made_in_python(kind: type) -> bool:
-    """Returns True if a class was created by a class statement, so that its objects have only
-    slots.
+    """Returns True if a class was created by a class statement,
+    so that its objects have only slots.
     """
     return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 

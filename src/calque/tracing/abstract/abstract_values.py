@@ -85,8 +85,8 @@ class AbstractValues:
         return found
 
     def _like(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Like `of`, but several times as fast, for a leaf that is described by its geometry
-        alone.
+        """Like `of`, but several times as fast,
+        for a leaf that is described by its geometry alone.
         """
         with torch_c.DisableTorchFunction(), suspended():
             meta = torch.empty_strided(
@@ -138,8 +138,8 @@ class AbstractValues:
         return value
 
     def _shared(self, value: Any, inputs: list[Any]) -> Any:
-        """Returns the shared abstract value for new tensors of this geometry, unless it is a
-        view.
+        """Returns the shared abstract value for new tensors of this geometry,
+        unless it is a view.
         """
         if not _has_storage(value):
             return value
@@ -226,8 +226,8 @@ class AbstractValues:
         return None
 
     def _without_data(self, module: torch.nn.Module) -> torch.nn.Module:
-        """Returns a copy with abstract tensors, because the module's own buffers must not
-        change.
+        """Returns a copy with abstract tensors,
+        because the module's own buffers must not change.
         """
         copied = self._modules.get(module)
         if copied is None:

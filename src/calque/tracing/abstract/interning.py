@@ -1,8 +1,8 @@
 """Equal abstract values are shared, so that results computed from them can be reused.
 
 Most of a model repeats: the second transformer layer makes the same calls as the first. Results of
-    calls are therefore cached by their target and the identity of the abstract values among their
-    arguments. Two parameters of the same geometry have the same abstract value.
+calls are therefore cached by their target and the identity of the abstract values among their
+arguments. Two parameters of the same geometry have the same abstract value.
 """
 
 from typing import Any

@@ -19,8 +19,8 @@ in_process: list[None] = []
 
 
 def current_trace() -> Any:
-    """Returns the innermost trace of this thread; None outside of one, and while one is
-    suspended.
+    """Returns the innermost trace of this thread; None outside of one,
+    and while one is suspended.
     """
     traces = _stack.traces
     return traces[-1] if traces else None

@@ -66,8 +66,8 @@ def is_engine(filename: str) -> bool:
 
 
 def program_frame(depth: int = 1) -> FrameType | None:
-    """Returns the innermost frame of the traced program, `depth` frames above the caller's or
-    further.
+    """Returns the innermost frame of the traced program,
+    `depth` frames above the caller's or further.
     """
     frame: FrameType | None = sys._getframe(depth)
     while frame is not None and is_engine(frame.f_code.co_filename):

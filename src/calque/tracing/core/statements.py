@@ -57,8 +57,8 @@ def _positions(frame: FrameType) -> Place | None:
 
 @functools.lru_cache(maxsize=64)
 def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
-    """Returns the syntax tree of a function's source, and the offsets of its lines and columns in
-    the file.
+    """Returns the syntax tree of a function's source,
+    and the offsets of its lines and columns in the file.
     """
     try:
         lines, first = inspect.getsourcelines(code)

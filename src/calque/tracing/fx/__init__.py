@@ -53,7 +53,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> object:
-    """Returns any other attribute of torch.fx: an imported submodule, or a name of a later
-    release.
+    """Returns any other attribute of torch.fx: an imported submodule,
+    or a name of a later release.
     """
     return getattr(_theirs, name)

@@ -153,8 +153,8 @@ def _draws(node: Node) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _may_draw(name: str) -> bool:
-    """Returns True if a function, a method or an operator draws random numbers, as PyTorch's tags
-    tell.
+    """Returns True if a function, a method or an operator draws random numbers,
+    as PyTorch's tags tell.
     """
     packet = getattr(torch.ops.aten, name.partition(".")[0], None)
     if not isinstance(packet, OpOverloadPacket):

@@ -19,8 +19,8 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recorded(function: F) -> F:
-    """A decorator: `function` remains a node when a graph is traced again, by any
-    tracer.
+    """A decorator: `function` remains a node when a graph is traced again,
+    by any tracer.
     """
 
     @functools.wraps(function)

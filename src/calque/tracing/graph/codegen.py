@@ -97,8 +97,8 @@ class _Writer:
         return _Code(self.source(value))
 
     def operand(self, value: Any) -> Any:
-        """Like `argument`, for an operand of an operator; a sign binds less tightly than a
-        power.
+        """Like `argument`, for an operand of an operator;
+        a sign binds less tightly than a power.
         """
         if isinstance(value, _NUMBERS):
             source = self.source(value)

@@ -80,8 +80,8 @@ def has_effect(node: Node) -> bool:
 
 
 def _module_mutates(node: Node) -> bool:
-    """Returns True if a module may write to its input or its buffers, as batch normalization does
-    in training.
+    """Returns True if a module may write to its input or its buffers,
+    as batch normalization does in training.
     """
     module = node.graph.owning_module.get_submodule(str(node.target))  # pyright: ignore[reportOptionalMemberAccess]
     if any(getattr(m, "inplace", False) for m in module.modules()):

@@ -74,8 +74,8 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
 
 
 def is_plain(value: Any) -> bool:
-    """Returns True if a graph can hold a container directly: no class is lost, and keys are
-    strings.
+    """Returns True if a graph can hold a container directly: no class is lost,
+    and keys are strings.
     """
     kind = type(value)
     if isinstance(value, dict):
@@ -86,8 +86,8 @@ def is_plain(value: Any) -> bool:
 
 
 def is_made_by_call(value: Any) -> bool:
-    """Returns True if calling a dataclass with its fields recreates the object, without side
-    effects.
+    """Returns True if calling a dataclass with its fields recreates the object,
+    without side effects.
     """
     kind, fields = type(value), dataclasses.fields(value)
     if hasattr(kind, "__post_init__") or not all(field.init for field in fields):

@@ -16,8 +16,8 @@ _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
 
 
 def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
-    """Returns the properties of inputs that the program read, by name, other than shapes and
-    dtypes.
+    """Returns the properties of inputs that the program read, by name,
+    other than shapes and dtypes.
     """
     asked: dict[str, dict[str, Any]] = {}
     for check in graph.find_nodes(op="call_function", target=checks.expect_tensor):

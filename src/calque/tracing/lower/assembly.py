@@ -144,8 +144,8 @@ class Assembly:
             self._check(checks.expect_value, node, value, name)
 
     def _expect_apart(self, written: set[Node], members: list[Node], leaves: list[Node]) -> None:
-        """Check that tensors that are written to are not read under another name, as writes come
-        last.
+        """Check that tensors that are written to are not read under another name,
+        as writes come last.
         """
         members = [each for each in members if each in self._nodes]
         for place, leaf in enumerate(leaves):
@@ -172,8 +172,8 @@ class Assembly:
             self._graph.call_function(checks.expect_setting, setting)
 
     def _modes(self) -> dict[str, bool]:
-        """Returns the modes that the operators depend on: those of modules by path, and those that
-        `old` checks.
+        """Returns the modes that the operators depend on: those of modules by path,
+        and those that `old` checks.
         """
         modules = self._old.named_modules(remove_duplicate=False)
         found = {name: m.training for name, m in modules if reads_training(type(m))}
@@ -214,8 +214,8 @@ class Assembly:
         self._place(copied, self._source(node))
 
     def _hide(self, copy: Node, copied: Node) -> None:
-        """Keep autograd from counting a write to a tensor that it may have saved for the backward
-        pass.
+        """Keep autograd from counting a write to a tensor that it may have saved
+        for the backward pass.
         """
         old: Any = copy.args[0]
         leaf: Any = copied.args[0]
@@ -268,8 +268,8 @@ class Assembly:
         rest = iter(found.args[0])
 
         def tensor() -> Node:
-            """Returns the next tensor of the result; an input that was written to and returned is
-            itself.
+            """Returns the next tensor of the result;
+            an input that was written to and returned is itself.
             """
             node, place = self._nodes[next(rest)], next(places)
             return node if place is None else self._nodes.get(leaves[place], node)

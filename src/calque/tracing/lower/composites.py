@@ -1,10 +1,10 @@
 """Calls for which PyTorch uses different operators while lowering than at run time.
 
 - Under `torch.func.functionalize`, dropout draws in the order of indices; at run time, in the order
-    of memory. So it is written here as it runs, and operators that fill a non-contiguous tensor
-    fill one in the order of its memory.
+of memory. So it is written here as it runs, and operators that fill a non-contiguous tensor
+fill one in the order of its memory.
 - Recurrent layers are one operator of the CPU, or write to their own intermediate results. Their
-    decompositions in `torch._decomp` do neither.
+decompositions in `torch._decomp` do neither.
 - `fill_diagonal_` has no functional form, and is implemented here as a write to a view.
 - `cov` and `corrcoef` read a number on which no value depends.
 """
@@ -240,8 +240,8 @@ RANDOM: dict[str, Callable[..., Any]] = {
 
 
 def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
-    """Computes `x.bernoulli_(p)` without a write, with an operator that fills in the order of
-    indices.
+    """Computes `x.bernoulli_(p)` without a write,
+    with an operator that fills in the order of indices.
     """
     if x.device.type != "cpu" or x.is_contiguous() or not _fills_in_order_of_memory():
         return NotImplemented

@@ -75,8 +75,8 @@ def is_guard(node: Node) -> bool:
 
 
 def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
-    """Returns the read that a node performs, given its arguments; None if a graph cannot contain
-    it.
+    """Returns the read that a node performs, given its arguments;
+    None if a graph cannot contain it.
     """
     copies: list[torch.Tensor] = []
 

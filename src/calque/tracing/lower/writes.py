@@ -111,8 +111,8 @@ class _Again(torch.fx.Interpreter):
                 copy.meta[_UNSEEN] = True
 
     def place_in(self, made: GraphModule, place: Place) -> Place:
-        """Returns the origin of the new nodes; for a copy to an input, that of the last original
-        copy.
+        """Returns the origin of the new nodes; for a copy to an input,
+        that of the last original copy.
         """
         new = made.graph.find_nodes(op="placeholder")
         copies = {copy.args[0]: copy for copy in self._copies}

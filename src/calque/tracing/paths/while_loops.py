@@ -23,8 +23,8 @@ class WhileLoop(NamedTuple):
 
 
 def while_loop(frame: FrameType) -> WhileLoop | None:
-    """Returns the `while` statement whose condition the frame evaluates; None if it is something
-    else.
+    """Returns the `while` statement whose condition the frame evaluates;
+    None if it is something else.
     """
     found = _statement(frame)
     if found is None:
@@ -34,8 +34,8 @@ def while_loop(frame: FrameType) -> WhileLoop | None:
 
 
 def _statement(frame: FrameType) -> ast.While | None:
-    """Returns the innermost `while` whose condition is evaluated, found by its position in the
-    source.
+    """Returns the innermost `while` whose condition is evaluated,
+    found by its position in the source.
     """
     found = running(frame)
     if found is None:

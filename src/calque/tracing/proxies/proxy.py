@@ -141,8 +141,8 @@ def proxies_in(values: Iterable[Any]) -> Iterator[Any]:
 
 
 def has_proxy(values: Iterable[Any]) -> bool:
-    """Returns True if there is a proxy among the values; `any` would use the proxies as
-    conditions.
+    """Returns True if there is a proxy among the values;
+    `any` would use the proxies as conditions.
     """
     return next(proxies_in(values), None) is not None
 

@@ -256,8 +256,8 @@ def _computed(given: Any, recorder: Recorder) -> Any:
 
 
 def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
-    """Returns True if the program may have read what it then replaced, or checked whether it
-    exists.
+    """Returns True if the program may have read what it then replaced,
+    or checked whether it exists.
     """
     if _is_tensor(change.before):
         return id(change.before) in recorder.arguments.outside
@@ -276,8 +276,8 @@ def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the names of arguments whose tensors have Python attributes, and of these
-    attributes.
+    """Yields the names of arguments whose tensors have Python attributes,
+    and of these attributes.
     """
     for name, given in bound.items():
         found: list[torch.Tensor] = []

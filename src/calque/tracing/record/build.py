@@ -328,8 +328,8 @@ class Builder(NamingTracer):
 
     @contextlib.contextmanager
     def _grad_mode(self, enabled: bool | None) -> Iterator[None]:
-        """A context manager in which nodes run in another thread's gradient mode; None leaves it
-        unchanged.
+        """A context manager in which nodes run in another thread's gradient mode;
+        None leaves it unchanged.
         """
         if enabled is None:
             yield

@@ -39,8 +39,8 @@ class RecordedContexts(Contexts):
         super().set_grad(enabled)
 
     def grad_beside(self) -> bool | None:
-        """Returns the gradient mode of a thread other than the program's main one, if it
-        differs.
+        """Returns the gradient mode of a thread other than the program's main one,
+        if it differs.
         """
         now = None if self._tracer.local.is_main else torch_c.is_grad_enabled()
         return None if now is self._grad else now

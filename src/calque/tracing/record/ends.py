@@ -59,8 +59,8 @@ class Given(NamedTuple):
 
 
 def place_of(wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()) -> Given | None:
-    """Returns the position of a dictionary, or of the object that it belongs to, in the
-    arguments.
+    """Returns the position of a dictionary, or of the object that it belongs to,
+    in the arguments.
     """
     if given is wanted:
         return Given(path, False)

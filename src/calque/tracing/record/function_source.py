@@ -25,8 +25,8 @@ def body_of(code: CodeType) -> list[ast.stmt] | None:
 
 
 def _source(code: CodeType) -> str:
-    """Returns the source of a function's file, or of the function alone if the file contains other
-    things, too.
+    """Returns the source of a function's file,
+    or of the function alone if the file contains other things, too.
     """
     lines = linecache.getlines(code.co_filename)
     whole = "".join(lines)

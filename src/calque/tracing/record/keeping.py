@@ -115,8 +115,8 @@ class Keeper:
         self._seen: dict[str, None] = {}
 
     def edits_of(self, name: str) -> list[Edited]:
-        """Returns the edits for results of calls with this name, in order; to be called once for
-        each call.
+        """Returns the edits for results of calls with this name, in order;
+        to be called once for each call.
         """
         self._seen[name] = None
         edits = self._edits.items()

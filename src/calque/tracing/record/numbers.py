@@ -121,8 +121,8 @@ class Numbers:
         return not (call.name in _POINTWISE or (not site.name and call.name != "__getitem__"))
 
     def given(self, call: Call) -> None:
-        """Handle the return of a call that may have got numbers: only tensors may depend on
-        them.
+        """Handle the return of a call that may have got numbers:
+        only tensors may depend on them.
         """
         if self.used and self.used[-1][0] is call and not _is_of_values(call.result):
             for argument in self.used[-1][1]:

@@ -35,8 +35,8 @@ class Witness(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def _known_for(operator: Any) -> tuple[bool, bool]:
-    """Returns whether an operator reads values into Python, and whether its shapes depend on
-    values.
+    """Returns whether an operator reads values into Python,
+    and whether its shapes depend on values.
     """
     tags = getattr(operator, "tags", ())
     reads = torch.Tag.data_dependent_output in tags

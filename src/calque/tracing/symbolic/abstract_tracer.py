@@ -43,8 +43,8 @@ class AbstractTracer(NamingTracer):
     # Proxies
 
     def proxy(self, node: Node) -> Any:
-        """Returns a proxy of the right kind, or the value itself if it is known and not a
-        tensor.
+        """Returns a proxy of the right kind,
+        or the value itself if it is known and not a tensor.
         """
         value = self._abstract(node)
         if value is UNKNOWN:

@@ -290,8 +290,8 @@ class Capture:
 
 
 def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
-    """Returns the error for an `assert` whose message shows values: it shows the statement
-    instead.
+    """Returns the error for an `assert` whose message shows values:
+    it shows the statement instead.
     """
     last = path.decisions[-1] if path.decisions else None
     if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):

@@ -39,8 +39,8 @@ class Change(NamedTuple):
 
 
 def held_in(change: Change) -> dict[Any, Any] | None:
-    """Returns the dictionary that contains a name, such as an object's `__dict__`; None if there is
-    none.
+    """Returns the dictionary that contains a name, such as an object's `__dict__`;
+    None if there is none.
     """
     row: Any = getattr(getattr(change.write, "func", None), "__self__", None)
     of_object = isinstance(row, NamedRow) and row.attribute and "__builtins__" not in row.owner

@@ -1,9 +1,9 @@
 """Leaf modules, and whether the program has changed them before it calls them.
 
 A leaf is one node: when the graph runs, the module is called in its state at that time. Changes
-    that the program made for this call, such as `self.dropout.train()`, a hook or another weight,
-    are gone by then; such a call is traced into the module instead, where these changes take
-    effect.
+that the program made for this call, such as `self.dropout.train()`, a hook or another weight,
+are gone by then; such a call is traced into the module instead, where these changes take
+effect.
 """
 
 import inspect

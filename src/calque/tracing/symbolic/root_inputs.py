@@ -79,8 +79,8 @@ def _is_printable(annotation: Any) -> bool:
 
 
 def _held(tracer: "SymbolicTracer", default: Any) -> Any:
-    """Returns the default in the form that a graph can hold: without tensors, and None for
-    functions.
+    """Returns the default in the form that a graph can hold: without tensors,
+    and None for functions.
     """
     if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(default)):
         return ...
@@ -94,8 +94,8 @@ def _held(tracer: "SymbolicTracer", default: Any) -> Any:
 
 
 def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> Any:
-    """Returns the default that the program was traced with; other values are refused, except
-    tensors.
+    """Returns the default that the program was traced with;
+    other values are refused, except tensors.
     """
     if isinstance(default, torch.Tensor):
         either = torch.fx.Proxy(node), default
@@ -108,8 +108,8 @@ def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> A
 
 
 def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
-    """Returns the traced form of an example: tensors become proxies, other values are checked and
-    kept.
+    """Returns the traced form of an example: tensors become proxies,
+    other values are checked and kept.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
@@ -260,8 +260,8 @@ def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> Symbo
 
 
 def order_inputs(graph: Graph, code: CodeType) -> None:
-    """Move the placeholders to the front, in the order of a signature: `*rest` before later
-    ones.
+    """Move the placeholders to the front, in the order of a signature:
+    `*rest` before later ones.
     """
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 

@@ -1,8 +1,8 @@
 """Python operations that need a value, which a trace refuses.
 
 torch.fx makes up results for some of these: a string with the name of a node, True for an attribute
-    that does not exist. Here each result comes from the abstract value, or the operation is
-    recorded, or refused with the line and a remedy.
+that does not exist. Here each result comes from the abstract value, or the operation is
+recorded, or refused with the line and a remedy.
 """
 
 import copy

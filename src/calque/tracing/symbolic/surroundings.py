@@ -1,7 +1,7 @@
 """The Python state around a traced program, as it was before a run.
 
 Like `Snapshot`, but lighter for modules: a module has one record, which the leaf modules of the
-    trace also use, and no rows until something about it has changed.
+trace also use, and no rows until something about it has changed.
 """
 
 import logging
@@ -171,8 +171,8 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 
 def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    """Returns True if a dict holds the very same objects, which holds for most rows and is quick to
-    check.
+    """Returns True if a dict holds the very same objects,
+    which holds for most rows and is quick to check.
     """
     kind = OrderedDict if isinstance(now, OrderedDict) else dict
     if kind.__len__(now) != len(before):

@@ -142,8 +142,8 @@ class SymbolicTracer(AbstractTracer):
         return graph
 
     def starts(self, code: CodeType, held: dict[str, Any], is_of_user: bool) -> None:
-        """Handle code of the program or of a package that runs for the first time, with its global
-        variables.
+        """Handle code of the program or of a package that runs for the first time,
+        with its global variables.
         """
         if is_of_user:
             self.assumed.asks_identity |= asks_identity(code)
@@ -352,7 +352,7 @@ class SymbolicTracer(AbstractTracer):
         self.assignments.note(module, name)
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """Handle an assignment to a module's attribute; returns True if it should be carried
-        out.
+        """Handle an assignment to a module's attribute;
+        returns True if it should be carried out.
         """
         return self.assignments.allow(module, name, value)

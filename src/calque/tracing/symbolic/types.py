@@ -77,8 +77,8 @@ def type_of(proxy: Any) -> Any:
 
 
 def can_be_called(value: Any) -> bool:
-    """Like `callable`, but False for proxies of tensors, whose class inherits `__call__` from
-    torch.fx's.
+    """Like `callable`, but False for proxies of tensors,
+    whose class inherits `__call__` from torch.fx's.
     """
     is_tensor = isinstance(value, torch.fx.Proxy) and isinstance(value, torch.Tensor)
     return not is_tensor and callable(value)

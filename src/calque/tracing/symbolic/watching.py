@@ -183,8 +183,8 @@ class Watch:
             yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
 
     def hooks_nodes(self) -> Iterator[str]:
-        """Yields messages for hooks that the program may register on autograd nodes, which no mode
-        sees.
+        """Yields messages for hooks that the program may register on autograd nodes,
+        which no mode sees.
         """
         for code, owner in self._snapshot.codes.items():
             names = names_of(code)
@@ -324,8 +324,8 @@ class Watch:
                 yield f"{self._place(word)}{word} reads the state of random numbers"
 
     def _place(self, name: str, pattern: str = "") -> str:
-        """Returns the line that changes the variable with this name, as far as the source shows
-        it.
+        """Returns the line that changes the variable with this name,
+        as far as the source shows it.
         """
         ran = self._snapshot.codes.items()
         codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]

@@ -35,8 +35,8 @@ _PLAIN = frozenset((int, float, bool, str, type(None), tuple, list, dict, slice,
 
 
 def constant_argument(tracer: Any, a: Any) -> Argument:
-    """Implements `Tracer.create_arg`: members of the root, constants, named tuples, then the base
-    class's table.
+    """Implements `Tracer.create_arg`: members of the root, constants, named tuples,
+    then the base class's table.
     """
     kind = type(a)
     if kind in _PLAIN or isinstance(a, torch.fx.Proxy):

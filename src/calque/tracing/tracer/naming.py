@@ -45,8 +45,8 @@ class NamingTracer(Tracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; named tuples whose constructor needs values are made by a
-        function.
+        """Like `Tracer.create_arg`; named tuples whose constructor needs values are made
+        by a function.
         """
         if isinstance(a, tuple) and hasattr(a, "_fields") and asks_when_made(type(a)):
             parts = tuple(self.create_arg(part) for part in a)
@@ -69,8 +69,8 @@ class NamingTracer(Tracer):
         return value
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """Returns the name of `mod`; a module outside the root, such as a global, is kept as a
-        constant.
+        """Returns the name of `mod`; a module outside the root, such as a global,
+        is kept as a constant.
         """
         paths = self.submodule_paths
         if paths is None:

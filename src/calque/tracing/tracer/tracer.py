@@ -216,20 +216,20 @@ class Tracer(TracerBase):
         """Handle the deletion of a module's attribute."""
 
     def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """Handle an assignment to a module's attribute; returns True if it should be carried
-        out.
+        """Handle an assignment to a module's attribute;
+        returns True if it should be carried out.
         """
         return True
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """Handle a check of a module's mode that is traced again; returns True if the new graph has
-        it too.
+        """Handle a check of a module's mode that is traced again;
+        returns True if the new graph has it too.
         """
         return False
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """Handle a check of a setting that is traced again; returns True if the new graph has it
-        too.
+        """Handle a check of a setting that is traced again;
+        returns True if the new graph has it too.
         """
         return False
 

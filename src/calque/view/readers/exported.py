@@ -10,8 +10,8 @@ _MEMBERS = ("PARAMETER", "BUFFER", "CONSTANT_TENSOR", "CUSTOM_OBJ")
 
 
 def read(program: ExportedProgram) -> ViewGraph:
-    """Reads an exported program, with its parameters and buffers in the modules that they belong
-    to.
+    """Reads an exported program, with its parameters and buffers in the modules
+    that they belong to.
     """
     specs = program.graph_signature.input_specs
     members = {s.arg.name: str(s.target) for s in specs if s.kind.name in _MEMBERS}

@@ -21,8 +21,8 @@ _HEAD = (
 
 
 def write(graph: ViewGraph) -> str:
-    """Returns the text of a DOT file; nodes are `n0`, `n1`, … and groups clusters, in the graph's
-    order.
+    """Returns the text of a DOT file; nodes are `n0`, `n1`, … and groups clusters,
+    in the graph's order.
     """
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     clusters = {group.id: f"cluster_{index}" for index, group in enumerate(graph.groups)}

@@ -29,8 +29,8 @@ def _rows(
 
 
 def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
-    """Returns the members of a group; of a run of like groups, those of the first and after the
-    run.
+    """Returns the members of a group; of a run of like groups,
+    those of the first and after the run.
     """
     parts = list(graph.children.get(group, ()))
     if not group or graph.group[group].repeat == 1:

@@ -54,8 +54,8 @@ def _elementwise(sizes: Sizes, equation: Any, *values: Padded) -> Any:
 
 
 def _repeated(value: Padded, shape: Sequence[Any]) -> Padded:
-    """Returns an operand with axes of one element that a primitive repeats as often as a symbol
-    says.
+    """Returns an operand with axes of one element that a primitive repeats as often
+    as a symbol says.
     """
     pairs = zip(value.layout, shape, strict=True)
     layout = [SAME if axis is None and is_symbolic_dim(n) else axis for axis, n in pairs]

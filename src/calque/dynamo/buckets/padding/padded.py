@@ -183,8 +183,8 @@ def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]
 
 
 def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
-    """Returns the layouts of axes of these sizes, of what axes of sizes `parts` give when
-    joined.
+    """Returns the layouts of axes of these sizes,
+    of what axes of sizes `parts` give when joined.
     """
     rest = list(parts)
     found = []

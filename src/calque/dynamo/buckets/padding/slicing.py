@@ -37,8 +37,8 @@ def _rev(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 
 def _from(array: Any, axis: int, start: Any, count: int) -> Any:
-    """Returns some elements along an axis from a traced start; those beyond the end are
-    arbitrary.
+    """Returns some elements along an axis from a traced start;
+    those beyond the end are arbitrary.
     """
     config = [(0, count if i == axis else 0, 0) for i in range(array.ndim)]
     longer = lax.pad(array, jnp.zeros((), array.dtype), config)

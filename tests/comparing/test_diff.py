@@ -390,5 +390,5 @@ def test_arguments_that_do_not_fit_are_named_with_the_program() -> None:
     ):
         with pytest.raises(TypeError, match=r"program\(x.*scale.*\) cannot .* too many positional"):
             call()
-    with pytest.raises(TypeError, match="cannot be called so: missing a required argument: 'x'"):
+    with pytest.raises(TypeError, match="these arguments: missing a required argument: 'x'"):
         calque.diff(graph, graph, scale=2.0)

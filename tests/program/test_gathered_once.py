@@ -31,6 +31,11 @@ def linear(bias, x, y):
 
 
 @jax.jit
+def outer(x, y):
+    return jax.lax.dot_general(x, y, (((), ()), ((), ())))
+
+
+@jax.jit
 def both(x, y):
     return x @ y, y + 1
 
@@ -74,10 +79,11 @@ def test_equal_layers_stay_equal():
     "program",
     [
         lambda x, w: both(x, transposed(w)),
+        lambda x, w: outer(x, transposed(w)),
         lambda x, w: (product(x, transposed(w)), transposed(w)),
         lambda x, w: product(x, transposed(product(w, jnp.eye(4)))),
     ],
-    ids=["another use inside", "a result", "no input"],
+    ids=["another use inside", "no contraction", "a result", "no input"],
 )
 def test_what_needs_the_transposed_matrix_keeps_it(program):
     closed = jax.make_jaxpr(program)(X, W)

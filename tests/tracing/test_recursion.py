@@ -6,6 +6,7 @@ import torch
 from torch import nn
 
 import calque
+from tests import new_process
 
 
 class Nested(nn.Module):
@@ -41,3 +42,29 @@ def test_a_limit_that_the_program_sets_stays() -> None:
         assert sys.getrecursionlimit() == limit + 7
     finally:
         sys.setrecursionlimit(limit)
+
+
+def test_endless_recursion_is_an_error_whatever_the_stack() -> None:
+    new_process.check("""
+import sys, threading
+import torch, calque
+
+def endless(x):
+    return endless(x + 1)
+
+def attempt():
+    for capture in (calque.trace, calque.record):
+        try:
+            capture(endless, torch.ones(2))
+        except RecursionError:
+            ended.append(capture)
+
+ended = []
+threading.stack_size(1 << 20)
+thread = threading.Thread(target=attempt)
+thread.start()
+thread.join()
+sys.setrecursionlimit(10_000)
+attempt()
+assert len(ended) == 4
+""")

@@ -1,4 +1,4 @@
-"""Whether a jitted function runs as a part of what is around it, and not as a program."""
+"""Decides whether a call of a jitted function is part of an enclosing trace, not a program."""
 
 from typing import Any
 
@@ -17,7 +17,7 @@ _is_anomaly = torch.is_anomaly_enabled
 
 
 def is_inlined() -> bool:
-    """Returns True if a jitted function runs as a part of what is around it.
+    """Returns True if a jitted function is inlined into an enclosing trace.
 
     That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
     whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
@@ -43,12 +43,12 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
     ("{}._is_compiling_flag", torch_internals.compiler),
     ("{}()", profiler_enabled),
 )
-"""Conditions as text, each with the object that it asks: where none of them holds, no call is
-inlined, and nobody looks at how long it takes. They may hold where `is_inlined` is false.
-`active.inlining` is left out, and what Dynamo traces: both are asked before."""
+"""Conditions as text, each with its object. If none holds, the call is not inlined, and no profiler
+runs; they may hold although `is_inlined` is false. `active.inlining` and Dynamo's traces are not
+among them, because they are checked before."""
 
 DISPATCHED: tuple[tuple[str, Any], ...] = (
     ("{}() is not None", _functorch_level),
     ("{}()", _dispatch_modes),
 )
-"""Further ones, which the dispatch keys of any tensor tell, too (see `generated.kinds`)."""
+"""Further conditions, which the dispatch keys of any tensor also show (see `generated.kinds`)."""

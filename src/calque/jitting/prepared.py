@@ -1,7 +1,8 @@
-"""What traces prepare for optimizers: their state, which their first step would make.
+"""Undoes what a failed first call has prepared for optimizers.
 
-It is there before the step runs, and the program is compiled in between. A call that ends in an
-error, an interrupt or for want of memory leaves optimizers as they were.
+A trace creates the state that an optimizer's first step would create, before the program is
+compiled and run. A call that ends in an error, an interrupt or without enough memory leaves
+optimizers as they were.
 """
 
 from collections.abc import Callable
@@ -15,13 +16,13 @@ from calque.state import MISSING
 
 
 class _Place:
-    """A place that was given something.
+    """An item of a dict that a trace has set.
 
     Attributes:
-        container, key: the place.
-        before: what it held; MISSING if nothing.
-        now: what it holds.
-        versions: the tensors in that, with how often each had been written when the trace ended.
+        container, key: the dict and the key.
+        before: the earlier value; MISSING if there was none.
+        now: the value that the trace has set.
+        versions: the tensors in it, each with its version at the end of the trace.
     """
 
     __slots__ = ("before", "container", "key", "now", "versions")
@@ -34,18 +35,18 @@ class _Place:
         self.versions: list[tuple[torch.Tensor, int]] = []
 
     def note(self) -> None:
-        """Take what it holds as not written yet."""
+        """Store the versions of the tensors, to find out later if they were written to."""
         values = self.now.values() if isinstance(self.now, dict) else (self.now,)
         tensors = [one for one in values if isinstance(one, torch.Tensor)]
         self.versions = [(one, one._version) for one in tensors if not one.is_inference()]
 
     @property
     def is_written(self) -> bool:
-        """Returns True if a step has run since `note`."""
+        """Returns True if a tensor was written to since `note`, by a step."""
         return any(tensor._version != version for tensor, version in self.versions)
 
     def take_back(self) -> None:
-        """Leave the place as it was, unless somebody has given it something else since."""
+        """Restore the earlier value, unless the item has been assigned again since."""
         if self.container.get(self.key, MISSING) is not self.now:
             return
         if self.before is MISSING:
@@ -55,13 +56,12 @@ class _Place:
 
 
 class Prepared:
-    """What the traces of one call have prepared: a context around the call.
+    """A context manager around a call, which undoes what its traces have prepared if it fails.
 
-    Where the call ends in an error it is taken back, unless a step has written to it: the program's
-    own, or that of another thread.
+    Nothing is undone if a step has written to it: the program's own, or one in another thread.
 
     Attributes:
-        users: what else is done then: a function for each program that needs it.
+        users: functions that are called then, one for each program that uses the prepared state.
     """
 
     def __init__(self) -> None:
@@ -72,21 +72,21 @@ class Prepared:
         return len(self._places)
 
     def add(self, container: Any, key: Any, before: Any = MISSING) -> None:
-        """A place has been given something; it held `before`."""
+        """Record that an item was set, and its earlier value."""
         self._places.append(_Place(container, key, before))
 
     def places(self, since: int) -> list[tuple[Any, Any]]:
-        """The containers and keys, but for the first so many."""
+        """Returns the dicts and keys of the items, except the first `since`."""
         return [(place.container, place.key) for place in self._places[since:]]
 
     def note(self) -> None:
-        """A trace has ended: what is written from now on is written by a step."""
+        """Record the end of a trace: from now on, only steps write to the state."""
         for place in self._places:
             place.note()
 
     @settles
     def take_back(self, since: int) -> None:
-        """A trace has failed: leave all as it was before, but for the first so many places."""
+        """Undo a failed trace: restore all items, except the first `since`."""
         for place in reversed(self._places[since:]):
             place.take_back()
         del self._places[since:]
@@ -97,7 +97,7 @@ class Prepared:
 
     @waits
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
-        """End it: with an error, or well."""
+        """End a call."""
         if kind is not None and self._places:
             with tracing():  # no other thread reads it in the meantime
                 self._give_up()

@@ -1,8 +1,8 @@
-"""Multiply spread weights as they lie, so that forward and backward gather the same array.
+"""Multiplies by spread weights in their own layout, so that each is gathered only once.
 
-A linear layer multiplies by its transposed weight, its backward by the weight itself. XLA gathers
-what a product takes, so it would gather the weight twice: once transposed, once not. A product
-can contract either axis, so both can take the weight as it is, and XLA gathers it once.
+A linear layer multiplies by its transposed weight, and its backward by the weight itself. XLA
+gathers the operands of a product, so it would gather the weight twice: once transposed, once not.
+A product can contract either axis, so both can use the weight itself, which XLA gathers once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _TRANSPOSED = (1, 0)
 
 
 def untransposed(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """A jaxpr of the same results whose products take inputs as they lie, not transposed."""
+    """Returns an equivalent jaxpr whose products use inputs themselves, not transposed views."""
     inner = closed.jaxpr
     inputs = set(inner.invars)
     shown = {
@@ -35,7 +35,7 @@ def untransposed(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _with_inputs(
     equation: Any, shown: dict[Any, Any], turned: dict[tuple[int, tuple[int, ...]], ClosedJaxpr]
 ) -> Any:
-    """An equation that takes inputs themselves where it multiplies by them transposed."""
+    """Returns the equation with inputs in place of the transposed views that it multiplies by."""
     if equation.primitive.name != "jit":
         return equation
     called = equation.params["jaxpr"]
@@ -56,7 +56,7 @@ def _with_inputs(
 
 
 def _is_transposition(equation: Any) -> bool:
-    """Whether an equation reads a matrix as its transposed view, and does nothing else."""
+    """Returns True if an equation only reads a matrix as its transposed view."""
     if equation.primitive.name != "jit" or equation.params["name"] != READ_VIEW:
         return False
     called = equation.params["jaxpr"].jaxpr
@@ -69,22 +69,22 @@ def _is_transposition(equation: Any) -> bool:
 
 
 def _is_only_multiplied(called: Any, matrix: Any) -> bool:
-    """Whether a jaxpr uses a matrix once, as an operand of a product without batches."""
+    """Returns True if a jaxpr uses a matrix once, to be contracted in a product without batches."""
     uses = [e for e in called.eqns for v in e.invars if v is matrix]
-    return (
-        len(uses) == 1
-        and all(v is not matrix for v in called.outvars)
-        and uses[0].primitive.name == "dot_general"
-        and uses[0].params["dimension_numbers"][1] == ((), ())
-    )
+    if len(uses) != 1 or uses[0].primitive.name != "dot_general":
+        return False
+    contracted, batches = uses[0].params["dimension_numbers"]
+    # An outer product contracts none, and its result has the axes in the order of the operand.
+    is_contracted = all(contracted) and batches == ((), ())
+    return is_contracted and all(v is not matrix for v in called.outvars)
 
 
 def _turned(closed: ClosedJaxpr, avals: Mapping[int, Any]) -> ClosedJaxpr:
-    """A jaxpr that takes some matrices as they are before the transposition.
+    """Returns a jaxpr that takes some matrices before their transposition.
 
     Args:
         closed: the jaxpr.
-        avals: what each of them is then, by the position of the input.
+        avals: the abstract values of these matrices, by the position of the input.
     """
     called = closed.jaxpr
     new = {called.invars[i]: type(called.invars[i])(aval) for i, aval in avals.items()}
@@ -98,7 +98,7 @@ def _in(equation: Any, new: dict[Any, Any]) -> Iterator[bool]:
 
 
 def _contracting(product: Any, new: dict[Any, Any]) -> Any:
-    """A product that contracts the other axis of its turned operands."""
+    """Returns the product that contracts the other axis of its turned operands."""
     contracted, batches = product.params["dimension_numbers"]
     axes = [
         tuple(1 - axis for axis in own) if turned else own

@@ -1,16 +1,17 @@
-"""What is raised where code needs the value of a traced number."""
+"""Errors for code that needs the value of a traced number."""
 
 from calque.errors import TraceError, unrepeatable
 
 Place = tuple[int, str]
-"""Where a number is from: the id of a dict, and the key."""
+"""The origin of a number: the id of a dict, and the key."""
 
 
 class NotLent(BaseException):
-    """Numbers have to be what they are: the function is traced again without lending them.
+    """Signals that numbers must be concrete: the function is traced again without making them
+    inputs.
 
     Attributes:
-        places: which.
+        places: the origins of these numbers.
     """
 
     def __init__(self, places: "frozenset[Place] | set[Place]") -> None:
@@ -34,12 +35,12 @@ def turned_into_float(stepping: str | None) -> TraceError:
     return unrepeatable(
         "a number that was read from a tensor is turned into a Python float",
         "inside calque.jit, where it has no value",
-        "Compute with the tensor, or read it outside of the jitted function.",
+        "Compute with the tensor, or read it outside the jitted function.",
     )
 
 
 def unknown_value() -> float:
-    """Raise the error for a number whose value nobody can ask for."""
+    """Raise the error for a number whose value cannot be read."""
     raise unrepeatable(
         "the value of a tensor is read as a Python number and compared",
         "inside calque.jit, where it has none yet",

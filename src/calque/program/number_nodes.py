@@ -187,7 +187,7 @@ class NumberNode:
 
     @property
     def is_exact(self) -> bool:
-        """Whether the program has a whole number as it is."""
+        """Returns True if the program has a whole number exactly."""
         return self.known or self.traced.dtype == np.int64
 
     def wrap_int(self, number: int) -> "NumberNode":

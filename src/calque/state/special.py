@@ -1,8 +1,8 @@
-"""Counts the assignments to attributes by which Python finds the code of functions and of objects.
+"""Counts assignments to the attributes that determine the code of functions and objects.
 
-To read them costs more than to read others: while there is an audit hook, and calque has one from
-the first trace on, Python tells it of each look at a function's code. It tells it of each
-assignment, too, before that is made; so where nothing has been assigned, nothing has changed.
+Reading these attributes is slow: calque has an audit hook from the first trace on, and Python calls
+it for every read of a function's code. Python also calls it before every assignment to them, so if
+nothing was assigned, nothing has changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ ASSIGNED: frozenset[str] = frozenset(("object.__setattr__", "object.__delattr__"
 
 
 class _Assignments:
-    """Of a process.
+    """The assignments in this process.
 
     Attributes:
-        count: how many there have been.
-        are_told: whether there is a hook that counts them (see `running`).
-        unnoticed: classes that calque gives cells again and again.
+        count: the number of assignments.
+        are_told: whether the audit hook is installed (see `running`).
+        unnoticed: values that are not counted: classes that calque assigns to cells all the time.
     """
 
     count = 0
@@ -37,13 +37,13 @@ assignments: _Assignments = _Assignments()
 
 
 class Special:
-    """Special attributes hold what they held; looked at only where one was assigned to.
+    """Checks that special attributes are unchanged, and compares them only after an assignment.
 
     Args:
-        comparisons: compare all of them.
+        comparisons: functions that together compare all of them.
 
     Attributes:
-        seen: the count of assignments when they were last seen to hold it.
+        seen: the count of assignments at the last successful comparison.
     """
 
     def __init__(self, comparisons: Sequence[Callable[[], bool]]) -> None:
@@ -51,8 +51,8 @@ class Special:
         self.seen: int = -1
 
     def hold(self) -> bool:
-        """Returns True if each holds what it held."""
-        count = assignments.count  # read first: what is assigned from here on is seen
+        """Returns True if all are unchanged."""
+        count = assignments.count  # read first, so that later assignments are noticed
         if count == self.seen:
             return True
         if not all(compare() for compare in self._comparisons):

@@ -1,6 +1,6 @@
-"""Operators of real numbers for which PyTorch's CPU has no complex kernel, and JAX would compute.
+"""Operators that refuse complex numbers, because PyTorch's CPU has no kernel, although JAX has.
 
-Operators that refuse other dtypes, too, tell so beside their rules.
+Operators that also refuse other dtypes declare it beside their rules.
 """
 
 from calque.ops.table.facts import facts, no_kernel, senseless

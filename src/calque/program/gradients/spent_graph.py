@@ -1,9 +1,9 @@
-"""Graphs that a backward has used up: what a call returns has one, and a backward says so.
+"""Used-up graphs: results whose backward ran inside the call raise an error in another one.
 
-PyTorch's `DelayedError` makes a node for each tensor. For each node PyTorch asks the device's guard
-twice, which is a method in Python: several microseconds, in calls that take forty. So all tensors
-of one place in a program share a node. PyTorch makes a tensor that is the result of a node when it
-unpacks what the node has saved of its result; where a hook unpacks, of whatever that gives.
+PyTorch's `DelayedError` creates a node for each tensor, and for each node PyTorch calls the
+device's guard twice, which is Python: several microseconds in calls that take forty. So all tensors
+from the same position of a program share a node. PyTorch creates the result tensor of a node when
+it unpacks the node's saved result; with an unpack hook, from whatever the hook returns.
 """
 
 from typing import Any
@@ -29,10 +29,11 @@ class SpentGraph:
         shape, dtype: of the tensors.
 
     Attributes:
-        push: takes note of a tensor.
-        take: gives of `node` a tensor over the memory of the one noted last, with the graph.
-        pop: forgets the one noted last. Nothing else may happen in this thread or in others
-            between these three, but for whole sequences of them.
+        push: remembers a tensor.
+        take: called with `node`, returns a tensor that shares the memory of the tensor remembered
+            last and has the graph.
+        pop: forgets the tensor remembered last. In any thread, only whole sequences of these three
+            calls may run between them.
     """
 
     def __init__(self, message: str, shape: Any, dtype: torch.dtype) -> None:
@@ -47,7 +48,7 @@ class SpentGraph:
         self.take: Any = None
 
     def make(self) -> bool:
-        """Make the node; gives whether that can be, here and now."""
+        """Make the node if it is not there; returns False if that is impossible at the moment."""
         if self.node is not None:
             return True
         if not torch_c.autograd._saved_tensors_hooks_is_enabled():
@@ -70,7 +71,7 @@ class SpentGraph:
         raise RuntimeError(self._message)
 
     def __call__(self, tensor: Tensor) -> Tensor:
-        """A tensor over the memory of another, with the graph."""
+        """Returns a tensor that shares the memory of another, with the graph."""
         if torch.is_inference_mode_enabled() or not self.make():
             return self._error(tensor.requires_grad_())
         with threads.turn:
@@ -82,7 +83,7 @@ class SpentGraph:
 
 
 class _Computing(TorchDispatchMode):
-    """Computes nothing: nobody looks at what the node would save."""
+    """Computes nothing, because nobody reads what the node would save."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _empty(tuple(args[0].shape), args[0].dtype)

@@ -7,10 +7,10 @@ from typing import Any
 def bound_to(
     signature: inspect.Signature, name: str, /, *args: Any, **kwargs: Any
 ) -> dict[str, Any]:
-    """The arguments that each parameter gets in a call.
+    """Returns the arguments that each parameter gets in a call.
 
     Raises:
-        TypeError: the program cannot be called like that.
+        TypeError: the arguments do not fit the signature.
 
     >>> def program(x, scale=2): ...
     >>> bound_to(inspect.signature(program), "program", 1)
@@ -20,4 +20,5 @@ def bound_to(
         return dict(signature.bind(*args, **kwargs).arguments)
     except TypeError as error:
         signature = signature.replace(return_annotation=inspect.Signature.empty)
-        raise TypeError(f"the program {name}{signature} cannot be called so: {error}") from None
+        what = f"the program {name}{signature} cannot be called with these arguments"
+        raise TypeError(f"{what}: {error}") from None

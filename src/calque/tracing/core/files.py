@@ -1,6 +1,7 @@
-"""Files that are written whole: a process that is killed meanwhile leaves what there was before."""
+"""Files that are replaced as a whole: a process that is killed leaves the earlier content."""
 
 import contextlib
+import fcntl
 import os
 import secrets
 import shutil
@@ -13,16 +14,16 @@ _PART = ".part"
 
 @contextmanager
 def replacing(path: Path) -> Iterator[Path]:
-    """Inside this context a file is written under another name; it takes its own at the end.
+    """A context manager for writing a file under another name, and renaming it at the end.
 
-    Whoever reads it finds the old one or the new one. Where several processes write it at once, the
-    last stays.
+    Readers see either the old or the new content. If several processes write at once, the last one
+    wins.
 
     Args:
-        path: of the file; what is no regular file (a pipe) is written as it is.
+        path: the file; anything but a regular file (a pipe, say) is written directly.
 
     Yields:
-        Where to write, with the same ending.
+        The path to write to, with the same suffix.
     """
     path = path.resolve()
     if path.exists() and not path.is_file():
@@ -41,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_parts(directory: Path, *endings: str) -> None:
-    """Remove what killed processes have left of files that nobody writes now."""
+    """Remove unfinished files of killed processes; nobody may be writing in the directory."""
     for ending in endings:
         for part in directory.glob(f".*{_PART}{ending}"):
             part.unlink(missing_ok=True)
@@ -49,19 +50,17 @@ def remove_parts(directory: Path, *endings: str) -> None:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[bool]:
-    """Inside this context no other process is in it for the same directory.
+    """A context manager that holds a directory's lock, which one process has at a time.
 
     Yields:
-        Whether that is so: some systems, and some network folders, know no locks.
+        True if the lock is held; False on network folders without locks.
     """
     with contextlib.ExitStack() as stack:
         locked = False
-        with contextlib.suppress(ImportError, OSError):
-            import fcntl  # of Unix
-
+        with contextlib.suppress(OSError):
             handle = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)  # a process forked has it, too
+            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)  # a forked process holds it too
             locked = True
         yield locked

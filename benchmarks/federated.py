@@ -24,7 +24,7 @@ from benchmarks import common
 from calque import federated
 from calque.federated import learning
 from calque.federated.learning.models import Model
-from calque.federated.learning.state import Given
+from calque.federated.learning.state import RoundInfo
 from calque.federated.learning.training import Batches, train
 
 EXAMPLES, BATCH, RATE = 100, 20, 0.1
@@ -221,7 +221,7 @@ def temporaries(clients: int, chunk: int) -> int:
         whole = federated.Sequence(data, jnp.int32(EXAMPLES))
         key = jax.random.key_data(jax.random.key(0))
         batches = Batches(BATCH)
-        given = Given(key, BATCH)
+        given = RoundInfo(key, BATCH)
         return train(model, parameters, {}, whole, given, learning.sgd(RATE), batches).parameters
 
     @federated.computation(federated.at_server(parameters), federated.at_clients(held))

@@ -116,7 +116,7 @@ def test_attributes_are_set_and_deleted_by_computed_names():
     assert len(f.history) <= 3
 
 
-def test_no_code_sees_what_was_lent():
+def test_no_code_sees_intercepted_functions():
     s, seen = types.SimpleNamespace(n=1.0, name="n"), []
 
     def own():

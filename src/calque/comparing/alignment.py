@@ -32,14 +32,14 @@ def origin_of_pair(pair: Pair) -> NodeOrigin | None:
     return origin_of(pair.a) or origin_of(pair.b)
 
 
-class Odd(NamedTuple):
+class Unpaired(NamedTuple):
     """Stretches of two graphs that differ in what they call; one of them may be missing."""
 
     a: Stretch | None
     b: Stretch | None
 
 
-def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
+def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Unpaired]:
     """Yields pairs of corresponding nodes of two graphs, and nodes without a counterpart, in order.
 
     If a graph knows no places, and only one of the two calls layers, it cannot be told what has a
@@ -60,17 +60,17 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Odd]:
         if row is not None and column is not None:
             yield from _within(row, column)
         elif is_as_deep and any(s.calls for s in (row, column) if s is not None):
-            yield Odd(row, column)
+            yield Unpaired(row, column)
 
 
-def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
+def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Unpaired]:
     """Like `aligned`, within one place of the program."""
     if [*map(called, a.nodes)] == [*map(called, b.nodes)]:
         yield from map(Pair, a.nodes, b.nodes)
         return
     if a.is_layer or b.is_layer:
         if _is_other_layer(a, b):
-            yield Odd(a, b)
+            yield Unpaired(a, b)
         yield from _outputs(a, b)
         return
     head, tail = common_ends(a.nodes, b.nodes)
@@ -78,7 +78,7 @@ def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Odd]:
     yield from map(Pair, a.nodes[:head], b.nodes[:head])
     first, second = (Stretch(s.place, s.nodes[head:end]) for s, end in zip((a, b), ends))
     if first.calls != second.calls:
-        yield Odd(*(part if part.calls else None for part in (first, second)))
+        yield Unpaired(*(part if part.calls else None for part in (first, second)))
     yield from _outputs(first, second)
     yield from map(Pair, a.nodes[ends[0] :], b.nodes[ends[1] :])
 

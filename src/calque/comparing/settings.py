@@ -48,5 +48,5 @@ def other_settings(a: torch.nn.Module, b: torch.nn.Module) -> str | None:
     names = [name for name in {**first, **second} if first.get(name) != second.get(name)]
     if not names:
         return None
-    spoken = [", ".join(f"{n}={each.get(n)!r}" for n in names) for each in (first, second)]
-    return " against ".join(spoken)
+    texts = [", ".join(f"{n}={each.get(n)!r}" for n in names) for each in (first, second)]
+    return " against ".join(texts)

@@ -114,7 +114,7 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
     Args:
         is_alike: whether nothing differed before.
     """
-    told = {
+    errors = {
         name: f"{type(side.failed[1]).__name__}: {side.failed[1]}"
         for name, side in (("a", a), ("b", b))
         if side.failed is not None
@@ -122,11 +122,11 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
     nodes = a.failed and a.failed[0], b.failed and b.failed[0]
     failed = nodes[0] or nodes[1]
     assert failed is not None
-    if len(told) == 1:
-        (name, what), *_ = told.items()
+    if len(errors) == 1:
+        (name, what), *_ = errors.items()
         yield Difference("error", f"only {name} raises {what}", *nodes, origin_of(failed))
-    elif told["a"] != told["b"]:
-        what = f"a raises {told['a']}\nand b {told['b']}"
+    elif errors["a"] != errors["b"]:
+        what = f"a raises {errors['a']}\nand b {errors['b']}"
         yield Difference("error", what, *nodes, origin_of(failed))
     elif is_alike and a.failed is not None:
         raise a.failed[1]

@@ -6,7 +6,7 @@ from typing import Any
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.comparing.alignment import Odd, Pair, origin_of_pair
+from calque.comparing.alignment import Pair, Unpaired, origin_of_pair
 from calque.comparing.differences import Difference
 from calque.comparing.naming import (
     called,
@@ -21,14 +21,14 @@ from calque.comparing.stretches import Stretch
 from calque.tracing.core.origins import origin_of
 
 
-def positions(rows: list[Pair | Odd], *graphs: GraphModule) -> dict[Any, float]:
+def positions(rows: list[Pair | Unpaired], *graphs: GraphModule) -> dict[Any, float]:
     """Returns the row of each node of the graphs. Guards and inputs have no row of their own; they
     come before the next node that has one.
     """
     found: dict[Any, float] = {}
     for i, row in enumerate(rows):
         parts = [
-            n for part in row if part for n in (part.nodes if isinstance(row, Odd) else [part])
+            n for part in row if part for n in (part.nodes if isinstance(row, Unpaired) else [part])
         ]
         found.update(dict.fromkeys(parts, i))
     for graph in graphs:
@@ -40,7 +40,7 @@ def positions(rows: list[Pair | Odd], *graphs: GraphModule) -> dict[Any, float]:
 
 
 def structural(
-    a: GraphModule, b: GraphModule, rows: list[Pair | Odd], results: bool
+    a: GraphModule, b: GraphModule, rows: list[Pair | Unpaired], results: bool
 ) -> Iterator[Difference]:
     """Yields where two graphs make different calls, or pass different arguments to the same one.
 
@@ -55,10 +55,10 @@ def structural(
         yield Difference("structure", what, None, None, None)
 
 
-def _of_calls(rows: list[Pair | Odd], twins: dict[Node, Node]) -> Iterator[Difference]:
+def _of_calls(rows: list[Pair | Unpaired], twins: dict[Node, Node]) -> Iterator[Difference]:
     for row in rows:
-        if isinstance(row, Odd):
-            yield _odd(row)
+        if isinstance(row, Unpaired):
+            yield _unpaired(row)
         elif _takes_other_part(row, twins):
             continue
         elif called(row.a) == called(row.b):
@@ -83,7 +83,7 @@ def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
     return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
-def _odd(row: Odd) -> Difference:
+def _unpaired(row: Unpaired) -> Difference:
     if row.a is None or row.b is None:
         side, stretch = ("a", row.a) if row.a is not None else ("b", row.b)
         assert stretch is not None

@@ -87,7 +87,7 @@ def other_structure(a: Any, b: Any, where: str = "") -> str | None:
     place = f"at {where}, " if where else ""
     if not (isinstance(a, tuple) and isinstance(b, tuple)) or isinstance(a, torch.Size):
         same = type(a) is type(b) and bool(a == b)
-        return None if same else f"{place}{_spoken(a)} against {_spoken(b)}"
+        return None if same else f"{place}{_described(a)} against {_described(b)}"
     if a[0] != b[0]:
         return f"{place}a {a[0]} against a {b[0]}"
     if [*a[1]] != [*b[1]]:
@@ -96,7 +96,7 @@ def other_structure(a: Any, b: Any, where: str = "") -> str | None:
     return next((each for each in found if each is not None), None)
 
 
-def _spoken(part: Any) -> str:
+def _described(part: Any) -> str:
     return f"a {part[0]}" if isinstance(part, tuple) and part[1:] else repr(part)
 
 
@@ -126,8 +126,8 @@ def _compared(a: Any, b: Any, tolerances: dict[str, Any]) -> Found | None:
     try:
         torch.testing.assert_close(a, b, **tolerances, equal_nan=True, check_stride=False)
     except AssertionError as error:
-        told = " ".join(str(error).split()).removeprefix("Tensor-likes are not close! ")
-        return "values", f"{_named(a)}: {told}", *_errors(a, b)
+        text = " ".join(str(error).split()).removeprefix("Tensor-likes are not close! ")
+        return "values", f"{_named(a)}: {text}", *_errors(a, b)
     return None
 
 

@@ -57,19 +57,19 @@ class Arguments:
     """Finds the arrays in the arguments of a call.
 
     Args:
-        told: what the file says.
+        content: what the file says.
         names: of the inputs, in order.
 
     Raises:
         ConversionError: it says what no file does.
     """
 
-    def __init__(self, told: Any, names: list[str]) -> None:
-        if not isinstance(told, list) or not all(_is_parameter(entry) for entry in told):
+    def __init__(self, content: Any, names: list[str]) -> None:
+        if not isinstance(content, list) or not all(_is_parameter(entry) for entry in content):
             raise ConversionError("arguments must be a list of names with values")
-        self._parameters: dict[str, Any] = dict(told)
-        found = [name for _, part in told for name in _names(part, 0)]
-        if len(self._parameters) != len(told) or found != names:
+        self._parameters: dict[str, Any] = dict(content)
+        found = [name for _, part in content for name in _names(part, 0)]
+        if len(self._parameters) != len(content) or found != names:
             raise ConversionError("arguments must contain the inputs, in their order")
 
     def arrays(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
@@ -92,10 +92,10 @@ class Arguments:
             )
         given |= kwargs
         found: list[Any] = []
-        for name, told in self._parameters.items():
+        for name, content in self._parameters.items():
             if name in given:
-                _collect(told, given[name], name, found)
-            elif next(_names(told, 0), None) is not None:
+                _collect(content, given[name], name, found)
+            elif next(_names(content, 0), None) is not None:
                 raise TypeError(f"missing argument {name}")
         return found
 
@@ -104,42 +104,42 @@ def _is_parameter(entry: Any) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
 
 
-def _names(told: Any, depth: int) -> Iterator[str]:
+def _names(content: Any, depth: int) -> Iterator[str]:
     """Yields the inputs in an argument, in order."""
     if depth > _DEPTH:
         raise ConversionError("arguments are nested too deeply")
-    if isinstance(told, dict):
-        kind, parts = _container(told)
+    if isinstance(content, dict):
+        kind, parts = _container(content)
         if kind == "value":
             yield parts
             return
-        told = [part for _, part in parts] if kind == "dict" else parts
-    elif not isinstance(told, list):
-        if not isinstance(told, _ATOMS):
-            raise ConversionError(f"arguments contain {told!r}, which does not describe a value")
+        content = [part for _, part in parts] if kind == "dict" else parts
+    elif not isinstance(content, list):
+        if not isinstance(content, _ATOMS):
+            raise ConversionError(f"arguments contain {content!r}, which does not describe a value")
         return
-    for part in told:
+    for part in content:
         yield from _names(part, depth + 1)
 
 
-def _container(told: dict[str, Any]) -> tuple[str, Any]:
+def _container(content: dict[str, Any]) -> tuple[str, Any]:
     fits = {
         "value": lambda part: isinstance(part, str),
         "tuple": lambda part: isinstance(part, list),
         "dict": lambda part: isinstance(part, list) and all(map(_is_parameter, part)),
     }
-    for kind, part in told.items():
-        if len(told) == 1 and kind in fits and fits[kind](part):
+    for kind, part in content.items():
+        if len(content) == 1 and kind in fits and fits[kind](part):
             return kind, part
-    raise ConversionError(f"arguments contain {told!r}, which does not describe a value")
+    raise ConversionError(f"arguments contain {content!r}, which does not describe a value")
 
 
-def _collect(told: Any, given: Any, name: str, found: list[Any]) -> None:
-    if not isinstance(told, (dict, list)):
-        if type(given) is not type(told) or given != told:
-            raise TypeError(f"saved with {name}={told!r}, called with {name}={given!r}")
+def _collect(content: Any, given: Any, name: str, found: list[Any]) -> None:
+    if not isinstance(content, (dict, list)):
+        if type(given) is not type(content) or given != content:
+            raise TypeError(f"saved with {name}={content!r}, called with {name}={given!r}")
         return
-    kind, parts = _container(told) if isinstance(told, dict) else ("list", told)
+    kind, parts = _container(content) if isinstance(content, dict) else ("list", content)
     if kind == "value":
         found.append(given)
     elif kind == "dict":

@@ -30,7 +30,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.graph.interpreter import JaxInterpreter
-from calque.tracing.graph.answers import same_answer, spoken
+from calque.tracing.graph.answers import described, same_answer
 from calque.upstream.torch_internals import OpOverload
 
 _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -114,23 +114,23 @@ def load(directory: str | Path) -> Loaded:
         ImportError: safetensors is not installed.
     """
     directory = Path(directory)
-    told, weights = read_files(directory)
-    reader = _Reader(told, weights)
+    content, weights = read_files(directory)
+    reader = _Reader(content, weights)
     graph = reader.graph()
     names = [each.name for each in reader.inputs]
-    arguments = Arguments(told["arguments"], names) if "arguments" in told else None
+    arguments = Arguments(content["arguments"], names) if "arguments" in content else None
     _try(Loaded(reader.inputs, JaxInterpreter(graph)))
     for check in graph.graph.find_nodes(op="call_function", target=_expect_looks):
         graph.graph.erase_node(check)  # shapes are the same in every call
-    require_whole(told)  # last: what else is wrong says more
+    require_whole(content)  # last: what else is wrong says more
     return Loaded(reader.inputs, JaxInterpreter(graph), arguments)
 
 
 class _Reader:
     """Builds a graph from a file."""
 
-    def __init__(self, told: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
-        self._told, self._weights = told, weights
+    def __init__(self, content: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
+        self._content, self._weights = content, weights
         self._graph = torch.fx.Graph()
         self._nodes: dict[str, Node] = {}
         self._members: dict[str, torch.Tensor] = {}
@@ -138,18 +138,18 @@ class _Reader:
         self.inputs: list[Input] = []
 
     def graph(self) -> torch.fx.GraphModule:
-        for index, entry in enumerate(self._told["inputs"]):
+        for index, entry in enumerate(self._content["inputs"]):
             where = f"input {index}"
             name = self._new_name(entry, where)
             self.inputs.append(Input(name, *looks_of(entry, where)))
             self._nodes[name] = self._graph.placeholder(name)
-        for name in self._told["weights"]:
+        for name in self._content["weights"]:
             member = f"weight_{len(self._members)}"
             self._members[member] = self._weights[name]
             self._of_weights[name] = self._graph.get_attr(member)
-        for index, entry in enumerate(self._told["operators"]):
+        for index, entry in enumerate(self._content["operators"]):
             self._add(entry, f"operator {index}")
-        self._graph.output(self._value(self._told["outputs"], "outputs"))
+        self._graph.output(self._value(self._content["outputs"], "outputs"))
         home = torch.nn.Module()
         for name, tensor in self._members.items():
             home.register_buffer(name, tensor)
@@ -176,8 +176,8 @@ class _Reader:
             spec = entry.get("format")
             if spec is not None and not (isinstance(spec, str) and SPEC.fullmatch(spec)):
                 raise ConversionError(f"{where} has a format that does not apply to numbers")
-            told = self._value(entry["gave"], where), str(entry.get("source", where)), spec
-            self._graph.call_function(_expect, (given[0], *told))
+            content = self._value(entry["gave"], where), str(entry.get("source", where)), spec
+            self._graph.call_function(_expect, (given[0], *content))
             return
         target = self._target(entry.get("op"), where)
         values = tuple(self._value(part, where) for part in args)
@@ -188,8 +188,8 @@ class _Reader:
                 raise ConversionError(f"{where} must take one part of a value, by an integer index")
         made = self._nodes[name] = self._graph.call_function(target, values, named)
         if "shape" in entry or "dtype" in entry:
-            told = *looks_of(entry, where), f"{where}: {entry['op']}"
-            self._graph.call_function(_expect_looks, (made, *told))
+            content = *looks_of(entry, where), f"{where}: {entry['op']}"
+            self._graph.call_function(_expect_looks, (made, *content))
 
     def _target(self, op: Any, where: str) -> Any:
         if op == "getitem":
@@ -205,20 +205,22 @@ class _Reader:
             raise ConversionError(f"{where}: {op} writes to its arguments, which is not supported")
         return target
 
-    def _value(self, told: Any, where: str) -> Any:
-        if told is None or isinstance(told, (bool, int, float, str)):
-            return told
-        if isinstance(told, list):
-            return [self._value(part, where) for part in told]
-        if not isinstance(told, dict) or len(told) != 1:
-            raise ConversionError(f"{where}: {_short(told)} does not describe a value")
-        ((key, value),) = told.items()
+    def _value(self, content: Any, where: str) -> Any:
+        if content is None or isinstance(content, (bool, int, float, str)):
+            return content
+        if isinstance(content, list):
+            return [self._value(part, where) for part in content]
+        if not isinstance(content, dict) or len(content) != 1:
+            raise ConversionError(f"{where}: {_short(content)} does not describe a value")
+        ((key, value),) = content.items()
         try:
             return self._of_kind(key, value, where)
         except (KeyError, TypeError, ValueError, RecursionError) as error:
             if isinstance(error, ConversionError):
                 raise
-            raise ConversionError(f"{where}: {_short(told)} does not describe a value") from error
+            raise ConversionError(
+                f"{where}: {_short(content)} does not describe a value"
+            ) from error
 
     def _of_kind(self, key: str, value: Any, where: str) -> Any:
         if key == "value":
@@ -257,8 +259,8 @@ def _complex(value: Any) -> complex:
     return complex(value) if "n" in value else complex(ast.literal_eval(_text(value)))
 
 
-def _short(told: Any) -> str:
-    text = repr(told)
+def _short(content: Any) -> str:
+    text = repr(content)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
@@ -286,8 +288,9 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
     given = list(gave) if isinstance(gave, (list, tuple)) else gave
     if not same_answer(_number(found, given), given):
         raise TraceError(
-            f"{source}: a value read here was {spoken(given)} when the program was recorded, and "
-            f"is {spoken(found)} now; a recording is valid only for the values it has seen.\n"
+            f"{source}: a value read here was {described(given)} when the program was recorded, "
+            f"and is {described(found)} now; a recording is valid only for the values it has "
+            "seen.\n"
             "Record and save again with these inputs, or keep the value a tensor."
         )
 

@@ -25,48 +25,48 @@ def read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
         ImportError: safetensors is not installed.
     """
     while True:
-        told = _read_program(directory / PROGRAM)
+        content = _read_program(directory / PROGRAM)
         try:
-            return told, _read_weights(directory, told)
+            return content, _read_weights(directory, content)
         except ConversionError:
-            if _read_program(directory / PROGRAM) == told:
+            if _read_program(directory / PROGRAM) == content:
                 raise
 
 
 def _read_program(path: Path) -> dict[str, Any]:
     try:
-        told = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
+        content = json.loads(path.read_text(encoding="utf-8"), parse_constant=_no_constant)
     except (OSError, UnicodeDecodeError, ValueError, RecursionError) as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    if not isinstance(told, dict) or told.get("format") != FORMAT:
+    if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise ConversionError(f"{path.name} is not a program that calque saved")
-    if told.get("version") != VERSION:
+    if content.get("version") != VERSION:
         raise ConversionError(
-            f"{path.name} has version {told.get('version')!r} instead of {VERSION}"
+            f"{path.name} has version {content.get('version')!r} instead of {VERSION}"
         )
     kinds = {"inputs": list, "operators": list, "weights": dict, "weights_sha256": str}
     for key, kind in kinds.items():
-        if not isinstance(told.get(key), kind):
+        if not isinstance(content.get(key), kind):
             raise ConversionError(f"{path.name}: {key} is missing or not a {kind.__name__}")
-    if "outputs" not in told:
+    if "outputs" not in content:
         raise ConversionError(f"{path.name}: outputs is missing")
-    return told
+    return content
 
 
 def _no_constant(name: str) -> None:
     raise ValueError(f"{name} is not a JSON number")
 
 
-def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tensor]:
+def _read_weights(directory: Path, content: dict[str, Any]) -> dict[str, torch.Tensor]:
     from safetensors import SafetensorError  # pyright: ignore[reportMissingImports]
     from safetensors.torch import load as parse  # pyright: ignore[reportMissingImports]
 
     path = directory / WEIGHTS
     try:
-        data = _of_program(path, told)
+        data = _of_program(path, content)
         with contextlib.suppress(FileNotFoundError):  # its own name, until they are saved
-            data = data or _of_program(directory / named_weights(told), told)
-        data = data or _of_program(path, told)  # they may be since
+            data = data or _of_program(directory / named_weights(content), content)
+        data = data or _of_program(path, content)  # they may be since
     except OSError as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
     if data is None:
@@ -75,7 +75,7 @@ def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tens
         weights = parse(data)
     except (SafetensorError, ValueError, KeyError) as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
-    for name, looks in told["weights"].items():
+    for name, looks in content["weights"].items():
         if name not in weights:
             raise ConversionError(f"{path.name} has no weight {name}")
         shape, dtype = looks_of(looks, f"the weight {name}")
@@ -84,16 +84,16 @@ def _read_weights(directory: Path, told: dict[str, Any]) -> dict[str, torch.Tens
     return weights
 
 
-def _of_program(path: Path, told: dict[str, Any]) -> bytes | None:
+def _of_program(path: Path, content: dict[str, Any]) -> bytes | None:
     """The content of a file; None if the program was saved with another one."""
     data = path.read_bytes()
-    return data if hashlib.sha256(data).hexdigest() == told["weights_sha256"] else None
+    return data if hashlib.sha256(data).hexdigest() == content["weights_sha256"] else None
 
 
-def looks_of(told: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
+def looks_of(content: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
     """Returns a tensor's shape and dtype as a file states them; `where` names it in errors."""
-    shape = told.get("shape") if isinstance(told, dict) else None
-    dtype = told.get("dtype") if isinstance(told, dict) else None
+    shape = content.get("shape") if isinstance(content, dict) else None
+    dtype = content.get("dtype") if isinstance(content, dict) else None
     fits = isinstance(shape, list) and all(type(n) is int and 0 <= n < _LONGEST for n in shape)
     if not fits or not isinstance(dtype, str) or dtype not in DTYPES:
         raise ConversionError(f"{where} has no valid shape and dtype")

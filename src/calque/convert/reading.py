@@ -102,8 +102,8 @@ def with_single_reads(graph: GraphModule) -> GraphModule:
     copied.output(result).meta = dict(graph.graph.output_node().meta)
     for node in filter(_is_of_several, list(copied.nodes)):
         with copied.inserting_before(node):
-            told = _SEVERAL[_packet(node)](_Adding(node), *node.args, **node.kwargs)
-            read = copied.call_method("__bool__", (told,))
+            combined = _SEVERAL[_packet(node)](_Adding(node), *node.args, **node.kwargs)
+            read = copied.call_method("__bool__", (combined,))
         read.meta = dict(node.meta)
         node.replace_all_uses_with(read)
         copied.erase_node(node)

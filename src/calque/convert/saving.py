@@ -113,9 +113,9 @@ def _write(written: dict[str, Any], weights: dict[str, torch.Tensor], directory:
     os.replace(ready, directory / WEIGHTS)
 
 
-def named_weights(told: dict[str, Any]) -> str:
+def named_weights(content: dict[str, Any]) -> str:
     """The name of the file of weights while a program is being saved."""
-    return f"weights.{told['weights_sha256'][:_DIGITS]}.safetensors"
+    return f"weights.{content['weights_sha256'][:_DIGITS]}.safetensors"
 
 
 def _remove_left(directory: Path) -> None:
@@ -123,9 +123,9 @@ def _remove_left(directory: Path) -> None:
     remove_parts(directory, ".json", ".safetensors")
     used = None
     with contextlib.suppress(FileNotFoundError):
-        told = (directory / PROGRAM).read_text(encoding="utf-8")
+        content = (directory / PROGRAM).read_text(encoding="utf-8")
         with contextlib.suppress(ValueError, KeyError, TypeError):
-            used = named_weights(json.loads(told))
+            used = named_weights(json.loads(content))
     for path in directory.glob(f"weights.{'[0-9a-f]' * _DIGITS}.safetensors"):
         if path.name != used:
             path.unlink(missing_ok=True)

@@ -42,8 +42,8 @@ def harmless_answer(frame: FrameType) -> bool | None:
 
     None where something else depends on it, or where it cannot be told.
     """
-    told = _answer(frame.f_code, frame.f_lasti)
-    return None if told is None or _is_caught_by_a_caller(frame.f_back) else told
+    answer = _answer(frame.f_code, frame.f_lasti)
+    return None if answer is None or _is_caught_by_a_caller(frame.f_back) else answer
 
 
 def line_of(frame: FrameType) -> str:

@@ -33,7 +33,7 @@ def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
     if reads and all(is_library(read.file) for read in reads):
         which = f"{len(reads)} value{'s' if len(reads) > 1 else ''}"
         return Door("calque.jit", True, f"assuming {which} that library code reads")
-    return Door("calque.jit", False, _spoken(error))
+    return Door("calque.jit", False, _described(error))
 
 
 def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
@@ -43,7 +43,7 @@ def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     except Exception as error:
         if is_of_handler(error):
             raise
-        return Door("calque.trace", False, _spoken(error))
+        return Door("calque.trace", False, _described(error))
     return Door("calque.trace", True, f"{len(found.graph.nodes)} nodes")
 
 
@@ -62,7 +62,7 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     except Exception as error:
         if is_of_handler(error):
             raise
-        return Door("torch.compile", False, _spoken(error))
+        return Door("torch.compile", False, _described(error))
     finally:
         torch_compile.dynamo.reset()
     if found.graph_break_count == 0:
@@ -74,8 +74,8 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     return Door("torch.compile", True, said)
 
 
-def _reason(told: Any) -> str:
-    first = str(told).strip().splitlines()[0]
+def _reason(answer: Any) -> str:
+    first = str(answer).strip().splitlines()[0]
     return "a branch on a tensor's value" if first.startswith("generic_jump") else first
 
 
@@ -123,7 +123,7 @@ def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
     return copy.deepcopy(module).to("jax"), args, kwargs
 
 
-def _spoken(error: Exception) -> str:
+def _described(error: Exception) -> str:
     text = str(error).strip() or type(error).__name__
     text = text if len(text) <= _WORDS else text[: _WORDS - 3] + "..."
     if os.environ.get("CALQUE_TRACEBACK") == "full":

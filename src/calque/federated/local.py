@@ -58,7 +58,7 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-_SPOKEN = {
+_DESCRIPTIONS = {
     "torch": "PyTorch: its arguments are tensors. For a JAX function, pass framework='jax'.",
     "jax": "JAX: its arguments are arrays. For a PyTorch function, leave framework='jax' out.",
 }
@@ -160,7 +160,9 @@ class LocalFunction:
                 self._require_repeatable(before, jaxpr, shapes)
         except TypeError as error:
             if "Tracer" in str(error) or "torch.Tensor" in str(error):
-                error.add_note(f"{self.name!r} is a local function of {_SPOKEN[self._framework]}")
+                error.add_note(
+                    f"{self.name!r} is a local function of {_DESCRIPTIONS[self._framework]}"
+                )
             raise
         except RuntimeError as error:
             if not isinstance(error, TraceError) or "random operator" not in str(error):

@@ -24,13 +24,13 @@ def numbers_traced() -> Iterator[None]:
     """A context manager in which reading a one-element tensor gives a traced number."""
     lifting = active.trace
     assert lifting is not None
-    before, lifting.lend_number = lifting.lend_number, lambda array: number_of(array, Watch())
+    before, lifting.trace_number = lifting.trace_number, lambda array: number_of(array, Watch())
     try:
         yield
     except TraceError as error:
         raise _explained(error) from None
     finally:
-        lifting.lend_number = before
+        lifting.trace_number = before
 
 
 def _explained(error: TraceError) -> TraceError:

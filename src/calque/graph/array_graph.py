@@ -26,7 +26,7 @@ from calque.device.runtime.dtypes import TO_NUMPY, to_numpy, to_torch
 from calque.errors import TraceError, UnsupportedOpError
 from calque.graph.interpreter import Nodes, on_device
 from calque.ops.create.in_graphs import ARRAY_OPS, view_rule
-from calque.ops.table.facts import canonical, told
+from calque.ops.table.facts import canonical, operators_with
 from calque.ops.table.real_sizes import RealSize, as_array, truncated
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream.jax_internals import (
@@ -164,7 +164,7 @@ def call(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 @cache
 def _of_shapes() -> dict[str, OpOverload]:
     """Handles random operators that the device composes of others."""
-    return {canonical(like): overload_of(name) for name, like in told("like").items()}
+    return {canonical(like): overload_of(name) for name, like in operators_with("like").items()}
 
 
 def _is_plain(rule: Rule) -> bool:

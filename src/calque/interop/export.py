@@ -146,7 +146,7 @@ class Exported:
         self._run = jax.jit(program.call)
 
     def __repr__(self) -> str:
-        inputs = ", ".join(map(_spoken, self.program.in_avals[len(self.state) :]))
+        inputs = ", ".join(map(_described, self.program.in_avals[len(self.state) :]))
         return f"Exported({inputs}) on {', '.join(self.program.platforms)}"
 
     def stablehlo(self) -> str:
@@ -209,7 +209,7 @@ class Exported:
             try:
                 return self._run(self.state, *args, **kwargs)
             except ValueError as error:
-                raise exported_inputs.told(error, self._inputs, given, self._names) from None
+                raise exported_inputs.explained(error, self._inputs, given, self._names) from None
 
     __call__ = call
 
@@ -291,7 +291,7 @@ def _chosen(program: jax.export.Exported, state: Mapping[str, Any]) -> dict[str,
     with x64():
         found = {name: _array(state[name]) for name in taken}
     wrong = [
-        f"{name} is {_spoken(found[name])}, but the program takes {_spoken(aval)}"
+        f"{name} is {_described(found[name])}, but the program takes {_described(aval)}"
         for name, aval in taken.items()
         if (found[name].shape, found[name].dtype) != (aval.shape, aval.dtype)
     ]
@@ -300,5 +300,5 @@ def _chosen(program: jax.export.Exported, state: Mapping[str, Any]) -> dict[str,
     return found
 
 
-def _spoken(aval: Any) -> str:
+def _described(aval: Any) -> str:
     return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

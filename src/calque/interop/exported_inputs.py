@@ -24,7 +24,7 @@ def check(
         ValueError: one is missing, or too many, or has another shape or dtype; names all of them.
     """
     wrong = [
-        f"{named(path, names)} is missing: {_spoken(aval)}"
+        f"{named(path, names)} is missing: {_described(aval)}"
         for path, aval in expected.items()
         if path not in given
     ]
@@ -41,7 +41,7 @@ def check(
     sizes: dict[str, tuple[int, str]] = {}
     for path, array in given.items():
         if array is None and expected.get(path) is not None:
-            wrong.append(f"{named(path, names)} is missing: {_spoken(expected[path])}")
+            wrong.append(f"{named(path, names)} is missing: {_described(expected[path])}")
         elif array is not None and expected.get(path) is not None:
             what = _difference(expected[path], array, named(path, names), sizes)
             wrong += [what] if what else []
@@ -49,7 +49,7 @@ def check(
         raise ValueError("; ".join(wrong) + f".\n{_said(expected, names)}.")
 
 
-def told(
+def explained(
     error: ValueError,
     expected: Mapping[Path, Any],
     given: Mapping[Path, Array | None],
@@ -77,7 +77,9 @@ def told(
 
 def _said(expected: Mapping[Path, Any], names: Sequence[str]) -> str:
     found = expected.items()
-    inputs = ", ".join(f"{_short(path, names)}: {_spoken(a)}" for path, a in found if a is not None)
+    inputs = ", ".join(
+        f"{_short(path, names)}: {_described(a)}" for path, a in found if a is not None
+    )
     return f"The program was exported for ({inputs})"
 
 
@@ -85,7 +87,7 @@ def _difference(aval: Any, array: Array, argument: str, sizes: dict[str, Any]) -
     if aval.dtype != array.dtype:
         return f"{argument} is {array.dtype}, but the program takes {aval.dtype}"
     if len(aval.shape) != array.ndim:
-        return f"{argument} has {array.ndim} dimensions, but the program takes {_spoken(aval)}"
+        return f"{argument} has {array.ndim} dimensions, but the program takes {_described(aval)}"
     for dimension, (size, found) in enumerate(zip(aval.shape, array.shape)):
         where = f"dimension {dimension} of {argument}"
         if isinstance(size, int):
@@ -100,7 +102,7 @@ def _difference(aval: Any, array: Array, argument: str, sizes: dict[str, Any]) -
     return None
 
 
-def _spoken(aval: Any) -> str:
+def _described(aval: Any) -> str:
     if aval is None:
         return "the Python value that it was exported with, or None"
     return f"{aval.dtype}[{', '.join(map(str, aval.shape))}]"

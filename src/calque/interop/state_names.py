@@ -27,7 +27,7 @@ def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[
     unknown = [str(name) for name in given if name not in names]
     wrong = [f"{kind} lacks {', '.join(missing)}"] if missing else []
     if unknown:
-        wrong.append(f"the module has no {', '.join(unknown)} among its {_spoken(kind)}")
+        wrong.append(f"the module has no {', '.join(unknown)} among its {_described(kind)}")
     if any(name in elsewhere for name in unknown):
         wrong.append("pass buffers as `buffers=`")
     if wrong:
@@ -38,5 +38,5 @@ def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[
         )
 
 
-def _spoken(kind: str) -> str:
+def _described(kind: str) -> str:
     return "parameters" if kind == "params" else kind

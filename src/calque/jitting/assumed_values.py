@@ -27,7 +27,7 @@ from calque.device.memory.host_reads import Asked, NeedsValue, NeverServed, Unfo
 from calque.errors import preparing_errors
 from calque.errors.frames import asking_frame, is_library, is_packages, is_standard
 from calque.jitting.descriptions import Describer
-from calque.program.compile_flags import announced_as_compiling, told_to_compile
+from calque.program.compile_flags import announced_as_compiling, compiling_flag
 from calque.program.value_checks import Checks
 
 _LARGEST = 1 << 22
@@ -100,9 +100,9 @@ class Observer:
             for handle in handles:
                 handle.remove()
 
-    def _tell(self, told: bool) -> None:
+    def _tell(self, compiling: bool) -> None:
         if active.observer is self:  # and not the step of another thread
-            told_to_compile(told)
+            compiling_flag(compiling)
 
 
 class Assumptions:

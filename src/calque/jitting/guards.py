@@ -17,7 +17,7 @@ from torch.optim import Optimizer
 from calque.device.memory.cell import Cell, regeometries
 from calque.device.memory.geometry import View
 from calque.jitting.host_tensors import has_same_bits
-from calque.jitting.lent_numbers import Group
+from calque.jitting.optimizer_numbers import Group
 from calque.jitting.optimizers import settings_of
 from calque.program.traced_numbers import Place, Watch
 from calque.state import Row
@@ -230,13 +230,13 @@ class OptimizerGuard:
         self,
         optimizers: Iterable[Optimizer],
         watch: Watch,
-        lent: Collection[Place] = (),
+        traced: Collection[Place] = (),
         counters: Collection[Row] = (),
     ) -> None:
-        self._lent = lent
+        self._traced = traced
         self._counters = counters
         self.rows: list[tuple[Optimizer, list[Group]]] = [
-            (one, settings_of(one, lent)) for one in optimizers
+            (one, settings_of(one, traced)) for one in optimizers
         ]
         self._groups = [group for optimizer, _ in self.rows for group in optimizer.param_groups]
         self.watch = watch
@@ -259,7 +259,7 @@ class OptimizerGuard:
         return (
             self._are_groups()
             and self.watch.holds()
-            and all(settings_of(one, self._lent) == settings for one, settings in self.rows)
+            and all(settings_of(one, self._traced) == settings for one, settings in self.rows)
         )
 
     def _are_groups(self) -> bool:
@@ -270,7 +270,7 @@ class OptimizerGuard:
     def why(self) -> str:
         """Returns what differs."""
         for optimizer, settings in self.rows:
-            if settings_of(optimizer, self._lent) != settings:
+            if settings_of(optimizer, self._traced) != settings:
                 return f"a setting of {type(optimizer).__name__} changed"
         if not self._are_groups():
             return "an optimizer has other param groups"

@@ -122,7 +122,7 @@ class Witness(DispatchMode):
         for tensor in changed:
             if tensor.device.type == "cpu" and _memory(tensor) not in self.lifting.host_memory:
                 raise unrepeatable(
-                    f"{func} writes to a CPU tensor {_spoken(tensor)} from outside",
+                    f"{func} writes to a CPU tensor {_described(tensor)} from outside",
                     "of calque.jit, which the compiled program could not repeat",
                     "Move the tensor to device 'jax', or return the value and write it outside.",
                 )
@@ -148,7 +148,7 @@ class Witness(DispatchMode):
     def _look_at_one(self, tensor: torch.Tensor, what: str) -> None:
         if tensor.numel() > _LARGEST_GUARD:
             raise unrepeatable(
-                f"{what} {_spoken(tensor)} from outside",
+                f"{what} {_described(tensor)} from outside",
                 "of calque.jit, whose values would be frozen in the program",
                 "Move it to device 'jax' first.",
             )
@@ -166,7 +166,8 @@ class Witness(DispatchMode):
             if not has_same_bits(tensor, value):
                 place = f"{self._origins[key]}: " if self._origins[key] else ""
                 raise TraceError(
-                    f"{place}a CPU tensor {_spoken(tensor)} from outside calque.jit is read here "
+                    f"{place}a CPU tensor {_described(tensor)} from outside calque.jit is read "
+                    "here "
                     "and written to without an operator (through NumPy, for instance), which "
                     "the compiled program could not repeat.\n"
                     "Move the tensor to device 'jax', or return the value and write it outside."
@@ -181,7 +182,8 @@ class Witness(DispatchMode):
         if torch.Tag.nondeterministic_seeded in func.tags:
             raise self.lifting.refused(
                 unrepeatable(
-                    f"{func} draws random numbers {_spoken(made[0])} on the CPU inside calque.jit",
+                    f"{func} draws random numbers {_described(made[0])} on the CPU inside "
+                    "calque.jit",
                     "where they would be frozen in the program",
                     "Pass device='jax'.",
                 )
@@ -224,7 +226,7 @@ def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
         after = tuple(tensor.shape)
         set_geometry(tensor, before)
         raise unrepeatable(
-            f"{func} changes the geometry of a tensor {_spoken(tensor)} from outside to shape "
+            f"{func} changes the geometry of a tensor {_described(tensor)} from outside to shape "
             f"{after},",
             "which the compiled program could not repeat",
             "Use a view instead (`x.t()` for `x.t_()`), or change the tensor before the call.",
@@ -279,5 +281,5 @@ def written(func: Any, args: Any, kwargs: Any) -> list[Any]:
     return found
 
 
-def _spoken(tensor: torch.Tensor) -> str:
+def _described(tensor: torch.Tensor) -> str:
     return f"of shape {tuple(tensor.shape)} and dtype {tensor.dtype}"

@@ -31,12 +31,12 @@ class Numbers:
         snapshot: the state.
 
     Attributes:
-        not_lent: places whose numbers an earlier trace has given up.
+        kept_plain: places whose numbers an earlier trace has given up.
         computed: what each call assigns: the row, the key, and what gives the number.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
-        self.not_lent: Collection[Place] = ()
+        self.kept_plain: Collection[Place] = ()
         self.computed: list[tuple[Row, Any, Callable[[], Any]]] = []
         self._snapshot = snapshot
         self._left_out: list[Row] = []
@@ -46,7 +46,7 @@ class Numbers:
         """Returns the row of a dict."""
         return self._snapshot.rows.get(id(holder))
 
-    def lent(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
+    def traced_keys(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
         """Returns the keys of a dict whose numbers are inputs; no row compares them.
 
         Args:
@@ -82,25 +82,25 @@ class Numbers:
             for key, value in state.items()
             if (isinstance(key, str) and key in assigned and type(value) in (int, float))
             and (same_value(row.before.get(key, MISSING), value))
-            and (id(state), key) not in self.not_lent
+            and (id(state), key) not in self.kept_plain
         }
 
-    def compare_read(self, told: bool) -> None:
+    def compare_read(self, reported: bool) -> None:
         """Guard numbers that code reads outside the optimizer's step, although they are inputs.
 
         Args:
-            told: whether an optimizer has told all of them.
+            reported: whether an optimizer has reported all of them.
         """
         codes = self._outside_of_steps()
         for row in self._left_out:
             name = "param_groups" if row in self._groups else "state"
-            if told or self._may_read(name, codes):
+            if reported or self._may_read(name, codes):
                 row.ignored = ()
                 continue
             read = {key for key in row.ignored if any(key in code.co_consts for code in codes)}
             row.ignored = set(row.ignored) - read
 
-    def leave_out_idle(self, stepped: Collection[Optimizer], told: bool) -> None:
+    def leave_out_idle(self, stepped: Collection[Optimizer], reported: bool) -> None:
         """Ignore numbers of optimizers that do not step in the trace, if no code reads them.
 
         So it is in the calls of a training step that only accumulate gradients, between which a
@@ -108,10 +108,10 @@ class Numbers:
 
         Args:
             stepped: the others.
-            told: whether an optimizer has told all of them.
+            reported: whether an optimizer has reported all of them.
         """
         snapshot = self._snapshot
-        if told or snapshot.namespaces.schedulers_run:
+        if reported or snapshot.namespaces.schedulers_run:
             return
         codes = [c for c, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
         held = [one for one in snapshot.known.values() if issubclass(type(one), Optimizer)]
@@ -152,15 +152,15 @@ class Numbers:
         a hook of a step of PyTorch's does, it computes it from the others, so that all are
         compared.
         """
-        given_up = {key for place, key in self.not_lent if place == id(group)}
+        kept_plain = {key for place, key in self.kept_plain if place == id(group)}
         numbers = {key for key, value in group.items() if is_number(value)}
-        if given_up and is_pytorchs(optimizer):
+        if kept_plain and is_pytorchs(optimizer):
             return numbers
         row = self.row_of(group)
         if row is None:
-            return given_up
+            return kept_plain
         codes = self._outside_of_steps()
-        return given_up | {
+        return kept_plain | {
             key
             for key, value in group.items()
             if (is_number(value) or type(value) is int)
@@ -187,7 +187,7 @@ def is_pytorchs(optimizer: Optimizer) -> bool:
 def asks_for_types(code: CodeType) -> bool:
     """Returns True if code may check the type of a number.
 
-    A number that is lent has another, which nobody sees who asks `type(step) is int`.
+    A traced number has another, which nobody sees who asks `type(step) is int`.
 
     >>> def scaled(step):
     ...     return step * 0.1 if type(step) is int else step

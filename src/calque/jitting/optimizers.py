@@ -30,14 +30,14 @@ from calque.device.memory.wrapping import wrap
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
-from calque.jitting.lent_numbers import Group, LentNumbers
 from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
+from calque.jitting.optimizer_numbers import Group, OptimizerNumbers
 from calque.jitting.optimizer_states import counts_of, states_of
 from calque.jitting.prepared import Prepared
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.traced_functions import functions_in
-from calque.program.traced_numbers import PICKS, NotLent, Place, Watch, number_of
+from calque.program.traced_numbers import PICKS, NumberNeeded, Place, Watch, number_of
 from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import MISSING, Running
@@ -45,20 +45,20 @@ from calque.state.stand_ins import standing_in
 from calque.upstream.torch_internals import HOOKED_STEP
 
 
-class OptimizerLending:
+class OptimizerTracing:
     """The tensors and numbers that one trace lends to the optimizers that step in it.
 
     Attributes:
         optimizers: each optimizer that stepped.
         watch: the comparisons made with hyper-parameters.
         running: sees code run.
-        in_steps: the code that has run in steps of optimizers, where numbers are lent.
-        numbers: what is lent of the numbers in param groups and in states.
+        in_steps: the code that has run in steps of optimizers, where numbers are traced.
+        numbers: the traced ones among the numbers in param groups and in states.
         on_prepared: is told of an optimizer that is about to step, and of the containers and keys
             that were given something for it.
         on_count: is told of each step count that is read by no operator.
         prepared: what stays if the call of the trace ends well.
-        not_lent: places whose numbers were given in a step what a program cannot give.
+        kept_plain: places whose numbers were given in a step what a program cannot give.
     """
 
     def __init__(self, lifting: Lifting, prepared: Prepared) -> None:
@@ -66,15 +66,15 @@ class OptimizerLending:
         self.prepared: Prepared = prepared
         self._before = len(prepared)
         self.watch: Watch = Watch()
-        self.numbers: LentNumbers = LentNumbers(lifting, self.watch)
+        self.numbers: OptimizerNumbers = OptimizerNumbers(lifting, self.watch)
         self.optimizers: dict[Optimizer, None] = {}
-        self._lent: list[tuple[Group, str, Any]] = []
+        self._replaced: list[tuple[Group, str, Any]] = []
         self._widened: list[tuple[Group, torch.Tensor]] = []
         self.running: Running | None = None
         self.in_steps: Collection[CodeType] = ()
         self.on_prepared: Callable[[Optimizer, list[tuple[Any, Any]]], None] = lambda *_: None
         self.on_count: Callable[[torch.Tensor], object] = lambda step: None
-        self.not_lent: set[Place] = set()
+        self.kept_plain: set[Place] = set()
         self.reads_tensors: bool = True
         self._kept_waiting: list[Any] = []
         self._picks: list[tuple[dict[str, Any], str]] = []
@@ -112,15 +112,15 @@ class OptimizerLending:
         """Handle an error: in a step, traced numbers may be the cause.
 
         Raises:
-            NotLent: numbers were.
+            NumberNeeded: numbers were.
         """
-        places = self._lent_now()
+        places = self._traced_now()
         if self.watch.stepping is not None and not self.watch.is_pytorchs and places:
-            raise NotLent(places)
+            raise NumberNeeded(places)
 
-    def _lent_now(self) -> set[Place]:
+    def _traced_now(self) -> set[Place]:
         """Where the numbers are from that a step was given."""
-        found = self.numbers.lent_now()
+        found = self.numbers.traced_now()
         return found | {OF_TENSORS} if self.watch.has_read else found
 
     def rollback(self) -> None:
@@ -146,12 +146,12 @@ class OptimizerLending:
         for group in optimizer.param_groups:
             self._lend(group)
         self.numbers.prepare(optimizer)
-        self.numbers.lend(optimizer)
+        self.numbers.install(optimizer)
         self._widen_steps(optimizer)
         place = None if self.watch.is_pytorchs else OF_TENSORS
         if self.reads_tensors:
             self.watch.has_read = False
-            self.lifting.lend_number = lambda array: number_of(array, self.watch, place)
+            self.lifting.trace_number = lambda array: number_of(array, self.watch, place)
         self._exchange(optimizer)
         if self.running is not None:
             self.running.in_step(True)
@@ -163,7 +163,7 @@ class OptimizerLending:
             if not self.watch.is_pytorchs:
                 learn(optimizer, self.numbers.assigned(optimizer))
                 if any(map(asks_for_types, self.in_steps)):
-                    self.not_lent |= self._lent_now()
+                    self.kept_plain |= self._traced_now()
             place_state(optimizer)
             with torch.no_grad():
                 self._widened = [(s, step) for s, step in self._widened if "step" in s]
@@ -229,10 +229,10 @@ class OptimizerLending:
 
     def _lend(self, group: Group) -> None:
         if group.get("capturable") is False:
-            self._lent.append((group, "capturable", False))
+            self._replaced.append((group, "capturable", False))
             group["capturable"] = True
         if group.get("fused"):  # one operator, whose schema asks for Python floats
-            self._lent.append((group, "fused", group["fused"]))
+            self._replaced.append((group, "fused", group["fused"]))
             group["fused"] = False
 
     @settles
@@ -254,14 +254,14 @@ class OptimizerLending:
 
     @settles
     def _give_back(self) -> None:
-        self.not_lent |= self.numbers.take_back()
+        self.kept_plain |= self.numbers.take_back()
         self.watch.stepping, self.watch.is_pytorchs = None, False
-        self.lifting.lend_number = None
+        self.lifting.trace_number = None
         while self._exchanged:
             self._exchanged.pop().__exit__(None, None, None)
-        for group, key, value in reversed(self._lent):
+        for group, key, value in reversed(self._replaced):
             group[key] = value
-        self._lent.clear()
+        self._replaced.clear()
         for names, name in self._picks:
             del names[name]
         self._picks.clear()
@@ -331,13 +331,13 @@ def _wait(optimizer: Optimizer) -> None:
         wait_for_traces()
 
 
-def _settings(group: Group, lent: Collection[Place]) -> Group:
+def _settings(group: Group, traced: Collection[Place]) -> Group:
     """Returns the part of a param group that a program is compiled for."""
     return {
         key: value
         for key, value in group.items()
         if type(value) is not float and key not in _NO_SETTINGS and not is_number(value)
-        if not is_tensor(value) and (not lent or (id(group), key) not in lent)
+        if not is_tensor(value) and (not traced or (id(group), key) not in traced)
     }
 
 
@@ -346,14 +346,14 @@ OF_TENSORS: Place = (0, "values of tensors")
 _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
-def settings_of(optimizer: Optimizer, lent: Collection[Place] = ()) -> list[Group]:
+def settings_of(optimizer: Optimizer, traced: Collection[Place] = ()) -> list[Group]:
     """Returns the settings of each param group that a program is compiled for.
 
     Args:
         optimizer: has them.
-        lent: places whose numbers are inputs.
+        traced: places whose numbers are inputs.
     """
-    return [_settings(group, lent) for group in optimizer.param_groups]
+    return [_settings(group, traced) for group in optimizer.param_groups]
 
 
 def _steps_within_itself(optimizer: Optimizer) -> bool:

@@ -26,7 +26,7 @@ from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
 from calque.program.results import Argument, Description, Fresh
-from calque.program.traced_numbers import NotLent, Watch
+from calque.program.traced_numbers import NumberNeeded, Watch
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
 from calque.program.value_checks import Checks
@@ -56,14 +56,14 @@ class Outcome:
         """Run the function, and describe its effects; returns the outputs of the program."""
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)
-        trace.lending.running = running
+        trace.optimizer_tracing.running = running
         # In a list, because a call holds its arguments where PyTorch evaluates frames.
         returned = [self._run(running, fn, args, kwargs)]
-        trace.lending.check_unchanged(running)
-        trace.state.numbers.computed = trace.lending.numbers.settle()
+        trace.optimizer_tracing.check_unchanged(running)
+        trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle()
         describer = self._described(returned)
-        trace.state.numbers.compare_read(running.optimizer_told)
-        trace.state.numbers.leave_out_idle(trace.lending.optimizers, running.optimizer_told)
+        trace.state.numbers.compare_read(running.all_reported)
+        trace.state.numbers.leave_out_idle(trace.optimizer_tracing.optimizers, running.all_reported)
         recording.checks = Checks.of(trace.lifting, describer)
         if trace.assumptions is not None:
             recording.checks = trace.assumptions.checked_by(recording.checks, describer)
@@ -83,7 +83,7 @@ class Outcome:
         self._leaves.clear()
         trace.layers.leave_backward()
         trace.lifting.forget_moved()
-        _check_numbers(trace.lending.watch)
+        _check_numbers(trace.optimizer_tracing.watch)
         recording.survivors = _survivors(made, describer)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
@@ -102,13 +102,15 @@ class Outcome:
                         result = fn(*args, **kwargs)
                     except Exception as error:
                         if not is_of_handler(error):  # perhaps code can do nothing with a number
-                            trace.lending.give_up_in_step()
+                            trace.optimizer_tracing.give_up_in_step()
                         raise
                 if touched:
                     raise Restructure(touched=touched)
-                not_lent = trace.lending.not_lent | trace.lending.watch.given_up
-                if not_lent:  # perhaps the function has caught that
-                    raise NotLent(not_lent)
+                kept_plain = (
+                    trace.optimizer_tracing.kept_plain | trace.optimizer_tracing.watch.needed
+                )
+                if kept_plain:  # perhaps the function has caught that
+                    raise NumberNeeded(kept_plain)
                 if trace.assumptions is not None:
                     trace.assumptions.check_met()
                 if refusals:  # the function has caught it
@@ -277,7 +279,7 @@ def _check_numbers(watch: Watch) -> None:
     """Refuse traced numbers of optimizers that outlive the trace.
 
     Raises:
-        NotLent: one of them does.
+        NumberNeeded: one of them does.
     """
     if watch.alive():
         collect_new()

@@ -21,7 +21,7 @@ from calque.errors import TraceError
 from calque.jitting.effects import Change, Effects, stands_alone
 from calque.jitting.numbers import Numbers
 from calque.program import trees
-from calque.program.results import Attribute, Given
+from calque.program.results import ArgumentContainer, Attribute
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
@@ -327,7 +327,7 @@ class PythonState:
 
         def description(value: Any) -> Any:
             steps = self.given.get(id(value))
-            return describe(value) if steps is None else Given(steps)
+            return describe(value) if steps is None else ArgumentContainer(steps)
 
         return description
 
@@ -349,7 +349,7 @@ class PythonState:
         """Returns a template from which each call creates values;
         `describe` says how to create a tensor.
         """
-        given = {key: Given(steps) for key, steps in self.given.items()}
+        given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
         template = Template(values, self.snapshot.known, describe, given)
         refuse_kept(template.texts)
         for value in template.unmade:

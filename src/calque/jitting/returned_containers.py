@@ -8,7 +8,7 @@ import torch
 
 from calque.jitting.descriptions import Describer
 from calque.program import trees
-from calque.program.results import Constant, Description, Given, Kept, Made, Outputs
+from calque.program.results import ArgumentContainer, Constant, Description, Kept, Made, Outputs
 from calque.upstream.torch_internals import pytree
 
 
@@ -86,7 +86,7 @@ class Containers:
     def describe(self, leaf: Any, describer: Describer) -> Description:
         """Returns the description of a leaf."""
         if id(leaf) in self._given:
-            return Given(self._given[id(leaf)])
+            return ArgumentContainer(self._given[id(leaf)])
         if id(leaf) in self._outside:
             return Constant(leaf)
         if id(leaf) in self._kept:

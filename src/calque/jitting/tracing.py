@@ -29,7 +29,7 @@ from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
 from calque.jitting.module_calls import watching_calls
-from calque.jitting.optimizers import OF_TENSORS, OptimizerLending
+from calque.jitting.optimizers import OF_TENSORS, OptimizerTracing
 from calque.jitting.outcome import Outcome
 from calque.jitting.prepared import Prepared
 from calque.jitting.python_effects import PythonState
@@ -44,7 +44,7 @@ from calque.program.gradients.saved_values import watch
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
 from calque.program.results import Inseparable
-from calque.program.traced_numbers import NotLent, Place
+from calque.program.traced_numbers import NumberNeeded, Place
 from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
@@ -79,10 +79,10 @@ def record(
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
     joined: frozenset[Cell] = frozenset()
-    not_lent: frozenset[Place] = frozenset()
+    kept_plain: frozenset[Place] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined, not_lent, prepared
+            found = given, own, exchanged, joined, kept_plain, prepared
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -94,10 +94,10 @@ def record(
             own |= error.places
         except Joined as error:
             joined |= error.cells
-        except NotLent as error:
-            if error.places <= not_lent:
+        except NumberNeeded as error:
+            if error.places <= kept_plain:
                 raise
-            not_lent |= error.places
+            kept_plain |= error.places
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -120,14 +120,14 @@ def _traced(
     own: frozenset[Any],
     exchanged: tuple[Exchanged, ...],
     joined: frozenset[Cell],
-    not_lent: frozenset[Place],
+    kept_plain: frozenset[Place],
     prepared: Prepared,
 ) -> Recording:
     recording = Recording()
     trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined, prepared)
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
-    trace.state.numbers.not_lent = not_lent
-    trace.lending.reads_tensors = OF_TENSORS not in not_lent
+    trace.state.numbers.kept_plain = kept_plain
+    trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)
     finally:
@@ -140,7 +140,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
-        refused = _given_up(trace, error, assumptions)
+        refused = _refusal_of(trace, error, assumptions)
         if refused is not None:
             raise refused from error
         raise
@@ -152,7 +152,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
 
 
 @settles
-def _given_up(
+def _refusal_of(
     trace: "Trace", error: BaseException, assumptions: Assumptions | None
 ) -> TraceError | None:
     """Restore the state before a failed trace; returns the error to raise instead."""
@@ -193,7 +193,7 @@ class Trace:
         self.leaves = leaves
         self.assumptions = assumptions
         self.lifting: Lifting = Lifting(checks, assumptions)
-        self.lending: OptimizerLending = OptimizerLending(self.lifting, prepared)
+        self.optimizer_tracing: OptimizerTracing = OptimizerTracing(self.lifting, prepared)
         reach = Reach(fn)
         self.reach: Reach = reach
         if any(map(is_lazy, reach.tensors.values())):
@@ -211,10 +211,10 @@ class Trace:
             for name, value in vars(leaf).items():
                 self.state.snapshot.visit(value, f"arguments[{index}].{name}")
         self.lifting.seen_apart = self.state.seen_apart
-        self.lending.numbers.keys = self.state.numbers.lent
-        self.lending.numbers.row_of = self.state.numbers.row_of
-        self.lending.in_steps = self.state.snapshot.code.in_steps
-        self.lending.on_prepared = self._on_prepared
+        self.optimizer_tracing.numbers.keys = self.state.numbers.traced_keys
+        self.optimizer_tracing.numbers.row_of = self.state.numbers.row_of
+        self.optimizer_tracing.in_steps = self.state.snapshot.code.in_steps
+        self.optimizer_tracing.on_prepared = self._on_prepared
         self.modules: MutableMapping[Module, str] = WeakKeyDictionary(reach.modules)
         self.layers: LayerNames = LayerNames(self.modules)
         self.histories: Histories = Histories()
@@ -229,7 +229,7 @@ class Trace:
         self.state.snapshot.on_tensor = self._on_met
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.witness: Witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
-        self.lending.on_count = self.witness.see
+        self.optimizer_tracing.on_count = self.witness.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
@@ -261,7 +261,7 @@ class Trace:
         """A context manager that observes optimizers, modules and CPU tensors."""
         with (
             without_saved_hooks(),
-            self.lending.installed(),
+            self.optimizer_tracing.installed(),
             watching_calls(self._on_module),
             self.layers.following(),
             self.witness,
@@ -311,7 +311,7 @@ class Trace:
         try:
             self.state.restore()  # with what was prepared for optimizers, which goes next
         finally:
-            self.lending.rollback()
+            self.optimizer_tracing.rollback()
         torch.set_rng_state(self.cpu_random)
 
     # Afterwards -----------------------------------------------------------------------------------
@@ -319,13 +319,13 @@ class Trace:
     def finish(self) -> None:
         """Fill the recording, and release the tensors of this call."""
         recording = self.recording
-        self.lending.prepared.note()
+        self.optimizer_tracing.prepared.note()
         for source, tensors in self.implicit.found:  # now that the tensors are as they were
             source.expect(tensors)
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
         recording.seeded = self.lifting.final_random()
-        optimizers = list(self.lending.optimizers)
+        optimizers = list(self.optimizer_tracing.optimizers)
         names = names_by_cell(self.reach, optimizers, self.known.gradients())
         pinned_hosts = self.place_inputs(names)
         recording.handles = {
@@ -351,9 +351,9 @@ class Trace:
         )
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
-        lending = self.lending
+        tracing = self.optimizer_tracing
         return OptimizerGuard(
-            optimizers, lending.watch, lending.numbers.whole, lending.numbers.counters
+            optimizers, tracing.watch, tracing.numbers.whole, tracing.numbers.counters
         )
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:

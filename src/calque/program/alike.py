@@ -74,10 +74,10 @@ class Alike:
             operands = list(equations[place].invars)
             operands[number] = variable
             equations[place] = equations[place].replace(invars=operands)
-        told = jaxpr.debug_info.with_unknown_names()
-        told = told._replace(
-            arg_names=None if told.arg_names is None else ("",) * len(inputs),
-            result_paths=None if told.result_paths is None else ("",) * len(results),
+        debug_info = jaxpr.debug_info.with_unknown_names()
+        debug_info = debug_info._replace(
+            arg_names=None if debug_info.arg_names is None else ("",) * len(inputs),
+            result_paths=None if debug_info.result_paths is None else ("",) * len(results),
         )
         found = jaxpr.replace(
             constvars=[],
@@ -85,7 +85,7 @@ class Alike:
             outvars=results,
             eqns=equations,
             effects=frozenset(),
-            debug_info=told,
+            debug_info=debug_info,
         )
         return ClosedJaxpr(found, [])
 
@@ -122,21 +122,21 @@ class _Content:
         inputs = (*jaxpr.constvars, *jaxpr.invars)
         numbers = {variable: number for number, variable in enumerate(inputs)}
 
-        def told(operand: Any) -> Any:
+        def key_of_operand(operand: Any) -> Any:
             if isinstance(operand, Literal):
                 return operand.aval, np.asarray(operand.val).tobytes()
             return numbers[operand]
 
         lines = []
         for equation in jaxpr.eqns:
-            lines.append((key_of(equation), *map(told, equation.invars)))
+            lines.append((key_of(equation), *map(key_of_operand, equation.invars)))
             for variable in equation.outvars:
                 numbers[variable] = len(numbers)
         content: Any = id(closed)
         if all(line[0] is not None for line in lines):
             avals = tuple([variable.aval for variable in inputs])
             consts = tuple(map(id, closed.consts))
-            content = (avals, consts, *lines, *map(told, jaxpr.outvars))
+            content = (avals, consts, *lines, *map(key_of_operand, jaxpr.outvars))
         self._content = content
         self._hash = hash(content)
 

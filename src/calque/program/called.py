@@ -49,8 +49,8 @@ def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list
     except ValueError:  # a variable that has no value yet
         return None
     defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
-    told = value.__name__, value.__qualname__, value.__module__
-    keys = Same(code), Same(value.__globals__), len(cells), len(defaults), *told
+    identity = value.__name__, value.__qualname__, value.__module__
+    keys = Same(code), Same(value.__globals__), len(cells), len(defaults), *identity
     return keys, tuple(named), [*closed, *defaults, *named.values()]
 
 

@@ -84,6 +84,6 @@ def _while_dynamo_rests() -> AbstractContextManager[Any]:
     return getattr(dynamo, "compile_lock", None) or nullcontext()
 
 
-def told_to_compile(told: bool) -> None:
+def compiling_flag(value: bool) -> None:
     """Change, within `announced_as_compiling`, the answer of `is_compiling()`."""
-    torch_internals.compiler._is_compiling_flag = told
+    torch_internals.compiler._is_compiling_flag = value

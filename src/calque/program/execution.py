@@ -88,7 +88,7 @@ class Execution:
         """Wait for the results of a program that may have failed.
 
         Raises:
-            JaxRuntimeError: it has (see `told`).
+            JaxRuntimeError: it has (see `cause_of`).
         """
         if self._may_raise or not self._proven:
             jax.block_until_ready(outputs)
@@ -107,6 +107,6 @@ class Execution:
         return originals
 
 
-def told(error: RuntimeError) -> BaseException:
+def cause_of(error: RuntimeError) -> BaseException:
     """Returns the error that a program's error represents: that of a callback, or out of memory."""
     return callbacks.raised(error) or as_out_of_memory(error)

@@ -93,7 +93,7 @@ class Lifting:
         self._segment, self._drawn = 0, 0
         self.draws: int = 0
         self.random_source: Callable[[], Array] = self._device_state
-        self.lend_number: Callable[[Array], Any] | None = None
+        self.trace_number: Callable[[Array], Any] | None = None
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
 
     # The cells ------------------------------------------------------------------------------------
@@ -182,9 +182,9 @@ class Lifting:
 
         A traced number is real, and no truth value.
         """
-        if self.lend_number is None or tensor.dtype == torch.bool or tensor.is_complex():
+        if self.trace_number is None or tensor.dtype == torch.bool or tensor.is_complex():
             return None
-        return self.lend_number(read(tensor))
+        return self.trace_number(read(tensor))
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """Returns a value that the host reads, if it may be assumed."""

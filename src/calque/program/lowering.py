@@ -55,8 +55,8 @@ def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) 
     traced: Any = jax.jit(run, **options).trace(*avals)
     try:
         params = traced._params
-        told = params["jaxpr"].jaxpr.debug_info
-        placed = ClosedJaxpr(closed.jaxpr.replace(debug_info=told), closed.consts)
+        debug_info = params["jaxpr"].jaxpr.debug_info
+        placed = ClosedJaxpr(closed.jaxpr.replace(debug_info=debug_info), closed.consts)
         traced._params = {**params, "jaxpr": placed}
         return traced if traced.jaxpr is placed else None
     except (AttributeError, KeyError, TypeError):

@@ -35,8 +35,9 @@ class Need:
     def refuse(self, _: Any) -> NoReturn:
         """Raises instead of calling a program that is too large."""
         raise torch.OutOfMemoryError(
-            f"jax out of memory. The program needs {spoken(self._bytes)} besides its arguments; "
-            f"the device has {spoken(_total())} in all."
+            f"jax out of memory. The program needs {byte_count(self._bytes)} besides its "
+            "arguments; "
+            f"the device has {byte_count(_total())} in all."
         )
 
 
@@ -91,7 +92,7 @@ def _left() -> Callable[[], float] | None:
     return of_process
 
 
-def spoken(count: float) -> str:
+def byte_count(count: float) -> str:
     """Returns a number of bytes in PyTorch's format."""
     power = 0
     while count >= 1024 and power < len(_UNITS) - 1:

@@ -6,7 +6,7 @@ Place = tuple[int, str]
 """The origin of a number: the id of a dict, and the key."""
 
 
-class NotLent(BaseException):
+class NumberNeeded(BaseException):
     """Signals that numbers must be concrete: the function is traced again without making them
     inputs.
 

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 
 from calque.device.runtime.interrupts import settles
-from calque.program.number_errors import NotLent, Place, turned_into_float, unknown_value
+from calque.program.number_errors import NumberNeeded, Place, turned_into_float, unknown_value
 from calque.upstream.jax_internals import convert_element_type
 from calque.upstream.python_internals import entered_unseen
 
@@ -33,9 +33,9 @@ class Watch:
 
     Attributes:
         answers: what asks once more, and what it was answered.
-        stepping: the name of the optimizer whose step runs now, to which numbers are lent.
+        stepping: the name of the optimizer whose step runs now, whose numbers are traced.
         is_pytorchs: whether that optimizer is PyTorch's own.
-        given_up: where the numbers are from that were given up.
+        needed: where the numbers are from that code has needed as plain numbers.
         has_read: whether the step has read numbers from tensors.
         new_input: makes an input of what gives a number at each call, and of a name for it.
     """
@@ -44,7 +44,7 @@ class Watch:
         self.answers: list[tuple[Callable[[], bool], bool]] = []
         self.stepping: str | None = None
         self.is_pytorchs: bool = False
-        self.given_up: set[Place] = set()
+        self.needed: set[Place] = set()
         self.has_read: bool = False
         self.new_input: Callable[[Callable[[], Any], str], Any] = _no_input
         self._nodes: dict[Any, NumberNode] = {}
@@ -69,19 +69,19 @@ class Watch:
         """Handle code that needs a concrete number.
 
         Raises:
-            NotLent: it is one of Python's.
+            NumberNeeded: it is one of Python's.
             TraceError: it is the value of a tensor.
         """
         if not node.places:
             raise turned_into_float(self.stepping)
-        self.given_up |= node.places
-        raise NotLent(node.places)
+        self.needed |= node.places
+        raise NumberNeeded(node.places)
 
     def require_exact(self, node: "NumberNode") -> None:
         """Guard that a number can be computed, with the same value in the program and in Python.
 
         Raises:
-            NotLent: it is a whole number that float64 may not have, or computing it raises.
+            NumberNeeded: it is a whole number that float64 may not have, or computing it raises.
         """
         compute = node.compute
 

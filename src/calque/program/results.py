@@ -90,7 +90,7 @@ class Constant:
 
 
 @dataclass(frozen=True)
-class Given:
+class ArgumentContainer:
     """A container among the call's arguments.
 
     Attributes:

@@ -162,7 +162,7 @@ def difference(old: Any, new: Any) -> str:
         if isinstance(before, Called) and isinstance(now, Called) and before != now:
             return f"{place} now is, or closes over, a different function or value"
         if before != now:
-            return f"{place} was {_spoken(before)} and is {_spoken(now)}"
+            return f"{place} was {_described(before)} and is {_described(now)}"
     return "the arguments alias different storages"
 
 
@@ -222,13 +222,13 @@ def _is_another(old: Any, new: Any) -> bool:
     return both and old != new and type(old.value) is type(new.value)
 
 
-def _spoken(key: Any) -> str:
+def _described(key: Any) -> str:
     if isinstance(key, Same):
         return f"one {type(key.value).__name__} object"
     if isinstance(key, Called):
         return "one function or method"
     if isinstance(key, Composed):
-        return f"{key[0].__name__}({', '.join(map(_spoken, key[1:]))})"
+        return f"{key[0].__name__}({', '.join(map(_described, key[1:]))})"
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:
@@ -240,7 +240,7 @@ def _spoken(key: Any) -> str:
         said += f", spread as {getattr(placement[0], 'spec', placement[0])}"
     attributes = [found for found in attributes if type(found) is Attributes]
     for name, part in (pair for found in attributes for pair in found):
-        said += f", whose {name} is {_spoken(part)}"
+        said += f", whose {name} is {_described(part)}"
     return said
 
 

@@ -18,7 +18,7 @@ from calque.device.memory import rng
 from calque.device.memory.cell import Cell
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
-from calque.program.execution import Execution, told
+from calque.program.execution import Execution, cause_of
 from calque.program.turns import Turn, set_array
 
 Call = TypeVar("Call")
@@ -77,7 +77,7 @@ class Stepping(Generic[Call]):
 
     def failed(self, error: RuntimeError) -> BaseException:
         """Returns the error to raise for one of the program's."""
-        return told(error)
+        return cause_of(error)
 
     @settles
     def step(self, call: Call) -> Any:

@@ -21,13 +21,13 @@ import numpy as np
 import torch
 from jax import Array
 
-from calque.program.number_errors import NotLent, Place, unknown_value
+from calque.program.number_errors import NumberNeeded, Place, unknown_value
 from calque.program.number_nodes import Checked, NumberNode, Watch, computed, node_of, unary
 from calque.upstream.jax_internals import convert_element_type
 
 __all__ = [
     "PICKS",
-    "NotLent",
+    "NumberNeeded",
     "Place",
     "TracedFloat",
     "Watch",

@@ -9,7 +9,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import cell_of
-from calque.program.memory_need import spoken
+from calque.program.memory_need import byte_count
 from calque.sharding.arguments import check_countable
 from calque.upstream.torch_internals import tree_leaves
 
@@ -46,7 +46,7 @@ class Memory:
         named = [(str(device), found) for device, found in self.devices.items()]
         for name, found in [*named, ("whole", self.whole)]:
             numbers = [found.get(kind, 0) for kind in kinds]
-            rows.append([name, *map(spoken, [*numbers, sum(numbers)])])
+            rows.append([name, *map(byte_count, [*numbers, sum(numbers)])])
         return rows
 
     def __str__(self) -> str:

@@ -13,11 +13,11 @@ from calque.state.rows import CacheRow, Row
 from calque.state.values import (
     MISSING,
     SCALARS,
+    described,
     holds_more_than_attributes,
     instance_dict,
     same_keys,
     same_value,
-    spoken,
 )
 from calque.state.weak import weakened
 
@@ -211,7 +211,7 @@ class StateGuard:
         row, key = found
         before, now = row.before.get(key, MISSING), row.get(key)
         if all(v is MISSING or type(v) in SCALARS for v in (before, now)):
-            return f"{row.name(key)} was {spoken(before)} and is {spoken(now)}"
+            return f"{row.name(key)} was {described(before)} and is {described(now)}"
         return f"{row.name(key)} now refers to a different object"
 
     def first_difference(self) -> tuple[Row, Any] | None:

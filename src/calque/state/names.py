@@ -65,11 +65,11 @@ class Names(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def names_of(code: CodeType, told: bool = False) -> Names:
+def names_of(code: CodeType, reported: bool = False) -> Names:
     """Returns the names that a code object uses (not those of functions inside of it).
 
     Args:
-        told: whether the functions of `calls_by_name` tell what they are asked for.
+        reported: whether the functions of `calls_by_name` tell what they are asked for.
 
     >>> names_of((lambda x: x.size + scale).__code__).globals
     frozenset({'scale'})
@@ -87,7 +87,7 @@ def names_of(code: CodeType, told: bool = False) -> Names:
                 words |= words_in(item) if isinstance(item, str) else set()
     targets: set[str | None] = set()
     if not words.isdisjoint(_OF_ONE | _WHOLE_WORDS | _FORMATS):
-        targets = set(_looked_into(code, told))
+        targets = set(_looked_into(code, reported))
     whole = bool(targets) or not _WHOLE_WORDS.isdisjoint(words)
     whole = whole or not _WHOLE_GLOBALS.isdisjoint(used)
     anywhere = _ANYTHING in targets or not _GETTERS.isdisjoint(words) or "inspect" in used
@@ -162,13 +162,13 @@ _ANYTHING = "?"
 """Stands for an object that no name tells."""
 
 
-def _looked_into(code: CodeType, told: bool) -> Iterator[str | None]:
+def _looked_into(code: CodeType, reported: bool) -> Iterator[str | None]:
     """Yields where names are looked up that are no constants.
 
     A global variable by its name, None for the object that a method is of; `_ANYTHING` for others.
 
     Args:
-        told: whether to leave out where a function is called that tells the names.
+        reported: whether to leave out where a function is called that tells the names.
     """
     instructions = list(dis.get_instructions(code))
     own = code.co_varnames[0] if code.co_varnames[:1] in (("self",), ("cls",)) else ""
@@ -182,12 +182,12 @@ def _looked_into(code: CodeType, told: bool) -> Iterator[str | None]:
         elif one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _OF_ONE:
             rest = instructions[place + 1 :]
             if one.argval in _BY_NAME:
-                if _names_a_constant(rest) or (told and _is_told(one, rest)):
+                if _names_a_constant(rest) or (reported and _is_reported(one, rest)):
                     continue
             yield _target(_argument(rest, 1), own)
 
 
-def _is_told(one: dis.Instruction, rest: list[dis.Instruction]) -> bool:
+def _is_reported(one: dis.Instruction, rest: list[dis.Instruction]) -> bool:
     """Returns True if a builtin function is loaded to be called at once, with a name."""
     return one.opname == "LOAD_GLOBAL" and _argument(rest, 2) is not None
 
@@ -212,7 +212,7 @@ def calls_by_name(code: CodeType) -> frozenset[str] | None:
     for place, one in enumerate(instructions):
         if one.opname in ("LOAD_GLOBAL", "LOAD_NAME") and one.argval in _BY_NAME:
             rest = instructions[place + 1 :]
-            if not _is_told(one, rest):
+            if not _is_reported(one, rest):
                 return None
             if not _names_a_constant(rest):
                 found.add(one.argval)

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from calque.state.lent import Lending, Lent
+from calque.state.intercepted import InterceptedBuiltin, Interception
 from calque.state.lookups import Everything
 from calque.state.names import Names, calls_by_name, names_of
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
@@ -45,7 +45,7 @@ class Namespaces:
         own_words: those that the user's own code contains.
         whole: whether all attributes of the user's objects matter.
         schedulers_run: whether all attributes of PyTorch's schedulers do.
-        lending: the functions that tell which names code computes.
+        interception: the functions that tell which names code computes.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -61,7 +61,7 @@ class Namespaces:
         self._otherwise: set[str] = set()
         self._computes = False
         self._computed: set[str] = set()
-        self.lending: Lending = Lending(self._tell)
+        self.interception: Interception = Interception(self._tell)
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -126,7 +126,7 @@ class Namespaces:
             return
         for name in names.difference(row.names):
             row.names.add(name)
-            if name in held and type(held[name]) is not Lent:
+            if name in held and type(held[name]) is not InterceptedBuiltin:
                 value = row.before[name] = original(held[name])
                 self._snapshot.stack.append((value, Path(name)))
                 if is_setting(value, name) and owner_of_name(value.__module__ or "") < Owner.USER:
@@ -235,7 +235,7 @@ class Namespaces:
                 self._hold_subclasses(row.kind, row.path)
         for row in self._rows:
             for name in fresh & row.owner.keys():
-                if type(row.owner[name]) is Lent:
+                if type(row.owner[name]) is InterceptedBuiltin:
                     continue
                 value = row.before.setdefault(name, original(row.owner[name]))
                 if row.path.foreign:
@@ -254,25 +254,25 @@ class Namespaces:
             here: whether it runs in the thread that is watched.
         """
         by_name = calls_by_name(code)
-        told = False
-        if not self.lending.given_up:
-            told = here and by_name is not None and not self.whole
-            told = told and (not by_name or self.lending.lend(by_name, held))
-            if not told:
-                self.stop_lending()
-        self._look_up(names_of(code, told), held)
+        reported = False
+        if not self.interception.stopped:
+            reported = here and by_name is not None and not self.whole
+            reported = reported and (not by_name or self.interception.intercept(by_name, held))
+            if not reported:
+                self.stop_intercepting()
+        self._look_up(names_of(code, reported), held)
 
-    def stop_lending(self) -> None:
+    def stop_intercepting(self) -> None:
         """Names that code computes are told no longer: any may be one of them."""
-        if not self.lending.given_up:
-            self.lending.give_up()
-            if self.lending.has_lent:
+        if not self.interception.stopped:
+            self.interception.stop()
+            if self.interception.was_used:
                 self.look_anywhere()
 
     def _tell(self, name: str | None) -> None:
         """Code has looked an attribute up by a name that it has computed."""
         if name is None:
-            self.stop_lending()
+            self.stop_intercepting()
         else:
             self._computed.add(name)
             self._snapshot.meet_name(name)

@@ -111,7 +111,7 @@ class Running:
 
     Attributes:
         scheduler_stepped: the user's line at which a scheduler of PyTorch's stepped first.
-        optimizer_told: whether an optimizer has told all that is in its param groups and state.
+        all_reported: whether an optimizer has reported all that is in its param groups and state.
     """
 
     def __init__(
@@ -120,7 +120,7 @@ class Running:
         self._snapshot = snapshot
         self._on_read = on_read
         self.scheduler_stepped: Origin | None = None
-        self.optimizer_told: bool = False
+        self.all_reported: bool = False
         self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
         self._entered: dict[int, CodeType] = {}
         self._now: set[CodeType] = snapshot.code.outside
@@ -136,7 +136,7 @@ class Running:
         _install_audit()
         try:
             with (
-                self._snapshot.namespaces.lending.installed(),
+                self._snapshot.namespaces.interception.installed(),
                 _monitored(self) if _MONITORS else self._traced(),
             ):
                 if self._snapshot.has_differing:
@@ -245,7 +245,7 @@ class Running:
         return self._calls_watched
 
     def _meet_engine(self, code: CodeType) -> None:
-        self.optimizer_told |= code in _OF_OPTIMIZERS
+        self.all_reported |= code in _OF_OPTIMIZERS
         of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
         if of_scheduler or code.co_qualname.startswith("SWALR."):
             self._snapshot.look_into_schedulers()

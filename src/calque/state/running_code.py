@@ -81,7 +81,7 @@ class RunningCode:
         """
         if not self._elsewhere:
             self._elsewhere = True
-            self._snapshot.namespaces.stop_lending()
+            self._snapshot.namespaces.stop_intercepting()
             self._unseen += [(f.__code__, f.__globals__) for f in self._met()]
 
     def read_unseen(self) -> bool:

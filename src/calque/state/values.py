@@ -127,6 +127,6 @@ def holds_more_than_attributes(kind: type) -> bool:
     return False
 
 
-def spoken(value: Any) -> str:
+def described(value: Any) -> str:
     """Returns the text of a value for messages."""
     return "not there" if value is MISSING else repr(value)

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from calque.ops.table.facts import told
+from calque.ops.table.facts import operators_with
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_leaves, tree_map
 
@@ -80,9 +80,9 @@ def _refuse(message: str) -> Kernel:
 def install(aten: torch.library.Library, everything: torch.library.Library) -> None:
     """Register the tables; autocast does not affect other operators."""
     everything.fallback(torch.library.fallthrough_kernel, KEY)
-    for name, dtype in told("autocast").items():
+    for name, dtype in operators_with("autocast").items():
         op = _overload(name)
         if op is not None:
             aten.impl(name.removeprefix("aten::"), _MAKERS[dtype](op), KEY)
-    for name, message in told("unsafe_autocast").items():
+    for name, message in operators_with("unsafe_autocast").items():
         aten.impl(name.removeprefix("aten::"), _refuse(message), KEY)

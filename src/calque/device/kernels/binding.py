@@ -22,7 +22,7 @@ from calque.device.memory import strides
 from calque.device.memory.cell import cell_of, read, write, x64
 from calque.device.runtime.dtypes import to_torch
 from calque.errors.warning import warn
-from calque.ops.table.facts import canonical, told
+from calque.ops.table.facts import canonical, operators_with
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import keep_dynamo_out
@@ -215,13 +215,13 @@ def _out_form(name: str) -> Kernel:
     schema = schema_of(name)
     outs = [a.name for a in schema.arguments if a.is_out]
     run, written = runner(rule), Written(name, rule)
-    told = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
+    dtype_kwargs = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
 
     def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
         count = len(args) - (len(outs) - len(targets))
         targets = [*args[count:], *targets]
-        kwargs |= told(targets[0], kwargs)
+        kwargs |= dtype_kwargs(targets[0], kwargs)
         dtype = kwargs.get("dtype")
         if dtype is not None and dtype != targets[0].dtype:
             raise RuntimeError(
@@ -248,7 +248,7 @@ def _out_form(name: str) -> Kernel:
     single = outs == ["out"] and [str(r.type) for r in schema.returns] == ["Tensor"]
     if rule.mutates or run.guarded or not single:
         return general
-    return fast_path.out_form(run, name, general, written.apart, told)
+    return fast_path.out_form(run, name, general, written.apart, dtype_kwargs)
 
 
 def _dtype_of_out(
@@ -259,14 +259,14 @@ def _dtype_of_out(
     An operator that can be told no dtype counts in that of `out`, and some others do so too.
     """
 
-    def told(out: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
+    def dtype_kwargs(out: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
         if takes_dtype:
             asks = written.says_dtype and kwargs.get("dtype") is None
         else:
             asks = "dtype" in rule.parameters and out.dtype != torch.bool
         return {"dtype": out.dtype} if asks else {}
 
-    return told
+    return dtype_kwargs
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:
@@ -288,7 +288,7 @@ def write_out(target: torch.Tensor, result: Array) -> None:
 @cache
 def renamed() -> dict[str, str]:
     """Returns the rule of each in-place operator that is not named after its functional form."""
-    return {canonical(form): name for name, form in told("in_place").items()}
+    return {canonical(form): name for name, form in operators_with("in_place").items()}
 
 
 @cache
@@ -371,7 +371,9 @@ def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
     of = torch_c.dispatch_get_registrations_for_dispatch_key
     composite = set(of(_COMPOSITE_IMPLICIT)).difference(of("Autograd"))
     bases = {name.rstrip("_") for name in _by_base()}
-    looked_at = {name.partition(".")[0] for name in (*told("values"), *told("numbers"))}
+    looked_at = {
+        name.partition(".")[0] for name in (*operators_with("values"), *operators_with("numbers"))
+    }
     for name in torch_c.dispatch_get_all_op_names():
         short = name.removeprefix("aten::")
         if not name.startswith("aten::") or short in taken:

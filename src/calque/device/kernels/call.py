@@ -386,6 +386,6 @@ def check_castable(source: Any, target: Any) -> None:
     low, high = promotion.category(target), promotion.category(source)
     if low < high:
         raise RuntimeError(
-            f"result type {promotion.spoken(source)} can't be cast to the desired output type "
-            f"{promotion.spoken(target)}"
+            f"result type {promotion.type_name(source)} can't be cast to the desired output type "
+            f"{promotion.type_name(target)}"
         )

@@ -38,7 +38,7 @@ from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
-from calque.ops.table.facts import fact_of, told
+from calque.ops.table.facts import fact_of, operators_with
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c, torch_internals
 from calque.upstream.torch_c import DispatchKey
@@ -309,7 +309,7 @@ class _Kernels:
 def _kernels() -> dict[str, _Kernels]:
     return {
         name.removeprefix("aten::"): _Kernels(name)
-        for name in (*told("node"), *told("without_gradient"))
+        for name in (*operators_with("node"), *operators_with("without_gradient"))
     }
 
 

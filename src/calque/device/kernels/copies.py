@@ -99,9 +99,9 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         number = active.trace.number(tensor)
         if number is not None:
             return number
-        told = validations.answer(tensor)
-        if told is not None:
-            return told
+        answer = validations.answer(tensor)
+        if answer is not None:
+            return answer
     use = "read as a Python number (item(), float(), bool(), `if`)"
 
     def unknown() -> TraceError:

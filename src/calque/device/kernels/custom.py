@@ -128,7 +128,7 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
         fit = map(_fits, results, wanted)
         if wanted and (len(results) != len(wanted) or not all(fit)):
             raise TypeError(
-                f"the rule of {schema.name} returns {_spoken(given)}, but the operator returns "
+                f"the rule of {schema.name} returns {_described(given)}, but the operator returns "
                 f"{named}"
             )
         return results if n_written or len(wanted) > 1 else next(iter(results))
@@ -146,9 +146,9 @@ def _fits(given: Any, is_list: bool) -> bool:
     return hasattr(given, "shape") or isinstance(given, (bool, int, float, complex))
 
 
-def _spoken(given: Any) -> str:
+def _described(given: Any) -> str:
     if isinstance(given, (tuple, list)):
-        return f"({', '.join(map(_spoken, given))})"
+        return f"({', '.join(map(_described, given))})"
     return "an array" if hasattr(given, "shape") else f"a {type(given).__name__}"
 
 

@@ -273,12 +273,12 @@ def out_form(
     name: str,
     general: Kernel,
     apart: bool,
-    told: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
+    dtype_kwargs: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
 ) -> Kernel:
     """Returns the kernel of an `out=` form with one result: like `in_place`, but `out` is not read.
 
     Args:
-        told: what the rule is told of `out`.
+        dtype_kwargs: what the rule is told of `out`.
     """
     calls, dynamic, named = _Calls(runner, name), (False, *runner.dynamic), runner.named
     executables = calls.executables
@@ -288,7 +288,7 @@ def out_form(
     ) -> Tensor:
         if not calls.is_due(key, arrays):
             return general(*args, out=out, **kwargs)
-        function, own = runner.prepare(args, kwargs | told(out, kwargs))
+        function, own = runner.prepare(args, kwargs | dtype_kwargs(out, kwargs))
         with translated(), x64():
             result = settled(function(*own))
         admitted = hasattr(function, "lower") and _fits(result, out)

@@ -27,8 +27,8 @@ from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.addressable import values as on_host
 from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
-from calque.ops.table.given import INDEX, within_dim
 from calque.ops.table.registry import RULES
+from calque.ops.table.tensor_argument import INDEX, within_dim
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))

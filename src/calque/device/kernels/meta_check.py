@@ -125,9 +125,9 @@ class Outline:
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
         except _Symbolic:
             pass
-        except (RuntimeError, TypeError, ValueError) as told:
-            if not str(told).startswith(_NO_KERNEL):
-                return told.with_traceback(None)
+        except (RuntimeError, TypeError, ValueError) as refusal:
+            if not str(refusal).startswith(_NO_KERNEL):
+                return refusal.with_traceback(None)
         return NotImplementedError(str(error))
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

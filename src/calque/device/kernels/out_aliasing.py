@@ -15,7 +15,7 @@ from calque.device.memory import geometry
 from calque.device.memory.cell import check_writable
 from calque.device.runtime.dtypes import to_numpy
 from calque.ops.table.facts import Known, fact_of
-from calque.ops.table.promotion import spoken
+from calque.ops.table.promotion import type_name
 from calque.ops.table.registry import Rule
 
 Tensor = torch.Tensor
@@ -38,20 +38,20 @@ class Written:
         self.name = name
         self.base: str = name.removeprefix("aten::").partition(".")[0]
         known = Known() if rule is None else fact_of(rule.name)
-        told = known.get("writes", ())
+        writes = known.get("writes", ())
         in_place = self.base.endswith("_")
-        own = known.get("writes_in_place", ()) if in_place else told
+        own = known.get("writes_in_place", ()) if in_place else writes
         self._fills = "fills" in own
         self._reads_target = in_place and rule is not None
         self._looks = "computes_first" not in own
-        self.apart: bool = "apart" in told or "changes" in told
-        self.any_shape: bool = "any_shape" in told
-        self.says_dtype: bool = "says_dtype" in told
-        self._truth = "truth" in told
-        self._changes = "changes" in told and not in_place
-        self._exact = "exact_dtype" in told or self.base.endswith("_copy")
-        self._no_booleans = "no_booleans" in told
-        self._cast_error = TypeError if "cast_type_error" in told else RuntimeError
+        self.apart: bool = "apart" in writes or "changes" in writes
+        self.any_shape: bool = "any_shape" in writes
+        self.says_dtype: bool = "says_dtype" in writes
+        self._truth = "truth" in writes
+        self._changes = "changes" in writes and not in_place
+        self._exact = "exact_dtype" in writes or self.base.endswith("_copy")
+        self._no_booleans = "no_booleans" in writes
+        self._cast_error = TypeError if "cast_type_error" in writes else RuntimeError
 
     def check_memory(self, target: Tensor, inputs: Sequence[Any], size: int | None = None) -> None:
         """Raise PyTorch's RuntimeError if the operator may not write to a tensor.
@@ -97,7 +97,8 @@ class Written:
             return
         if self._truth:
             raise RuntimeError(
-                f"{self.base} only supports bool tensor for result, got: {spoken(to_numpy(target))}"
+                f"{self.base} only supports bool tensor for result, got: "
+                f"{type_name(to_numpy(target))}"
             )
         if self._exact:
             raise RuntimeError(
@@ -107,8 +108,9 @@ class Written:
             raise NotImplementedError(f"\"{self.base}\" not implemented for 'Bool'")
         if not torch.can_cast(result, target):
             raise self._cast_error(
-                f"{self.base}: result type {spoken(to_numpy(result))} can't be cast to the desired "
-                f"output type {spoken(to_numpy(target))}"
+                f"{self.base}: result type {type_name(to_numpy(result))} can't be cast to the "
+                "desired "
+                f"output type {type_name(to_numpy(target))}"
             )
 
 

@@ -30,7 +30,12 @@ MASK = (
     "count of nonzero(); or calque.jit(fn, specialize=True), a program for each number of elements."
 )
 _LOGGING = ("print", "log", "info", "debug", "warning", "error", "write", "append", "add_scalar")
-_SPOKEN = {ast.If: "`if`", ast.IfExp: "`if`", ast.Assert: "`assert`", ast.BoolOp: "`and`/`or`"}
+_DESCRIPTIONS = {
+    ast.If: "`if`",
+    ast.IfExp: "`if`",
+    ast.Assert: "`assert`",
+    ast.BoolOp: "`and`/`or`",
+}
 
 
 def of_copy(frame: FrameType) -> str:
@@ -47,7 +52,7 @@ def of_number(frame: FrameType) -> str:
     for node in reversed(_around(frame)):
         if isinstance(node, ast.FormattedValue) or _logs(node):
             return _SHOWN
-        kind = _SPOKEN.get(type(node))
+        kind = _DESCRIPTIONS.get(type(node))
         if kind is not None and _decides(node, frame):
             return _BRANCH.format(kind)
     return _COMPUTES

@@ -1,4 +1,4 @@
-"""Tensors in the form in which the op table checks values (`calque.ops.table.given`)."""
+"""Tensors in the form in which the op table checks values (`calque.ops.table.tensor_argument`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -30,7 +30,7 @@ def _own_view(array: Array) -> np.ndarray | None:
 
 
 class Seen:
-    """A `Given`."""
+    """A `TensorArgument`."""
 
     __slots__ = ("tensor",)
 
@@ -58,7 +58,7 @@ class Seen:
         return to_numpy(self.tensor.dtype)
 
     def values(self) -> np.ndarray | None:
-        """See `Given.values`."""
+        """See `TensorArgument.values`."""
         if self.tensor.device.type != "jax" or not self.tensor.numel():
             return None
         return host_view(read(self.tensor))
@@ -66,7 +66,7 @@ class Seen:
     def require(
         self, good: Callable[[Any], Any], error: Callable[[Any], Exception], wait: bool = False
     ) -> None:
-        """See `Given.require`."""
+        """See `TensorArgument.require`."""
         tensor = self.tensor
         on_device = tensor.device.type == "jax"
         if not tensor.numel() or not (on_device or wait):
@@ -74,16 +74,16 @@ class Seen:
         array = read(tensor) if on_device else array_of(tensor)
         if isinstance(array, Tracer):
             with x64():
-                trace_checks.collect(~good(array), array, lambda bad: _spoken(error(bad)))
+                trace_checks.collect(~good(array), array, lambda bad: _described(error(bad)))
             return
         found = own_values(array) if wait else _own_view(array)
         if found is not None:
             fits = good(found)
             if not fits.all():
-                raise _spoken(error(found[~fits].reshape(-1)[0]))
+                raise _described(error(found[~fits].reshape(-1)[0]))
 
     def require_within(self, least: int, limit: int, error: Callable[[int], Exception]) -> None:
-        """See `Given.require_within`."""
+        """See `TensorArgument.require_within`."""
         if not self.tensor.numel() or self.tensor.device.type != "jax":
             return
         array = read(self.tensor)
@@ -112,6 +112,6 @@ def seen(value: Any) -> Any:
     return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 
-def _spoken(error: Exception) -> Exception:
+def _described(error: Exception) -> Exception:
     """Returns an error of a check, with PyTorch's class."""
     return torch.linalg.LinAlgError(*error.args) if type(error) is LinAlgError else error

@@ -50,7 +50,7 @@ def _lands(target: Tensor, arrays: list[Any]) -> Sharding | None:
     return placement if placement is None or run_there(moved, placement) else None
 
 
-class _Given(NamedTuple):
+class _Results(NamedTuple):
     """Results in the form of XLA's executable, for one array that already exists."""
 
     array: Any
@@ -65,12 +65,12 @@ def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
     if found is not None:
         return found
 
-    def execute(arrays: list[Any]) -> _Given:
+    def execute(arrays: list[Any]) -> _Results:
         if spread.exists:
             together(arrays)
         previous = _swap(True)
         try:
-            return _Given(settled(function(*arrays)))
+            return _Results(settled(function(*arrays)))
         finally:
             _restore(previous)
 

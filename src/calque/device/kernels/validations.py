@@ -47,21 +47,21 @@ def answer(value: Tensor) -> bool | None:
             _refuse(value, error)
             return False
         if value.dtype == torch.bool and not frame.f_code.co_filename.startswith(_BETWEEN):
-            return _told(value, frame)
+            return _answer_of(value, frame)
         if frame.f_back is None:
             return None
         frame = frame.f_back
     return None
 
 
-def _told(value: Tensor, frame: FrameType) -> bool | None:
-    told = harmless_answer(frame)
+def _answer_of(value: Tensor, frame: FrameType) -> bool | None:
+    answer = harmless_answer(frame)
     users = not is_library(frame.f_code.co_filename)
-    if told is None or (users and not trace_checks.reported()):
+    if answer is None or (users and not trace_checks.reported()):
         return None
     error = RuntimeError(f"the condition of this line does not hold: {line_of(frame)}")
-    _refuse(~value if told else value, error, users)
-    return told
+    _refuse(~value if answer else value, error, users)
+    return answer
 
 
 def _refuse(bad: Tensor, error: Exception, always: bool = False) -> None:

@@ -95,7 +95,7 @@ class Watch:
         self._client: Any = distributed.global_state.client
         self._log: tuple[int, list[Ran]] = (0, [])
         self._since: float | None = None
-        self._told: State | None = None
+        self._reported: State | None = None
         self._hinted = -1
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="calque divergence", daemon=True)
@@ -159,12 +159,12 @@ class Watch:
         """Publish what has changed since the last time."""
         count, last = self._log
         mine = State(count, last, ended)
-        told = self._told
-        if told is None or (told.count, told.ended) != (mine.count, ended):
+        reported = self._reported
+        if reported is None or (reported.count, reported.ended) != (mine.count, ended):
             text = json.dumps([count, last, ended])
             key = f"{_FOLDER}/{jax.process_index()}"
             self._client.key_value_set(key, text, allow_overwrite=True)
-            self._told = mine
+            self._reported = mine
         return mine
 
 

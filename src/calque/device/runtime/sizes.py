@@ -77,8 +77,9 @@ def check_fits(shape: Sequence[int], itemsize: int) -> None:
     needed, there = math.prod(shape) * itemsize, memory()
     if needed > there:
         raise out_of_memory(
-            f"Tried to allocate {spoken(needed)} for a tensor of shape {list(shape)}; the device "
-            f"has {spoken(there)} in all."
+            f"Tried to allocate {byte_count(needed)} for a tensor of shape {list(shape)}; the "
+            "device "
+            f"has {byte_count(there)} in all."
         )
 
 
@@ -142,8 +143,8 @@ def as_out_of_memory(error: Exception) -> Exception:
     mark = next((mark for mark in (_EXHAUSTED, _ALLOCATING) if mark in text), None)
     if mark is None:
         return error
-    told = text[text.index(mark) :].removeprefix(_EXHAUSTED).strip(": ").partition("\n")[0]
-    return out_of_memory(told.replace(_ALLOCATING, "Tried to allocate"))
+    translated = text[text.index(mark) :].removeprefix(_EXHAUSTED).strip(": ").partition("\n")[0]
+    return out_of_memory(translated.replace(_ALLOCATING, "Tried to allocate"))
 
 
 class translated:
@@ -156,12 +157,12 @@ class translated:
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
         if isinstance(error, jax.errors.JaxRuntimeError):
-            told = as_out_of_memory(error)
-            if told is not error:
-                raise told from None
+            found = as_out_of_memory(error)
+            if found is not error:
+                raise found from None
 
 
-def spoken(count: float) -> str:
+def byte_count(count: float) -> str:
     """Returns a number of bytes in PyTorch's format."""
     power = min(int(math.log2(count)) // 10 if count else 0, len(_UNITS) - 1)
     return f"{count / 2 ** (10 * power):.2f} {_UNITS[power]}" if power else f"{count} bytes"

@@ -13,7 +13,7 @@ from jax.core import Tracer
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional, write_out
 from calque.device.memory.cell import read
-from calque.ops.table.facts import fact_of, told
+from calque.ops.table.facts import fact_of, operators_with
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c
 
@@ -85,6 +85,6 @@ def kernels() -> dict[str, Any]:
         "cholesky.out": cholesky_out,
         **{
             name.removeprefix("aten::"): _kernel(RULES[name])
-            for name in (*told("reports"), *told_how)
+            for name in (*operators_with("reports"), *told_how)
         },
     }

@@ -24,7 +24,7 @@ from calque.dynamo.buckets.symbolic_shapes import FunctionalGraph, Place, Symbol
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
 from calque.program.direct_call import compile_checked, direct
-from calque.program.execution import told
+from calque.program.execution import cause_of
 from calque.program.lifting import Input
 from calque.program.shared_memory import Kept
 from calque.program.sources import ArgumentSource, RandomSource
@@ -194,7 +194,7 @@ class BucketProgram:
         pairs = zip(arrays, self._layouts, strict=True)
         values = [Padded(array, layout) for array, layout in pairs]
         closed: ClosedJaxpr = self._symbolic.closed
-        found = run(sizes, closed, values, self._symbolic.told)
+        found = run(sizes, closed, values, self._symbolic.place_of)
         shapes = self._symbolic.shapes
         found = [settled(sizes, v, shape) for v, shape in zip(found, shapes, strict=True)]
         self._found = [value.layout for value in found]
@@ -219,7 +219,7 @@ class BucketProgram:
             outputs = jax.block_until_ready(self._run(arguments))
             return self._results(inputs, sizes, true, env, outputs)
         except JaxRuntimeError as error:
-            raise told(error) from None
+            raise cause_of(error) from None
         finally:
             turn.give_back()
 

@@ -222,7 +222,7 @@ class SymbolicProgram:
         self.shapes: list[tuple[int, ...]] = [array.shape for array in arrays]
         return arrays
 
-    def told(self, equation: Any) -> str:
+    def place_of(self, equation: Any) -> str:
         """Returns the operator of an equation, at the user's line."""
         stack = equation.source_info.name_stack.stack
         module: Any = self.graph.nodes.module

@@ -69,7 +69,7 @@ def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
     elements = [leaf.astype(estimated(leaf.dtype)) for leaf, _ in whole]
     totals = [one for _, one in whole]
     estimates = Sequence(elements, sequence.length).sum()
-    found.append(Overflow(spoken(totals), origin, wrapped(totals, estimates)))
+    found.append(Overflow(dtype_names(totals), origin, wrapped(totals, estimates)))
 
 
 def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
@@ -81,7 +81,7 @@ def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
     return jnp.stack(flags).any()
 
 
-def spoken(totals: list[Any]) -> str:
+def dtype_names(totals: list[Any]) -> str:
     """Returns the dtypes of some arrays as text."""
     return " or ".join(sorted({str(total.dtype) for total in totals}))
 

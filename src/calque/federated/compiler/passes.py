@@ -196,7 +196,7 @@ class _Pass:
         for name, reducer in reducers.items():
             refused = reducer.refused(results[name])
             if refused is not None:
-                what = f"{refused.what} in {_spoken(calls[name])}"
+                what = f"{refused.what} in {_described(calls[name])}"
                 check = Check(what, calls[name].origin, of_all=True, remedy=refused.remedy)
                 self.checks.append(check)
                 failed.append(jnp.where(refused.flag, 0, NOBODY).astype(jnp.int32))
@@ -209,7 +209,9 @@ class _Pass:
         for name, reducer in reducers.items():
             flag = has_nan(results[name]) if isinstance(reducer, Sum) else None
             if flag is not None:
-                what = f"infinite values or weights of clients give NaN in {_spoken(calls[name])}"
+                what = (
+                    f"infinite values or weights of clients give NaN in {_described(calls[name])}"
+                )
                 remedy = "Check the clients' data"
                 self.checks.append(Check(what, calls[name].origin, of_all=True, remedy=remedy))
                 failed.append(jnp.where(flag, 0, NOBODY).astype(jnp.int32))
@@ -220,7 +222,7 @@ class _Pass:
         if not self.layout.clients and not reducer.of_none:
             place = f"{call.origin}: " if call.origin else ""
             raise ClientError(
-                f"{place}there are no clients for {_spoken(call)}, so it has no result.\n"
+                f"{place}there are no clients for {_described(call)}, so it has no result.\n"
                 "Pass the values of at least one client."
             )
         return reducer
@@ -296,12 +298,12 @@ class _Pass:
             shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
-                what = f"passes NaN to {_spoken(calls[name])}"
+                what = f"passes NaN to {_described(calls[name])}"
                 failing.append((Check(what, calls[name].origin), flag))
         for name, reducer in reducers.items():
             flag = reducer.violated(given[name])
             if flag is not None:
-                what = f"passes {_spoken(calls[name])} a value that does not fit its bits"
+                what = f"passes {_described(calls[name])} a value that does not fit its bits"
                 failing.append((Check(what, calls[name].origin), flag))
         return failing
 
@@ -315,7 +317,7 @@ def _is(call: Call, uri: str) -> bool:
     return isinstance(call.function, Intrinsic) and call.function.uri == uri
 
 
-def _spoken(call: Call) -> str:
+def _described(call: Call) -> str:
     if isinstance(call.function, Intrinsic):
         return call.function.uri.replace("_weighted_", "_")
     return str(call.function)

@@ -11,7 +11,7 @@ from calque.federated.building_blocks import Call, Intrinsic, Literal
 from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 from calque.federated.compiler.extremes import Extreme, Maximum
-from calque.federated.compiler.overflow import estimated, spoken, wrapped
+from calque.federated.compiler.overflow import dtype_names, estimated, wrapped
 from calque.federated.compiler.reducer import COUNT, Reducer, Refusal, gathered, masked
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
@@ -52,7 +52,7 @@ class Sum(Reducer):
             return None
         estimates = results[len(self._dtypes) :]
         return Refusal(
-            f"a sum does not fit {spoken(totals)}",
+            f"a sum does not fit {dtype_names(totals)}",
             wrapped(totals, estimates),
             "Convert the values to a wider dtype on the clients: federated_map",
         )

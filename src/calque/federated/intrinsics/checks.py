@@ -154,12 +154,12 @@ def whole_number(value: Any, what: str) -> int:
     return int(value)
 
 
-def require_kinds(argument: BuildingBlock, kinds: str, what: str, spoken: str) -> None:
+def require_kinds(argument: BuildingBlock, kinds: str, what: str, expected: str) -> None:
     """Raise unless all tensors are of a kind of dtypes; numpy's "V" stands for small floats."""
     for part in walk(argument.type):
         wrong = isinstance(part, TensorType) and part.dtype.kind not in kinds
         if wrong or isinstance(part, SequenceType):
             raise type_error(
-                f"{what} expects {spoken}, not {argument.type}",
+                f"{what} expects {expected}, not {argument.type}",
                 "Convert it on the clients with federated_map.",
             )

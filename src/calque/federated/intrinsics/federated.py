@@ -315,10 +315,10 @@ def data(uri: str, kind: Any) -> Value:
     return Value(Data(uri, to_type(kind)), required("data"))
 
 
-def _aggregated(uri: str, value: Any, kinds: str, spoken: str) -> Value:
+def _aggregated(uri: str, value: Any, kinds: str, expected: str) -> Value:
     required(uri)
     argument = placed(value, uri, CLIENTS)
-    require_kinds(argument, kinds, uri, spoken)
+    require_kinds(argument, kinds, uri, expected)
     call: Call = intrinsic_call(uri, argument, _at_server(argument))
     return bind(call)
 

@@ -17,7 +17,7 @@ from calque.federated.learning.models import Model, squared
 from calque.federated.learning.optimizers import Optimizer, Steps, as_optimizer, step
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup
-from calque.federated.learning.state import Given, Sent, State
+from calque.federated.learning.state import RoundInfo, Sent, State
 from calque.federated.learning.training import full_gradient, require_no_writes
 from calque.federated.representation import Sequence
 
@@ -70,7 +70,7 @@ def fed_avg(
     by_client = as_optimizer(client_optimizer, setup.model.trained)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
 
-    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: RoundInfo, memory: Any) -> Sent:
         server = setup.model.free(state.parameters)
 
         def distance(parameters: Any) -> Any:
@@ -150,7 +150,7 @@ def fed_sgd(
     setup = Setup(module, loss, settings, without=_OF_STEPS)
     by_server = as_optimizer(server_optimizer, setup.model.trained)
 
-    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: RoundInfo, memory: Any) -> Sent:
         start = (state.parameters, state.buffers)
         gradients, mean, one = full_gradient(setup.model, *start, data, given, setup.batches.size)
         require_no_writes(one, "fed_sgd uses only the gradients of clients")

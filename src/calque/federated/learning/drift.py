@@ -13,7 +13,7 @@ from calque.federated.learning.models import tree_add
 from calque.federated.learning.optimizers import as_optimizer, sgd
 from calque.federated.learning.process import IterativeProcess
 from calque.federated.learning.setup import Loss, Settings, Setup, moved, zeros
-from calque.federated.learning.state import Given, Sent, State
+from calque.federated.learning.state import RoundInfo, Sent, State
 from calque.federated.learning.training import full_gradient, is_positive
 from calque.federated.representation import Sequence
 
@@ -49,7 +49,7 @@ def scaffold(
     setup.weighting = "uniform"
     by_client = sgd(client_learning_rate)
 
-    def client(state: State, data: Sequence, given: Given, control: Any) -> Sent:
+    def client(state: State, data: Sequence, given: RoundInfo, control: Any) -> Sent:
         drift = tree_add(state.extra, control, -1.0)
         done, change = setup.trained(state, data, given, by_client, lambda g, _: tree_add(g, drift))
         rate = client_learning_rate * (1.0 if given.scale is None else given.scale)
@@ -116,7 +116,7 @@ def mime_lite(
     def mixed(gradients: Any, velocity: Any) -> Any:
         return jax.tree.map(lambda g, m: (1 - momentum) * g + momentum * m, gradients, velocity)
 
-    def client(state: State, data: Sequence, given: Given, memory: Any) -> Sent:
+    def client(state: State, data: Sequence, given: RoundInfo, memory: Any) -> Sent:
         done, change = setup.trained(
             state, data, given, by_client, lambda g, _: mixed(g, state.extra)
         )

@@ -18,7 +18,7 @@ from calque.federated.learning.optimizers import Steps, as_optimizer
 from calque.federated.learning.refusals import explained, require_no_autocast
 from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
 from calque.federated.learning.staging import element_of, labelled
-from calque.federated.learning.state import Given, State, of_client, of_round
+from calque.federated.learning.state import RoundInfo, State, of_client, of_round
 from calque.federated.learning.training import batch_of, is_positive, train
 from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
@@ -128,7 +128,7 @@ class PersonalizedEvaluation:
 
         def fitted(parameters: Any, buffers: Any, key: Any, test: Sequence, own: Sequence) -> Any:
             start = (setup.model, parameters, buffers)
-            given = Given(key, min(setup.batches.size, max(own.capacity, 1)))
+            given = RoundInfo(key, min(setup.batches.size, max(own.capacity, 1)))
             done = train(*start, own, given, optimizer, setup.batches)
             after = ({**parameters, **done.parameters}, done.buffers)
             return _totals(setup.model, *after, key, test, _AT_ONCE)

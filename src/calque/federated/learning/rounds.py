@@ -22,7 +22,7 @@ from calque.federated.intrinsics.checks import placed
 from calque.federated.learning.aggregators import is_private, is_stateful
 from calque.federated.learning.state import (
     Algorithm,
-    Given,
+    RoundInfo,
     State,
     of_client,
     of_round,
@@ -61,7 +61,7 @@ def round_computation(algorithm: Algorithm, element: Type, most: int, state: Sta
     data_type, whole = SequenceType(element), to_type("int32")
     shapes = jax.eval_shape(
         lambda data: algorithm.client(
-            server, to_python(data, data_type), Given(server.key, most), memory
+            server, to_python(data, data_type), RoundInfo(server.key, most), memory
         ),
         shapes_of(data_type, most),
     )
@@ -119,7 +119,7 @@ def _work(algorithm: Algorithm, most: int, server: State, memory: Any) -> Callab
 
     def work(leaves: Any, data: Any, number: Any, kept: Any, scale: Any) -> Any:
         state = unpacked(leaves, server)
-        given = Given(_key(state, number), most, scale if scheduled else None)
+        given = RoundInfo(_key(state, number), most, scale if scheduled else None)
         sent = algorithm.client(state, data, given, unpacked(kept, memory))
         differences = jax.tree.map(_difference, sent.buffers, state.buffers)
         return {

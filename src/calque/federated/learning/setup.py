@@ -13,7 +13,7 @@ from calque.federated.learning.aggregators import is_stateful
 from calque.federated.learning.describing import described, described_module
 from calque.federated.learning.models import Model, tree_add
 from calque.federated.learning.process import IterativeProcess
-from calque.federated.learning.state import Algorithm, Given, Sent, State
+from calque.federated.learning.state import Algorithm, RoundInfo, Sent, State
 from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.learning.training import Batches, Hook, Penalty, Trained, train
 from calque.federated.representation import Sequence
@@ -129,7 +129,7 @@ class Setup:
         self,
         state: State,
         data: Sequence,
-        given: Given,
+        given: RoundInfo,
         optimizer: Any,
         hook: Hook | None = None,
         penalty: Penalty | None = None,

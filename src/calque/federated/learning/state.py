@@ -43,8 +43,8 @@ class Algorithm:
 
     Attributes:
         model: what is trained.
-        client: takes the server's state (without `memory`), a client's examples, `Given`, and the
-            client's memory; gives what `Sent` has.
+        client: takes the server's state (without `memory`), a client's examples, `RoundInfo`,
+            and the client's memory; gives what `Sent` has.
         server: takes the server's state, the means of the clients' `change` and `extra`, their
             number and `Sent.reached`; gives the new state.
         aggregator: how the clients' `change` is joined.
@@ -63,7 +63,7 @@ class Algorithm:
     """
 
     model: Model
-    client: Callable[[State, Sequence, "Given", Any], "Sent"]
+    client: Callable[[State, Sequence, "RoundInfo", Any], "Sent"]
     server: Callable[[State, Any, Any, Any, frozenset[str] | None], State]
     aggregator: Aggregator | StatefulAggregator
     optimizer: Callable[[Any], Any] = lambda parameters: ()
@@ -79,7 +79,7 @@ class Algorithm:
 
 
 @dataclass(frozen=True)
-class Given:
+class RoundInfo:
     """The information that a client gets in addition to the server's state.
 
     Attributes:

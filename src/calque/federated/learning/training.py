@@ -17,7 +17,7 @@ from calque.errors import TraceError
 from calque.federated.learning.models import Losses, Model, Parameters, tree_add
 from calque.federated.learning.optimizers import Optimizer
 from calque.federated.learning.optimizers import step as stepped
-from calque.federated.learning.state import Given
+from calque.federated.learning.state import RoundInfo
 from calque.federated.learning.torch_optimizers import TorchOptimizer
 from calque.federated.representation import Sequence
 
@@ -76,7 +76,7 @@ def train(
     parameters: Parameters,
     buffers: Parameters,
     data: Sequence,
-    given: Given,
+    given: RoundInfo,
     optimizer: Optimizer,
     batches: Batches,
     hook: Hook | None = None,
@@ -156,7 +156,7 @@ def full_gradient(
     parameters: Parameters,
     buffers: Parameters,
     data: Sequence,
-    given: Given,
+    given: RoundInfo,
     size: int,
 ) -> tuple[Parameters, Any, Losses]:
     """Returns the gradient of the mean loss over all of a client's examples, that loss, and what a
@@ -244,7 +244,7 @@ def require_no_writes(one: Losses, where: str) -> None:
         )
 
 
-def require_no_schedule(given: Given) -> None:
+def require_no_schedule(given: RoundInfo) -> None:
     """Raise a `TypeError` where steps are to be multiplied by a schedule."""
     if given.scale is not None:
         raise TypeError(

@@ -10,7 +10,7 @@ from jax import Array
 from torch.optim import Optimizer
 
 from calque.jitting.guards import OptimizerGuard
-from calque.jitting.lent_numbers import HyperParameter
+from calque.jitting.optimizer_numbers import HyperParameter
 from calque.program.sources import NumberSource, Source
 from calque.state.versions import version_of
 

@@ -57,8 +57,10 @@ def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
         bare = program.carrying.bare[one.slot]
     else:
         bare = one
-    told = bare.attributes is not None or bare.subclass is not None if type(bare) is Fresh else True
-    if type(bare) is not Fresh or told or not (bare.leaf is None is bare.inference):
+    known = (
+        bare.attributes is not None or bare.subclass is not None if type(bare) is Fresh else True
+    )
+    if type(bare) is not Fresh or known or not (bare.leaf is None is bare.inference):
         return None
     return bare if bare.stride is None and 0 not in _form(program, bare)[0] else None
 

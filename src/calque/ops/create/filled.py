@@ -9,7 +9,6 @@ from jax import Array, lax
 from jax.scipy.special import i0
 
 from calque.ops.table.facts import facts
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import cast, is_known
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
@@ -20,9 +19,10 @@ from calque.ops.table.promotion import (
     is_complex,
     is_integral,
     result_type,
-    spoken,
+    type_name,
 )
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _shape(size: Any) -> tuple[int, ...]:
@@ -31,7 +31,7 @@ def _shape(size: Any) -> tuple[int, ...]:
     return tuple(size)
 
 
-def _holds_value(self: Given, value: Any, **_: Any) -> None:
+def _holds_value(self: TensorArgument, value: Any, **_: Any) -> None:
     check_holds(value, self.dtype)
 
 
@@ -131,7 +131,7 @@ def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
     return _sequence(start, end, 1, dtype, closed=False)
 
 
-def _steps(step: Any = 1, out: Given | None = None, **_: Any) -> None:
+def _steps(step: Any = 1, out: TensorArgument | None = None, **_: Any) -> None:
     """A step may become zero in the dtype of an `out=`."""
     if out is not None and step and not out.is_float and int(step) == 0:
         raise ValueError("step must be nonzero")
@@ -263,7 +263,7 @@ def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: A
             f"kaiser_window requires non-negative window_length, got window_length={window_length}"
         )
     if is_integral(dtype):
-        raise RuntimeError(f"kaiser_window expects floating point dtypes, got: {spoken(dtype)}")
+        raise RuntimeError(f"kaiser_window expects floating point dtypes, got: {type_name(dtype)}")
     if window_length <= 1:
         return jnp.ones((window_length,), dtype)
     wide = jnp.promote_types(dtype, jnp.float32)
@@ -280,7 +280,7 @@ def _same_floats(name: str, x: Array, y: Array) -> None:
     if x.dtype != y.dtype or x.dtype not in (jnp.float32, jnp.float64, jnp.float16):
         raise RefusedDtype(
             f"Expected both inputs of {name} to be Half, Float or Double tensors of one dtype but "
-            f"got {spoken(x.dtype)} and {spoken(y.dtype)}"
+            f"got {type_name(x.dtype)} and {type_name(y.dtype)}"
         )
 
 

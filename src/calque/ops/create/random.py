@@ -30,7 +30,6 @@ from calque.ops.create.random_checks import (
     success,
 )
 from calque.ops.table.facts import facts, no_kernel, senseless
-from calque.ops.table.given import each
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -45,6 +44,7 @@ from calque.ops.table.promotion import (
 )
 from calque.ops.table.random_bits import as_jaxs
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import each
 
 # What PyTorch raises for parameters outside their range -------------------------------------------
 

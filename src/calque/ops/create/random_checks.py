@@ -6,12 +6,12 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from calque.ops.table.given import Given
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
     is_complex,
     is_float,
 )
+from calque.ops.table.tensor_argument import TensorArgument
 
 INT64 = np.dtype("int64")
 
@@ -71,7 +71,7 @@ def known_size(size: Any, *_: Any, **__: Any) -> None:
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(size)}")
 
 
-def finite_range(self: Given, **bounds: Any) -> None:
+def finite_range(self: TensorArgument, **bounds: Any) -> None:
     low, high = bounds.get("from", 0.0), bounds.get("to", 1.0)
     if is_float(self.dtype) and high - low > float(jnp.finfo(self.dtype).max):
         raise RuntimeError(
@@ -94,7 +94,7 @@ def dropout_probability(arguments: Arguments) -> None:
         )
 
 
-def representable(self: Given, **bounds: Any) -> None:
+def representable(self: TensorArgument, **bounds: Any) -> None:
     if is_complex(self.dtype):
         return
     low, high = bounds.get("from", 0), bounds.get("to")
@@ -111,7 +111,7 @@ def holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
     check_holds(n, dtype)
 
 
-def distribution(self: Given, **_: Any) -> None:
+def distribution(self: TensorArgument, **_: Any) -> None:
     if self.ndim and self.shape[-1] > 2**24:
         raise RuntimeError("number of categories cannot exceed 2^24")
     text = "probability tensor contains either `inf`, `nan` or element < 0"

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 SUM, MEAN, MAX = 0, 1, 2
 
@@ -28,7 +28,7 @@ def _check_indices(indices: Array) -> None:
         )
 
 
-def _within_table(weight: Given, indices: Given, **_: Any) -> None:
+def _within_table(weight: TensorArgument, indices: TensorArgument, **_: Any) -> None:
     if weight.ndim != 2 or indices.is_float:
         return
     if weight.shape[0] == 0 and indices.size:
@@ -103,7 +103,9 @@ def _bag_of(offsets: Array, length: int, bags: int) -> Array:
     return jnp.cumsum(starts)[:length] - 1
 
 
-def _bags(weight: Given, indices: Given, offsets: Given, **_: Any) -> None:
+def _bags(
+    weight: TensorArgument, indices: TensorArgument, offsets: TensorArgument, **_: Any
+) -> None:
     found = indices.values()
     if found is not None and not ((found >= 0) & (found < weight.shape[0])).all():
         at = int(np.flatnonzero((found < 0) | (found >= weight.shape[0]))[0])

@@ -9,9 +9,9 @@ from jax import Array
 from calque.ops.index.index_bounds import at_least_1d, on_axis, positions, take
 from calque.ops.index.writes import accumulate_at
 from calque.ops.table.facts import facts
-from calque.ops.table.given import IN_SELF, INDEX, within_all, within_dim
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import IN_SELF, INDEX, within_all, within_dim
 
 _INDEX_DTYPES = frozenset(map(np.dtype, ("int64", "int32", "uint8", "bool")))
 

@@ -9,10 +9,10 @@ from calque.ops.index.gather import index_key, index_shape, is_mask
 from calque.ops.index.index_bounds import positions
 from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.facts import facts
-from calque.ops.table.given import within_all
 from calque.ops.table.helpers import cast
-from calque.ops.table.promotion import spoken
+from calque.ops.table.promotion import type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import within_all
 
 
 @op("index_put", "_unsafe_index_put")
@@ -23,7 +23,8 @@ def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False
     if self.dtype != values.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
-            f"{spoken(self.dtype)} for the destination and {spoken(values.dtype)} for the source."
+            f"{type_name(self.dtype)} for the destination and {type_name(values.dtype)} for the "
+            "source."
         )
     if len(masks) == 1 and all(i is None or is_mask(i) for i in indices):
         return _put_masked(self, masks[0], indices[masks[0]] != 0, values, accumulate)

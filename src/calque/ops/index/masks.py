@@ -10,12 +10,12 @@ from jax import Array
 
 from calque.ops.index.writes import replace_at
 from calque.ops.table.facts import facts
-from calque.ops.table.given import Given
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
-def _holds_value(self: Given, value: Any, **_: Any) -> None:
+def _holds_value(self: TensorArgument, value: Any, **_: Any) -> None:
     check_holds(value, self.dtype)
 
 
@@ -38,7 +38,7 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
 facts("masked_fill.Scalar", numbers=_holds_value)
 
 
-def _enough(self: Given, mask: Given, source: Given, **_: Any) -> None:
+def _enough(self: TensorArgument, mask: TensorArgument, source: TensorArgument, **_: Any) -> None:
     """Raise RuntimeError if a mask has more ones than the source has elements."""
     values = mask.values() if mask.dtype == np.bool_ else None
     if values is None:

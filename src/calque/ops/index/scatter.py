@@ -9,11 +9,11 @@ from jax import Array
 
 from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
 from calque.ops.index.writes import accumulate_at, replace_at
-from calque.ops.table.given import IN_SELF, INDEX, Given, within_dim
 from calque.ops.table.helpers import nan_of, wrap_dim
 from calque.ops.table.number_range import Holds
 from calque.ops.table.promotion import COMPLEX, is_complex, is_integral, refuse
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import IN_SELF, INDEX, TensorArgument, within_dim
 
 # One index vector along one dimension -----------------------------------------------------------
 
@@ -36,7 +36,7 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
         )
 
 
-def _rows_within(self: Given, **named: Any) -> None:
+def _rows_within(self: TensorArgument, **named: Any) -> None:
     """PyTorch checks the rows of a matrix differently from the elements of a vector."""
     inside = within_dim(IndexError, IN_SELF) if self.ndim < 2 else within_dim(RuntimeError, INDEX)
     inside(self=self, **named)

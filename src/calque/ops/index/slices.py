@@ -14,9 +14,9 @@ from jax.core import max_dim, min_dim
 
 from calque.ops.index.writes import accumulate_at
 from calque.ops.table.facts import facts
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 _NO_END = 2**63 - 1  # how PyTorch writes the end of `x[1:]`
 
@@ -78,7 +78,7 @@ def _check_source(name: str, src: Array, shape: tuple[int, ...]) -> None:
         )
 
 
-def _in_range(self: Given, dim: int, index: Any, **_: Any) -> None:
+def _in_range(self: TensorArgument, dim: int, index: Any, **_: Any) -> None:
     if -self.ndim <= dim < self.ndim and isinstance(index, int):
         size = self.shape[dim]
         if not -size <= index < size:

@@ -11,7 +11,6 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
-from calque.ops.table.given import each
 from calque.ops.table.promotion import (
     BOOL,
     INT,
@@ -21,6 +20,7 @@ from calque.ops.table.promotion import (
     real_dtype,
 )
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import each
 
 
 def adjoint(array: Array) -> Array:

@@ -9,7 +9,15 @@ from jax import Array
 from calque.ops.reduce.reduction import p_norm
 from calque.ops.table.facts import facts, senseless
 from calque.ops.table.helpers import maximum, wrap_dim
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, is_integral, opmath, spoken
+from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
+    INT,
+    RefusedDtype,
+    is_integral,
+    opmath,
+    type_name,
+)
 from calque.ops.table.registry import op
 
 _BY_PRODUCT, _NEVER = 1, 2
@@ -58,7 +66,9 @@ def _check(p: float) -> None:
 )
 def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> Array:
     if x1.dtype != x2.dtype:
-        raise RefusedDtype(f"expected scalar type {spoken(x1.dtype)} but found {spoken(x2.dtype)}")
+        raise RefusedDtype(
+            f"expected scalar type {type_name(x1.dtype)} but found {type_name(x2.dtype)}"
+        )
     _check(p)
     if x1.shape[-1] != x2.shape[-1]:
         raise RuntimeError(
@@ -109,7 +119,7 @@ def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
     if is_integral(self.dtype):
         raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
-            f"{spoken(self.dtype)}"
+            f"{type_name(self.dtype)}"
         )
     rows = jnp.moveaxis(self, wrap_dim(dim, self.ndim), 0)
     norm = p_norm(rows, float(p), tuple(range(1, rows.ndim)), keepdim=True)

@@ -14,7 +14,7 @@ from jax import Array
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.number_range import Holds
-from calque.ops.table.promotion import BOOL, spoken
+from calque.ops.table.promotion import BOOL, type_name
 from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
@@ -136,7 +136,7 @@ def vdot(self: Array, other: Array) -> Array:
 
 def _same_dtype(what: str, *arrays: Any) -> None:
     if len({a.dtype for a in arrays}) > 1:
-        got = ", ".join(spoken(a.dtype) for a in arrays)
+        got = ", ".join(type_name(a.dtype) for a in arrays)
         raise RuntimeError(f"{what} must have the same dtype, but got {got}")
 
 

@@ -9,7 +9,7 @@ from jax import Array, lax
 from calque.ops.linalg.decompositions import check_square, lu_factors, lu_info, permutation
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import is_complex, opmath, real_dtype, spoken
+from calque.ops.table.promotion import is_complex, opmath, real_dtype, type_name
 from calque.ops.table.registry import op
 
 # Triangular systems -------------------------------------------------------------------------------
@@ -231,7 +231,7 @@ def cross(self: Array, other: Array, dim: int = -1) -> Array:
     b1, b2, b3 = (lax.slice_in_dim(other, i, i + 1, axis=axis) for i in range(3))
     if self.dtype != other.dtype:
         raise RuntimeError(
-            f"expected scalar type {spoken(self.dtype)} but found {spoken(other.dtype)}"
+            f"expected scalar type {type_name(self.dtype)} but found {type_name(other.dtype)}"
         )
     parts = [a2 * b3 - a3 * b2, a3 * b1 - a1 * b3, a1 * b2 - a2 * b1]
     return jnp.concatenate(parts, axis=axis)

@@ -10,11 +10,11 @@ from jax import Array
 from calque.ops.nn.pooling import lowest, positions, scatter_add
 from calque.ops.nn.sliding_windows import each
 from calque.ops.table.facts import facts, no_kernel
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import Taps, apply_taps, widened
 from calque.ops.table.promotion import BOOL, COMPLEX, INT
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _bounds(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
@@ -220,7 +220,9 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
     return flat.at[row, at].set(x.reshape(at.shape), mode="drop").reshape(shape)
 
 
-def _within_output(self: Given, indices: Given, output_size: Any, **_: Any) -> None:
+def _within_output(
+    self: TensorArgument, indices: TensorArgument, output_size: Any, **_: Any
+) -> None:
     places = indices.values() if indices.dtype == np.int64 else None
     volume = int(np.prod(list(output_size)))
     if places is not None and not ((places >= 0) & (places < volume)).all():

@@ -13,11 +13,11 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.random_bits import wrapped
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _scores(q: Array, k: Array, bias: Array | None, is_causal: bool, scale: float | None) -> Array:
@@ -95,10 +95,10 @@ def _drops(
 
 
 def is_one_rule(
-    query: Given,
-    key: Given,
-    value: Given,
-    attn_mask: Given | None = None,
+    query: TensorArgument,
+    key: TensorArgument,
+    value: TensorArgument,
+    attn_mask: TensorArgument | None = None,
     dropout_p: float = 0.0,
     is_causal: bool = False,
     scale: float | None = None,
@@ -128,7 +128,7 @@ def is_one_rule(
     return attn_mask is None or (not is_causal and _fits(attn_mask, query, key))
 
 
-def _fits(mask: Given, query: Given, key: Given) -> bool:
+def _fits(mask: TensorArgument, query: TensorArgument, key: TensorArgument) -> bool:
     scores = (*query.shape[:-1], key.shape[-2])
     if mask.dtype not in (np.dtype(bool), query.dtype) or not 2 <= mask.ndim <= len(scores):
         return False

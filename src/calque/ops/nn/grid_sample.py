@@ -10,7 +10,7 @@ from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, type_name
 from calque.ops.table.registry import op
 
 BILINEAR, NEAREST, BICUBIC = 0, 1, 2
@@ -170,7 +170,7 @@ facts("grid_sampler", autocast="widest")
 def _grid_condition(input: Any, grid: Any, *_: Any, **__: Any) -> None:
     if input.dtype != grid.dtype:
         raise RuntimeError(
-            f"expected scalar type {spoken(input.dtype)} but found {spoken(grid.dtype)}"
+            f"expected scalar type {type_name(input.dtype)} but found {type_name(grid.dtype)}"
         )
 
 

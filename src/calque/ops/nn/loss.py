@@ -12,9 +12,9 @@ import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
-from calque.ops.table.given import Given, each
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, promote, spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, promote, type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument, each
 
 NONE, MEAN, SUM = 0, 1, 2
 _NO_PROBABILITY = "all elements of input should be between 0 and 1"
@@ -116,7 +116,9 @@ def soft_margin_loss_backward(
 
 def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
     if self.dtype != target.dtype:
-        raise RuntimeError(f"Found dtype {spoken(target.dtype)} but expected {spoken(self.dtype)}")
+        raise RuntimeError(
+            f"Found dtype {type_name(target.dtype)} but expected {type_name(self.dtype)}"
+        )
 
 
 @op(
@@ -158,8 +160,8 @@ def binary_cross_entropy_backward(
 def _bce_with_logits_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
     if category(target.dtype) < category(self.dtype):
         raise RuntimeError(
-            f"result type {spoken(self.dtype)} can't be cast to the desired output type "
-            f"{spoken(target.dtype)}"
+            f"result type {type_name(self.dtype)} can't be cast to the desired output type "
+            f"{type_name(target.dtype)}"
         )
 
 
@@ -224,7 +226,7 @@ def _multi_margin(
 def _classes(name: str, least: int) -> Any:
     """Returns a check that labels are those of classes, or `least`."""
 
-    def check(self: Given, target: Given, **_: Any) -> None:
+    def check(self: TensorArgument, target: TensorArgument, **_: Any) -> None:
         labels = None if target.is_float else target.values()
         classes = self.shape[-1] if self.ndim else 1
         if labels is not None and not ((labels >= least) & (labels < classes)).all():

@@ -14,9 +14,9 @@ from jax import Array, lax
 
 from calque.ops.nn.loss import MEAN, NONE
 from calque.ops.table.facts import facts, no_kernel
-from calque.ops.table.given import Given
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, is_float, is_integral, spoken
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, is_float, is_integral, type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
@@ -84,7 +84,9 @@ def _backward(
     return jnp.where(classes == label, jnp.expand_dims(each, axis), 0).astype(x.dtype)
 
 
-def _labels(self: Given, target: Given, ignore_index: int = -100, **_: Any) -> None:
+def _labels(
+    self: TensorArgument, target: TensorArgument, ignore_index: int = -100, **_: Any
+) -> None:
     """Raise IndexError for a class label without a score in the input."""
     if target.is_float or not target.size:
         return
@@ -98,11 +100,11 @@ def _labels(self: Given, target: Given, ignore_index: int = -100, **_: Any) -> N
 def _nll_condition(self: Any, target: Any, weight: Any, *_: Any, **__: Any) -> None:
     if is_integral(target.dtype) and target.dtype not in (jnp.int64, jnp.uint8):
         raise RuntimeError(
-            f"expected target dtype to be Long or Byte, but got {spoken(target.dtype)}"
+            f"expected target dtype to be Long or Byte, but got {type_name(target.dtype)}"
         )
     if weight is not None and is_float(self.dtype) and weight.dtype != self.dtype:
         raise RuntimeError(
-            f"expected scalar type {spoken(self.dtype)} but found {spoken(weight.dtype)}"
+            f"expected scalar type {type_name(self.dtype)} but found {type_name(weight.dtype)}"
         )
 
 
@@ -135,7 +137,11 @@ _CTC = "(while checking arguments for ctc_loss_allocate_outputs)"
 
 
 def _ctc_values(
-    log_probs: Given, targets: Given, input_lengths: Any, target_lengths: Any, **_: Any
+    log_probs: TensorArgument,
+    targets: TensorArgument,
+    input_lengths: Any,
+    target_lengths: Any,
+    **_: Any,
 ) -> None:
     steps, labels = log_probs.shape[0], targets.shape[-1]
 

@@ -11,12 +11,12 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.facts import facts, no_kernel, senseless
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.number_range import Holds, HoldsLimits, saturated
 from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, opmath, refuse
 from calque.ops.table.registry import op
 from calque.ops.table.release import RELEASE
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _zero(like: Array) -> Array:
@@ -56,7 +56,7 @@ def threshold_backward(grad_output: Array, self: Array, threshold: Any) -> Array
 _fit = HoldsLimits("min_val", "max_val")
 
 
-def _limits(self: Given, min_val: Any = -1, max_val: Any = 1, **_: Any) -> None:
+def _limits(self: TensorArgument, min_val: Any = -1, max_val: Any = 1, **_: Any) -> None:
     wraps = self.dtype.kind == "u" and not RELEASE.limits_saturate
     if wraps and (min_val < 0 or max_val < 0):
         raise RuntimeError("cannot do hardtanh on an unsigned type with negative limits")
@@ -128,7 +128,7 @@ def hardshrink_backward(grad_out: Array, self: Array, lambd: Any) -> Array:
     return jnp.where((self >= -lambd) & (self <= lambd), _zero(grad_out), grad_out)
 
 
-def _threshold(self: Given, lambd: Any = 0.5, **_: Any) -> None:
+def _threshold(self: TensorArgument, lambd: Any = 0.5, **_: Any) -> None:
     if isinstance(lambd, int | float) and not lambd >= 0:
         raise RuntimeError(
             f"lambda must be in range [0, {float(jnp.finfo(self.dtype).max)}] for input dtype "

@@ -26,8 +26,8 @@ from calque.ops.table.promotion import (
     promote,
     refuse,
     result_type,
-    spoken,
     to_float,
+    type_name,
 )
 from calque.ops.table.registry import op
 
@@ -260,7 +260,8 @@ def _check_lerp(dtype: Any, **others: Array) -> None:
     for name, other in others.items():
         if not other.weak_type and other.dtype != dtype:
             raise RuntimeError(
-                f"expected dtype {spoken(dtype)} for `{name}` but got dtype {spoken(other.dtype)}"
+                f"expected dtype {type_name(dtype)} for `{name}` but got dtype "
+                f"{type_name(other.dtype)}"
             )
     refuse("lerp_kernel_scalar", dtype, BOOL, INT)
 
@@ -356,7 +357,7 @@ def where(condition: Array, self: Array, other: Array) -> Array:
     if condition.dtype not in (jnp.bool_, jnp.uint8):
         raise RuntimeError(
             "where expected condition to be a boolean tensor, but got a tensor with dtype "
-            f"{spoken(condition.dtype)}"
+            f"{type_name(condition.dtype)}"
         )
     x, y = promote(self, other)
     return jnp.where(condition != 0, x, y)

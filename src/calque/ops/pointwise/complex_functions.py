@@ -85,8 +85,8 @@ def _wave(size: Array, wave: Array, zero: Any, infinite: Any) -> Array:
         infinite: where it stands for infinity.
     """
     product = size * wave
-    told = jnp.where(zero, jnp.zeros_like(size), jnp.where(infinite, jnp.inf, product))
-    return jnp.where(jnp.isnan(product), told, product)  # elsewhere it keeps its derivative
+    directed = jnp.where(zero, jnp.zeros_like(size), jnp.where(infinite, jnp.inf, product))
+    return jnp.where(jnp.isnan(product), directed, product)  # elsewhere it keeps its derivative
 
 
 def _exp(z: Array) -> Array:

@@ -7,10 +7,10 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.facts import no_kernel
-from calque.ops.table.given import Given
 from calque.ops.table.helpers import maximum, minimum
 from calque.ops.table.promotion import BOOL, COMPLEX
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Array]:
@@ -58,7 +58,7 @@ def _count(place: Array, inside: Array, bins: int, weight: Any, dtype: Any) -> A
     return jnp.zeros((bins,), dtype).at[place].add(added, mode="drop")
 
 
-def _check_finite(what: str, self: Given, bounds: Any) -> None:
+def _check_finite(what: str, self: TensorArgument, bounds: Any) -> None:
     """Raise RuntimeError if the range of the bins is infinite or NaN."""
     if bounds is None:
         values = self.values() if self.is_float else None
@@ -69,13 +69,13 @@ def _check_finite(what: str, self: Given, bounds: Any) -> None:
         raise RuntimeError(f"{what} range of [{bounds[0]}, {bounds[1]}] is not finite")
 
 
-def _histc_range(self: Given, min: Any = 0, max: Any = 0, **_: Any) -> None:
+def _histc_range(self: TensorArgument, min: Any = 0, max: Any = 0, **_: Any) -> None:
     if min > max:
         raise RuntimeError("torch.histc: max must be larger than min")
     _check_finite("torch.histc:", self, (min, max) if min != max else None)
 
 
-def _histogram_range(self: Given, range: Any = None, **_: Any) -> None:
+def _histogram_range(self: TensorArgument, range: Any = None, **_: Any) -> None:
     if range is not None and range[0] > range[1]:
         raise RuntimeError(
             "torch.histogramdd: min should not exceed max, but got min "
@@ -161,7 +161,7 @@ def _histogramdd_condition(
         )
 
 
-def _histogramdd_range(self: Given, bins: Any, range: Any = None, **_: Any) -> None:
+def _histogramdd_range(self: TensorArgument, bins: Any, range: Any = None, **_: Any) -> None:
     values = self.values() if self.is_float and range is None else None
     if values is None or values.size == 0:
         return

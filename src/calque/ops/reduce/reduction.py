@@ -19,8 +19,8 @@ from calque.ops.table.promotion import (
     opmath,
     real_dtype,
     refuse,
-    spoken,
     to_float,
+    type_name,
 )
 from calque.ops.table.registry import op
 from calque.ops.table.undivided import undivided
@@ -64,7 +64,7 @@ def mean(self: Array, dim: Any = None, keepdim: bool = False, dtype: Any = None)
     if is_integral(dtype):
         raise RefusedDtype(
             "mean(): could not infer output dtype. Input dtype must be either a floating point or "
-            f"complex dtype. Got: {spoken(dtype)}"
+            f"complex dtype. Got: {type_name(dtype)}"
         )
     return jnp.mean(cast(self, dtype), axis=wrap_dims(dim, self.ndim), keepdims=keepdim)
 
@@ -99,7 +99,8 @@ def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0
 def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array, Array]:
     if is_integral(x.dtype):
         raise RefusedDtype(
-            f"std and var only support floating point and complex dtypes, but got {spoken(x.dtype)}"
+            "std and var only support floating point and complex dtypes, but got "
+            f"{type_name(x.dtype)}"
         )
     axes = wrap_dims(dim, x.ndim)
     count = 1
@@ -181,7 +182,7 @@ def _vector_norm_condition(
     if dtype is not None and is_integral(dtype):
         raise RuntimeError(
             "linalg.vector_norm: dtype should be floating point or complex, but got "
-            f"{spoken(dtype)}"
+            f"{type_name(dtype)}"
         )
 
 
@@ -199,7 +200,7 @@ def vector_norm(
     if dtype is None and is_integral(self.dtype):
         raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
-            f"{spoken(self.dtype)}"
+            f"{type_name(self.dtype)}"
         )
     dtype = self.dtype if dtype is None else dtype
     result = real_dtype(dtype)

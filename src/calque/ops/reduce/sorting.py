@@ -11,7 +11,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.table.helpers import is_below, wrap_dim
-from calque.ops.table.promotion import RefusedDtype, is_complex, is_float, spoken
+from calque.ops.table.promotion import RefusedDtype, is_complex, is_float, type_name
 from calque.ops.table.registry import op
 
 
@@ -153,7 +153,7 @@ def _check_isin(*operands: Any) -> None:
     for each in operands:
         dtype = jnp.asarray(each).dtype
         if dtype == jnp.bool_ or is_complex(dtype):
-            raise RefusedDtype(f"Unsupported input type encountered for isin(): {spoken(dtype)}")
+            raise RefusedDtype(f"Unsupported input type encountered for isin(): {type_name(dtype)}")
 
 
 @op("isin.Tensor_Tensor", writes=("exact_dtype",))

@@ -6,7 +6,7 @@ from typing import Any
 from jax import Array
 
 from calque.ops.table.facts import Refusal, fact_of
-from calque.ops.table.promotion import RefusedDtype, category, result_type, spoken
+from calque.ops.table.promotion import RefusedDtype, category, result_type, type_name
 
 
 def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -36,6 +36,6 @@ def _check_dtype(name: str, refusal: Refusal, args: Sequence[Any]) -> None:
     if category(dtype) not in refusal.categories:
         return
     if refusal.kernel:
-        raise RefusedDtype(f"\"{refusal.says}\" not implemented for '{spoken(dtype)}'")
+        raise RefusedDtype(f"\"{refusal.says}\" not implemented for '{type_name(dtype)}'")
     base = name.removeprefix("aten::").partition(".")[0]
     raise RefusedDtype(f"{base}: {refusal.says}")

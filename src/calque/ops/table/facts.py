@@ -78,7 +78,7 @@ raises for their shapes, dtypes and options. Rules check by themselves what they
 anyway."""
 
 ValueCheck = Callable[..., None]
-"""Called with the arguments of a call, a `given.Given` for each tensor; raises
+"""Called with the arguments of a call, a `tensor_argument.TensorArgument` for each tensor; raises
 what PyTorch raises for their values."""
 
 
@@ -107,7 +107,7 @@ class Known(TypedDict, total=False):
             tells.
         node: whether the operator, which PyTorch composes of others, is one node of torch's graph.
         without_gradient: likewise, but for calls without a gradient only, and of them for those
-            whose arguments (`Given` for tensors) it says yes to.
+            whose arguments (`TensorArgument` for tensors) it says yes to.
         destination: gives, for the arguments of an eager call, the placement that its result asks
             for: arrays on other devices go there first.
         like: the operator that draws as this one does, for the shape and dtype of a tensor.
@@ -173,7 +173,7 @@ def fact_of_form(name: str) -> Known:
     return FACTS.get(f"{base.removesuffix('_')}{dot}{overload}", {})
 
 
-def told(fact: str) -> dict[str, Any]:
+def operators_with(fact: str) -> dict[str, Any]:
     """Returns the operators with a fact, and its value, in the order of declaration."""
     return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 

@@ -9,7 +9,7 @@ import numpy as np
 from jax import Array
 from jax.core import max_dim
 
-from calque.ops.table.promotion import as_dtype, is_complex, is_float, is_integral, spoken
+from calque.ops.table.promotion import as_dtype, is_complex, is_float, is_integral, type_name
 
 Dims = int | list[int] | tuple[int, ...] | None
 
@@ -106,7 +106,8 @@ def check_parameters(input: Any, *parameters: Any) -> None:
             continue
         if input.dtype not in (np.dtype("float16"), jnp.bfloat16) or parameter.dtype != jnp.float32:
             raise RuntimeError(
-                f"mixed dtype (CPU): expect parameter to have scalar type of {spoken(input.dtype)}"
+                "mixed dtype (CPU): expect parameter to have scalar type of "
+                f"{type_name(input.dtype)}"
             )
 
 

@@ -15,7 +15,7 @@ from calque.ops.table.promotion import (
     is_float,
     is_integral,
     result_type,
-    spoken,
+    type_name,
 )
 from calque.ops.table.release import RELEASE
 
@@ -53,7 +53,7 @@ class Holds:
         self._like = like
 
     def __call__(self, /, **given: Any) -> None:
-        """Check the arguments of a call, a `Given` for each tensor.
+        """Check the arguments of a call, a `TensorArgument` for each tensor.
 
         Raises:
             RuntimeError: a number does not fit.
@@ -88,7 +88,7 @@ class HoldsLimits(Holds):
             ):
                 raise RuntimeError(
                     f"Clamp {word} value {value:g} is outside the representable range of "
-                    f"{spoken(dtype)}"
+                    f"{type_name(dtype)}"
                 )
 
 

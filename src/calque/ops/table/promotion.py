@@ -171,7 +171,7 @@ def promote(*operands: Any, floating: bool = False) -> tuple[Array, ...]:
     return tuple(as_dtype(x, dtype) for x in operands)
 
 
-_SPOKEN = {
+_SCALAR_TYPE_NAMES = {
     "bool": "Bool",
     "uint8": "Byte",
     "int8": "Char",
@@ -187,10 +187,10 @@ _SPOKEN = {
 }
 
 
-def spoken(dtype: Any) -> str:
+def type_name(dtype: Any) -> str:
     """Returns the name of a dtype in PyTorch's errors: float32 is "Float"."""
     name = jnp.dtype(dtype).name
-    return _SPOKEN.get(name, name)
+    return _SCALAR_TYPE_NAMES.get(name, name)
 
 
 class RefusedDtype(NotImplementedError):
@@ -211,7 +211,7 @@ class MissingDtype(TypeError):
 def refuse(name: str, dtype: Any, *categories: int) -> None:
     """Raise `RefusedDtype`, in PyTorch's words, for a dtype of one of the categories."""
     if category(dtype) in categories:
-        raise RefusedDtype(f"\"{name}\" not implemented for '{spoken(dtype)}'")
+        raise RefusedDtype(f"\"{name}\" not implemented for '{type_name(dtype)}'")
 
 
 def opmath(function: Any) -> Any:

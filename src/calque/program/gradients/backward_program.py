@@ -13,7 +13,7 @@ from calque.device.memory.cell import read, x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.in_flight import settled
 from calque.program.channels_last import channels_last
-from calque.program.execution import told
+from calque.program.execution import cause_of
 from calque.program.gradients.batched import batched, is_batched
 from calque.program.gradients.differentiable import Part
 from calque.program.jaxprs import Late, build, live, may_raise, without
@@ -65,7 +65,7 @@ class LatePart:
                 if self._may_raise:
                     jax.block_until_ready(found)
             except JaxRuntimeError as error:
-                raise told(error) from None
+                raise cause_of(error) from None
         gradients: list[Any] = [None] * len(self._by)
         for index, array in zip(reached, found, strict=True):
             gradients[index] = wrap(array)

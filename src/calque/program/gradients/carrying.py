@@ -65,8 +65,8 @@ class Carried(Made):
     @property
     def is_bare(self) -> bool:
         """Returns True if it is a result of the node itself."""
-        told = self.attributes is not None or self.gradient is not None or self.retains
-        return not told and self.subclass is None and self.view is None and self.creation is None
+        known = self.attributes is not None or self.gradient is not None or self.retains
+        return not known and self.subclass is None and self.view is None and self.creation is None
 
     def make(self, outputs: Outputs) -> Tensor:
         tensor = outputs.carried[self.slot]

@@ -99,7 +99,7 @@ class Higher:
         _, inference, autocast, *_ = recording.ambient
         if recording.rewritten:
             raise RuntimeError(
-                _SPOKEN.format("writes to tensors from outside in place, which then have")
+                _REFUSED.format("writes to tensors from outside in place, which then have")
             )
         with ExitStack() as stack:
             stack.enter_context(torch.inference_mode(inference))
@@ -120,7 +120,7 @@ _CHANGED = (
     "the call"
 )
 _REMEDY = "Take the gradients and their derivatives inside the jitted function."
-_SPOKEN = "calque.jit cannot take the derivative of these gradients: the function {} a history"
+_REFUSED = "calque.jit cannot take the derivative of these gradients: the function {} a history"
 
 
 class _Derivative:

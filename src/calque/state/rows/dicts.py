@@ -5,7 +5,7 @@ from collections.abc import Collection
 from typing import Any
 
 from calque.state.contents import items_of
-from calque.state.lent import NAMES_LENT, Lent
+from calque.state.intercepted import INTERCEPTED, InterceptedBuiltin
 from calque.state.paths import Path
 from calque.state.rows.row import Row
 from calque.state.stand_ins import original, present
@@ -100,15 +100,19 @@ class NamedRow(Row):
             found = {name: owner[name] for name in names if name in owner}
         else:
             found = {name: value for name, value in owner.items() if name in names}
-        if any(lent := [name for name in NAMES_LENT if type(found.get(name)) is Lent]):
-            found = {name: value for name, value in found.items() if name not in lent}
+        if any(
+            replaced := [
+                name for name in INTERCEPTED if type(found.get(name)) is InterceptedBuiltin
+            ]
+        ):
+            found = {name: value for name, value in found.items() if name not in replaced}
         if present.count:
             found = {name: original(value) for name, value in found.items()}
         return found
 
     def get(self, key: Any) -> Any:
         value = self.owner.get(key, MISSING)
-        return MISSING if type(value) is Lent else original(value)
+        return MISSING if type(value) is InterceptedBuiltin else original(value)
 
     def put(self, key: Any, value: Any) -> None:
         if value is MISSING:

@@ -23,10 +23,10 @@ class Answer:
         self.value = value
 
     def __repr__(self) -> str:
-        return spoken(self.value)
+        return described(self.value)
 
 
-def spoken(value: Any) -> str:
+def described(value: Any) -> str:
     """Returns the text of a value for messages."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
@@ -94,10 +94,11 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     except NotImplementedError:
         found, same = value, False
     if not same:
-        other = "another, " if spoken(found) == repr(expected) else ""
+        other = "another, " if described(found) == repr(expected) else ""
         raise SymbolicTraceError(
             f"{origin}: {what} gave {expected} when this was recorded, but gives "
-            f"{other}{spoken(found)} now; a recording is valid only for the values it has seen.\n"
+            f"{other}{described(found)} now; a recording is valid only for the values it has "
+            "seen.\n"
             "Record again with these inputs, or keep the value a tensor."
         )
 

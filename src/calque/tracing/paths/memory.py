@@ -13,7 +13,7 @@ from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
 
 Memory = set[Value | None]
 """The values that have made some memory; None for memory from outside of the program."""
-Given = dict[Value | None, list[Memory]]
+MemoryByValue = dict[Value | None, list[Memory]]
 """For each result of a choice, the memory that it shows, of either block."""
 
 
@@ -25,7 +25,7 @@ def last_lost_write(join: Join, resolve: Any) -> int | None:
         join: what is behind the choice, and what the choice gives it.
         resolve: finds what a `call_module` names.
     """
-    given: Given = {}
+    given: MemoryByValue = {}
     for pair, result in join.pairs.items():
         given[result] = [memory_of([side]) for side in pair]
     used: Memory = set()
@@ -38,7 +38,7 @@ def last_lost_write(join: Join, resolve: Any) -> int | None:
     return None
 
 
-def _is_shared(written: Value | None, used: Memory, given: Given) -> bool:
+def _is_shared(written: Value | None, used: Memory, given: MemoryByValue) -> bool:
     """Returns True if other used values share memory with the written one, in either branch."""
     for side in (0, 1):
         memory = given[written][side] if written in given else {written}

@@ -148,7 +148,7 @@ def _disagreement(
     """The error for two branches that return different types."""
     origin = fork.decision.origin
     sides = pair if pair is not None else _first_difference(true.args[0], false.args[0])
-    lines = [f"    {word:5} {_spoken(side)}" for word, side in zip(("true:", "false:"), sides)]
+    lines = [f"    {word:5} {_described(side)}" for word, side in zip(("true:", "false:"), sides)]
     return SymbolicTraceError(
         f"{origin}: the returned value depends on a condition on a tensor, but the two branches "
         "differ in structure, shape or dtype.\n" + "\n".join(lines) + "\n"
@@ -170,7 +170,7 @@ def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def _spoken(value: Any) -> str:
+def _described(value: Any) -> str:
     if isinstance(value, Value):
         val = value.val
         kind = "a value"

@@ -28,7 +28,7 @@ from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
-from calque.tracing.record.ends import Given, Made, Rebuilt, mapped, paired
+from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known
@@ -250,7 +250,7 @@ class Builder(NamingTracer):
 
     def _add_assignments(self) -> None:
         for module, name, value in self._tape.assignments:
-            if isinstance(module, Given):
+            if isinstance(module, AssignedContainer):
                 container = self.nodes_of[id(module.found_in(self._made))][0]
                 change = setattr if module.is_object else operator.setitem
                 made = container, name, self.create_arg(value)

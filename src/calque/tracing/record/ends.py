@@ -39,7 +39,7 @@ class Made(NamedTuple):
     kwargs: dict[str, Any]
 
 
-class Given(NamedTuple):
+class AssignedContainer(NamedTuple):
     """A dictionary or object among the arguments that the program has assigned to.
 
     Attributes:
@@ -58,12 +58,14 @@ class Given(NamedTuple):
         return found
 
 
-def place_of(wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()) -> Given | None:
+def place_of(
+    wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()
+) -> AssignedContainer | None:
     """Returns the position of a dictionary, or of the object that it belongs to,
     in the arguments.
     """
     if given is wanted:
-        return Given(path, False)
+        return AssignedContainer(path, False)
     parts: Any = ()
     if isinstance(given, dict):
         parts = given.items()
@@ -71,7 +73,7 @@ def place_of(wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()) -> 
         parts = enumerate(given)
     elif _is_record(given):
         if vars(given) is wanted:
-            return Given(path, True)
+            return AssignedContainer(path, True)
         parts = ((field.name, getattr(given, field.name)) for field in dataclasses.fields(given))
     places = (place_of(wanted, part, (*path, key)) for key, part in parts)
     return next((place for place in places if place is not None), None)

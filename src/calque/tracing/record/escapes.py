@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from calque.errors.frames import is_library
 from calque.tracing.core.origins import NodeOrigin
-from calque.tracing.graph.answers import spoken
+from calque.tracing.graph.answers import described
 
 SHARING = frozenset(("numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"))
 """Reads whose result shares memory with the tensor, so that Python may write to it."""
@@ -60,4 +60,4 @@ class Escape(NamedTuple):
     is_followed: bool = False
 
     def __str__(self) -> str:
-        return f"{self.origin}: {self.what} gave {spoken(self.value)}"
+        return f"{self.origin}: {self.what} gave {described(self.value)}"

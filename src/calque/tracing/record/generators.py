@@ -14,16 +14,16 @@ class MadeGenerator(torch_c.Generator):
     """
 
     def manual_seed(self, seed: Any) -> Any:
-        return _told(self, "manual_seed", seed)
+        return _call(self, "manual_seed", seed)
 
     def set_state(self, state: Any) -> Any:
-        return _told(self, "set_state", state)
+        return _call(self, "set_state", state)
 
     def get_state(self) -> Any:
-        return _told(self, "get_state")
+        return _call(self, "get_state")
 
     def initial_seed(self) -> int:
-        return _told(self, "initial_seed")
+        return _call(self, "initial_seed")
 
     def seed(self) -> int:
         return _refused(self, "seed")
@@ -42,7 +42,7 @@ def _own(generator: MadeGenerator, method: str, *args: Any) -> Any:
     return getattr(super(MadeGenerator, generator), method)(*args)
 
 
-def _told(generator: MadeGenerator, method: str, *args: Any) -> Any:
+def _call(generator: MadeGenerator, method: str, *args: Any) -> Any:
     recorder: Any = tracer_of_program(3)
     if recorder is None:
         return _own(generator, method, *args)

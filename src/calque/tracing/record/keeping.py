@@ -40,7 +40,8 @@ class Edited:
             return value
         if _looks(made) != _looks(value):
             raise ValueError(
-                f"the edit of {self._name} returned {_spoken(made)} instead of {_spoken(value)}"
+                f"the edit of {self._name} returned {_described(made)} instead of "
+                f"{_described(value)}"
             )
         return made
 
@@ -56,7 +57,7 @@ def _looks(value: Any) -> Any:
     return tensors, structure
 
 
-def _spoken(value: Any) -> str:
+def _described(value: Any) -> str:
     leaves = tree_leaves(value)
     named = [f"{str(t.dtype)[6:]}{list(t.shape)}" for t in leaves if _is_tensor(t)]
     return ", ".join(named) or repr(value)

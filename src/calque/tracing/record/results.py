@@ -8,7 +8,7 @@ import torch
 from calque.tracing.abstract.abstract_values import RESHAPING
 from calque.tracing.abstract.questions import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, spoken
+from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, described
 from calque.tracing.record import escapes
 from calque.tracing.record.arguments import holds_tensors
 from calque.tracing.record.escapes import Escape
@@ -138,7 +138,7 @@ class Results:
         self._recorder.escapes.append(escape)
         if self._strict:
             self._recorder.refusal = SymbolicTraceError(
-                f"{call.origin()}: {question} reads the value {spoken(answer)} into Python.\n"
+                f"{call.origin()}: {question} reads the value {described(answer)} into Python.\n"
                 "Keep it a tensor, or record without strict=True, so that the value becomes a "
                 "guard."
             )

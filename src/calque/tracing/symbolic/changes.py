@@ -81,7 +81,7 @@ def is_same(a: Any, b: Any) -> bool:
     return isinstance(a, SCALARS) and a == b
 
 
-def spoken(value: Any) -> str:
+def described(value: Any) -> str:
     """Returns the text of a value for errors."""
     if value is MISSING:
         return "nothing"

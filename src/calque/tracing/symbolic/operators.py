@@ -114,7 +114,8 @@ def record_loop(
     if len(results) != len(kept) or not all(map(_alike, kept, results)):
         refuse_because(
             tracer,
-            f"the body of torch.while_loop takes {_spoken(kept)} but returns {_spoken(results)}",
+            f"the body of torch.while_loop takes {_described(kept)} but returns "
+            f"{_described(results)}",
             "Return as many tensors as the body takes, of the same shapes and dtypes.",
         )
     captured: dict[Node, None] = {}
@@ -195,7 +196,7 @@ def _alike(before: Any, after: Any) -> bool:
     return (before.shape, before.dtype) == (after.shape, after.dtype)
 
 
-def _spoken(values: Sequence[Any]) -> str:
+def _described(values: Sequence[Any]) -> str:
     return ", ".join(
         f"{str(v.dtype).removeprefix('torch.')}{list(v.shape)}"
         if isinstance(v, torch.Tensor)

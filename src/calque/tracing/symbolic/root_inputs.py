@@ -163,7 +163,7 @@ def _with_attributes(
             child = tracer.create_node("call_function", getattr, (node, key), {})
             tracer.assumed.follow(child)
             vars(proxy)[key] = _like(tracer, child, f"{name}.{key}", part)
-            tracer.told_before.setdefault(id(proxy), {})[key] = vars(proxy)[key]
+            tracer.annotated_before.setdefault(id(proxy), {})[key] = vars(proxy)[key]
     return proxy
 
 
@@ -212,9 +212,9 @@ def write_back(tracer: "SymbolicTracer") -> None:
         for key, value in container.items():
             if key not in before or value is not before[key]:
                 record(change, given, key, value)
-    for proxy in list(tracer.told.values()):
+    for proxy in list(tracer.annotated.values()):
         held = {key: value for key, value in vars(proxy).items() if key not in OWN}
-        before = tracer.told_before.get(id(proxy), {})
+        before = tracer.annotated_before.get(id(proxy), {})
         for key in before.keys() - held.keys():
             record(delattr, proxy, key)
         for key, value in held.items():

@@ -94,8 +94,8 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     def _tell(self, name: str) -> None:
         """Note that a Python attribute of the tensor has been set or deleted."""
-        if name not in OWN and hasattr(self.tracer, "told"):
-            self.tracer.told[id(self)] = self
+        if name not in OWN and hasattr(self.tracer, "annotated"):
+            self.tracer.annotated[id(self)] = self
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         raise TypeError("'Tensor' object is not callable")

@@ -86,8 +86,8 @@ class SymbolicTracer(AbstractTracer):
         self._members: dict[Node, torch.Tensor] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[tuple[Node, Any, Any]] = []
-        self.told: dict[int, Any] = {}  # tensors whose own attributes the program has changed
-        self.told_before: dict[int, dict[str, Any]] = {}
+        self.annotated: dict[int, Any] = {}  # tensors whose own attributes the program has changed
+        self.annotated_before: dict[int, dict[str, Any]] = {}
         self.path: Path | None = None
         self._patches: Patches | None = None
         self.modules: Mapping[int, Held] = {}

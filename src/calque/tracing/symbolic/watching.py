@@ -25,7 +25,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
-from calque.tracing.symbolic.changes import Change, is_same, spoken
+from calque.tracing.symbolic.changes import Change, described, is_same
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
@@ -276,9 +276,9 @@ class Watch:
             elif has_proxy((after,)) and not row.attribute:
                 what = "is assigned a value from the traced program"
             elif before is MISSING and not has_proxy((after,)):
-                what = f"becomes {spoken(after)}"
+                what = f"becomes {described(after)}"
             else:
-                what = f"changes from {spoken(before)} to {spoken(after)}"
+                what = f"changes from {described(before)} to {described(after)}"
             if not has_proxy((before,)):
                 change = self._change(row, key, what, before, after)
                 yield change, not has_proxy((after,)) and self._may_stay(row, before)

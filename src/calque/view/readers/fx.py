@@ -124,13 +124,13 @@ class _Read:
         """Yields a layer's settings, from its `extra_repr`."""
         called = member(self.module, node) if node.op == "call_module" else None
         try:
-            told = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
+            settings = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
         except Exception as error:  # of the user's own class, which may not be set up for it
             if is_of_handler(error):
                 raise
             return
-        if told:
-            yield "settings", shortened(str(told))
+        if settings:
+            yield "settings", shortened(str(settings))
 
     def _weights(self, node: Node) -> Iterator[tuple[str, Any]]:
         if node.op == "call_module":

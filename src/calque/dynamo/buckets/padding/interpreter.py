@@ -16,7 +16,7 @@ _ALWAYS = ("dim_as_value", "iota", "broadcast_in_dim")
 
 
 def run(
-    sizes: Sizes, closed: ClosedJaxpr, values: Sequence[Padded], told: Callable[[Any], str]
+    sizes: Sizes, closed: ClosedJaxpr, values: Sequence[Padded], place_of: Callable[[Any], str]
 ) -> list[Padded]:
     """Returns the results of a program.
 
@@ -24,7 +24,7 @@ def run(
         sizes: what the symbols in the shapes of the program are.
         closed: the program.
         values: its arguments.
-        told: what the user calls the operator that an equation is of.
+        place_of: what the user calls the operator that an equation is of.
 
     Raises:
         Unpaddable: a primitive has no rule for axes that are padded in this way.
@@ -41,27 +41,27 @@ def run(
     for equation in inner.eqns:
         given = [read(v) for v in equation.invars]
         try:
-            found = _evaluate(sizes, equation, given, told)
+            found = _evaluate(sizes, equation, given, place_of)
         except Unpaddable as reason:
             if reason.__cause__ is not None:  # told already
                 raise
             name = equation.primitive.name
-            raise Unpaddable(f"{told(equation)}{name}: {reason}") from reason
+            raise Unpaddable(f"{place_of(equation)}{name}: {reason}") from reason
         except (TypeError, ValueError, NotImplementedError) as error:  # of arrays of such sizes
             name = equation.primitive.name
-            raise Unpaddable(f"{told(equation)}{name}: {error}") from error
+            raise Unpaddable(f"{place_of(equation)}{name}: {error}") from error
         known.update(zip(equation.outvars, found, strict=True))
     return [read(v) for v in inner.outvars]
 
 
 def _evaluate(
-    sizes: Sizes, equation: Any, given: list[Padded], told: Callable[[Any], str]
+    sizes: Sizes, equation: Any, given: list[Padded], place_of: Callable[[Any], str]
 ) -> list[Padded]:
     primitive = equation.primitive
     if primitive.name in _CALLS:
         inner = next(equation.params[name] for name in _INNER if name in equation.params)
         closed = inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
-        return run(sizes, closed, given, lambda e: told(equation))
+        return run(sizes, closed, given, lambda e: place_of(equation))
     if primitive.name not in _ALWAYS and not _is_symbolic(equation, given):
         params = primitive.get_bind_params(equation.params)
         found = primitive.bind(*(v.array for v in given), **params)

@@ -12,19 +12,19 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
-NAMES_LENT = ("getattr", "setattr", "hasattr", "delattr")
+INTERCEPTED = ("getattr", "setattr", "hasattr", "delattr")
 
 
 class _Active(threading.local):
     """Who is told of this thread's names."""
 
-    told: "Lending | None" = None
+    receiver: "Interception | None" = None
 
 
 _active = _Active()
 
 
-class Lent:
+class InterceptedBuiltin:
     """A builtin function that tells which names it is given."""
 
     __slots__ = ("_function",)
@@ -33,28 +33,28 @@ class Lent:
         self._function = function
 
     def __call__(self, value: Any, name: Any, /, *rest: Any) -> Any:
-        if _active.told is not None:
-            _active.told.see(name)
+        if _active.receiver is not None:
+            _active.receiver.see(name)
         return self._function(value, name, *rest)
 
 
-_FUNCTIONS = {name: Lent(getattr(builtins, name)) for name in NAMES_LENT}
+_FUNCTIONS = {name: InterceptedBuiltin(getattr(builtins, name)) for name in INTERCEPTED}
 _lock = threading.Lock()
-_lent: Counter[tuple[int, str]] = Counter()
+_installed_in: Counter[tuple[int, str]] = Counter()
 """In how many traces each namespace has such a function."""
 
 Space = dict[str, Any]
 
 
-class Lending:
-    """What one trace has lent.
+class Interception:
+    """The functions that one trace intercepts.
 
     Args:
         tell: is told of each name once; of None where something else than a string was given.
 
     Attributes:
-        given_up: whether nothing is lent any more.
-        has_lent: whether something was.
+        stopped: whether nothing is intercepted any more.
+        was_used: whether something was.
     """
 
     def __init__(self, tell: Callable[[str | None], object]) -> None:
@@ -62,8 +62,8 @@ class Lending:
         self._seen: set[str] = set()
         self._places: dict[tuple[int, str], Space] = {}
         self._installed = False
-        self.given_up: bool = False
-        self.has_lent: bool = False
+        self.stopped: bool = False
+        self.was_used: bool = False
 
     def see(self, name: Any) -> None:
         """A name is looked up."""
@@ -73,32 +73,32 @@ class Lending:
             self._seen.add(name)
             self._tell(name)
 
-    def lend(self, names: Iterable[str], space: Space) -> bool:
-        """Lend to the code with these global variables; returns False if it has its own."""
+    def intercept(self, names: Iterable[str], space: Space) -> bool:
+        """Intercept in the code with these global variables; returns False if it has its own."""
         own = space.get("__builtins__")
         if own is not builtins and own is not vars(builtins):
             return False
         places = {(id(space), name): space for name in names}
         fresh = {place: space for place in places if place not in self._places}
-        if any(name in space and type(space[name]) is not Lent for _, name in fresh):
+        if any(name in space and type(space[name]) is not InterceptedBuiltin for _, name in fresh):
             return False
         self._places.update(fresh)
-        self.has_lent |= bool(fresh)
+        self.was_used |= bool(fresh)
         if self._installed:
             _put(fresh)
         return True
 
-    def give_up(self) -> None:
-        """Lend nothing any more: some code could see it."""
-        self.given_up = True
+    def stop(self) -> None:
+        """Intercept nothing any more: some code could see it."""
+        self.stopped = True
         places, self._places = self._places, {}
         if self._installed:
             _take(places)
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Inside it, this thread's code finds what was lent to it, or is."""
-        outer, _active.told = _active.told, self
+        """Inside it, this thread's code calls the intercepted functions."""
+        outer, _active.receiver = _active.receiver, self
         try:
             _put(self._places)
             self._installed = True
@@ -106,21 +106,23 @@ class Lending:
         finally:
             self._installed = False
             _take(self._places)
-            _active.told = outer
+            _active.receiver = outer
 
 
 def _put(places: dict[tuple[int, str], Space]) -> None:
     with _lock:
         for place, space in places.items():
-            _lent[place] += 1
+            _installed_in[place] += 1
             space.setdefault(place[1], _FUNCTIONS[place[1]])
 
 
 def _take(places: dict[tuple[int, str], Space]) -> None:
     with _lock:
         for place, space in places.items():
-            _lent[place] -= 1
-            if _lent[place] <= 0:
-                del _lent[place]
-                if type(space.get(place[1])) is Lent:  # unless the program has put its own there
+            _installed_in[place] -= 1
+            if _installed_in[place] <= 0:
+                del _installed_in[place]
+                if (
+                    type(space.get(place[1])) is InterceptedBuiltin
+                ):  # unless the program has put its own there
                     del space[place[1]]

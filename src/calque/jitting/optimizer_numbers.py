@@ -1,4 +1,4 @@
-"""The Python numbers of optimizers that a trace lends to their steps as traced ones.
+"""The Python numbers of optimizers that are traced in their steps.
 
 Floats of param groups are inputs of the program. So are the numbers that an optimizer that is not
 PyTorch's counts or sums up in its param groups and its state (`state["step"] += 1`): what a step
@@ -14,7 +14,7 @@ from torch.optim import Optimizer
 from calque.jitting.optimizer_states import states_of
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
-from calque.program.traced_numbers import NotLent, Place, TracedFloat, Watch, input_number
+from calque.program.traced_numbers import NumberNeeded, Place, TracedFloat, Watch, input_number
 from calque.state import MISSING, Row, same_value
 
 Group = dict[str, Any]
@@ -56,8 +56,8 @@ class Counted:
         return all(same_value(row.owner.get(self.key), first) for row in self.rows)
 
 
-class Lent:
-    """A place whose number is lent.
+class TracedPlace:
+    """A place whose number is an input of the program.
 
     Attributes:
         holder: the dict.
@@ -65,19 +65,19 @@ class Lent:
         row: of the dict, if there is one.
         original: what it held before the trace.
         current: what it would hold now.
-        lent: what stands for that in a step.
+        traced: what stands for that in a step.
         compute: gives at each call what it is to hold after it; None if that is what it holds.
     """
 
-    __slots__ = ("compute", "current", "holder", "key", "lent", "original", "row")
+    __slots__ = ("compute", "current", "holder", "key", "original", "row", "traced")
 
-    def __init__(self, holder: Group, key: str, row: Row | None, lent: Any) -> None:
+    def __init__(self, holder: Group, key: str, row: Row | None, traced: Any) -> None:
         self.holder: Group = holder
         self.key: str = key
         self.row: Row | None = row
         self.original: Any = holder[key]
         self.current: Any = holder[key]
-        self.lent: Any = lent
+        self.traced: Any = traced
         self.compute: Callable[[], Any] | None = None
 
     @property
@@ -86,9 +86,9 @@ class Lent:
         return id(self.holder), self.key
 
     def take_back(self, is_pytorchs: bool) -> bool:
-        """Put the number in the place of what was lent; returns False if it cannot be one."""
+        """Put the number in the place of the traced one; returns False if it cannot be one."""
         value = self.holder.get(self.key, MISSING)
-        if value is self.lent:
+        if value is self.traced:
             self.holder[self.key] = self.current
             return True
         if is_pytorchs or type(value) not in (TracedFloat, int, float):
@@ -101,7 +101,7 @@ class Lent:
                 return False
         else:
             compute = _constant(value)
-        self.lent, self.compute, self.current = value, compute, compute()
+        self.traced, self.compute, self.current = value, compute, compute()
         self.holder[self.key] = self.current
         return True
 
@@ -110,15 +110,15 @@ def _constant(value: Any) -> Callable[[], Any]:
     return lambda: value
 
 
-class LentNumbers:
-    """The numbers that one trace lends.
+class OptimizerNumbers:
+    """The numbers of optimizers in one trace.
 
     Args:
         lifting: the trace.
         watch: of its numbers.
 
     Attributes:
-        keys: gives the keys of a param group, or of a parameter's state, whose numbers are lent.
+        keys: gives the keys of a param group, or of a parameter's state, whose numbers are traced.
         row_of: gives the row of a dict.
         whole: the places of whole numbers.
         counters: the rows of states that numbers are read from.
@@ -132,15 +132,15 @@ class LentNumbers:
         self.whole: set[Place] = set()
         self.counters: list[Row] = []
         self._before: dict[int, tuple[Optimizer, Group, Collection[str]]] = {}
-        self._lent: dict[Place, Lent] = {}
-        self._now: list[Lent] = []
+        self._places: dict[Place, TracedPlace] = {}
+        self._now: list[TracedPlace] = []
         self._others: list[tuple[Group, dict[str, Any]]] = []
         self._shared: dict[Any, tuple[Counted, TracedFloat]] = {}
         self._tracing = True
         watch.new_input = self._new_input
 
     def prepare(self, optimizer: Optimizer) -> None:
-        """Choose what is to be lent to an optimizer, before anything is."""
+        """Choose the numbers to trace of an optimizer, before any is traced."""
         for group in optimizer.param_groups:
             self._choose(optimizer, group, True)
         if not self._watch.is_pytorchs:
@@ -151,30 +151,30 @@ class LentNumbers:
         if id(holder) not in self._before:
             self._before[id(holder)] = optimizer, holder, self.keys(optimizer, holder, is_group)
 
-    def lend(self, optimizer: Optimizer) -> None:
+    def install(self, optimizer: Optimizer) -> None:
         """Put traced numbers into the places of an optimizer."""
         for group in optimizer.param_groups:
-            self._lend(group, True, optimizer)
+            self._install(group, True, optimizer)
         if not self._watch.is_pytorchs:
             for state in _states(optimizer):
-                self._lend(state, False, optimizer)
+                self._install(state, False, optimizer)
             holders = [*optimizer.param_groups, *_states(optimizer)]
             self._others = [(holder, _plain_numbers(holder)) for holder in holders]
 
-    def _lend(self, holder: Group, is_group: bool, optimizer: Optimizer) -> None:
+    def _install(self, holder: Group, is_group: bool, optimizer: Optimizer) -> None:
         _, _, keys = self._before.get(id(holder), (None, None, ()))
         for key in keys:
             if key not in holder:
                 continue
-            lent = self._lent.get((id(holder), key))
-            if lent is None:
+            place = self._places.get((id(holder), key))
+            if place is None:
                 make = self._of_group if is_group else self._of_state
-                lent = Lent(holder, key, self.row_of(holder), make(holder, key, optimizer))
-                self._lent[lent.place] = lent
-            elif not same_value(holder[key], lent.current):
+                place = TracedPlace(holder, key, self.row_of(holder), make(holder, key, optimizer))
+                self._places[place.place] = place
+            elif not same_value(holder[key], place.current):
                 continue  # the function has changed it: see `check`
-            holder[key] = lent.lent
-            self._now.append(lent)
+            holder[key] = place.traced
+            self._now.append(place)
 
     def _of_group(self, group: Group, key: str, optimizer: Optimizer) -> Any:
         value = group[key]
@@ -213,7 +213,7 @@ class LentNumbers:
         return self._lifting.new_input(NumberSource(read, key), (), np.float64, weak=True)
 
     def assigned(self, optimizer: Optimizer) -> set[str]:
-        """The keys of numbers that were not lent, and that the step has assigned."""
+        """The keys of numbers that are not traced, and that the step has assigned."""
         before = {id(holder): numbers for holder, numbers in self._others}
         self._others = []
         found: set[str] = set()
@@ -223,28 +223,28 @@ class LentNumbers:
             found |= {k for k, v in now if not same_value(numbers.get(k, MISSING), v)}
         return found
 
-    def lent_now(self) -> set[Place]:
-        """The places that hold what was lent."""
-        return {lent.place for lent in self._now}
+    def traced_now(self) -> set[Place]:
+        """The places that hold traced numbers."""
+        return {place.place for place in self._now}
 
     def take_back(self) -> set[Place]:
         """Put numbers in all places; returns those that were given what a program cannot give."""
         now, self._now = self._now, []
         is_pytorchs = self._watch.is_pytorchs
-        return {lent.place for lent in reversed(now) if not lent.take_back(is_pytorchs)}
+        return {place.place for place in reversed(now) if not place.take_back(is_pytorchs)}
 
     def changed(self) -> tuple[Optimizer, str] | None:
         """The first number that the function has changed outside of the steps.
 
         Raises:
-            NotLent: it is one that a step assigns, too.
+            NumberNeeded: it is one that a step assigns, too.
         """
-        for lent in self._lent.values():
-            if same_value(lent.holder.get(lent.key, MISSING), lent.current):
+        for place in self._places.values():
+            if same_value(place.holder.get(place.key, MISSING), place.current):
                 continue
-            if lent.compute is not None or type(lent.current) is int:
-                raise NotLent({lent.place})
-            return self._before[id(lent.holder)][0], lent.key
+            if place.compute is not None or type(place.current) is int:
+                raise NumberNeeded({place.place})
+            return self._before[id(place.holder)][0], place.key
         return None
 
     def settle(self) -> list[tuple[Row, Any, Callable[[], Any]]]:
@@ -254,21 +254,21 @@ class LentNumbers:
             What each call assigns: the row, the key, and what gives the number.
         """
         found: list[tuple[Row, Any, Callable[[], Any]]] = []
-        for lent in self._lent.values():
-            lent.holder[lent.key] = lent.original
-            if lent.compute is not None:
-                assert lent.row is not None
-                found.append((lent.row, lent.key, lent.compute))
-        self._lent.clear()
+        for place in self._places.values():
+            place.holder[place.key] = place.original
+            if place.compute is not None:
+                assert place.row is not None
+                found.append((place.row, place.key, place.compute))
+        self._places.clear()
         self._shared.clear()
         self._before.clear()
         return found
 
     def rollback(self) -> None:
         """Put back what there was, after a trace that has failed."""
-        for lent in self._lent.values():
-            if lent.holder.get(lent.key, MISSING) is not lent.original:
-                lent.holder[lent.key] = lent.original
+        for place in self._places.values():
+            if place.holder.get(place.key, MISSING) is not place.original:
+                place.holder[place.key] = place.original
 
     def end(self) -> None:
         """The trace has ended: numbers are read where they are from now on."""

@@ -1,8 +1,8 @@
 """Tensors as seen by checks of values, and checks that several operators share.
 
-A check is called with the arguments of a call, in which tensors are replaced by `Given`. The device
-implements it: in eager calls, values are checked if the host can read them without a copy; in a
-trace, a requirement becomes a check of the program on request.
+A check is called with the arguments of a call, in which tensors are replaced by `TensorArgument`.
+The device implements it: in eager calls, values are checked if the host can read them without a
+copy; in a trace, a requirement becomes a check of the program on request.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any, Protocol
 import numpy as np
 
 
-class Given(Protocol):
+class TensorArgument(Protocol):
     """A tensor among the arguments of a call."""
 
     @property
@@ -79,7 +79,7 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
         negative: whether -1 is the last one.
     """
 
-    def check(self: Given, dim: int, index: Given, **_: Any) -> None:
+    def check(self: TensorArgument, dim: int, index: TensorArgument, **_: Any) -> None:
         if not -max(self.ndim, 1) <= dim < max(self.ndim, 1) or index.is_float:
             return
         size = self.shape[dim] if self.ndim else 1
@@ -91,7 +91,7 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
     return check
 
 
-def within_all(self: Given, index: Given, **_: Any) -> None:
+def within_all(self: TensorArgument, index: TensorArgument, **_: Any) -> None:
     """Check that an index is within the number of elements."""
     if index.is_float:
         return

@@ -19,6 +19,7 @@ from calque.device.backend import (
     torch_jax,
 )
 from calque.device.kernels import (
+    allocations,
     attention_backend,
     autocast,
     binding,
@@ -60,7 +61,16 @@ def register() -> None:
         "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
     )
     aten = torch.library.Library("aten", "IMPL")
-    by_hand = (views, copies, indices, attention_backend, composites, factorizations, streams)
+    by_hand = (
+        views,
+        allocations,
+        copies,
+        indices,
+        attention_backend,
+        composites,
+        factorizations,
+        streams,
+    )
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")

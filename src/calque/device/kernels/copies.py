@@ -10,9 +10,9 @@ import jax.numpy as jnp
 import numpy as np
 import torch
 from jax import Array
-from jax.sharding import Sharding
 
 from calque.device.kernels import remedies, validations
+from calque.device.kernels.allocations import output_stride, unset
 from calque.device.kernels.out_aliasing import Written
 from calque.device.memory import geometry
 from calque.device.memory.cell import (
@@ -28,9 +28,9 @@ from calque.device.memory.cell import (
 )
 from calque.device.memory.host import check_device, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
-from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.memory.placing import placement_like
 from calque.device.memory.retyping import retype
-from calque.device.memory.wrapping import META, wrap, wrap_strided
+from calque.device.memory.wrapping import META, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import beside, placed
@@ -109,6 +109,8 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         return _no_index(tensor) if is_index else no_value(tensor, use)
 
     value = known(read(tensor), use, unknown)
+    if not value.size:
+        raise RuntimeError("_local_scalar_dense: Empty tensor not supported")
     with translated():
         return value.item()
 
@@ -211,20 +213,6 @@ def to_copy(
     return host if device.type == "cpu" else host.to(device)
 
 
-def output_stride(
-    tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
-) -> geometry.Ints:
-    """Returns the strides of a fresh tensor like this one, in a memory format."""
-    shape = tuple(tensor.shape)
-    if memory_format is None or memory_format == torch.preserve_format:
-        if tensor.is_contiguous():
-            return geometry.contiguous_strides(shape)
-        return torch.empty_like(torch.empty_strided(shape, tensor.stride(), device="meta")).stride()
-    if memory_format == torch.contiguous_format:
-        return geometry.contiguous_strides(shape)
-    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
-
-
 def clone(
     tensor: torch.Tensor, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
@@ -243,7 +231,7 @@ def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
 def resize_(
     tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """`Tensor.resize_`: keeps the elements in memory order; new ones are zero.
+    """`Tensor.resize_`: keeps the elements in memory order; new ones are as `torch.empty`'s.
 
     A tensor that has the size already keeps its strides, unless a memory format is asked for.
     """
@@ -260,7 +248,7 @@ def resize_(
         have = flat.shape[0] * flat.dtype.itemsize // itemsize
         if needed > have:
             flat = retype(flat, to_numpy(tensor.dtype))
-            flat = jnp.pad(flat, (0, needed - have))
+            flat = jnp.pad(flat, (0, needed - have), constant_values=unset(flat.dtype))
             cell.stride = None
             replace(cell, flat)
     regeometries.count += 1
@@ -291,97 +279,8 @@ def is_set_to(a: torch.Tensor, b: torch.Tensor) -> bool:
     )
 
 
-def empty(
-    size: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    """`torch.empty`: zeros."""
-    check_device(device)
-    shape = tuple(size)
-    array = _zeros(shape, dtype)
-    if memory_format is None or memory_format == torch.contiguous_format:
-        return wrap(array)
-    stride = torch.empty(shape, device="meta", memory_format=memory_format).stride()
-    return wrap_strided(array, stride)
-
-
-def empty_strided(
-    size: Any,
-    stride: Any,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-) -> torch.Tensor:
-    """`torch.empty_strided`: zeros.
-
-    Raises:
-        RuntimeError: there are not as many strides as sizes.
-    """
-    if len(size) != len(stride):
-        raise RuntimeError(
-            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
-            f"({len(stride)})"
-        )
-    check_device(device)
-    return wrap_strided(_zeros(tuple(size), dtype), tuple(stride))
-
-
-def empty_like(
-    self: torch.Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    """`torch.empty_like`: zeros, with the placement of the tensor if it covers its storage."""
-    dtype = self.dtype if dtype is None else dtype
-    if layout is not None and layout != torch.strided:
-        return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
-    stride = output_stride(self, memory_format)
-    if device is not None and device.type != "jax":
-        return torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
-    check_device(device)
-    placement = placement_like(self)
-    zeros = _zeros(tuple(self.shape), dtype, placement)
-    return keep_placement(wrap_strided(zeros, stride), placement)
-
-
-def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
-    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
-    return empty(size, **options)
-
-
-def _zeros(
-    shape: geometry.Ints, dtype: torch.dtype | None, placement: Sharding | None = None
-) -> Array:
-    if any(n < 0 for n in shape):
-        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
-    numpy = to_numpy(dtype or torch.get_default_dtype())
-    with translated(), x64():
-        if active.trace is None:
-            return _maker(shape, numpy, placement)()
-        zeros = jnp.zeros(shape, numpy)
-        return zeros if placement is None else placed(zeros, placement)
-
-
-@kept
-def _maker(
-    shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None
-) -> Callable[[], Array]:
-    return jax.jit(functools.partial(jnp.zeros, shape, dtype), out_shardings=placement)
-
-
 def kernels() -> dict[str, Any]:
-    """Returns the kernels of copies and allocations by operator name."""
+    """Returns the kernels of copies by operator name."""
     return {
         "_copy_from": copy_from,
         "_copy_from_and_resize": copy_from,
@@ -392,8 +291,4 @@ def kernels() -> dict[str, Any]:
         "equal": equal,
         "is_set_to": is_set_to,
         "_local_scalar_dense": local_scalar_dense,
-        "empty.memory_format": empty,
-        "empty_strided": empty_strided,
-        "empty_like": empty_like,
-        "_efficientzerotensor": efficient_zeros,
     }

@@ -1,0 +1,168 @@
+"""Allocations: `torch.empty` and its kin, whose elements nothing has written yet."""
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import torch
+from jax import Array
+from jax.sharding import Sharding
+
+from calque.device.memory import geometry
+from calque.device.memory.cell import active, x64
+from calque.device.memory.host import check_device
+from calque.device.memory.placing import keep_placement, placement_like
+from calque.device.memory.wrapping import wrap, wrap_strided
+from calque.device.runtime.compile_cache import kept
+from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import placed
+from calque.device.runtime.sizes import translated
+
+
+def unset(dtype: np.dtype) -> Any:
+    """Returns what an element holds that nothing has written.
+
+    Zero; with deterministic algorithms, eagerly, PyTorch's fill value: NaN, True, or the largest
+    integer (`torch.utils.deterministic.fill_uninitialized_memory`). Programs keep the zero: it is
+    the same in every run, too.
+    """
+    if active.trace is not None or not torch.are_deterministic_algorithms_enabled():
+        return 0
+    if not torch.utils.deterministic.fill_uninitialized_memory:  # type: ignore[attr-defined]
+        return 0
+    if dtype == np.bool_:
+        return True
+    return int(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else float("nan")
+
+
+def output_stride(
+    tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
+) -> geometry.Ints:
+    """Returns the strides of a fresh tensor like this one, in a memory format."""
+    shape = tuple(tensor.shape)
+    if memory_format is None or memory_format == torch.preserve_format:
+        if tensor.is_contiguous():
+            return geometry.contiguous_strides(shape)
+        return torch.empty_like(torch.empty_strided(shape, tensor.stride(), device="meta")).stride()
+    if memory_format == torch.contiguous_format:
+        return geometry.contiguous_strides(shape)
+    return torch.empty(shape, device="meta", memory_format=memory_format).stride()
+
+
+def empty(
+    size: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`torch.empty`: see `unset`."""
+    check_device(device)
+    shape = tuple(size)
+    array = _made(shape, dtype, None)
+    if memory_format is None or memory_format == torch.contiguous_format:
+        return wrap(array)
+    stride = torch.empty(shape, device="meta", memory_format=memory_format).stride()
+    return wrap_strided(array, stride)
+
+
+def empty_strided(
+    size: Any,
+    stride: Any,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+) -> torch.Tensor:
+    """`torch.empty_strided`: see `unset`.
+
+    Raises:
+        RuntimeError: there are not as many strides as sizes.
+    """
+    if len(size) != len(stride):
+        raise RuntimeError(
+            f"dimensionality of sizes ({len(size)}) must match dimensionality of strides "
+            f"({len(stride)})"
+        )
+    check_device(device)
+    return wrap_strided(_made(tuple(size), dtype, None), tuple(stride))
+
+
+def empty_like(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`torch.empty_like`: see `unset`.
+
+    It has the placement of the tensor if that covers its storage.
+    """
+    dtype = self.dtype if dtype is None else dtype
+    if layout is not None and layout != torch.strided:
+        return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
+    stride = output_stride(self, memory_format)
+    if device is not None and device.type != "jax":
+        return torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
+    check_device(device)
+    placement = placement_like(self)
+    array = _made(tuple(self.shape), dtype, None, placement)
+    return keep_placement(wrap_strided(array, stride), placement)
+
+
+def efficient_filled(size: Any, **options: Any) -> torch.Tensor:
+    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
+    check_device(options.get("device"))
+    return wrap(_made(tuple(size), options.get("dtype"), 0))
+
+
+def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
+    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
+    check_device(options.get("device"))
+    return wrap(_made(tuple(size), options.get("dtype"), 0))
+
+
+def _made(
+    shape: geometry.Ints, dtype: torch.dtype | None, fill: Any, placement: Sharding | None = None
+) -> Array:
+    """Returns an array of one number; None is `unset`."""
+    if any(n < 0 for n in shape):
+        raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
+    numpy = to_numpy(dtype or torch.get_default_dtype())
+    fill = unset(numpy) if fill is None else fill
+    with translated(), x64():
+        if active.trace is None:
+            return _maker(shape, numpy, placement, fill)()
+        array = jnp.full(shape, fill, numpy)
+        return array if placement is None else placed(array, placement)
+
+
+@kept
+def _maker(
+    shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None, fill: Any
+) -> Callable[[], Array]:
+    make = (
+        functools.partial(jnp.full, shape, fill, dtype)
+        if fill
+        else functools.partial(jnp.zeros, shape, dtype)
+    )
+    return jax.jit(make, out_shardings=placement)
+
+
+def kernels() -> dict[str, Any]:
+    """Returns the kernels of allocations by operator name."""
+    return {
+        "empty.memory_format": empty,
+        "empty_strided": empty_strided,
+        "empty_like": empty_like,
+        "_efficientzerotensor": efficient_zeros,
+    }

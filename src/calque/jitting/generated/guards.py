@@ -123,7 +123,8 @@ def _write_cells(source: Source, guard: CellGuard) -> None:
 
 
 def _write_placements(source: Source, guard: PlacementGuard) -> None:
-    source.line(f"if {{}}.exists and not {{}}(): {LEAVE}", spread, guard.holds)
+    if spread.exists:  # else a call leaves as soon as there is any (see `placements`)
+        source.line(f"if not {{}}(): {LEAVE}", guard.holds)
 
 
 def _write_state(source: Source, guard: StateGuard) -> None:

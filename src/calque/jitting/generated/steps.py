@@ -17,9 +17,11 @@ from calque.device.memory.cell import read
 from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import Numbers, is_of_group
+from calque.jitting.generated.placements import write_arrays
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import OptimizerGuard
+from calque.program.direct_call import Bare
 from calque.program.donation import PICKED_ALONE, protect
 from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
@@ -73,17 +75,18 @@ def write_step(source: Source, program: "JittedProgram") -> None:
     tight = program.execution.is_tight
     if donating and tight is not None:
         source.line(f"if {{}}(): {LEAVE}", tight)
+    _write_gather(source, program, numbers)
+    execute = write_arrays(source, program)
     source.line("{}.calls += 1", program)
     for optimizer in program.optimizers:  # what a scheduler looks at before it warns
         source.line("{}._opt_called = True", optimizer)
-    _write_gather(source, program, numbers)
     if donating:
         _write_protection(source, program)
     if program.sinks or program.recording.gradients:
-        _write_changing(source, program)
+        _write_changing(source, program, bare._replace(execute=execute))
     else:
         source.line("try:")
-        source.line("    outputs = {}({}(arrays))", bare.consume, bare.execute)
+        source.line("    outputs = {}({}(arrays))", bare.consume, execute)
         _write_failure(source, program)
         write_results(source, program)
     source.line("return result")
@@ -150,17 +153,16 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
-def _write_changing(source: Source, program: "JittedProgram") -> None:
+def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> None:
     """Write the lines that run the program and make its changes.
 
     An exception that another thread sets is raised after a call only, and one of a trace function
     at the begin of a line. So there is no call, and no new line, from where the program runs, which
     is where an iterator is unpacked, to where the last of its results is written.
     """
-    bare, written = program.execution.bare, program.fixed_targets
-    assert bare is not None
+    written = program.fixed_targets
     if len(written) > _MOST_CELLS:
-        _write_changing_many(source, program)
+        _write_changing_many(source, program, bare)
         return
     targets = ", ".join("{}.array" for _ in written)
     put = f"; {targets}, = outputs[:{len(written)}]" if written else ""
@@ -171,10 +173,8 @@ def _write_changing(source: Source, program: "JittedProgram") -> None:
     _write_rest(source, program)
 
 
-def _write_changing_many(source: Source, program: "JittedProgram") -> None:
+def _write_changing_many(source: Source, program: "JittedProgram", bare: Bare) -> None:
     """As `_write_changing`, of many results: one call runs the program and writes them."""
-    bare = program.execution.bare
-    assert bare is not None
     run = "map(done.append, map({}, map({}, (arrays,))))"
     put = "map(setattr, {}, {}, {}(done))"
     source.line("done = []")

@@ -91,7 +91,7 @@ def guards_of_inputs(program: "JittedProgram") -> list[PlacementGuard]:
     """
     if not spread.exists or not isinstance(_execute(program), OnDevices):
         return []
-    sources = (one.source for one in program.inputs)
+    sources = (one.source for one in program.passed)
     inputs = {source.cell for source in sources if isinstance(source, CellSource)}
     guards = (one for one in program.guards if isinstance(one, PlacementGuard))
     return [guard for guard in guards if inputs.issuperset(guard.cells)]

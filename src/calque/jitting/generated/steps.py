@@ -22,7 +22,7 @@ from calque.jitting.generated.results import are_simple, write_gradients, write_
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import OptimizerGuard
 from calque.program.direct_call import Bare
-from calque.program.donation import PICKED_ALONE, protect
+from calque.program.donation import PICKED_ALONE, picker, protect
 from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
 from calque.state.versions import version_of
@@ -94,8 +94,9 @@ def write_step(source: Source, program: "JittedProgram") -> None:
 
 def _numbers(program: "JittedProgram", placed: dict[int, Any]) -> Numbers:
     guard = next((g for g in program.guards if type(g) is OptimizerGuard), None)
-    places = [i for i, one in enumerate(program.inputs) if is_of_group(one.source)]
-    sources: Sequence[Any] = [program.inputs[i].source for i in places]
+    passed = program.passed
+    places = [i for i, one in enumerate(passed) if is_of_group(one.source)]
+    sources: Sequence[Any] = [passed[i].source for i in places]
     return Numbers(guard, sources, [placed[i] for i in places])
 
 
@@ -117,7 +118,7 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
     count = program.recording.count
     for name, cell in zip(arguments(count), cells(count)):
         source.line(f"if {cell}.viewed: {cell} = {{}}({{}}({name}))", _Held, read)
-    found = [one.source for one in program.inputs]
+    found = [one.source for one in program.passed]
     own = [one.cell for one in found if isinstance(one, CellSource)]
     place = 0
     items: list[str] = []
@@ -140,8 +141,9 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
 
 
 def _write_protection(source: Source, program: "JittedProgram") -> None:
-    pick, donated = program.execution.pick, program.donated
-    found = [program.inputs[i].source for i in donated]
+    donated = list(map(program.position, program.donated))
+    pick = picker(donated)
+    found = [program.inputs[i].source for i in program.donated]
     if len(found) <= _MOST_CELLS and all(isinstance(one, CellSource) for one in found):
         cells = [one.cell for one in found]  # type: ignore[union-attr]
         picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
@@ -167,6 +169,8 @@ def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> Non
     targets = ", ".join("{}.array" for _ in written)
     put = f"; {targets}, = outputs[:{len(written)}]" if written else ""
     source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
+    if program.equal is not None:
+        source.line("runs = map({}, runs)", program.equal.give)
     source.line("try:")
     source.line(f"    outputs, = runs{put}", *written)
     _write_failure(source, program)
@@ -175,13 +179,16 @@ def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> Non
 
 def _write_changing_many(source: Source, program: "JittedProgram", bare: Bare) -> None:
     """As `_write_changing`, of many results: one call runs the program and writes them."""
-    run = "map(done.append, map({}, map({}, (arrays,))))"
+    run = "map(done.append, runs)"
     put = "map(setattr, {}, {}, {}(done))"
     source.line("done = []")
+    source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
+    if program.equal is not None:
+        source.line("runs = map({}, runs)", program.equal.give)
     source.line("try:")
     source.indent()
     source.line("try:")
-    held = bare.consume, bare.execute, program.fixed_targets, _SLOTS, chain.from_iterable
+    held = program.fixed_targets, _SLOTS, chain.from_iterable
     source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
     _write_failure(source, program)
     source.indent(-1)

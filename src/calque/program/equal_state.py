@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from operator import attrgetter, is_, itemgetter
 from typing import Any, NamedTuple
+from weakref import WeakSet
 
 import numpy as np
 from jax.extend.core import ClosedJaxpr, Literal
@@ -25,6 +26,8 @@ from calque.program.sources import CellSource
 _LONGEST = 256
 """How many values lead from such state to its new value, at most."""
 _array = attrgetter("array")
+_apart: WeakSet[Cell] = WeakSet()
+"""What turned out not to stay equal: one more program for each state of it would be too many."""
 
 
 class Equal(NamedTuple):
@@ -109,7 +112,9 @@ def equal_state(
     results: dict[int, int] = {}
     for index, one in enumerate(inputs):
         cell = one.source.cell if isinstance(one.source, CellSource) else None
-        if cell in targets and written[cell] == 1 and _is_single(closed.jaxpr.invars[index]):
+        if cell not in targets or cell in _apart:
+            continue
+        if written[cell] == 1 and _is_single(closed.jaxpr.invars[index]):
             held[id(cell.array)].append(index)
             results[index] = targets[cell]
     groups = _refined(closed, [group for group in held.values() if len(group) > 1], results)
@@ -265,7 +270,10 @@ class EqualGuard:
         if len(threads.present) > 1:  # another one may be about to change them
             return False
         arrays, firsts = list(map(_array, self.cells)), list(map(_array, self.firsts))
-        return all(map(_are_equal, arrays, firsts)) and all(map(swap, self.cells, arrays, firsts))
+        if all(map(_are_equal, arrays, firsts)):
+            return all(map(swap, self.cells, arrays, firsts))
+        _apart.update((*self.cells, *self.firsts))
+        return False
 
     def why(self) -> str:
         """Returns what differs."""

@@ -9,6 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import calque
+from calque.jitting.numbers import Numbers
 
 
 def losses(kind: type, device: str, rate_on: str, jit: bool) -> list[float]:
@@ -90,3 +91,21 @@ ON_THE_CPU = [
 @pytest.mark.parametrize("factor", ON_THE_CPU)
 def test_a_kernel_of_the_cpu_computes_with_the_number_itself(factor: Any) -> None:
     assert torch.equal(scaled(factor, jit=True), scaled(factor, jit=False))
+
+
+def test_numbers_of_a_group_come_in_its_order(monkeypatch):
+    """Whatever the order of a set of their names: a process finds the program of another one."""
+    keys = Numbers.traced_keys
+    texts = []
+    for turn in (sorted, lambda names: sorted(names, reverse=True)):
+        monkeypatch.setattr(Numbers, "traced_keys", lambda *given, turn=turn: turn(keys(*given)))
+        torch.manual_seed(0)
+        model = torch.nn.Linear(2, 2).to("jax")
+        optimizer = torch.optim.AdamW(model.parameters())
+
+        def step(x, model=model, optimizer=optimizer):
+            model(x).sum().backward()
+            optimizer.step()
+
+        texts.append(calque.jit(step).lower(torch.ones(1, 2, device="jax")).as_text())
+    assert texts[0] == texts[1]

@@ -5,20 +5,22 @@ programs that it finds. Most calls are like the previous one: some tensors, noth
 a function is generated that makes the same comparisons; other calls take the general path.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 
-from calque.device.runtime.placement import placements_of, spread
+from calque.device.runtime.placement import spread
 from calque.jitting.generated.arguments import (
+    cells,
     write_arguments,
     write_modes,
     write_surroundings,
 )
 from calque.jitting.generated.guards import tensors_of, write_guards
 from calque.jitting.generated.kinds import is_known
-from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.placements import guards_of_inputs, write_placements
+from calque.jitting.generated.source import Source
 from calque.jitting.generated.steps import is_simple, write_step
 from calque.jitting.guards import OptimizerGuard
 from calque.program import turns
@@ -100,21 +102,15 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
     else:
         source.line("{}.checked = {}.changes", program, turns.past)
     guards = program.guards
-    if alone:  # those of optimizers are looked at with the numbers that come from there
-        guards = [one for one in guards if type(one) is not OptimizerGuard]
+    if alone:  # some are looked at later, with the numbers and arrays that they are about
+        later = guards_of_inputs(program)
+        guards = [one for one in guards if type(one) is not OptimizerGuard and one not in later]
     write_arguments(source, list(args), program.state_written, grad, tensors_of(guards))
     write_modes(source, grad, dtype, not args)
-    if spread.exists:
-        source.line(f"if {{}}(args) != {{}}: {LEAVE}", _placements, _placements(args))
-    else:
-        source.line(f"if {{}}.exists: {LEAVE}", spread)
+    write_placements(source, args, cells(len(args)))
     write_guards(source, guards, grad, not args)
     if alone:
         write_step(source, program)
     else:
         source.line("return {}([*args], (args, {{}}))", program)
     return source.function()
-
-
-def _placements(tensors: Sequence[Any]) -> list[Any]:
-    return placements_of([one.untyped_storage().cell.array for one in tensors])

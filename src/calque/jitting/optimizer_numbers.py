@@ -163,9 +163,7 @@ class OptimizerNumbers:
 
     def _install(self, holder: Group, is_group: bool, optimizer: Optimizer) -> None:
         _, _, keys = self._before.get(id(holder), (None, None, ()))
-        for key in keys:
-            if key not in holder:
-                continue
+        for key in [key for key in holder if key in keys]:  # one order in every process
             place = self._places.get((id(holder), key))
             if place is None:
                 make = self._of_group if is_group else self._of_state

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
     register_optimizer_step_pre_hook,
 )
 
-from calque.device.memory.cell import active, read, write, x64
+from calque.device.memory.cell import active, cell_of, read, write, x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
@@ -196,9 +196,12 @@ class OptimizerTracing:
 
     def _move_steps(self, optimizer: Optimizer) -> None:
         """Move step counts that an eager step left on the CPU to the parameters' device."""
+        arrays: dict[Any, Array] = {}  # equal counts are one array (see `program.equal_state`)
         for holder, key, value in counts_of(optimizer):
             with self.lifting.suspended():
-                moved = value.to("jax")
+                moved, number = value.to("jax"), repr(value.item())
+            cell = cell_of(moved)
+            cell.array = arrays.setdefault((value.shape, value.dtype, number), cell.array)
             self._put(holder, key, moved)
 
     @settles

@@ -8,6 +8,7 @@ from typing import Any
 import torch
 from jax import Array
 from jax.errors import JaxRuntimeError
+from jax.extend.core import ClosedJaxpr
 from torch.autograd.graph import increment_version
 
 from calque.device.memory import rng
@@ -25,6 +26,7 @@ from calque.jitting.recording import Recording
 from calque.program import turns
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
+from calque.program.equal_state import EqualGuard, equal_state
 from calque.program.gathered_once import untransposed
 from calque.program.gradients.higher_order import Higher, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
@@ -115,6 +117,8 @@ class JittedProgram(Program[Call]):
         cells = [one.cell for one in sources if isinstance(one, CellSource | CellSink)]
         self.place(dict.fromkeys(cells), [one.placement for one in inputs])
         self.guards.append(PlacementGuard(self._state))
+        if self.whole is None and not self.turned and not spread.exists:
+            self._find_equal(forward)
         if recording.implicit:
             self._call_guards.append(self._implicit_placements())
         self._forward = forward
@@ -127,6 +131,13 @@ class JittedProgram(Program[Call]):
         self._is_silent = self._changing.is_nothing and not (
             self.draws or recording.seeded or self.may_raise
         )
+
+    def _find_equal(self, forward: ClosedJaxpr) -> None:
+        equal = equal_state(forward, self.inputs, self.sinks)
+        if equal is not None:
+            self.pass_once(equal)
+            cells = [[self.inputs[i].source.memory for i in group] for group in equal.groups]
+            self.guards.append(EqualGuard(cells))  # type: ignore[arg-type]
 
     def _implicit_placements(self) -> FoundPlacementGuard:
         sources, count = self.recording.implicit, self.recording.count

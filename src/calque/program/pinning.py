@@ -116,13 +116,16 @@ class PlacementGuard:
 
     Args:
         cells: of the state.
+
+    Attributes:
+        cells: those.
     """
 
     guarded = "placements of the state"
 
     def __init__(self, cells: Iterable[Cell]) -> None:
-        self._cells = list(cells)
-        arrays = [cell.array for cell in self._cells]
+        self.cells: list[Cell] = list(cells)
+        arrays = [cell.array for cell in self.cells]
         self._shardings = [array.sharding for array in arrays]
         self._placements = placements_of(arrays)
         self._ndims = [array.ndim for array in arrays]
@@ -131,9 +134,9 @@ class PlacementGuard:
         """Returns True if the placements are unchanged."""
         if not spread.exists:
             return True
-        shardings = [*map(_sharding_of, self._cells)]
+        shardings = [*map(_sharding_of, self.cells)]
         if shardings != self._shardings:  # compares identities first
-            now = placements_of([cell.array for cell in self._cells])
+            now = placements_of([cell.array for cell in self.cells])
             if not are_same(now, self._placements, self._ndims):
                 return False
         self._shardings = shardings

@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 
 from calque.device.memory.cell import Cell, x64
 from calque.program.direct_call import direct
+from calque.program.equal_state import Equal
 from calque.program.execution import Execution
 from calque.program.jaxprs import may_raise
 from calque.program.lifting import Input
@@ -36,11 +37,13 @@ class Program(Stepping[Call]):
         donated: the inputs whose memory the program is given.
         whole: the placement of what has none; None where nothing has one.
         moved_state: whether state was spread to be where the rest is (see `settled`).
+        equal: the inputs and outputs that are passed once; None if there are none.
     """
 
     inputs: Sequence[Input]
     sinks: Sequence[Sink]
     donated: list[int]
+    equal: Equal | None = None
 
     def form(
         self, jaxpr: ClosedJaxpr, inputs: Sequence[Input], sinks: Sequence[Sink], keeps: bool
@@ -91,17 +94,40 @@ class Program(Stepping[Call]):
             turned: the inputs that come with their axes in another order, and that order.
         """
         with x64():
+            given = avals(self.inputs, self._placements, self.whole, turned)
+            if self.equal is not None:
+                jaxpr = self.equal.shortened(jaxpr)
+                given = [given[index] for index in self.equal.inputs]
             return lowered(
                 on_one_mesh(jaxpr, self.whole),
-                avals(self.inputs, self._placements, self.whole, turned),
-                donate_argnums=tuple(self.donated),
+                given,
+                donate_argnums=tuple(map(self.position, self.donated)),
                 out_shardings=self._pinned,
                 keep_unused=True,
             )
+
+    @property
+    def passed(self) -> Sequence[Input]:
+        """The inputs that are passed to the executable."""
+        if self.equal is None:
+            return self.inputs
+        return [self.inputs[index] for index in self.equal.inputs]
+
+    def position(self, index: int) -> int:
+        """Returns where an input is among those `passed`."""
+        return index if self.equal is None else self.equal.position(index)
+
+    def pass_once(self, equal: Equal) -> None:
+        """Pass equal inputs once; what several cells hold is not given to the program."""
+        self.equal = equal
+        self.donated = [index for index in self.donated if index not in equal.members]
+        self.donating = bool(self.donated)
 
     def run_by(self, compiled: Any) -> None:
         """Set the executable."""
         with x64():
             numbers = [i for i, one in enumerate(self.inputs) if one.source.is_number]
-            program = moving(direct(compiled, numbers), *self._moves)
+            program = moving(direct(compiled, list(map(self.position, numbers))), *self._moves)
+            if self.equal is not None:
+                program = self.equal.apart(program)
             self.execution: Execution = Execution(compiled, program, self.donated, self.may_raise)

@@ -16,7 +16,7 @@ from calque.device.runtime.placement import is_same, placed, spread
 from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
 _SMALL = 1024  # bytes
-_sharding_of = attrgetter("sharding")
+sharding_of = attrgetter("sharding")
 
 
 class Execution(NamedTuple):
@@ -58,7 +58,7 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
         if is_spread:
             spread.exists = True
         waits = is_spread and is_crowded() and communicates(compiled)
-        return Execution(_OnDevices(execute, shardings, keeps, waits), handlers)
+        return Execution(OnDevices(execute, shardings, keeps, waits), handlers)
     except AttributeError:
         return None
 
@@ -72,7 +72,7 @@ def _has_sharding(handler: Any) -> bool:
     return hasattr(handler, "sharding")
 
 
-class _OnDevices:
+class OnDevices:
     """Executes a program if there are several devices: each array has to be on the right ones.
 
     Args:
@@ -80,30 +80,43 @@ class _OnDevices:
         shardings: of its arguments.
         keeps: see `execution`.
         waits: whether the results are waited for (see `in_flight`).
+
+    Attributes:
+        execute: starts the program with arrays that have been moved (see `move`).
     """
 
     def __init__(self, execute: Any, shardings: list[Any], keeps: bool, waits: bool) -> None:
-        self._execute = execute
+        self.execute: Any = (lambda arrays: Waited(execute(arrays))) if waits else execute
         self._shardings = shardings
         self._keeps = keeps
         self._seen: list[Any] = []
         self._astray: list[int] = []
         self._kept: dict[int, tuple[Any, Any]] = {}
-        self._waits = waits
 
     def __call__(self, arrays: list[Any]) -> Any:
-        found = [*map(_sharding_of, arrays)]
+        found = [*map(sharding_of, arrays)]
         if found != self._seen:  # compares identities first
-            self._look(arrays, found)
+            self._astray = self._look(arrays, found)
         self._seen = found
         for index in self._astray:
             arrays[index] = self._moved(index, arrays[index])
-        results = self._execute(arrays)
-        return Waited(results) if self._waits else results
+        return self.execute(arrays)
 
-    def _look(self, arrays: list[Any], found: list[Any]) -> None:
+    def move(self, arrays: list[Any], found: list[Any]) -> bool:
+        """Replace arrays that are on other devices; returns True if there are any.
+
+        Args:
+            arrays: the arguments.
+            found: their shardings.
+        """
+        astray = self._look(arrays, found)
+        for index in astray:
+            arrays[index] = self._moved(index, arrays[index])
+        return bool(astray)
+
+    def _look(self, arrays: list[Any], found: list[Any]) -> list[int]:
         wanted = zip(arrays, found, self._shardings, strict=True)
-        self._astray = [i for i, (a, f, w) in enumerate(wanted) if not is_same(f, w, a.ndim)]
+        return [i for i, (a, f, w) in enumerate(wanted) if not is_same(f, w, a.ndim)]
 
     def _moved(self, index: int, array: Any) -> Any:
         kept = self._kept.get(index)

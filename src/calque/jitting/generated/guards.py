@@ -17,6 +17,7 @@ from calque.device.runtime.placement import spread
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import CellGuard, GradientGuard, Guard
+from calque.program.equal_state import EqualGuard
 from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
 from calque.state.special import assignments
@@ -37,6 +38,7 @@ _ATTRIBUTES = frozenset(
 )
 """The attributes whose names may stand in a line."""
 _NONES = repeat(None)
+_array = attrgetter("array")
 _only_none = frozenset((None,)).issuperset
 _storage_of = torch.Tensor.untyped_storage
 _offset = torch.Tensor.storage_offset
@@ -123,7 +125,14 @@ def _write_cells(source: Source, guard: CellGuard) -> None:
 
 
 def _write_placements(source: Source, guard: PlacementGuard) -> None:
-    source.line(f"if {{}}.exists and not {{}}(): {LEAVE}", spread, guard.holds)
+    if spread.exists:  # else a call leaves as soon as there is any (see `placements`)
+        source.line(f"if not {{}}(): {LEAVE}", guard.holds)
+
+
+def _write_equal(source: Source, guard: EqualGuard) -> None:
+    """Write the line that compares arrays."""
+    line = f"if not {{}}(map({{}}, map({{}}, {{}}), map({{}}, {{}}))) and not {{}}(): {LEAVE}"
+    source.line(line, all, is_, _array, guard.cells, _array, guard.firsts, guard.holds)
 
 
 def _write_state(source: Source, guard: StateGuard) -> None:
@@ -164,6 +173,7 @@ def _write_state(source: Source, guard: StateGuard) -> None:
 
 _WRITERS: dict[type, Callable[[Source, Any], None]] = {
     CellGuard: _write_cells,
+    EqualGuard: _write_equal,
     PlacementGuard: _write_placements,
     StateGuard: _write_state,
 }

@@ -17,10 +17,12 @@ from calque.device.memory.cell import read
 from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
 from calque.jitting.generated.numbers import Numbers, is_of_group
+from calque.jitting.generated.placements import write_arrays
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import OptimizerGuard
-from calque.program.donation import PICKED_ALONE, protect
+from calque.program.direct_call import Bare
+from calque.program.donation import PICKED_ALONE, picker, protect
 from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
 from calque.state.versions import version_of
@@ -73,17 +75,18 @@ def write_step(source: Source, program: "JittedProgram") -> None:
     tight = program.execution.is_tight
     if donating and tight is not None:
         source.line(f"if {{}}(): {LEAVE}", tight)
+    _write_gather(source, program, numbers)
+    execute = write_arrays(source, program)
     source.line("{}.calls += 1", program)
     for optimizer in program.optimizers:  # what a scheduler looks at before it warns
         source.line("{}._opt_called = True", optimizer)
-    _write_gather(source, program, numbers)
     if donating:
         _write_protection(source, program)
     if program.sinks or program.recording.gradients:
-        _write_changing(source, program)
+        _write_changing(source, program, bare._replace(execute=execute))
     else:
         source.line("try:")
-        source.line("    outputs = {}({}(arrays))", bare.consume, bare.execute)
+        source.line("    outputs = {}({}(arrays))", bare.consume, execute)
         _write_failure(source, program)
         write_results(source, program)
     source.line("return result")
@@ -91,8 +94,9 @@ def write_step(source: Source, program: "JittedProgram") -> None:
 
 def _numbers(program: "JittedProgram", placed: dict[int, Any]) -> Numbers:
     guard = next((g for g in program.guards if type(g) is OptimizerGuard), None)
-    places = [i for i, one in enumerate(program.inputs) if is_of_group(one.source)]
-    sources: Sequence[Any] = [program.inputs[i].source for i in places]
+    passed = program.passed
+    places = [i for i, one in enumerate(passed) if is_of_group(one.source)]
+    sources: Sequence[Any] = [passed[i].source for i in places]
     return Numbers(guard, sources, [placed[i] for i in places])
 
 
@@ -114,7 +118,7 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
     count = program.recording.count
     for name, cell in zip(arguments(count), cells(count)):
         source.line(f"if {cell}.viewed: {cell} = {{}}({{}}({name}))", _Held, read)
-    found = [one.source for one in program.inputs]
+    found = [one.source for one in program.passed]
     own = [one.cell for one in found if isinstance(one, CellSource)]
     place = 0
     items: list[str] = []
@@ -137,8 +141,9 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
 
 
 def _write_protection(source: Source, program: "JittedProgram") -> None:
-    pick, donated = program.execution.pick, program.donated
-    found = [program.inputs[i].source for i in donated]
+    donated = list(map(program.position, program.donated))
+    pick = picker(donated)
+    found = [program.inputs[i].source for i in program.donated]
     if len(found) <= _MOST_CELLS and all(isinstance(one, CellSource) for one in found):
         cells = [one.cell for one in found]  # type: ignore[union-attr]
         picked = "".join(f"{source.name(cell)}.array, " for cell in cells)
@@ -150,38 +155,40 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
-def _write_changing(source: Source, program: "JittedProgram") -> None:
+def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> None:
     """Write the lines that run the program and make its changes.
 
     An exception that another thread sets is raised after a call only, and one of a trace function
     at the begin of a line. So there is no call, and no new line, from where the program runs, which
     is where an iterator is unpacked, to where the last of its results is written.
     """
-    bare, written = program.execution.bare, program.fixed_targets
-    assert bare is not None
+    written = program.fixed_targets
     if len(written) > _MOST_CELLS:
-        _write_changing_many(source, program)
+        _write_changing_many(source, program, bare)
         return
     targets = ", ".join("{}.array" for _ in written)
     put = f"; {targets}, = outputs[:{len(written)}]" if written else ""
     source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
+    if program.equal is not None:
+        source.line("runs = map({}, runs)", program.equal.give)
     source.line("try:")
     source.line(f"    outputs, = runs{put}", *written)
     _write_failure(source, program)
     _write_rest(source, program)
 
 
-def _write_changing_many(source: Source, program: "JittedProgram") -> None:
+def _write_changing_many(source: Source, program: "JittedProgram", bare: Bare) -> None:
     """As `_write_changing`, of many results: one call runs the program and writes them."""
-    bare = program.execution.bare
-    assert bare is not None
-    run = "map(done.append, map({}, map({}, (arrays,))))"
+    run = "map(done.append, runs)"
     put = "map(setattr, {}, {}, {}(done))"
     source.line("done = []")
+    source.line("runs = map({}, map({}, (arrays,)))", bare.consume, bare.execute)
+    if program.equal is not None:
+        source.line("runs = map({}, runs)", program.equal.give)
     source.line("try:")
     source.indent()
     source.line("try:")
-    held = bare.consume, bare.execute, program.fixed_targets, _SLOTS, chain.from_iterable
+    held = program.fixed_targets, _SLOTS, chain.from_iterable
     source.line(f"    {{}}({{}}({run}, {put}))", _nowhere.extend, chain, *held)
     _write_failure(source, program)
     source.indent(-1)

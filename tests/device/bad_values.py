@@ -380,6 +380,12 @@ LOSSES: dict[str, Case] = {
     "cross_entropy probabilities": lambda m: F.cross_entropy(m(2, 3), m(2, 4)),
     "cross_entropy integers": lambda m: F.cross_entropy(m.i(2, 3), m.of([0, 1])),
     "multi_margin target": lambda m: F.multi_margin_loss(m(2, 3), m.of([0, 3])),
+    "softshrink above the dtype": lambda m: F.softshrink(m(2, 3).half(), 1e6),
+    "elu_ of a negative slope": lambda m: _gradient(F.elu_, m(2, 3), -2.0),
+    "celu_ of a negative slope": lambda m: _gradient(torch.celu_, m(2, 3), -2.0),
+    "leaky_relu_ of a negative slope": lambda m: _gradient(F.leaky_relu_, m(2, 3), -2.0),
+    "nll_loss of several targets": lambda m: F.nll_loss(m(2, 3), m.of([[0, 1], [1, 0]])),
+    "nll_loss of a vector": lambda m: F.nll_loss(m(3), m.of([0, 1])),
     "multi_margin p": lambda m: F.multi_margin_loss(m(2, 3), m.of([0, 1]), p=3),
     "multilabel target": lambda m: F.multilabel_margin_loss(m(3), m.of([0, 3, -1])),
     "multilabel shapes": lambda m: F.multilabel_margin_loss(m(3), m.of([0, 1])),
@@ -397,3 +403,9 @@ LOSSES: dict[str, Case] = {
     "triplet": lambda m: F.triplet_margin_loss(m(2, 3), m(2, 3), m(2)),
     "gaussian_nll": lambda m: F.gaussian_nll_loss(m(2), m(2), m.of([-1.0, 1.0])),
 }
+
+
+def _gradient(function, x, slope):
+    result = function(x.requires_grad_().clone(), slope)
+    result.sum().backward()
+    return x.grad

@@ -36,6 +36,7 @@ OTHERS = {
     "convert/onnx_pointwise.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_reductions.py": "PyTorch's operators, and how each is written with ONNX's",
     "errors/placeholder_text.py": "methods of strings",
+    "device/kernels/allocations.py": "kernels written by hand",
     "device/kernels/attention_backend.py": "kernels written by hand",
     "device/kernels/copies.py": "kernels written by hand",
     "device/kernels/indices.py": "kernels written by hand",

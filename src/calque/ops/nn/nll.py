@@ -21,6 +21,12 @@ from calque.ops.table.tensor_argument import TensorArgument
 
 def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
     labels = x.shape[:axis] + x.shape[axis + 1 :]
+    if x.ndim <= 2 and target.ndim > 1:
+        raise RuntimeError("0D or 1D target tensor expected, multi-target not supported")
+    if x.ndim == 1 and target.shape and target.size != 1:
+        raise ValueError(
+            f"For 1D input, 1D target must have size 1, but got target size: {target.size}"
+        )
     if target.shape != labels and not (x.ndim == 1 and target.size == 1):
         raise RuntimeError(
             f"size mismatch (got input: {list(x.shape)}, target: {list(target.shape)})"
@@ -30,8 +36,8 @@ def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
         )
     if weight is not None and weight.shape != (x.shape[axis],):
         raise RuntimeError(
-            "weight tensor should be defined either for all classes or no classes but got weight "
-            f"tensor of shape: {list(weight.shape)}"
+            f"weight tensor should be defined either for all {x.shape[axis]} classes or no classes "
+            f"but got weight tensor of shape: {list(weight.shape)}"
         )
 
 

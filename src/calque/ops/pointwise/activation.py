@@ -13,7 +13,7 @@ from jax import Array, lax
 from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.number_range import Holds, HoldsLimits, saturated
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, opmath, refuse
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, opmath, refuse, type_name
 from calque.ops.table.registry import op
 from calque.ops.table.release import RELEASE
 from calque.ops.table.tensor_argument import TensorArgument
@@ -93,7 +93,23 @@ def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
     return jnp.where(self > 0, self, self * negative_slope)
 
 
-@op("leaky_relu_backward", layout="elementwise")
+def _in_place(name: str, slope: Any, is_result: bool) -> None:
+    """Raise where the result of an in-place call does not determine what it was computed from."""
+    if is_result and isinstance(slope, int | float) and slope < 0:
+        raise RuntimeError(
+            f"In-place {name} backward calculation is triggered with a negative slope which is not "
+            "supported. This is caused by calling in-place forward function with a negative slope, "
+            "please call out-of-place version instead."
+        )
+
+
+def _leaky_slope(
+    grad_output: Any, self: Any, negative_slope: Any, self_is_result: bool, **_: Any
+) -> None:
+    _in_place("leakyReLu", negative_slope, self_is_result)
+
+
+@op("leaky_relu_backward", layout="elementwise", numbers=_leaky_slope)
 @opmath
 def leaky_relu_backward(
     grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool
@@ -129,12 +145,13 @@ def hardshrink_backward(grad_out: Array, self: Array, lambd: Any) -> Array:
 
 
 def _threshold(self: TensorArgument, lambd: Any = 0.5, **_: Any) -> None:
-    if isinstance(lambd, int | float) and not lambd >= 0:
+    if not isinstance(lambd, int | float):
+        return
+    largest = float(jnp.finfo(self.dtype).max) if self.is_float else math.inf
+    if not 0 <= lambd <= largest:
         raise RuntimeError(
-            f"lambda must be in range [0, {float(jnp.finfo(self.dtype).max)}] for input dtype "
-            f"torch.{self.dtype}, but found {lambd}"
-            if self.is_float
-            else f"lambda must not be negative, but found {lambd}"
+            f"lambda must be in range [0, {largest:g}] for input dtype {type_name(self.dtype)}, "
+            f"but found {lambd:g}"
         )
 
 
@@ -228,7 +245,13 @@ def elu(self: Array, alpha: Any = 1, scale: Any = 1, input_scale: Any = 1) -> Ar
     return jnp.where(self > 0, self * scale, negative).astype(self.dtype)
 
 
-@op("elu_backward", layout="elementwise")
+def _elu_slope(
+    grad_output: Any, alpha: Any, scale: Any, input_scale: Any, is_result: bool, *_: Any, **__: Any
+) -> None:
+    _in_place("elu", alpha, is_result)
+
+
+@op("elu_backward", layout="elementwise", numbers=_elu_slope)
 @opmath
 def elu_backward(
     grad_output: Array,

@@ -138,3 +138,48 @@ assert state.tolist() == [3] * 4
 @pytest.mark.skipif(sys.platform != "linux", reason="limits a process's memory as Linux does")
 def test_a_call_without_memory_left_changes_nothing():
     new_process.check(LIMITED, filter="ignore")
+
+
+TRAINING = """
+import resource, torch
+resource.setrlimit(resource.RLIMIT_AS, (2**46, resource.getrlimit(resource.RLIMIT_AS)[1]))
+import calque
+SIZE = 2**27  # bytes of the larger batch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(4, 16), torch.nn.GELU(), torch.nn.Linear(16, 1))
+model.to("jax")
+optimizer = torch.optim.AdamW(model.parameters())
+scaler = torch.amp.GradScaler("jax")
+
+def step(count):
+    loss = model(torch.ones(count, 4, device="jax")).square().mean()
+    optimizer.zero_grad()
+    scaler.scale(loss).backward()
+    scaler.step(optimizer)
+    scaler.update()
+
+def state():
+    found = (model.state_dict(), optimizer.state_dict()["state"], scaler.state_dict())
+    leaves = torch.utils._pytree.tree_leaves(found)
+    return [x.tolist() if isinstance(x, torch.Tensor) else x for x in leaves]
+
+for _ in range(2):
+    step(8)
+used = int(open("/proc/self/statm").read().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (used + SIZE, resource.getrlimit(resource.RLIMIT_AS)[1]))
+for _ in range(4):  # the third of its kind has another path
+    before = state()
+    try:
+        step(SIZE // 64)
+        raise AssertionError("there was memory")
+    except torch.OutOfMemoryError:
+        assert state() == before
+    step(8)
+    assert state() != before
+"""
+
+
+@pytest.mark.skipif(sys.platform != "linux", reason="limits a process's memory as Linux does")
+def test_training_goes_on_after_a_batch_that_was_too_large():
+    new_process.check(TRAINING, filter="ignore")

@@ -1,6 +1,5 @@
 """Checks that there is memory for a program before it is started."""
 
-import os
 from collections.abc import Callable
 from functools import cache
 from typing import Any, NoReturn
@@ -8,10 +7,7 @@ from typing import Any, NoReturn
 import jax
 import torch
 
-try:
-    import resource
-except ImportError:  # not on Windows
-    resource = None
+from calque.device.runtime import process_limits
 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
@@ -78,18 +74,7 @@ def _left() -> Callable[[], float] | None:
             return now["bytes_limit"] - now["bytes_in_use"]
 
         return of_device
-    if resource is None or device.platform != "cpu" or not os.path.exists("/proc/self/statm"):
-        return None
-    limit, _ = resource.getrlimit(resource.RLIMIT_AS)
-    if limit == resource.RLIM_INFINITY:
-        return None
-    page = os.sysconf("SC_PAGE_SIZE")
-
-    def of_process() -> float:
-        with open("/proc/self/statm") as line:
-            return limit - int(line.read().split()[0]) * page
-
-    return of_process
+    return process_limits.left() if device.platform == "cpu" else None
 
 
 def byte_count(count: float) -> str:

@@ -100,8 +100,11 @@ class Runner:
         try:
             with x64():
                 return settled(call(function, arrays))
-        except jax.errors.JaxRuntimeError as error:
-            raise sizes.as_out_of_memory(error) from None
+        except sizes.FAILURES as error:
+            found = sizes.as_out_of_memory(error)
+            if found is error:
+                raise
+            raise found from None
         except RuntimeError as error:
             raise explained(error, arrays, f"read by the host ({self.rule.name})") from None
         except TypeError:

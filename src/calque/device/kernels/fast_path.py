@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
-import jax
 import torch
 from jax.sharding import Sharding
 
@@ -28,7 +27,7 @@ from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import spread, together
-from calque.device.runtime.sizes import as_out_of_memory, translated
+from calque.device.runtime.sizes import FAILURES, as_out_of_memory, translated
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import ArrayImpl, debug_infs, debug_nans
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
@@ -47,7 +46,7 @@ _ADMITTED_AT = 3
 _CAPACITY = 4096  # kinds of calls of one operator that are counted
 _create = torch_c.acc.create_empty_tensor
 _swap, _restore = _enable_x64.swap_local, _enable_x64.set_local
-_UNFIT = (TypeError, jax.errors.JaxRuntimeError)  # JAX's tracers; deleted arrays, out of memory
+_UNFIT = (TypeError, *FAILURES)  # JAX's tracers; deleted arrays, out of memory
 
 
 class _Executable(NamedTuple):
@@ -143,7 +142,7 @@ class _Results(_Calls):
         previous = _swap(True)
         try:
             result = settled(function.call(*arrays))
-        except jax.errors.JaxRuntimeError as error:
+        except FAILURES as error:
             raise as_out_of_memory(error) from None
         finally:
             _restore(previous)

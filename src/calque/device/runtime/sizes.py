@@ -26,6 +26,9 @@ FATAL = 2**36 if jax.__version_info__ >= (0, 11) else 0
 """XLA's compiler for CPUs divides by zero where a kernel writes a multiple of as many elements: it
 counts tiles of 16 in 32 bits. 0 where it does not."""
 
+FAILURES: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, ValueError)
+"""What JAX raises when a program cannot be run: a ValueError where `jax.jit` waits for it."""
+
 _fatal_seen = False
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
 _ALLOCATING = "Out of memory allocating"  # also in errors of what was computed from the result
@@ -156,7 +159,7 @@ class translated:
         return None
 
     def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
-        if isinstance(error, jax.errors.JaxRuntimeError):
+        if isinstance(error, FAILURES):
             found = as_out_of_memory(error)
             if found is not error:
                 raise found from None

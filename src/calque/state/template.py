@@ -11,7 +11,9 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
+from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.state.plain import bare, content_of, fill, is_plain
 from calque.state.values import ATOMIC
@@ -31,7 +33,7 @@ class Template:
     Args:
         values: the values.
         known: objects that are to stay what they are, by id.
-        tensor: what a tensor is to be made of at each call.
+        tensor: what a tensor is to be made of at each call; it refuses tracers of JAX.
         given: what is to be said of an object that each call brings, by id.
 
     Attributes:
@@ -64,7 +66,7 @@ class Template:
         try:
             return self._dumped(values)
         except Exception as error:  # somebody's class refuses: find out which value it is
-            if is_of_handler(error):
+            if is_of_handler(error) or isinstance(error, TraceError):
                 raise
             for value in values:
                 try:
@@ -96,7 +98,7 @@ class Template:
             place = ("made", len(self._made) - 1)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, torch.Tensor | Tracer):
             self._made.append(self._describe(value))
             place = ("made", len(self._made) - 1)
         else:

@@ -11,7 +11,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from jax.core import Tracer
 
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
@@ -33,8 +32,9 @@ class Template:
     Args:
         values: the values.
         known: objects that are to stay what they are, by id.
-        tensor: what a tensor is to be made of at each call; it refuses tracers of JAX.
+        tensor: what a tensor is to be made of at each call.
         given: what is to be said of an object that each call brings, by id.
+        kinds: the classes whose objects `tensor` is called with.
 
     Attributes:
         unmade: what cannot be made anew, and is the same object in each call.
@@ -46,7 +46,9 @@ class Template:
         known: Mapping[int, Any],
         tensor: Callable[[torch.Tensor], Any],
         given: Mapping[int, Any],
+        kinds: tuple[type, ...] = (torch.Tensor,),
     ) -> None:
+        self._kinds = kinds
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
         self._made: list[Any] = []
@@ -98,7 +100,7 @@ class Template:
             place = ("made", len(self._made) - 1)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
-        elif isinstance(value, torch.Tensor | Tracer):
+        elif isinstance(value, self._kinds):
             self._made.append(self._describe(value))
             place = ("made", len(self._made) - 1)
         else:

@@ -90,4 +90,4 @@ def _text(chosen: list[Any]) -> str:
             ]
     counts = Counter(status.served for status in chosen)
     served = ", ".join(f"{count} by {name}" for name, count in counts.most_common())
-    return "\n".join([*lines, "", f"{len(chosen)} operators: {served}"])
+    return "\n".join([*lines, "", f"{len(chosen)} operator{'s' * (len(chosen) != 1)}: {served}"])

@@ -1,5 +1,7 @@
 """`calque show module:name`."""
 
+from pathlib import Path
+
 import click
 
 from calque_cli.program import loaded, program_options
@@ -23,6 +25,8 @@ def command(
     json_: bool,
 ) -> None:
     """Draw the graph of a program, recorded while it runs once."""
+    if html is not None and not Path(html).absolute().parent.is_dir():
+        raise click.UsageError(f"there is no folder {Path(html).parent}")
     fn, args = loaded(program, inputs, example)
     import calque
 

@@ -78,6 +78,11 @@ def test_what_cannot_be_traced_is_status_1_with_the_remedy():
     assert "torch.while_loop" in shown.stderr
 
 
+def test_a_page_in_no_folder_is_a_wrong_command_line(tmp_path, capsys):
+    assert main(["show", "net.py:Net", "--html", str(tmp_path / "none" / "page.html")]) == 2
+    assert f"there is no folder {tmp_path / 'none'}" in capsys.readouterr().err
+
+
 def test_record_and_show(tmp_path):
     assert "linear" in run("record", f"{PROGRAMS}:net").output
     page = tmp_path / "net.html"

@@ -1,7 +1,10 @@
 """The backend is found by several threads that look for it at once, and for the first time."""
 
+import importlib
+
 import pytest
 
+from calque.device.runtime.imports import when_imported
 from tests import new_process
 
 PROGRAM = """
@@ -35,3 +38,13 @@ assert registry.register_backend(name="other")(compiled) is compiled
 def test_threads_that_ask_for_the_backend_at_once_all_get_it(first):
     done = new_process.run(first + PROGRAM)
     assert done.returncode == 0, done.stderr
+
+
+def test_several_may_wait_for_the_import_of_one_module(tmp_path, monkeypatch):
+    (tmp_path / "waited_for.py").write_text("value = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    found = []
+    for number in range(2):
+        when_imported("waited_for", lambda module, number=number: found.append(number))
+    importlib.import_module("waited_for")
+    assert found == [0, 1]

@@ -215,3 +215,21 @@ def test_what_is_compiled_for_a_function_goes_with_it():
     use()
     before = use()
     assert [use() for _ in range(3)] == [before] * 3
+
+
+def test_code_of_jax_is_called_by_compiled_code_and_not_compiled():
+    double = calque.from_jax(lambda x: x * 2)  # which tells dynamo something, too
+
+    @torch.compile(backend="calque")
+    def f(x):
+        return calque.to_torch(jnp.sin(calque.to_jax(double(x)))) + 1
+
+    x = torch.ones(2, device="jax")
+    torch.testing.assert_close(f(x), torch.sin(x * 2) + 1)
+
+
+def test_a_proxy_is_passed_to_jax_by_from_jax_only():
+    x = torch.ones(2, device="jax")
+    with pytest.raises((TypeError, ValueError)) as caught:
+        calque.trace(lambda x: jnp.sin(calque.to_jax(x)), x)
+    assert len(str(caught.value)) < 500

@@ -128,3 +128,38 @@ def test_what_is_to_be_written_instead_works():
         assert rows.tolist() == x[index : index + 2].tolist()
         assert x[index].tolist() == [7, 7, 7]
     assert len(step.history) == 1
+
+
+class Pair:
+    def __init__(self, first, second):
+        self.first, self.second = first, second
+
+
+def returns_array(x):
+    return jnp.sin(calque.to_jax(x))
+
+
+def returns_array_in_an_object(x):
+    return Pair(x * 2, jnp.sin(calque.to_jax(x)))
+
+
+KEPT = []
+
+
+def stores_array(x):
+    KEPT.append(Pair(1, jnp.sin(calque.to_jax(x))))
+    return x
+
+
+@pytest.mark.parametrize(
+    "fn", [returns_array, returns_array_in_an_object, stores_array], ids=lambda f: f.__name__
+)
+def test_an_array_of_jax_that_outlives_the_trace_is_refused(fn):
+    with pytest.raises(calque.TraceError, match=r"array of JAX of shape \(2,\)[^$]*to_torch"):
+        calque.jit(fn)(torch.ones(2, device="jax"))
+    assert not KEPT
+
+
+def test_an_array_of_jax_that_was_there_before_is_returned():
+    array = jnp.ones(2)
+    assert calque.jit(lambda x: (x, array))(torch.ones(2, device="jax"))[1] is array

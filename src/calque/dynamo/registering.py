@@ -1,4 +1,5 @@
-"""Lets several threads load the backend for the first time at once.
+"""What dynamo is told when it is imported: JAX's code is not to be compiled, and several threads
+may load the backend for the first time at once.
 
 `torch.compile(model, backend="calque")` looks up the name, loads the entry point if necessary, and
 registers the result. Threads that do so at the same time register it once each, and PyTorch refuses
@@ -10,13 +11,23 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from calque.device.runtime.imports import when_imported
+from calque.upstream.torch_internals import keep_dynamo_out
 
 _REGISTER, _THEIRS = "register_backend", "_register_backend_once"
 
 
 def install() -> None:
-    """Make repeated registration of a backend harmless, once dynamo is imported."""
+    """Once dynamo is imported, leave JAX's code to Python, and make repeated registration of a
+    backend harmless.
+    """
     when_imported("torch._dynamo.backends.registry", _be_lenient)
+    when_imported("torch._dynamo.trace_rules", _leave_jax_alone)
+
+
+def _leave_jax_alone(trace_rules: ModuleType) -> None:
+    """Have functions of JAX called: dynamo's copies of them fail in the midst of JAX's traces."""
+    for package in ("jax", "jaxlib"):
+        keep_dynamo_out(trace_rules, package)
 
 
 def _be_lenient(registry: ModuleType) -> None:

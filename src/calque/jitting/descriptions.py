@@ -14,6 +14,7 @@ from typing import Any
 import numpy as np
 import torch
 from jax import Array
+from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.device.memory.cell import cell_of, view_of
@@ -117,6 +118,13 @@ class Describer:
                     f"the function returns or stores a {type(value).__name__}{made}",
                     "which would yield its items in only one call",
                     "Return a list of the items.",
+                )
+            if isinstance(value, Tracer):
+                raise unrepeatable(
+                    f"the function returns or stores an array of JAX of shape {value.shape}",
+                    "which has no values while the function is traced",
+                    "Make it a tensor, with calque.to_torch(array), and take calque.to_jax(tensor) "
+                    "of what the call gives.",
                 )
             if isinstance(value, str):
                 refuse_kept(value)

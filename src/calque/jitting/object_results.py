@@ -12,6 +12,7 @@ from collections.abc import Callable, Collection
 from typing import Any
 
 import torch
+from jax.core import Tracer
 from torch.nn import Module
 from torch.optim import Optimizer
 
@@ -69,7 +70,8 @@ def opened(
     shells, opened, found = Shells(), [], False
     for leaf in leaves:
         tensors = _tensors(leaf, given) if _is_object(leaf) and id(leaf) not in given else {}
-        if any(map(is_fresh, tensors.values())) and _is_held_by(leaf, leaves):
+        made = any(isinstance(one, Tracer) or is_fresh(one) for one in tensors.values())
+        if made and _is_held_by(leaf, leaves):
             places = {key: _Place(index) for index, key in enumerate(tensors)}
             shell = _rebuilt(leaf, lambda t, to=places: to[id(t)], _copied_if_alone, places)
             shells.rows.append((len(tensors), shell))
@@ -115,7 +117,7 @@ def _parts(value: Any) -> list[Any]:
 
 
 def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
-    """Returns the tensors in an object, by id; none if it must not be copied."""
+    """Returns the tensors and tracers in an object, by id; none if it must not be copied."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
     rest = [(value, _DEPTH)]
@@ -123,7 +125,7 @@ def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
         item, depth = rest.pop()
         if isinstance(item, _UNCOPIED):
             return {}
-        if isinstance(item, torch.Tensor) or id(item) in given:
+        if isinstance(item, torch.Tensor | Tracer) or id(item) in given:
             found[id(item)] = item
         elif id(item) not in seen and depth:
             seen.add(id(item))

@@ -15,6 +15,7 @@ from types import FunctionType, MethodType
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
@@ -350,7 +351,8 @@ class PythonState:
         `describe` says how to create a tensor.
         """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        template = Template(values, self.snapshot.known, describe, given)
+        kinds = (torch.Tensor, Tracer)  # of which tracers are refused
+        template = Template(values, self.snapshot.known, describe, given, kinds)
         refuse_kept(template.texts)
         for value in template.unmade:
             self.unrepeatable.append(

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 
+from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.state.plain import bare, content_of, fill, is_plain
 from calque.state.values import ATOMIC
@@ -33,6 +34,7 @@ class Template:
         known: objects that are to stay what they are, by id.
         tensor: what a tensor is to be made of at each call.
         given: what is to be said of an object that each call brings, by id.
+        kinds: the classes whose objects `tensor` is called with.
 
     Attributes:
         unmade: what cannot be made anew, and is the same object in each call.
@@ -44,7 +46,9 @@ class Template:
         known: Mapping[int, Any],
         tensor: Callable[[torch.Tensor], Any],
         given: Mapping[int, Any],
+        kinds: tuple[type, ...] = (torch.Tensor,),
     ) -> None:
+        self._kinds = kinds
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
         self._made: list[Any] = []
@@ -64,7 +68,7 @@ class Template:
         try:
             return self._dumped(values)
         except Exception as error:  # somebody's class refuses: find out which value it is
-            if is_of_handler(error):
+            if is_of_handler(error) or isinstance(error, TraceError):
                 raise
             for value in values:
                 try:
@@ -96,7 +100,7 @@ class Template:
             place = ("made", len(self._made) - 1)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
-        elif isinstance(value, torch.Tensor):
+        elif isinstance(value, self._kinds):
             self._made.append(self._describe(value))
             place = ("made", len(self._made) - 1)
         else:

@@ -117,6 +117,16 @@ def is_guard(code: CodeType) -> bool:
     return name.startswith("GuardBuilder.") and "<locals>" in name and code.co_filename == _GUARDS
 
 
+def keep_dynamo_out(trace_rules: Any, package: str) -> None:
+    """Have dynamo call the functions of a package, and never compile their code.
+
+    Args:
+        trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
+        package: the name of the package.
+    """
+    trace_rules.add(package)
+
+
 def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:
     """Have dynamo put calls of a function into its graphs (`torch._dynamo.nonstrict_trace`).
 

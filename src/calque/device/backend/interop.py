@@ -11,7 +11,7 @@ import jax
 import jax.numpy as jnp
 import torch
 from jax import Array
-from torch.overrides import has_torch_function_unary
+from torch.overrides import handle_torch_function, has_torch_function_unary
 
 from calque.device.kernels.copies import to_host
 from calque.device.memory.cell import read, x64
@@ -49,6 +49,8 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
             f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: use jax.numpy.asarray "
             "for a number or list, jax.tree.map(calque.to_jax, tree) for a tree of tensors"
         )
+    if has_torch_function_unary(tensor):  # such as the proxies of a trace
+        return handle_torch_function(to_jax, (tensor,), tensor, copy=copy)
     if tensor.device.type == "jax":
         return read(tensor)
     plain = tensor.detach().resolve_conj().resolve_neg()

@@ -11,7 +11,7 @@ import threading
 from collections.abc import Callable, Sequence
 from types import ModuleType
 
-_waiting: dict[str, Callable[[ModuleType], None]] = {}
+_waiting: dict[str, list[Callable[[ModuleType], None]]] = {}
 _looking = threading.local()
 
 
@@ -27,7 +27,7 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
         return
     if not any(finder is _Finder for finder in sys.meta_path):
         sys.meta_path.insert(0, _Finder)
-    _waiting[name] = act
+    _waiting.setdefault(name, []).append(act)
 
 
 class _Finder:
@@ -54,7 +54,7 @@ def _act_after(loader: object, name: str) -> None:
 
     def exec_module(module: ModuleType) -> None:
         execute(module)
-        if (act := _waiting.pop(name, None)) is not None:
+        for act in _waiting.pop(name, ()):
             act(module)
 
     loader.exec_module = exec_module  # pyright: ignore[reportAttributeAccessIssue]

@@ -34,9 +34,9 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
     if loop is not None:
         refuse_because(
             tracer,
-            f"`while {loop.condition}:` depends on {describe(obj)}, whose value is known only "
-            "when the graph runs. Write it as torch.while_loop, with tensors for everything "
-            "that changes",
+            f"`while {loop.condition}:` depends on {describe(obj).rstrip(',')}, whose value "
+            "is known only when the graph runs. Write it as torch.while_loop, with tensors for "
+            "everything that changes",
             textwrap.indent(loop.remedy, "    "),
         )
     asserts = frame is not None and is_assertion(frame)

@@ -3,6 +3,8 @@
 import contextlib
 import functools
 import gc
+import sys
+import types
 import weakref
 
 import jax.monitoring
@@ -547,3 +549,18 @@ def test_listeners_of_jax_are_no_part_of_a_function_that_is_traced():
         jax.monitoring.unregister_event_duration_listener(listen)
     assert compiled
     assert step.history == ["first call"]
+
+
+def test_the_getattr_of_a_module_is_not_asked_for_what_the_program_does_not_read(monkeypatch):
+    lazy, asked = types.ModuleType("lazily_filled"), []
+    lazy.__getattr__ = lambda name: asked.append(name) or 2.0
+    monkeypatch.setitem(sys.modules, "lazily_filled", lazy)
+
+    @calque.jit
+    def scaled(x):
+        import lazily_filled
+
+        return x * lazily_filled.scale
+
+    assert scaled(torch.ones(2, device="jax")).tolist() == [2, 2]
+    assert "__file__" not in asked

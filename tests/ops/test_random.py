@@ -174,3 +174,20 @@ def test_rrelu_writes_its_noise() -> None:
     y = overload_of("aten::rrelu_with_noise")(x, noise, 0.1, 0.3, True)
     torch.testing.assert_close(y, x * noise)
     assert ((noise >= 0.1) & (noise <= 1)).all()
+
+
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda device: torch.randint(5, (2,), dtype=torch.complex64, device=device),
+        lambda device: torch.randint_like(torch.ones(2, dtype=torch.complex64, device=device), 5),
+        lambda device: torch.ones(2, dtype=torch.complex64, device=device).random_(),
+        lambda device: torch.linspace(1j, 2, 3, dtype=torch.float32, device=device),
+        lambda device: torch.logspace(1j, 2, 3, dtype=torch.int64, device=device),
+    ],
+)
+def test_complex_numbers_are_refused_where_the_cpu_refuses_them(create) -> None:
+    with pytest.raises((RuntimeError, NotImplementedError)) as on_cpu:
+        create("cpu")
+    with pytest.raises(on_cpu.type):
+        create("jax")

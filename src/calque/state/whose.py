@@ -74,7 +74,7 @@ def owner_of_name(module: str) -> Owner:
         return Owner.USER
     if root in sys.builtin_module_names or root == "builtins":
         return Owner.PYTHON
-    file = getattr(sys.modules.get(module), "__file__", None)
+    file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")  # no `__getattr__`
     if isinstance(file, str):
         return owner_of_file(file)
     return Owner.PYTHON if root in sys.stdlib_module_names else Owner.USER

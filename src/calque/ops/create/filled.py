@@ -152,10 +152,15 @@ def range_step(start: Any, end: Any, step: Any = 1, dtype: Any = None) -> Array:
     return _sequence(start, end, step, dtype or default_float(), closed=True)
 
 
-def _space_dtype(start: Any, end: Any, dtype: Any) -> Any:
-    if dtype is not None:
-        return dtype
+def _space_dtype(start: Any, end: Any, dtype: Any, name: str) -> Any:
     either = is_complex(jnp.asarray(start).dtype) or is_complex(jnp.asarray(end).dtype)
+    if dtype is not None:
+        if either and not is_complex(dtype):
+            raise RefusedDtype(
+                f"torch.{name}(): inferred dtype {type_name(default_complex())} can't be safely "
+                f"cast to passed dtype {type_name(dtype)}"
+            )
+        return dtype
     return default_complex() if either else default_float()
 
 
@@ -180,13 +185,13 @@ SPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 
 @op(*(f"linspace{overload}" for overload in SPACE), writes=("any_shape",))
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Array:
-    dtype = _space_dtype(start, end, dtype)
+    dtype = _space_dtype(start, end, dtype, "linspace")
     return _linear(start, end, steps, dtype).astype(dtype)
 
 
 @op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",), writes=("any_shape",))
 def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = None) -> Array:
-    dtype = _space_dtype(start, end, dtype)
+    dtype = _space_dtype(start, end, dtype, "logspace")
     exponent = _linear(start, end, steps, dtype)
     return jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent).astype(dtype)
 

@@ -12,6 +12,7 @@ import numpy as np
 from jax import Array, lax
 
 from calque.ops.create.random_checks import (
+    NO_BOUNDS,
     NO_PROBABILITY,
     NO_RATE,
     distribution,
@@ -34,6 +35,7 @@ from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
     INT,
+    RefusedDtype,
     default_float,
     is_complex,
     is_integral,
@@ -41,6 +43,7 @@ from calque.ops.table.promotion import (
     real_dtype,
     result_type,
     to_float,
+    type_name,
 )
 from calque.ops.table.random_bits import as_jaxs
 from calque.ops.table.registry import op
@@ -245,6 +248,8 @@ def _scaled(x: Array, mask: Array, scale: Array) -> Array:
 
 
 def _integers(key: Array, shape: Any, low: Any, high: Any, dtype: Any) -> Array:
+    if is_complex(dtype):
+        raise RefusedDtype(NO_BOUNDS)
     small = is_integral(dtype, include_bool=False) and np.dtype(dtype).itemsize < 8
     drawn_in = jnp.int32 if small and np.dtype(dtype) != np.uint32 else jnp.int64
     low, high = jnp.asarray(low).astype(drawn_in), jnp.asarray(high).astype(drawn_in)
@@ -275,6 +280,8 @@ def _largest(dtype: Any) -> int:
 
 @op("random", random=True)
 def random(key: Array, self: Array) -> Array:
+    if is_complex(self.dtype):
+        raise RefusedDtype(f'"random_kernel_cpu" not implemented for {type_name(self.dtype)}')
     return _integers(key, self.shape, 0, _largest(self.dtype), jnp.int64).astype(self.dtype)
 
 

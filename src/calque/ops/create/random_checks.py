@@ -8,6 +8,7 @@ import numpy as np
 
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
+    RefusedDtype,
     is_complex,
     is_float,
 )
@@ -94,9 +95,12 @@ def dropout_probability(arguments: Arguments) -> None:
         )
 
 
+NO_BOUNDS = "check_random_bounds handles only integral, floating-point and boolean types"
+
+
 def representable(self: TensorArgument, **bounds: Any) -> None:
     if is_complex(self.dtype):
-        return
+        raise RefusedDtype(NO_BOUNDS)
     low, high = bounds.get("from", 0), bounds.get("to")
     if self.dtype == np.bool_:
         least, most = 0, 1

@@ -392,3 +392,47 @@ def test_arguments_that_do_not_fit_are_named_with_the_program() -> None:
             call()
     with pytest.raises(TypeError, match="these arguments: missing a required argument: 'x'"):
         calque.diff(graph, graph, scale=2.0)
+
+
+def test_parts_of_values_of_unknown_length_are_no_calls() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        values, counts = torch.unique(x, return_counts=True)
+        return values + 1, counts
+
+    x = torch.tensor([1.0, 2.0, 2.0])
+    assert not calque.diff(calque.record(program, x), calque.trace(program, x), x)
+
+
+class _Settings(dict[str, Tensor]):
+    pass
+
+
+def test_a_dict_that_a_program_writes_to_is_the_one_that_it_was_given() -> None:
+    def program(d: dict[str, Tensor]) -> dict[str, Tensor]:
+        d["y"] = d["x"] * 2
+        return d
+
+    for given in ({"x": torch.ones(2)}, _Settings(x=torch.ones(2))):
+        graphs = [
+            calque.trace(program, copy.copy(given)),
+            calque.record(program, copy.copy(given)).graph(),
+        ]
+        assert not calque.diff(*graphs, copy.copy(given))
+
+
+def test_a_recorded_branch_is_compared_with_a_graph_that_chooses() -> None:
+    def program(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x * 2
+        return x - 1
+
+    def other(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            x = x * 3
+        return x - 1
+
+    x = torch.ones(2)
+    recording = calque.record(program, x)
+    assert not calque.diff(recording, calque.trace(program, x), x)
+    found = calque.diff(recording, calque.trace(other, x), x)
+    assert found.first is not None and found.first.kind == "values"

@@ -36,7 +36,6 @@ REFUSED = {
     "transformers/qwen2_vl": _SIZES,
     "transformers/rwkv": _CACHES,
     "transformers/switch_transformers": _SIZES,
-    "transformers/videomae": _SIZES,
     "transformers/vilt": _SIZES,
     "torch_geometric/gat": _SIZES,
     "torch_geometric/gcn": _SIZES,

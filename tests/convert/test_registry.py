@@ -458,3 +458,23 @@ def test_guards_of_exported_programs_are_no_calls() -> None:
     converters = Converters(level="aten")
     converters.operator("aten.relu")(lambda call: call.op)
     assert converters.convert(exported).nodes == ["aten.relu.default"]  # pyright: ignore[reportArgumentType]
+
+
+class _Scripted(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_a_torchscript_module_is_a_placeholder() -> None:
+    model = nn.Sequential(torch.jit.script(_Scripted()), nn.ReLU())
+    recording = calque.record(model, torch.ones(2, 3))
+    converters = Converters()
+    converters.function(F.relu)(lambda call: call.op)
+    assert not converters.coverage(recording).is_complete
+    scripted, relu = converters.convert(recording).nodes
+    assert scripted.call.kind == "module"
+    assert relu == "torch.nn.functional.relu"

@@ -321,3 +321,19 @@ def test_a_module_of_torchscript_is_one_node_and_may_be_the_program() -> None:
         assert [p.shape for p in graph.parameters()] == [p.shape for p in program.parameters()]
         with pytest.raises(calque.TraceError, match="TorchScript"):
             calque.lower(graph)
+
+
+class _Inner(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+
+    def forward(self, x: torch.Tensor) -> torch.Tensor:
+        return self.layer(x)
+
+
+def test_a_torchscript_module_within_a_program_is_a_leaf() -> None:
+    model = nn.Sequential(torch.jit.script(_Inner()), nn.Linear(3, 2))
+    graph = calque.trace(model, torch.ones(2, 3))
+    x = torch.randn(2, 3)
+    assert torch.equal(graph(x), model(x))

@@ -285,3 +285,29 @@ def test_an_error_that_holds_a_value_of_the_trace_can_be_shown_and_says_what_hel
     assert f"{caught.value.args[0]}" == repr(caught.value.args[0])
     assert "calque.trace(f, x)" in caught.value.__notes__[0]
     assert torch.equal(calque.trace(looks_up, X)(X), X)
+
+
+def test_messages_do_not_print_large_tensors() -> None:
+    class Replaces(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.register_buffer("mean", torch.zeros(40, 40))
+
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            self.mean = self.mean * 0.9 + x
+            return self.mean
+
+    with pytest.raises(TraceError) as caught:
+        calque.record(Replaces(), torch.ones(40, 40)).graph()
+    assert "self.mean changes from a tensor of float32[40, 40] to another one" in str(caught.value)
+
+
+def test_a_tensor_of_a_function_transform_is_refused() -> None:
+    weights = torch.ones(3, 2)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return torch.func.vmap(lambda w: w * x)(weights)
+
+    with pytest.raises(TraceError, match="torch.vmap or torch.func, which a graph cannot keep"):
+        calque.trace(program, torch.ones(2))
+    assert torch.equal(calque.record(program, torch.ones(2)).graph()(weights[0]), weights)

@@ -126,3 +126,40 @@ def test_an_object_that_remembers_a_constant_is_let_be() -> None:
 
     lazy = Lazy()
     assert calque.trace(lambda x: lazy(x), X)(X).tolist() == [0, 2, 4]
+
+
+_OF_A_PACKAGE = """
+import functools
+import torch
+
+@functools.lru_cache
+def direct(n):
+    return torch.arange(n) / 2
+
+def remembering(function):
+    cached = functools.lru_cache(maxsize=4)(function)
+    return functools.wraps(function)(lambda *args: cached(*args))
+
+@remembering
+def decorated(n):
+    return torch.arange(n) / 2
+
+def scaled(x):
+    return x * direct(len(x)) + decorated(len(x))
+"""
+
+
+def test_what_a_package_remembers_holds_no_values_of_the_trace() -> None:
+    names: dict[str, Any] = {"__name__": "somebodys.module"}
+    exec(compile(_OF_A_PACKAGE, "/nowhere/site-packages/somebodys/module.py", "exec"), names)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return names["scaled"](x)
+
+    x = torch.ones(3)
+    for _ in range(2):  # each trace computes the tables
+        graph = calque.trace(program, x)
+        assert len(graph.graph.find_nodes(op="call_function", target=torch.arange)) == 2
+        assert graph(x).tolist() == [0, 1, 2]
+    assert program(x).tolist() == [0, 1, 2]
+    assert calque.trace(program, x)(2 * x).tolist() == [0, 1.5, 3]  # from the cache

@@ -10,7 +10,8 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.graph.answers import expect_answer, expect_one
-from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place
+from calque.tracing.graph.branching import cond
+from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place, unpack
 from calque.tracing.graph.purity import name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.unseen_writes import is_view
@@ -128,10 +129,15 @@ def module_of(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Returns True if a node only takes a tensor out of a container that another node returned."""
+    """Returns True if a node only takes apart a container that another node returned, or makes one
+    of what others returned.
+    """
+    if node.target in (unpack, rebuilt):
+        return True
     if called(node) != "getitem" or not isinstance(node.args[0], Node):
         return False
-    return isinstance(node.args[0].meta.get("val"), (tuple, list, dict))
+    source = node.args[0]
+    return source.target is unpack or isinstance(source.meta.get("val"), (tuple, list, dict))
 
 
 def writes(node: Node) -> bool:
@@ -289,6 +295,13 @@ def asks_for_device(graph: GraphModule) -> bool:
     """
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)
+
+
+def chooses(graph: GraphModule) -> bool:
+    """Returns True if a graph decides between branches when it runs. A recording of the same
+    program has only the nodes of the branch that was taken.
+    """
+    return bool(graph.graph.find_nodes(op="call_function", target=cond))
 
 
 def vocabulary(graph: GraphModule) -> str:

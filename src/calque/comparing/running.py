@@ -8,12 +8,15 @@ from typing import Any
 import torch
 from torch.fx.graph import CodeGen
 from torch.fx.graph_module import GraphModule
+from torch.fx.immutable_collections import immutable_dict, immutable_list
 from torch.fx.node import Node
 
 from calque.errors.handlers import is_of_handler
 from calque.tracing.core.calling import bound_to
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import modes
 from calque.tracing.graph.codegen import Faithful
+from calque.tracing.graph.templates import rebuilt, take_apart
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import LazyGraphModule, pytree
 
@@ -71,9 +74,11 @@ class Run(torch.fx.Interpreter):
         return value
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
-        """Copies lists, as the generated code does: the function may change them."""
+        """Copies the lists and dicts of the graph, as the generated code does: the function may
+        change them. Those that nodes return are passed as they are.
+        """
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        return _new(args), _new(kwargs)
+        return _new(args), {name: _new(part) for name, part in kwargs.items()}
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Returns an input, in its containers."""
@@ -81,9 +86,9 @@ class Run(torch.fx.Interpreter):
 
 
 def _new(value: Any) -> Any:
-    if isinstance(value, dict):
+    if type(value) is immutable_dict:
         return {key: _new(part) for key, part in value.items()}
-    if isinstance(value, list):
+    if type(value) is immutable_list:
         return [_new(part) for part in value]
     return tuple(map(_new, value)) if type(value) is tuple else value
 
@@ -117,7 +122,8 @@ def on_device(device: str | None) -> Any:
 
 
 def moved(value: Any, device: str | None) -> Any:
-    """Returns the arguments of a call with their tensors copied to a device.
+    """Returns the arguments of a call, and the objects among them, with their tensors copied to a
+    device.
 
     A tensor that is given twice is one tensor still.
     """
@@ -130,4 +136,15 @@ def moved(value: Any, device: str | None) -> Any:
             copies[id(tensor)] = made.requires_grad_(tensor.requires_grad)
         return copies[id(tensor)]
 
-    return pytree.tree_map_only(torch.Tensor, copied, value)
+    def copied_object(part: Any) -> Any:
+        if isinstance(part, torch.Tensor):
+            return copied(part)
+        if isinstance(part, torch.nn.Module) or callable(part):
+            return part
+        try:
+            template, tensors = take_apart(part)
+        except SymbolicTraceError:
+            return part
+        return rebuilt(template, *map(copied_object, tensors)) if tensors else part
+
+    return pytree.tree_map(copied_object, value)

@@ -10,6 +10,7 @@ from calque.comparing.alignment import Pair, Unpaired, origin_of_pair
 from calque.comparing.differences import Difference
 from calque.comparing.naming import (
     called,
+    chooses,
     is_part,
     module_of,
     result_of,
@@ -49,6 +50,9 @@ def structural(
         results: whether to say so where they give other nodes, too.
     """
     twins = {row.a: row.b for row in rows if isinstance(row, Pair)}
+    if chooses(a) != chooses(b):  # only one has the calls of both branches
+        yield from _of_calls([row for row in rows if isinstance(row, Pair)], twins)
+        return
     yield from _of_calls(rows, twins)
     if results and not same_results(a, b, twins):
         what = f"the result is {result_of(a)} against {result_of(b)}"

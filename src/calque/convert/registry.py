@@ -260,7 +260,8 @@ class Converters:
         while True:
             graph, modules, opened = program.graph_of_calls(is_leaf)
             calls = Calls(graph)
-            unclaimed = {modules[call.name] for call in calls if self._is_unclaimed(call)}
+            names = [call.name for call in calls if self._is_unclaimed(call)]
+            unclaimed = {modules[name] for name in names if name in modules}  # not TorchScript's
             if unclaimed <= entered:
                 break
             entered |= unclaimed

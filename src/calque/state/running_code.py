@@ -206,6 +206,8 @@ class RunningCode:
         for value in values:
             if is_program(value):
                 self._snapshot.stack.append((value, Path(name)))
+            elif isinstance(value, functools._lru_cache_wrapper):
+                self._snapshot.meet_library_cache(value, Path(name, foreign=True))
             elif isinstance(value, _CONTAINERS):
                 self._snapshot.push_unnamed((value,), Path(name, foreign=True))
 

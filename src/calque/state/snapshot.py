@@ -155,6 +155,9 @@ class Snapshot:
         """Visit a logger."""
         finding.meet_logger(self, value, path)
 
+    def meet_library_cache(self, value: Callable[..., Any], path: Path) -> None:
+        """Visit a library's function with a cache of `functools.lru_cache`."""
+
     # Code that runs -----------------------------------------------------------------------------
 
     def use(self, words: frozenset[str], of_code: bool = False) -> None:

@@ -69,10 +69,12 @@ def meet_getter(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """A function with a cache of `functools.lru_cache`."""
-    if not path.foreign:
-        row = snapshot.hold(CacheRow(value, path))
-        snapshot.stack.append((value.__wrapped__, path))
-        snapshot.push_unnamed((result for _, result in row.before["entries"].values()), path)
+    if path.foreign:
+        snapshot.meet_library_cache(value, path)
+        return
+    row = snapshot.hold(CacheRow(value, path))
+    snapshot.stack.append((value.__wrapped__, path))
+    snapshot.push_unnamed((result for _, result in row.before["entries"].values()), path)
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:

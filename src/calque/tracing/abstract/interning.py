@@ -72,7 +72,8 @@ def key_of_module(module: torch.nn.Module) -> Any:
         elif name == "_modules":
             inner = [(n, m if m is None else key_of_module(m)) for n, m in value.items()]
             parts.append(tuple(inner))
-        elif isinstance(value, dict) or not value:  # hooks; modules that have some are not asked
+        elif isinstance(value, dict) or (isinstance(value, set | frozenset) and not value):
+            # hooks; modules that have some are not asked
             parts.append((name, type(value)))
         else:
             parts.append((name, _attribute(value)))

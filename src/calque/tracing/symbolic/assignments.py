@@ -13,7 +13,7 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
-from calque.tracing.symbolic.changes import MISSING, Change, described, is_same
+from calque.tracing.symbolic.changes import MISSING, Change, change_of, is_same
 
 if TYPE_CHECKING:
     from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
@@ -113,7 +113,7 @@ class Assignments:
             replaced = isinstance(before, torch.nn.Module)
             made_anew = callable(after) and not has_proxy((after,)) and not replaced
             if not made_anew:
-                what = f"changes from {described(before)} to {described(after)}"
+                what = change_of(before, after)
                 key = (id(module), name)
                 changes.append(Change(key, f"self.{name}", what, place, before, after, write))
         return changes

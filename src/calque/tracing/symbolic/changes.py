@@ -3,6 +3,8 @@
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
 
+import torch
+
 from calque.state import MISSING
 from calque.state.rows import DictRow, NamedRow
 from calque.tracing.proxies.proxy import has_proxy
@@ -82,7 +84,26 @@ def is_same(a: Any, b: Any) -> bool:
 
 
 def described(value: Any) -> str:
-    """Returns the text of a value for errors."""
+    """Returns the text of a value for errors, in one line.
+
+    >>> described(torch.ones(2)), described(torch.ones(64, 64)), len(described([0] * 100))
+    ('tensor([1., 1.])', 'a tensor of float32[64, 64]', 201)
+    """
     if value is MISSING:
         return "nothing"
-    return "a value of the traced program" if has_proxy((value,)) else repr(value)
+    if has_proxy((value,)):
+        return "a value of the traced program"
+    if isinstance(value, torch.Tensor) and value.numel() > _PRINTED:
+        return f"a tensor of {str(value.dtype).removeprefix('torch.')}{list(value.shape)}"
+    text = " ".join(repr(value).split())
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
+
+
+def change_of(before: Any, after: Any) -> str:
+    """Describes how a value is replaced by another one."""
+    old, new = described(before), described(after)
+    return f"changes from {old} to {new if new != old else 'another one'}"
+
+
+_PRINTED, _LONGEST = 8, 198
+"""How many elements of a tensor are shown, and how many characters of a text."""

@@ -88,6 +88,11 @@ class Surroundings(Snapshot):
         self.hold(_LevelsRow(value, path))
         super().meet_logger(value, path)
 
+    def meet_library_cache(self, value: Callable[..., Any], path: Path) -> None:
+        """See `Snapshot.meet_library_cache`; what a trace puts into the cache is removed."""
+        if id(value) not in self.rows:
+            self.hold(_LibraryCacheRow(value, path))
+
     def enter(self, code: CodeType, held: dict[str, Any], *how: Any) -> bool:
         """See `Snapshot.enter`."""
         rows, modules = len(self.rows), len(self.modules)
@@ -147,6 +152,19 @@ class Surroundings(Snapshot):
             row = self.rows[id(held)] = DictRow(held, path, attribute)
             row.before = before
         return row
+
+
+class _LibraryCacheRow(CacheRow):
+    """A cache of a library's, whose entries nothing asks for: they may be many."""
+
+    __slots__ = ()
+
+    def __init__(self, owner: Any, path: Path) -> None:
+        super().__init__(owner, path)
+        self.restored = True
+
+    def items(self) -> dict[Any, Any]:
+        return {"misses": self.owner.cache_info().misses}
 
 
 class _LevelsRow(CacheRow):

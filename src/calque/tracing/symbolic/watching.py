@@ -25,7 +25,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
-from calque.tracing.symbolic.changes import Change, described, is_same
+from calque.tracing.symbolic.changes import Change, change_of, described, is_same
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Held
 from calque.tracing.symbolic.objects import of_object
@@ -278,7 +278,7 @@ class Watch:
             elif before is MISSING and not has_proxy((after,)):
                 what = f"becomes {described(after)}"
             else:
-                what = f"changes from {described(before)} to {described(after)}"
+                what = change_of(before, after)
             if not has_proxy((before,)):
                 change = self._change(row, key, what, before, after)
                 yield change, not has_proxy((after,)) and self._may_stay(row, before)

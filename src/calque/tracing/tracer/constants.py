@@ -109,7 +109,15 @@ class Constants:
         """
         if node.op == "get_attr":
             value = self._tracer.kept.get(node.target)
-            if isinstance(value, torch.Tensor) and not isinstance(value, torch.nn.Parameter):
+            is_tensor = isinstance(value, torch.Tensor)
+            if is_tensor and torch_c.functorch.is_functorch_wrapped_tensor(value):
+                refuse_because(
+                    self._tracer,
+                    "takes a tensor of torch.vmap or torch.func, which a graph cannot keep",
+                    "Call the function that it transforms without traced tensors, or make the "
+                    "function around it a leaf: calque.tracing.wrap.",
+                )
+            if is_tensor and not isinstance(value, torch.nn.Parameter):
                 known = node.meta["val"] = self._tracer.abstract.of(value)
                 self._storages[_storage(known)] = known
         elif self._storages and node.args and self._writes(node):

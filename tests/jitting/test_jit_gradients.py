@@ -389,18 +389,3 @@ def test_an_argument_that_gets_a_graph_is_not_asked_for_its_gradient():
             (step(x) + x.sum()).backward()
         assert w.grad.tolist() == [4.0, 4.0]
         w.grad = None
-
-
-def test_a_parameter_made_inside_and_kept_in_a_new_module_gets_its_gradient():
-    @calque.jit
-    def made(x):
-        module = nn.Module()
-        module.weight = nn.Parameter(x * 2)
-        return module, (module.weight * x).sum()
-
-    for scale in (1, 3):
-        module, y = made(scale * ones(2))
-        y.backward()
-        assert module.weight.tolist() == [2 * scale] * 2
-        assert module.weight.grad is not None
-        assert module.weight.grad.tolist() == [scale] * 2

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 import calque
 from calque.tracing import lower
-from calque.tracing.core.patching import _installed
+from calque.tracing.core import patching
 
 PLACES = (
     nn.Module,
@@ -91,7 +91,7 @@ def test_threads_trace_lower_and_run_at_once() -> None:
     for thread in threads:
         thread.join()
     assert errors == []
-    assert _installed == {}
+    assert patching._installed == {}
     for was, now in zip(before, names(), strict=True):
         assert all(now[name] is was[name] for name in was)
 

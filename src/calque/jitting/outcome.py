@@ -1,9 +1,7 @@
 """The effects of a function when its trace returns, described so that each call repeats them."""
 
-import gc
 import math
 from collections.abc import Callable
-from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 import torch
@@ -27,7 +25,7 @@ from calque.program.gradients.border import Edge, has_graph, is_leaf
 from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
-from calque.program.results import Argument, Description, Existing, Fresh
+from calque.program.results import Argument, Description, Fresh
 from calque.program.traced_numbers import NumberNeeded, Watch
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
@@ -232,8 +230,6 @@ class Outcome:
                 self._is_made_here(tensor) or id(tensor) in self._trace.known.aliases
             ):
                 found = self._target(tensor)
-            if found is None and self._is_made_here(tensor) and _is_held(tensor):
-                found = Existing(tensor)
             return found
 
         return place
@@ -291,13 +287,6 @@ def _check_numbers(watch: Watch) -> None:
     watch.forget()
     for node in alive:
         watch.give_up(node)
-
-
-def _is_held(tensor: torch.Tensor) -> bool:
-    """Returns True if anything other than running calls refers to a tensor, such as a module."""
-    if any(not isinstance(h, FrameType) for h in gc.get_referrers(tensor)):
-        collect_new()  # the module may be part of a cycle
-    return any(not isinstance(h, FrameType) for h in gc.get_referrers(tensor))
 
 
 def _survivors(made: list[Any], describer: Describer) -> list[tuple[Cell, int]]:

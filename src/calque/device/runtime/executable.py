@@ -5,6 +5,7 @@
 directly.
 """
 
+from collections.abc import Callable
 from operator import attrgetter
 from typing import Any, NamedTuple
 
@@ -16,7 +17,7 @@ from calque.device.runtime.placement import is_same, placed, spread
 from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
 _SMALL = 1024  # bytes
-sharding_of = attrgetter("sharding")
+sharding_of: Callable[[Any], Any] = attrgetter("sharding")
 
 
 class Execution(NamedTuple):

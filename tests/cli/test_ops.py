@@ -13,7 +13,7 @@ def test_operators_are_listed(capsys):
     lines = capsys.readouterr().out.splitlines()
     assert lines[0].split() == ["operator", "family", "served", "by", "eager", "jit", "grad"]
     assert lines[1].split()[0] == "svd"
-    assert lines[-1] == "1 operators: 1 by rule"
+    assert lines[-1] == "1 operator: 1 by rule"
 
 
 def test_the_same_as_json(capsys):

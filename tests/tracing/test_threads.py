@@ -11,8 +11,9 @@ from torch import nn
 
 import calque
 from calque.tracing import fx
+from calque.tracing.core import patching
 from calque.tracing.core.compiled import as_written
-from calque.tracing.core.patching import Patches, _installed
+from calque.tracing.core.patching import Patches
 from calque.tracing.proxies.modules import hold_modules
 
 X = torch.ones(2, 3)
@@ -58,7 +59,7 @@ def test_models_are_traced_and_run_at_the_same_time() -> None:
             torch.testing.assert_close(model(X), expected)
 
     assert run_together(traces, traces, runs) == []
-    assert _installed == {}
+    assert patching._installed == {}
 
 
 def test_another_thread_runs_a_model_while_it_is_traced() -> None:

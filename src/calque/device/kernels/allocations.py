@@ -35,7 +35,7 @@ def unset(dtype: np.dtype) -> Any:
         return 0
     if dtype == np.bool_:
         return True
-    return int(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else float("nan")
+    return int(np.iinfo(dtype).max) if np.issubdtype(dtype, np.integer) else np.nan
 
 
 def output_stride(
@@ -119,12 +119,6 @@ def empty_like(
     return keep_placement(wrap_strided(array, stride), placement)
 
 
-def efficient_filled(size: Any, **options: Any) -> torch.Tensor:
-    """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
-    check_device(options.get("device"))
-    return wrap(_made(tuple(size), options.get("dtype"), 0))
-
-
 def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
     """Returns the zeros of forward-mode autograd; on other devices they have no memory."""
     check_device(options.get("device"))
@@ -150,12 +144,7 @@ def _made(
 def _maker(
     shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None, fill: Any
 ) -> Callable[[], Array]:
-    make = (
-        functools.partial(jnp.full, shape, fill, dtype)
-        if fill
-        else functools.partial(jnp.zeros, shape, dtype)
-    )
-    return jax.jit(make, out_shardings=placement)
+    return jax.jit(functools.partial(jnp.full, shape, fill, dtype), out_shardings=placement)
 
 
 def kernels() -> dict[str, Any]:

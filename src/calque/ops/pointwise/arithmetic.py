@@ -259,10 +259,8 @@ def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
 def _check_lerp(dtype: Any, **others: Array) -> None:
     for name, other in others.items():
         if not other.weak_type and other.dtype != dtype:
-            raise RuntimeError(
-                f"expected dtype {type_name(dtype)} for `{name}` but got dtype "
-                f"{type_name(other.dtype)}"
-            )
+            found, wanted = type_name(other.dtype), type_name(dtype)
+            raise RuntimeError(f"expected dtype {wanted} for `{name}` but got dtype {found}")
     refuse("lerp_kernel_scalar", dtype, BOOL, INT)
 
 

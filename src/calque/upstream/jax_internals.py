@@ -23,6 +23,7 @@ from jax._src.core import (
     min_dim,
 )
 from jax._src.interpreters import (
+    mlir,  # the contexts in which programs are lowered
     partial_eval,  # the trace that makes a jaxpr, to put an equation into it
     pxla,  # compiled programs as they are called
 )
@@ -54,6 +55,7 @@ __all__ = [
     "jaxprs_in_params",
     "max_dim",
     "min_dim",
+    "mlir",
     "partial_eval",
     "pjit",
     "pxla",

@@ -34,7 +34,13 @@ from calque.device.kernels import (
     views,
 )
 from calque.device.kernels.fallback import fall_back
-from calque.device.runtime import async_dispatch, collection, persistent_cache, sizes
+from calque.device.runtime import (
+    async_dispatch,
+    collection,
+    persistent_cache,
+    shared_contexts,
+    sizes,
+)
 from calque.device.validation import factorizations
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import setup_privateuseone_for_python_backend
@@ -94,6 +100,7 @@ def register() -> None:
         async_dispatch,
         collection,
         persistent_cache,
+        shared_contexts,
         backward_errors,
         signals,
         sizes,

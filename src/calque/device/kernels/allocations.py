@@ -19,6 +19,7 @@ from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placed
+from calque.device.runtime.shared_contexts import sharing
 from calque.device.runtime.sizes import translated
 
 
@@ -135,7 +136,8 @@ def _made(
     fill = unset(numpy) if fill is None else fill
     with translated(), x64():
         if active.trace is None:
-            return _maker(shape, numpy, placement, fill)()
+            with sharing:
+                return _maker(shape, numpy, placement, fill)()
         array = jnp.full(shape, fill, numpy)
         return array if placement is None else placed(array, placement)
 

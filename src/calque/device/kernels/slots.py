@@ -18,6 +18,7 @@ from calque.device.memory.cell import Cell, active, is_whole, x64
 from calque.device.memory.geometry import Ints, Layout, View
 from calque.device.memory.view_access import Plan
 from calque.device.runtime.dtypes import TO_NUMPY
+from calque.device.runtime.shared_contexts import sharing
 
 
 class Slot:
@@ -111,6 +112,6 @@ def number_array(kind: type, value: Any) -> Array:
     if array is None:
         if len(_NUMBER_ARRAYS) > 1000:
             _NUMBER_ARRAYS.clear()
-        with x64():
+        with x64(), sharing:
             array = _NUMBER_ARRAYS[place] = jax.numpy.asarray(value)
     return array

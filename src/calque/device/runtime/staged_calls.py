@@ -1,9 +1,10 @@
-"""Calls functions of `jax.jit` within a trace, much faster than JAX does.
+"""Calls the functions of `jax.jit` that operators consist of.
 
-A trace calls the same few functions thousands of times. Each time JAX inspects the arguments, finds
-the jaxpr traced for them, and adds one equation to the trace. Here the equation is cached, and
-added again for arguments of the same shapes and dtypes, and the same numbers.
-`benchmarks/trace_time.py` measures it.
+Outside of a trace, their programs share contexts (`shared_contexts`). Within a trace this is much
+faster than JAX's own call: a trace calls the same few functions thousands of times, and each time
+JAX inspects the arguments, finds the jaxpr traced for them, and adds one equation to the trace.
+Here the equation is cached, and added again for arguments of the same shapes and dtypes, and the
+same numbers. `benchmarks/trace_time.py` measures it.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,6 +14,7 @@ import jax
 from jax import tree_util
 from jax.extend.core import Literal
 
+from calque.device.runtime.shared_contexts import sharing
 from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
 IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
@@ -48,7 +50,8 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     """
     trace: Any = core.trace_ctx.trace if IS_KNOWN else None
     if type(trace) is not partial_eval.DynamicJaxprTrace or type(function) is not _JITTED:
-        return function(*arrays)
+        with sharing:
+            return function(*arrays)
     tracer = partial_eval.DynamicJaxprTracer
     key: list[Any] = [config.trace_context()]
     for array in arrays:

@@ -58,7 +58,7 @@ def test_a_jitted_function_has_its_own_and_an_error_ends_the_sharing(
     x = torch.ones(441, device="jax")
     assert len(contexts) == 1
     with pytest.raises(RuntimeError, match="size"):
-        x + torch.ones(442, device="jax")
+        torch.add(x, torch.ones(442, device="jax"))
     calque.jit(torch.sin)(x)
     assert len(contexts) > 1
     assert not shared_contexts.sharing.wanted

@@ -137,3 +137,21 @@ def test_integers_are_reduced_without_a_wider_copy(name: str) -> None:
         )
         used = lowered.compile().memory_analysis().temp_size_in_bytes
     assert used < size // 4
+
+
+@pytest.mark.parametrize("name", ["max", "min", "argmax", "argmin"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.int64, torch.uint8])
+def test_the_first_extremum_of_long_rows_is_found(name: str, dtype: torch.dtype) -> None:
+    tied = torch.arange(3 * 70).reshape(3, 70).mul(37).remainder(11).to(dtype)
+    cases = [tied, tied.t(), tied[:, :1].expand(3, 70)]
+    if dtype.is_floating_point:
+        missing = tied.clone()
+        missing[1, 40] = missing[1, 60] = torch.nan
+        cases += [missing, torch.full((2, 70), torch.inf, dtype=dtype)]
+    for x in cases:
+        for dim in (0, 1):
+            found = getattr(x.to("jax"), name)(dim, keepdim=True)
+            expected = getattr(x, name)(dim, keepdim=True)
+            pairs = [(found, expected)] if "arg" in name else zip(found, expected, strict=True)
+            for one, other in pairs:
+                assert torch.equal(one.cpu().nan_to_num(99), other.nan_to_num(99))

@@ -1,7 +1,26 @@
 """Memory that nothing has written yet, and numbers that are not there."""
 
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import jax
 import pytest
 import torch
+
+
+@contextmanager
+def capture_compilations() -> Iterator[list[str]]:
+    """Collects what JAX logs of compilations."""
+    found: list[str] = []
+    handler = logging.Handler()
+    handler.emit = lambda record: found.append(record.getMessage())
+    logger = logging.getLogger("jax")
+    logger.addHandler(handler)
+    try:
+        yield found
+    finally:
+        logger.removeHandler(handler)
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int16, torch.bool])
@@ -29,3 +48,30 @@ def test_uninitialized_memory_is_filled_with_deterministic_algorithms(dtype):
 def test_a_tensor_without_elements_has_no_number():
     with pytest.raises(RuntimeError, match="Empty tensor not supported"):
         torch.ops.aten._local_scalar_dense(torch.empty(0, device="jax"))
+
+
+@pytest.mark.parametrize("make", [torch.empty_like, torch.zeros_like])
+def test_the_first_allocations_of_a_kind_compile_nothing(make):
+    x = torch.ones(3, 4, 87, device="jax")[:, :2].permute(2, 0, 1)
+    expected = make(torch.ones(3, 4, 87)[:, :2].permute(2, 0, 1))
+    with jax.log_compiles(), capture_compilations() as compiled:
+        found = [make(x), make(x)]
+    assert not compiled
+    found.append(make(x))  # by a program
+    for one in found:
+        assert one.stride() == expected.stride()
+        assert one.device == x.device
+        assert not one.any()
+        one.add_(1)  # each has its own memory
+    assert found[0].sum().item() == x.numel()
+
+
+def test_zeros_like_elsewhere_and_of_other_dtypes():
+    x = torch.ones(2, 3, device="jax")
+    on_cpu = torch.zeros_like(x, device="cpu", dtype=torch.int8)
+    assert on_cpu.device.type == "cpu"
+    assert not on_cpu.any()
+    assert torch.zeros_like(x, dtype=torch.complex64).dtype == torch.complex64
+    assert torch.zeros_like(torch.ones(2, 3), device="jax").device == x.device
+    with pytest.raises((RuntimeError, NotImplementedError), match="sparse"):
+        torch.zeros_like(x, layout=torch.sparse_coo)

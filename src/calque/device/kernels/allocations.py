@@ -1,6 +1,7 @@
-"""Allocations: `torch.empty` and its kin, whose elements nothing has written yet."""
+"""Allocations: `torch.empty` and its kin, whose elements nothing has written yet, and zeros."""
 
 import functools
+import math
 from collections.abc import Callable
 from typing import Any
 
@@ -13,7 +14,7 @@ from jax.sharding import Sharding
 
 from calque.device.memory import geometry
 from calque.device.memory.cell import active, x64
-from calque.device.memory.host import check_device
+from calque.device.memory.host import check_device, copied
 from calque.device.memory.placing import keep_placement, placement_like
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.compile_cache import kept
@@ -21,6 +22,9 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placed
 from calque.device.runtime.shared_contexts import sharing
 from calque.device.runtime.sizes import translated
+
+_COPIES = 2  # of each kind
+_MOST_COPIED = 1 << 22  # bytes
 
 
 def unset(dtype: np.dtype) -> Any:
@@ -108,15 +112,40 @@ def empty_like(
 
     It has the placement of the tensor if that covers its storage.
     """
+    return _like(self, None, dtype, layout, device, memory_format)
+
+
+def zeros_like(
+    self: torch.Tensor,
+    *,
+    dtype: torch.dtype | None = None,
+    layout: torch.layout | None = None,
+    device: torch.device | None = None,
+    pin_memory: bool | None = None,
+    memory_format: torch.memory_format | None = None,
+) -> torch.Tensor:
+    """`torch.zeros_like`, with the placement of the tensor if that covers its storage."""
+    return _like(self, 0, dtype, layout, device, memory_format)
+
+
+def _like(
+    self: torch.Tensor,
+    fill: Any,
+    dtype: torch.dtype | None,
+    layout: torch.layout | None,
+    device: torch.device | None,
+    memory_format: torch.memory_format | None,
+) -> torch.Tensor:
     dtype = self.dtype if dtype is None else dtype
     if layout is not None and layout != torch.strided:
         return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
     stride = output_stride(self, memory_format)
     if device is not None and device.type != "jax":
-        return torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
+        found = torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
+        return found if fill is None else found.fill_(fill)
     check_device(device)
     placement = placement_like(self)
-    array = _made(tuple(self.shape), dtype, None, placement)
+    array = _made(tuple(self.shape), dtype, fill, placement)
     return keep_placement(wrap_strided(array, stride), placement)
 
 
@@ -136,17 +165,43 @@ def _made(
     fill = unset(numpy) if fill is None else fill
     with translated(), x64():
         if active.trace is None:
-            with sharing:
-                return _maker(shape, numpy, placement, fill)()
+            return _maker(shape, numpy, placement, fill)()
         array = jnp.full(shape, fill, numpy)
         return array if placement is None else placed(array, placement)
+
+
+class _Maker:
+    """Creates arrays of one number.
+
+    The first ones of a kind are copied from the host, because most kinds of arrays are created once
+    or twice (the state of an optimizer), and compiling a program takes a thousand times as long.
+    """
+
+    __slots__ = ("_copies", "_form", "_program")
+
+    def __init__(
+        self, shape: geometry.Ints, dtype: np.dtype, fill: Any, placement: Sharding | None
+    ) -> None:
+        self._form = shape, fill, dtype
+        is_small = placement is None and math.prod(shape) * dtype.itemsize <= _MOST_COPIED
+        self._copies = _COPIES if is_small else 0
+        self._program = jax.jit(
+            functools.partial(jnp.full, shape, fill, dtype), out_shardings=placement
+        )
+
+    def __call__(self) -> Array:
+        if self._copies:
+            self._copies -= 1
+            return copied(np.full(*self._form))
+        with sharing:
+            return self._program()
 
 
 @kept
 def _maker(
     shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None, fill: Any
 ) -> Callable[[], Array]:
-    return jax.jit(functools.partial(jnp.full, shape, fill, dtype), out_shardings=placement)
+    return _Maker(shape, dtype, fill, placement)
 
 
 def kernels() -> dict[str, Any]:
@@ -155,5 +210,6 @@ def kernels() -> dict[str, Any]:
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
         "empty_like": empty_like,
+        "zeros_like": zeros_like,
         "_efficientzerotensor": efficient_zeros,
     }

@@ -49,10 +49,10 @@ def host_array(tensor: Tensor) -> Array:
         with x64():
             return host_array(tensor.reshape(-1)).reshape(tensor.shape)
     with sizes.translated():
-        return _copied(host_view(tensor))
+        return copied(host_view(tensor))
 
 
-def _copied(values: np.ndarray) -> Array:
+def copied(values: np.ndarray) -> Array:
     """Returns a copy of values of the host on JAX's default device.
 
     `jax.numpy.array` would compile a program that copies, for each shape.

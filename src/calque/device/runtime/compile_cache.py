@@ -1,6 +1,6 @@
 """The programs compiled for eager calls, and how many of them are kept.
 
-Each shape that an operator meets costs a compiled program of two or three megabytes. The tables of
+Each shape that an operator meets costs a compiled program of about half a megabyte. The tables of
 them together hold a bounded number: when there are more, a quarter is removed: first programs
 unused since the last removal, oldest first.
 """
@@ -127,7 +127,7 @@ def kept(function: Callable[P, R]) -> Callable[P, R]:
 
 
 def set_max_programs(count: int) -> None:
-    """Limit the number of compiled programs that eager calls keep, of two or three megabytes each.
+    """Limit the number of compiled programs that eager calls keep, of about half a megabyte each.
 
     Args:
         count: at least 1; 1024 until it is set. Those used last are kept, about.

@@ -183,7 +183,8 @@ class _Maker:
         self, shape: geometry.Ints, dtype: np.dtype, fill: Any, placement: Sharding | None
     ) -> None:
         self._form = shape, fill, dtype
-        is_small = placement is None and math.prod(shape) * dtype.itemsize <= _MOST_COPIED
+        size = math.prod(filter(None, shape)) * dtype.itemsize  # NumPy counts empty arrays so, too
+        is_small = placement is None and size <= _MOST_COPIED
         self._copies = _COPIES if is_small else 0
         self._program = jax.jit(
             functools.partial(jnp.full, shape, fill, dtype), out_shardings=placement

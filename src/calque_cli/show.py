@@ -33,7 +33,7 @@ def command(
     view = calque.show(fn, *args, depth=depth, level=level)  # pyright: ignore[reportArgumentType]
     if html is not None:
         view.save(html)
-        click.echo(html)
+        emit({"page": html}) if json_ else click.echo(html)
     elif json_:
         click.echo(view.model_explorer())
     else:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from calque_cli.output import emit
 from calque_cli.program import loaded, program_options
 
 

@@ -13,16 +13,16 @@ HOME = Path(calque.__file__).parent
 
 
 @pytest.mark.parametrize(
-    ("file", "owner"),
+    ("file", "engine"),
     [
-        (HOME / "jitting/api.py", Owner.ENGINE),
-        (HOME.with_name("calque_cli") / "as_cuda.py", Owner.ENGINE),
-        (HOME.with_name("calque_tools") / "train.py", Owner.USER),
-        (HOME.with_name("mine") / "train.py", Owner.USER),
+        (HOME / "jitting/api.py", True),
+        (HOME.with_name("calque_cli") / "as_cuda.py", True),
+        (HOME.with_name("calque_tools") / "train.py", False),
+        (HOME.with_name("mine") / "train.py", False),
     ],
 )
-def test_what_stands_beside_calque_is_not_the_engine(file, owner):
-    assert owner_of_file(str(file)) == owner
+def test_what_stands_beside_calque_is_not_the_engine(file, engine):
+    assert (owner_of_file(str(file)) is Owner.ENGINE) == engine
 
 
 def test_the_state_of_a_package_in_the_same_folder_is_compared(tmp_path):

@@ -113,8 +113,7 @@ release: $(VENV)/.installed-release
 	$(BIN)/python -m twine check --strict dist/*
 	$(FOUND) -m venv build/release
 	build/release/bin/python -m pip install --quiet --disable-pip-version-check $(CONSTRAINTS:%=-c %) dist/*.whl
-	cd build/release && bin/python -c 'import torch, calque; print(calque.__version__, \
-		calque.jit(torch.sin)(torch.ones(3, device="jax")))'
+	cd build/release && bin/calque --version && bin/calque doctor
 
 docs: $(VENV)/.installed-docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict

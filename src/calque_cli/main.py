@@ -9,6 +9,8 @@ from typing import Any
 
 import click
 
+from calque_cli import output
+
 VERBS = {
     "demo": "Train a small network on the CPU, on the device and jitted, side by side.",
     "doctor": "Check versions and devices, and try every way into XLA once.",
@@ -76,6 +78,9 @@ def main(arguments: Sequence[str] | None = None) -> int:
         command.main(args=None if arguments is None else list(arguments), prog_name="calque")
     except SystemExit as error:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
+    except Exception as error:  # of the program that the command was given
+        as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
+        return output.tell(error, as_json=as_json)
     return 0
 
 

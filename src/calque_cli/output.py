@@ -2,10 +2,13 @@
 
 import json
 import os
+import sys
+import traceback
 from typing import Any, NoReturn
 
 import click
 
+_HOME = os.path.dirname(os.path.abspath(__file__)) + os.sep
 as_json = click.option("--json", "json_", is_flag=True, help="Print one JSON value.")
 
 
@@ -21,6 +24,24 @@ def refuse(ctx: click.Context, what: str, error: object, json_: bool) -> NoRetur
     else:
         click.echo(f"{coloured(what, 'red')} {error}", err=True)
     ctx.exit(1)
+
+
+def tell(error: Exception, as_json: bool) -> int:
+    """Print an exception of the user's program, with the program's frames only.
+
+    Returns:
+        the exit status.
+    """
+    if as_json:
+        emit({"error": f"{type(error).__name__}: {error}"})
+        return 1
+    steps = list(traceback.walk_tb(error.__traceback__))
+    own = [i for i, (frame, _) in enumerate(steps) if frame.f_code.co_filename.startswith(_HOME)]
+    step = error.__traceback__
+    for _ in range(own[-1] + 1 if own else 0):
+        step = step and step.tb_next
+    sys.excepthook(type(error), error.with_traceback(step), step)
+    return 1
 
 
 def coloured(text: str, colour: str) -> str:

@@ -4,6 +4,7 @@ from pathlib import Path
 
 import click
 
+from calque_cli.output import emit
 from calque_cli.program import loaded, program_options
 
 
@@ -33,7 +34,7 @@ def command(
     view = calque.show(fn, *args, depth=depth, level=level)  # pyright: ignore[reportArgumentType]
     if html is not None:
         view.save(html)
-        click.echo(html)
+        emit({"page": html}) if json_ else click.echo(html)
     elif json_:
         click.echo(view.model_explorer())
     else:

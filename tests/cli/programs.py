@@ -32,3 +32,7 @@ def loop(x):
     while x.sum() < 10:
         x = x * 2
     return x
+
+
+def wrong(x):
+    return x.view(7)

@@ -46,6 +46,11 @@ def test_what_a_verb_finds_is_one_value(arguments, kind):
     assert isinstance(value, kind) and value
 
 
+def test_a_page_is_one_value_with_its_name(tmp_path):
+    page = str(tmp_path / "net.html")
+    assert found("show", f"{PROGRAMS}:net", "--html", page) == (0, {"page": page})
+
+
 def test_a_program_that_cannot_be_traced_is_one_value_with_the_error():
     status, value = found("trace", f"{PROGRAMS}:loop", "-i", "3")
     assert status == 1

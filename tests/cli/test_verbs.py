@@ -108,6 +108,30 @@ def test_a_wrong_program_is_status_2_and_says_what_to_write(arguments, said):
     assert said in shown.stderr
 
 
+@pytest.mark.parametrize("verb", ["trace", "record", "show", "bench"])
+def test_a_program_that_fails_is_told_by_its_own_lines(verb, capsys):
+    assert main([verb, f"{PROGRAMS}:wrong", "-i", "2x3"]) == 1
+    said = capsys.readouterr().err
+    assert "is invalid for input of size 6" in said
+    assert len(said.splitlines()) < 8 and "click" not in said, said
+    assert "programs.py" in said, said
+    assert main([verb, f"{PROGRAMS}:wrong", "-i", "2x3", "--json"]) == 1
+    assert "RuntimeError: shape" in json.loads(capsys.readouterr().out)["error"]
+
+
+def test_a_program_that_cannot_be_imported_is_told_so(tmp_path, capsys):
+    (tmp_path / "broken.py").write_text("import torch\nnot_there\n")
+    assert main(["trace", f"{tmp_path / 'broken.py'}:net"]) == 1
+    said = capsys.readouterr().err
+    assert "name 'not_there' is not defined" in said and "click" not in said, said
+
+
+def test_explain_reports_what_the_compiler_logs(caplog):
+    shown = run("explain", f"{PROGRAMS}:net", "-i", "4x7")
+    assert "torch.compile: no" in shown.output
+    assert not caplog.records
+
+
 def test_bench_gives_ratios():
     rows = json.loads(run("bench", f"{PROGRAMS}:net", "--seconds", "0.02", "--json").stdout)
     assert [row["way"] for row in rows][-1] == "calque.jit"

@@ -8,7 +8,9 @@ import runpy
 import sys
 
 import pytest
+import torch
 
+import calque
 from tests import new_process
 
 _START = """
@@ -232,6 +234,168 @@ torch.compile(model, mode="max-autotune")(x)  # here
 """,
         'backend="calque"',
     ),
+    "a name of a device that is another's": (
+        """
+torch.ones(3, device="tpu")  # here
+""",
+        'The device of calque is "jax"',
+    ),
+    "a device of torch_xla": (
+        """
+torch.ones(3, device="xla")  # here
+""",
+        'The device of calque is "jax"',
+    ),
+    "a device of JAX": (
+        """
+torch.ones(3, device="jax:cpu")  # here
+""",
+        'The device of calque is "jax"',
+    ),
+    "cuda": (
+        """
+model.cuda()  # here
+""",
+        "calque run script.py",
+    ),
+    "a backend of that name": (
+        """
+torch.compile(model, backend="jax")(x)  # here
+""",
+        'backend="calque"',
+    ),
+    "a backend of torch_xla": (
+        """
+torch.compile(model, backend="openxla")(x)  # here
+""",
+        'backend="calque"',
+    ),
+    "a tensor for a function of JAX": (
+        """
+import jax.numpy as jnp
+jnp.sin(x)  # here
+""",
+        "calque.to_jax(tensor)",
+    ),
+    "jax.jit of PyTorch code": (
+        """
+import jax
+jax.jit(torch.sin)(x)  # here
+""",
+        "apply, params = calque.functional(fn)",
+    ),
+    "jax.grad of PyTorch code": (
+        """
+import jax
+jax.grad(lambda x: (x * x).sum())(x)  # here
+""",
+        "apply, params = calque.functional(fn)",
+    ),
+    "jax.jit of a jitted function": (
+        """
+import jax
+f = calque.jit(lambda x: x * 2)
+jax.jit(f)(calque.to_jax(x))  # here
+""",
+        "apply, params = calque.functional(fn)",
+    ),
+    "a jitted function within jax.jit": (
+        """
+import jax
+f = calque.jit(lambda x: x * 2)
+g = lambda x: calque.to_jax(f(calque.to_torch(x)))
+jax.jit(g)(calque.to_jax(x))  # here
+""",
+        "apply, params = calque.functional(fn)",
+    ),
+    "an array for a tensor": (
+        """
+torch.sin(calque.to_jax(x))  # here
+""",
+        "calque.to_torch(array)",
+    ),
+    "an array and a tensor": (
+        """
+x + calque.to_jax(x)  # here
+""",
+        "calque.to_torch(array)",
+    ),
+    "from_jax of a PyTorch function": (
+        """
+f = calque.from_jax(torch.sin)
+f(x)  # here
+""",
+        "a PyTorch function by calque.functional(fn)",
+    ),
+    "an option of jax.jit": (
+        """
+calque.jit(model, static_argnums=1)  # here
+""",
+        "every argument that is no tensor is static",
+    ),
+    "an option that nobody has": (
+        """
+calque.jit(model, check=True)  # here
+""",
+        "it has checks, specialize",
+    ),
+    "a tensor as the key of a dict": (
+        """
+table = {3.0: "three"}
+@calque.jit
+def f(x):
+    return table[x.sum()]  # here
+f(x)
+""",
+        "table[i.reshape(1)]",
+    ),
+    "a builtin for numbers": (
+        """
+@calque.jit
+def f(x):
+    return max(x.sum(), 0)  # here
+f(x)
+""",
+        "torch.maximum(a, b)",
+    ),
+    "a size from a value": (
+        """
+@calque.jit
+def f(x):
+    return x.new_zeros(x.sum().long())  # here
+f(x)
+""",
+        "pass the size as a Python number",
+    ),
+    "a loader in the jitted function": (
+        """
+loader = torch.utils.data.DataLoader(torch.ones(4, 3))
+@calque.jit
+def epoch():
+    for batch in loader:  # here
+        model(batch.to("jax"))
+epoch()
+""",
+        "Iterate over the DataLoader outside",
+    ),
+    "a default device and a loader that shuffles": (
+        """
+torch.set_default_device("jax")
+try:
+    for batch in torch.utils.data.DataLoader(torch.ones(4, 3), shuffle=True):  # here
+        pass
+finally:
+    torch.set_default_device(None)
+""",
+        "with torch.device('cpu'):",
+    ),
+    "an option that show lacks": (
+        """
+graph = calque.trace(nn.Linear(3, 1), torch.ones(3))
+calque.show(graph, html=True)  # here
+""",
+        'calque.show(graph).save("graph.html")',
+    ),
 }
 
 
@@ -291,6 +455,16 @@ def test_errors_that_calque_has_no_part_in_are_printed_as_ever(tmp_path):
     program = tmp_path / "mistake.py"
     program.write_text("import calque, json\njson.loads('{')\n")
     assert any("json/decoder.py" in row for row in _answer(program))
+
+
+def test_a_key_that_a_trace_has_left_can_be_shown():
+    @calque.jit
+    def look_up(x):
+        return {}[x.sum()]
+
+    with pytest.raises(KeyError) as error:
+        look_up(torch.ones(3, device="jax"))
+    assert "tensor(shape=(), dtype=torch.float32" in str(error.value)
 
 
 WORKER = """

@@ -2,7 +2,8 @@
 
 An eager operator raises within frames of PyTorch and calque, with outer frames of PyTorch that a
 library cannot remove from the exception. So they are omitted when the traceback is printed.
-Exceptions that did not pass through calque's code are printed as usual.
+Exceptions that did not pass through calque's code are printed as usual, except that mistakes which
+a program makes with calque in PyTorch's or JAX's own functions get a hint (`hints`).
 
 A worker of a `DataLoader`, and a thread of `DataParallel`, send the traceback as the text of an
 exception, which is raised again in the user's loop: that text is treated like a traceback.
@@ -15,6 +16,7 @@ from types import TracebackType
 
 from calque.errors.exceptions import CalqueError
 from calque.errors.frames import is_library, is_librarys
+from calque.errors.hints import add_hint
 from calque.errors.tracebacks import is_full, with_user_frames_only
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
@@ -28,18 +30,21 @@ def install() -> None:
     theirs = sys.excepthook
 
     def show(kind: type[BaseException], error: BaseException, tb: TracebackType | None) -> None:
-        if isinstance(error, Exception) and not is_full() and _is_ours(error, tb):
-            with_user_frames_only(error)
-            _shorten_sent(error)
-            tb = error.__traceback__
+        if isinstance(error, Exception) and not is_full():
+            if _is_ours(error, tb, add_hint(error)):
+                with_user_frames_only(error)
+                _shorten_sent(error)
+                tb = error.__traceback__
         theirs(kind, error, tb)
 
     sys.excepthook = show
 
 
-def _is_ours(error: Exception, tb: TracebackType | None) -> bool:
-    """Returns True if an exception passed through calque and through the user's code."""
-    ours, users = isinstance(error, CalqueError) or _is_sent_by_ours(error), False
+def _is_ours(error: Exception, tb: TracebackType | None, has_hint: bool) -> bool:
+    """Returns True if an exception passed through the user's code, and through calque or has a hint
+    of calque.
+    """
+    ours, users = has_hint or isinstance(error, CalqueError) or _is_sent_by_ours(error), False
     while tb is not None:
         ours = ours or tb.tb_frame.f_code.co_filename.startswith(_CALQUE)
         users = users or not is_librarys(tb.tb_frame)

@@ -1,6 +1,7 @@
 """Tries each way into XLA on a program, and finds out more by running a copy of it."""
 
 import copy
+import logging
 import os
 import sys
 from collections.abc import Callable
@@ -57,6 +58,8 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 
     module, args, kwargs = copied(fn, args, kwargs)
     torch_compile.dynamo.reset()
+    log = logging.getLogger("torch._subclasses.fake_tensor")
+    heard, log.disabled = log.disabled, True  # the report has the error
     try:
         found = torch_compile.dynamo.explain(module)(*args, **kwargs)
     except Exception as error:
@@ -64,6 +67,7 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
             raise
         return Door("torch.compile", False, _described(error))
     finally:
+        log.disabled = heard
         torch_compile.dynamo.reset()
     if found.graph_break_count == 0:
         return Door("torch.compile", True, "one graph")

@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from calque.jitting.jitted import Jitted
 from calque.jitting.module import JittedModule
-from calque.jitting.settings import MAX_PROGRAMS, Options, Settings
+from calque.jitting.settings import MAX_PROGRAMS, Options, Settings, no_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -42,6 +42,7 @@ def jit(
     verify: bool = True,
     max_programs: int = MAX_PROGRAMS,
     scan_layers: bool = False,
+    **unknown: Any,
 ) -> Any:
     """Compiles a function into one XLA program: like `jax.jit`, but for PyTorch code with state.
 
@@ -83,7 +84,7 @@ def jit(
         module a `JittedModule`.
 
     Raises:
-        TypeError: an argument has the wrong type.
+        TypeError: an argument has the wrong type, or is no option.
         ValueError: `max_programs` is less than 1.
         TraceError: when called: the function needs a tensor's value while it is traced, or does
             something else that a compiled program cannot repeat; or `scan_layers` is True and no
@@ -106,6 +107,8 @@ def jit(
     >>> step(torch.ones(3, device="jax")).item(), w.tolist()
     (6.0, [2.0, 2.0, 2.0])
     """
+    for name in unknown:
+        raise no_option(name)
     settings = Settings(
         checks=checks,
         specialize=specialize,

@@ -1,4 +1,11 @@
-"""Hints for PyTorch's own errors that are raised in a trace."""
+"""Hints for errors that are PyTorch's or Python's own and are raised in a trace."""
+
+from typing import Any
+
+import torch
+from jax.core import Tracer
+
+from calque.errors import unrepeatable
 
 _HINTS = (
     (
@@ -9,9 +16,32 @@ _HINTS = (
 )
 
 
+_KEY = (
+    "A dict finds a tensor by its identity, not by its value. Keep the items in a tensor, and "
+    "index that: table[i.reshape(1)]"
+)
+
+
 def add_hint(error: Exception) -> None:
     """Add a note to an error whose message would mislead the user."""
+    if isinstance(error, KeyError) and any(isinstance(arg, torch.Tensor) for arg in error.args):
+        if _KEY not in getattr(error, "__notes__", ()):
+            error.add_note(_KEY)
+        return
     for kind, words, hint in _HINTS:
         if isinstance(error, kind) and words in str(error):
             if hint not in getattr(error, "__notes__", ()):
                 error.add_note(hint)
+
+
+def refuse_traced_by_jax(leaves: list[Any]) -> None:
+    """Raise TraceError if JAX traces the call of a jitted function: an argument has no value."""
+    for leaf in leaves:
+        if isinstance(leaf, Tracer):
+            raise unrepeatable(
+                f"an array of JAX of shape {leaf.shape} that is traced",
+                "by jax.jit, jax.grad or another transformation of JAX is passed to a function "
+                "that calque.jit compiles by itself",
+                "Make a JAX function of it, apply, params = calque.functional(fn), and transform "
+                "that.",
+            )

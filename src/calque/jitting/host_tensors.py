@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from calque.device.kernels import foreign
+from calque.device.kernels import foreign, remedies
 from calque.device.kernels.views import changes_geometry
 from calque.device.memory.cell import Cell, view_of
 from calque.device.memory.wrapping import set_geometry
@@ -185,7 +185,7 @@ class Witness(DispatchMode):
                     f"{func} draws random numbers {_described(made[0])} on the CPU inside "
                     "calque.jit",
                     "where they would be frozen in the program",
-                    "Pass device='jax'.",
+                    remedies.of_random(),
                 )
             )
         self.lifting.host_born.update((id(tensor), tensor) for tensor in made)

@@ -24,7 +24,7 @@ from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import Call, FastCall
 from calque.jitting.generated.source import MISS
-from calque.jitting.hints import add_hint
+from calque.jitting.hints import add_hint, refuse_traced_by_jax
 from calque.jitting.inlined import is_inlined
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
@@ -205,6 +205,7 @@ class Jitted(Generic[P, R]):
         return again
 
     def _missing(self, key: Any, leaves: list[Any], spec: Any) -> JittedProgram:
+        refuse_traced_by_jax(leaves)
         self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)

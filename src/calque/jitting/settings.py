@@ -6,6 +6,24 @@ from typing import Any, TypedDict
 MAX_PROGRAMS = 128
 """For how many signatures a jitted function keeps programs by default."""
 
+_STATIC = "every argument that is no tensor is static: it is compiled in, and compared at each call"
+_SHARDED = "shard the tensors themselves, with calque.sharding"
+_OF_OTHERS = {
+    "static_argnums": _STATIC,
+    "static_argnames": _STATIC,
+    "donate_argnums": "the memory of what the function replaces is donated already",
+    "donate_argnames": "the memory of what the function replaces is donated already",
+    "in_shardings": _SHARDED,
+    "out_shardings": _SHARDED,
+    "device": "it computes where its tensors are",
+    "fullgraph": "a jitted function is always one program",
+    "backend": "XLA is its only compiler; for others, use torch.compile",
+    "mode": "XLA has only one way to optimize",
+    "dynamic": "each shape is compiled; for dynamic shapes, use torch.compile(fn, backend="
+    "'calque', dynamic=True, options={'buckets': 'pow2'})",
+}
+"""Options of `jax.jit` and `torch.compile`, and why `calque.jit` has none of that name."""
+
 
 class Options(TypedDict, total=False):
     """The keyword arguments of `calque.jit`, for type checkers; `Settings` has the defaults."""
@@ -53,6 +71,16 @@ def check_function(fn: Any) -> None:
             f"calque.jit expects a function, a method or a module, not {_shown(fn)}: write "
             "`calque.jit(fn)`, or `@calque.jit` above the function"
         )
+
+
+def no_option(name: str) -> TypeError:
+    """Returns the error for an argument of `calque.jit` that is no option."""
+    why = _OF_OTHERS.get(name)
+    return TypeError(
+        f"calque.jit has no option {name!r}: leave it out, because {why}"
+        if why
+        else f"calque.jit has no option {name!r}; it has {', '.join(Options.__annotations__)}"
+    )
 
 
 def _wrong(name: str, rule: str, value: Any) -> TypeError:

@@ -26,7 +26,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.interrupts import settles, tracing
 from calque.device.runtime.placement import placed, placement_of
 from calque.device.runtime.staged_calls import stage
-from calque.errors import TraceError, noting_refusals
+from calque.errors import TraceError, noting_refusals, unrepeatable
 from calque.program.compile_flags import announced_as_compiling
 from calque.program.sources import CellSource, HostSource, RandomSource, Source
 from calque.upstream.jax_internals import eval_context
@@ -116,9 +116,12 @@ class Lifting:
     def _lift(self, cell: Cell) -> Array:
         array = cell.array
         if isinstance(array, jax.core.Tracer):
-            raise TraceError(
-                f"a tensor of shape {array.shape} from another jitted function, which has ended or "
-                "is still being traced, is used here: return it from that function instead"
+            raise unrepeatable(
+                f"a tensor of shape {array.shape} from another jitted function (or from jax.jit, "
+                "jax.grad)",
+                "which has ended or is still being traced, is used here",
+                "Return it from that function. For jax.jit and jax.grad, make a JAX function of "
+                "the jitted one: apply, params = calque.functional(fn).",
             )
         self.cell_slots[cell] = len(self.inputs)
         traced = self.new_input(CellSource(cell), array.shape, array.dtype)

@@ -31,9 +31,13 @@ _SERVING = frozenset(
     ("filelock", "fsspec", "ml_dtypes", "mpmath", "networkx", "opt_einsum", "sympy")
 )
 """Packages that PyTorch and JAX call for themselves."""
-_ROOTS = tuple(
-    os.path.dirname(os.path.abspath(file)) + os.sep
-    for file in (os.path.dirname(os.path.dirname(__file__)) + os.sep, torch.__file__, np.__file__)
+_CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+_ROOTS = (
+    # The folder itself, not the one around it, in which an installed calque has all packages.
+    _CALQUE + os.sep,
+    # `calque run` puts functions of these modules in the place of PyTorch's.
+    *(f"{_CALQUE}_cli{os.sep}{name}.py" for name in ("as_cuda", "cuda_names")),
+    *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, np.__file__)),
 )
 _PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in sorted(_ENGINE | _SERVING))
 _BACKPORT = f"{os.sep}typing_extensions.py"

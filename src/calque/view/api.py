@@ -60,8 +60,11 @@ def show(
     if find(graph) is None and callable(graph) and (args or kwargs):
         graph = record(graph, *args, **kwargs)
     elif args or kwargs:
+        given = ", ".join(f"{name}=" for name in kwargs)
         raise TypeError(
-            f"a {type(graph).__name__} is already a graph: leave out the example arguments"
+            f"a {type(graph).__name__} is already a graph: leave out "
+            + (f"{given}, which calque.show does not have" if given else "the example arguments")
+            + ('; for a page, calque.show(graph).save("graph.html")' if given else "")
         )
     if isinstance(graph, View):
         graph = graph.graph

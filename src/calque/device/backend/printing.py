@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from jax.core import Tracer
 
 from calque.device.backend import forks
 from calque.device.memory.cell import active
@@ -19,11 +20,12 @@ from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import asking_frame, is_library, user_origin
 from calque.errors.placeholder_text import PlaceholderText
 from calque.errors.text_use import is_read
-from calque.upstream import torch_internals
+from calque.upstream import torch_c, torch_internals
 
 Tensor = torch.Tensor
 _MARK = ", traced by calque.jit)"
 _FORKED = ", device='jax', not readable in a forked process"
+_ENDED = ", device='jax', of a function that JAX traces or has traced"
 FREED = "calque: a backward has freed the graph"
 """Marks, in its metadata, a node of PyTorch's graph that says so."""
 _NO_GRAPH = "grad_fn=<Invalid>"
@@ -76,6 +78,18 @@ def _is_traced(tensor: Any) -> bool:
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":
         return False
     return not trace.shown(asking_frame().f_code.co_filename)
+
+
+def _is_left(tensor: Tensor) -> bool:
+    """Returns True if a tensor has no values because the trace that made it is over, or is not
+    calque's own.
+
+    An exception may hold one: a `KeyError` the key, say.
+    """
+    if active.trace is not None or not torch_c.has_storage(tensor):
+        return False
+    cell = getattr(tensor.untyped_storage(), "cell", None)
+    return cell is not None and isinstance(cell.array, Tracer)
 
 
 def _described(tensor: Tensor) -> str:
@@ -148,6 +162,8 @@ def install() -> None:
                 return f"tensor(shape={tuple(self.shape)}, dtype={self.dtype}{_FORKED})"
             if _is_traced(self):
                 return _described(self)
+            if _is_left(self):
+                return f"tensor(shape={tuple(self.shape)}, dtype={self.dtype}{_ENDED})"
         return _with_freed_graph(self, their_str(self, *args, **kwargs))
 
     @functools.wraps(their_format)

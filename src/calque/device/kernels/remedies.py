@@ -5,9 +5,14 @@ copy to the CPU. The source of the reading line decides.
 """
 
 import ast
+import os
+import sys
 import textwrap
 from types import FrameType
 
+import torch
+
+from calque.errors.frames import user_frame
 from calque.tracing.core.statements import Place, encloses, extent, running
 from calque.tracing.paths.while_loops import while_loop
 
@@ -30,6 +35,32 @@ MASK = (
     "count of nonzero(); or calque.jit(fn, specialize=True), a program for each number of elements."
 )
 _LOGGING = ("print", "log", "info", "debug", "warning", "error", "write", "append", "add_scalar")
+_BUILTINS = {
+    "max": "torch.maximum(a, b), or x.max()",
+    "min": "torch.minimum(a, b), or x.min()",
+    "sorted": "torch.sort(x).values",
+    "round": "torch.round(x)",
+    "any": "x.any()",
+    "all": "x.all()",
+    "range": "torch.while_loop, or pass the number of iterations as a Python number, which is "
+    "compiled in",
+}
+_OF_TENSORS = "Use the function of tensors in place of Python's {}(): {}."
+_SIZE = (
+    "A program has fixed sizes: pass the size as a Python number (each value is a program of its "
+    "own), or use the largest size and mask what is beyond."
+)
+_MAKES_SHAPES = frozenset(
+    (
+        *("arange", "broadcast_to", "empty", "expand", "eye", "full", "linspace", "new_empty"),
+        *("new_full", "new_ones", "new_zeros", "ones", "rand", "randint", "randn", "randperm"),
+        *("repeat", "reshape", "tile", "unflatten", "view", "zeros"),
+    )
+)
+_LOADER = (
+    "Iterate over the DataLoader outside the jitted function, and jit what is done with a batch."
+)
+_DATA = os.path.dirname(os.path.abspath(torch.utils.data.__file__)) + os.sep
 _DESCRIPTIONS = {
     ast.If: "`if`",
     ast.IfExp: "`if`",
@@ -55,7 +86,27 @@ def of_number(frame: FrameType) -> str:
         kind = _DESCRIPTIONS.get(type(node))
         if kind is not None and _decides(node, frame):
             return _BRANCH.format(kind)
+        if isinstance(node, ast.Call) and (remedy := _of_call(node.func)):
+            return remedy
     return _COMPUTES
+
+
+def of_random() -> str:
+    """Returns the remedy for random numbers of the CPU, for the code that runs."""
+    frame, users = sys._getframe(1), user_frame()
+    while frame is not users and frame.f_back is not None:
+        if frame.f_code.co_filename.startswith(_DATA):
+            return _LOADER
+        frame = frame.f_back
+    return "Pass device='jax'."
+
+
+def _of_call(function: ast.expr) -> str | None:
+    """Returns the remedy for a number that a call needs; None if the call says nothing."""
+    name = _name(function)
+    if isinstance(function, ast.Name) and name in _BUILTINS:
+        return _OF_TENSORS.format(name, _BUILTINS[name])
+    return _SIZE if isinstance(function, ast.Attribute) and name in _MAKES_SHAPES else None
 
 
 def _around(frame: FrameType) -> list[ast.AST]:

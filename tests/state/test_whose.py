@@ -1,0 +1,50 @@
+"""The engine is calque, not what stands beside it: where it is installed, that is every package."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import calque
+from calque.state.whose import Owner, owner_of_file
+from tests import new_process
+
+HOME = Path(calque.__file__).parent
+
+
+@pytest.mark.parametrize(
+    ("file", "engine"),
+    [
+        (HOME / "jitting/api.py", True),
+        (HOME.with_name("calque_cli") / "as_cuda.py", True),
+        (HOME.with_name("calque_tools") / "train.py", False),
+        (HOME.with_name("mine") / "train.py", False),
+    ],
+)
+def test_what_stands_beside_calque_is_not_the_engine(file, engine):
+    assert (owner_of_file(str(file)) is Owner.ENGINE) == engine
+
+
+def test_the_state_of_a_package_in_the_same_folder_is_compared(tmp_path):
+    packages = tmp_path / "lib" / "site-packages"
+    packages.mkdir(parents=True)
+    for name in ("calque", "calque_cli"):
+        (packages / name).symlink_to(HOME.with_name(name))
+    (packages / "scaling.py").write_text(
+        "class Scaler:\n    scale = 1.0\n    def __call__(self, x): return x * self.scale\n"
+    )
+    new_process.check(
+        f"""
+import sys
+sys.path.insert(0, {str(packages)!r})
+import torch, calque, scaling
+assert calque.__file__.startswith({str(packages)!r})
+scaler, x = scaling.Scaler(), torch.ones(1, device="jax")
+scaled = calque.jit(lambda x: scaler(x))
+assert scaled(x).item() == scaled(x).item() == 1
+scaler.scale = 5.0
+assert scaled(x).item() == 5
+""",
+        env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
+        cwd=tmp_path,
+    )

@@ -74,7 +74,9 @@ def _conj_physical(input: Tensor) -> Tensor:
 
 
 def _to_dense(input: Tensor, dtype: Any = None, *, masked_grad: Any = None) -> Tensor:
-    return input if dtype is None else input.to(dtype)
+    if input.layout is torch.strided:
+        return input if dtype is None else input.to(dtype)
+    return torch.ops.aten.to_dense.default(input, dtype, masked_grad=masked_grad)
 
 
 def _feature_dropout(name: str) -> Callable[..., Tensor]:

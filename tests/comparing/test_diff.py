@@ -76,8 +76,6 @@ def test_graphs_of_any_program_agree(name: str, first: str, second: str) -> None
     for module in (a, b) if isinstance(program, nn.Module) else ():
         module.load_state_dict(program.state_dict(), strict=False)
     found = calque.diff(a, b, *draw())
-    if name == "iterates":  # one tracer takes the parts of a tensor one by one
-        found.found = [each for each in found if each.kind != "structure"]
     assert not found, found
 
 

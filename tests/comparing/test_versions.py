@@ -253,3 +253,78 @@ def test_a_graph_without_places_is_aligned_with_one_that_has_them() -> None:
     dict(other.named_buffers(), **dict(other.named_parameters()))["_param_constant3"].data += 1
     first = calque.diff(calque.record(model, x).graph("aten"), other, x).first
     assert first is not None and first.b is not None and first.b.name == "addmm_1"
+
+
+class Passing(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.up = nn.Linear(4, 4)
+
+    def forward(self, x: Tensor) -> Tensor:
+        return self.up(x).relu()
+
+
+ELSEWHERE = Passing()
+
+
+class Makes(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        self.down = nn.Linear(4, 2)
+
+    def forward(self, x: Tensor) -> Tensor:
+        x = nn.Softmax(-1)(ELSEWHERE(x)) * nn.Tanh()(x)
+        return self.down(x)
+
+
+def _asks(x: Tensor) -> Any:
+    torch._assert(x.dim() == 2, "two dimensions")
+    rows, columns = x.shape[0], x.size(1)
+    return x.view(rows * 2, columns // 2).to(x.dtype), torch.zeros(rows, device=x.device)
+
+
+def _changes_a_list(x: Tensor) -> Tensor:
+    parts = list(x.split([1, 2]))
+    torch._foreach_add_(parts, 1.0)
+    return torch.cat(parts)
+
+
+@pytest.mark.parametrize("level", ["function", "module", "aten"])
+@pytest.mark.parametrize("program", [Makes(), _asks])
+def test_what_a_tracer_calls_by_other_names_is_no_difference(program: Any, level: Any) -> None:
+    x = torch.randn(3, 4)
+    recorded = calque.record(program, x).graph(level)
+    for graph in (calque.trace(program, x), calque.symbolic_trace(program), program):
+        found = calque.diff(graph, recorded, x)
+        assert not found, found
+
+
+@pytest.mark.parametrize("level", ["function", "aten"])
+def test_what_is_written_to_a_list_is_one_with_it(level: Any) -> None:
+    x = torch.randn(3, 4)
+    recorded = calque.record(_changes_a_list, x).graph(level)
+    found = calque.diff(calque.trace(_changes_a_list, x), recorded, x)
+    assert not found, found
+
+
+def test_what_only_a_guard_needs_is_no_difference() -> None:
+    def program(x: Tensor) -> Tensor:
+        if not torch.compiler.is_compiling() and (x.abs().sum() == x.numel()):
+            return x * 3
+        return x * 2
+
+    x = torch.randn(3, 4)
+    recorded = calque.record(program, x)
+    assert recorded.escapes
+    found = calque.diff(recorded, lambda x: x * 2, x)
+    assert not any("is_compiling" in str(each.origin and each.origin.text) for each in found), found
+
+
+def test_operators_of_a_function_transform_are_no_difference() -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.vmap(lambda row: (row - row.mean()) / row.std())(x) * 2
+
+    x = torch.randn(3, 4)
+    found = calque.diff(program, program, x)
+    assert not found, found
+    assert not calque.diff(calque.record(program, x), program, x)

@@ -411,6 +411,7 @@ def test_a_graph_of_dynamo_whose_code_is_not_made_yet() -> None:
         graphs.append((copy.deepcopy(module), list(given)))
         return module
 
+    torch._dynamo.reset()  # another test may have compiled such a module for other shapes
     torch.compile(nn.Sequential(nn.Linear(4, 4), nn.ReLU()), backend=backend)(torch.randn(2, 4))
     (graph, given), *_ = graphs
     for made in (
@@ -418,3 +419,54 @@ def test_a_graph_of_dynamo_whose_code_is_not_made_yet() -> None:
         calque.record(copy.deepcopy(graph), *given).graph("aten"),
     ):
         torch.testing.assert_close(made(*given), copy.deepcopy(graph)(*given))
+
+
+@pytest.mark.parametrize(
+    "share",
+    [
+        lambda x, y: x.type_as(y),
+        lambda x, y: torch.broadcast_tensors(x, y)[0],
+        lambda x, y: torch.atleast_1d(x),
+        lambda x, y: torch.atleast_2d(x, y)[0],
+        lambda x, y: torch.atleast_3d(x),
+        lambda x, y: torch.einsum("ij->ji", x),
+        lambda x, y: torch.meshgrid(x.view(-1), indexing="ij")[0],
+        lambda x, y: torch.cartesian_prod(x.view(-1)),
+        lambda x, y: x.sum_to_size(3, 4),
+        lambda x, y: F.dropout2d(x[None, None], 0.5, False),
+        lambda x, y: F.feature_alpha_dropout(x, 0.5, False),
+        lambda x, y: torch.conj_physical(x),
+        lambda x, y: torch.unsafe_chunk(x, 2)[0],
+        lambda x, y: x.unsafe_split(2)[1],
+        lambda x, y: x.to_dense(),
+    ],
+)
+def test_a_write_to_a_result_that_may_share_memory_is_a_write(share: Any) -> None:
+    def program(x: Tensor, y: Tensor) -> Tensor:
+        share(x, y).mul_(2)
+        return x + 1
+
+    def fresh() -> tuple[Tensor, Tensor]:
+        return torch.arange(12.0).view(3, 4), torch.ones(3, 4)
+
+    x, other = fresh()[0], fresh()[0]
+    expected = program(other, fresh()[1])
+    for graph in (
+        lower(calque.trace(program, *fresh())),
+        calque.record(program, *fresh()).graph("aten"),
+    ):
+        x = fresh()[0]
+        assert torch.equal(graph(x, fresh()[1]), expected)
+        assert torch.equal(x, other)
+
+
+def test_functions_that_may_share_memory_compute_what_they_do() -> None:
+    def program(x: Tensor, y: Tensor, z: Tensor) -> Any:
+        grids = (torch.meshgrid(x[0], y[:, 0], z[0], indexing=each) for each in ("ij", "xy"))
+        sums = torch.einsum("ij,kj->ik", x, y), torch.einsum("ii->i", x[:, :3])
+        edges = torch.atleast_3d(x[0], z), torch.cartesian_prod(x[0], y[0]), x.sum_to_size(1, 4)
+        return *grids, sums, edges, torch.broadcast_tensors(x[0], y)
+
+    args = torch.randn(3, 4), torch.randn(3, 4), torch.randn(())[None, None]
+    found = lower(calque.trace(program, *args))(*args)
+    torch.testing.assert_close(found, program(*args), rtol=0, atol=0)

@@ -165,9 +165,8 @@ def _recorded(
 
     def graph_on(device: str | None) -> GraphModule:
         recording = _run(program, device, args, kwargs)
-        if level != "calls":
-            return recording.graph("aten")
-        return recording.graph(leaf=lambda module, path: path in leaves)
+        calls = recording.graph(leaf=lambda module, path: path in leaves)
+        return calls if vocabulary(calls) == level else recording.graph("aten")
 
     graph = graph_on(None)
     return graph_on(device) if device is not None and asks_for_device(graph) else graph

@@ -9,12 +9,14 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.abstract.questions import ASPECTS
+from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place, unpack
-from calque.tracing.graph.purity import name_mutates
+from calque.tracing.graph.purity import has_effect, name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.unseen_writes import is_view
+from calque.tracing.proxies.proxy import assert_fn
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     OperatorBase,
@@ -24,7 +26,7 @@ from calque.upstream.torch_internals import (
     tree_unflatten,
 )
 
-_GUARDS = CHECKS | {expect_answer, expect_one}
+_GUARDS = CHECKS | OF_RECORDINGS | {torch._assert, assert_fn}
 _KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 """What autograd keeps a result with for a backward pass, as `make_fx` sees it."""
 
@@ -48,12 +50,47 @@ def _copies_to_member(node: Node) -> bool:
 
 
 def counts(node: Node) -> bool:
-    """Returns True if a node computes something other than a check or a value that is checked."""
+    """Returns True if a node computes something other than a check, a value that is checked, or a
+    number from the shapes of tensors, which a graph without shapes has, and no other.
+    """
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
-    if node.target in _KEPT and not node.users:
+    if (node.target in _KEPT and not node.users) or is_number(node):
         return False
     return not (node.users and all(user.target in _GUARDS for user in node.users))
+
+
+def is_only_checked(node: Node) -> bool:
+    """Returns True if nothing but checks use what a node computes, in however many steps."""
+    seen, left = {node}, [node]
+    while left:
+        each = left.pop()
+        if each.op == "output" or has_effect(each):
+            return False
+        users = [user for user in each.users if user.target not in _GUARDS and user not in seen]
+        seen.update(users)
+        left += users
+    return bool(node.users)
+
+
+def is_number(node: Node) -> bool:
+    """Returns True if a node asks for a tensor's shape, dtype or the like, or computes with such
+    answers only.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> size = graph.call_method("size", (x, 0))
+    >>> double = graph.call_function(operator.mul, (size, 2))
+    >>> [is_number(node) for node in (size, double, graph.call_method("view", (x, double)))]
+    [True, True, False]
+    """
+    if not node.op.startswith("call") or isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if node.op != "call_module" and called(node) in ASPECTS:
+        return True
+    is_of_python = getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
+    given = node.all_input_nodes
+    return is_of_python and bool(given) and all(map(is_number, given))
 
 
 def called(node: Node) -> str:
@@ -239,6 +276,9 @@ def _itself(node: Node) -> Node:
         if not isinstance(source, Node):
             break
         node = source
+    owner = node.args[0] if is_part(node) and node.target is operator.getitem else None
+    if isinstance(owner, Node) and writes(owner) and isinstance(owner.args[0], (list, tuple)):
+        return _itself(owner.args[0][node.args[1]])  # pyright: ignore[reportArgumentType, reportCallIssue]
     return node
 
 
@@ -274,7 +314,7 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
     if isinstance(a, Node) and isinstance(b, Node):
         return same_values(a, b, twins)
     if isinstance(a, Node) or isinstance(b, Node):
-        return False
+        return is_number(a if isinstance(a, Node) else b)
     if isinstance(a, dict) and isinstance(b, dict):
         return a.keys() == b.keys() and all(_same(a[key], b[key], twins) for key in a)
     if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):

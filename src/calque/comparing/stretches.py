@@ -9,6 +9,7 @@ from torch.fx.node import Node
 
 from calque.comparing.naming import called, counts, is_part, writes
 from calque.tracing.core.origins import origin_of
+from calque.tracing.tracer.naming import is_name_of_kept
 
 _QUOTED = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
 Chain = list[tuple[str, int]]
@@ -83,12 +84,21 @@ def _place(node: Node, leaves: set[str]) -> Place | None:
 
 
 def _chain(node: Node) -> Chain:
-    """Returns the calls of modules that a node is in, outermost first."""
+    """Returns the calls of modules that a node is in, outermost first.
+
+    Only those of the program's own modules: for one that it makes or finds elsewhere, a trace has a
+    name, and a recording has none.
+    """
     chain = []
-    for key, (path, _) in (node.meta.get("nn_module_stack") or {}).items():
-        number = str(key).rpartition("@")[2]
-        chain.append((path_of(path), int(number) if number.isdigit() and "@" in str(key) else 0))
-    return [link for link in chain if link[0]]
+    elsewhere: set[str] = set()
+    for key, (name, kind) in (node.meta.get("nn_module_stack") or {}).items():
+        path, number = path_of(name), str(key).rpartition("@")[2]
+        first = path.partition(".")[0]
+        if is_name_of_kept(first, kind):
+            elsewhere.add(first)
+        if path and first not in elsewhere:
+            chain.append((path, int(number) if number.isdigit() and "@" in str(key) else 0))
+    return chain
 
 
 def path_of(name: str) -> str:

@@ -11,6 +11,7 @@ from calque.comparing.differences import Difference
 from calque.comparing.naming import (
     called,
     chooses,
+    is_only_checked,
     is_part,
     module_of,
     result_of,
@@ -62,13 +63,20 @@ def structural(
 def _of_calls(rows: list[Pair | Unpaired], twins: dict[Node, Node]) -> Iterator[Difference]:
     for row in rows:
         if isinstance(row, Unpaired):
-            yield _unpaired(row)
+            if _calls_that_matter(row.a) != _calls_that_matter(row.b):
+                yield _unpaired(row)
         elif _takes_other_part(row, twins):
             continue
         elif called(row.a) == called(row.b):
             what = _other_call(row, twins)
             if what is not None:
                 yield Difference("structure", what, *row, origin_of_pair(row))
+
+
+def _calls_that_matter(stretch: Stretch | None) -> list[str]:
+    """Returns what the nodes of a stretch call, without those that nothing but checks use."""
+    nodes = stretch.nodes if stretch is not None else ()
+    return [called(node) for node in nodes if not is_part(node) and not is_only_checked(node)]
 
 
 def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:

@@ -2,13 +2,21 @@
 `torch.utils.flop_counter`, and some for operators that it does not count.
 """
 
+import math
 from collections.abc import Callable
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
 from torch.utils.flop_counter import flop_registry
+
+from calque.tracing.graph.answers import OF_RECORDINGS
+from calque.tracing.graph.checks import CHECKS
+from calque.tracing.lower.singly import Lowered, likeness, lower_singly
+from calque.tracing.lower.unseen_writes import name_of
+from calque.upstream import torch_c
 
 _aten = torch.ops.aten
 _COUNTED_AS = {  # the attention of the CPU is like the other
@@ -30,6 +38,66 @@ def flops_of(node: Node) -> int | None:
     if own is not None:
         return 2 * own(*args, **kwargs)
     return int(theirs(*args, **kwargs, out_val=node.meta["val"]))  # pyright: ignore[reportOptionalCall]
+
+
+def macs_singly(graph: GraphModule) -> dict[str, int] | None:
+    """Returns the multiply-accumulate operations of each call of a graph, by the name of its node.
+
+    Each call is lowered separately, for the shapes of the recorded run; so shapes may depend on
+    values. None if there is a call that cannot be, and that may have products in it.
+    """
+    known: dict[Any, Lowered] = {}
+    found: dict[str, int] = {}
+    for node in graph.graph.nodes:
+        if not node.op.startswith("call") or name_of(node) in _WITHOUT or node.target in _CHECKS:
+            continue
+        macs = _of_packed(node)
+        if macs is None:
+            key = likeness(node, graph)
+            if key not in known:
+                known[key] = lower_singly(node, graph)
+            if known[key].graph is None and _may_have_products(node):
+                return None
+            macs = sum(flops_of(each) or 0 for each in known[key].operators) // 2
+        found[node.name] = macs
+    return found
+
+
+def _of_packed(node: Node) -> int | None:
+    """Returns the operations of a recurrent layer for a packed sequence; None for other calls."""
+    if name_of(node) not in ("lstm", "gru", "rnn_tanh", "rnn_relu") or len(node.args) < 4:
+        return None
+    data, weights = node.args[0], node.args[3]
+    if not isinstance(weights, (list, tuple)) or not isinstance(data, Node):
+        return None
+    shapes = [weight.meta["val"].shape for weight in weights if isinstance(weight, Node)]
+    return data.meta["val"].shape[0] * sum(math.prod(s) for s in shapes if len(s) == 2)
+
+
+def _may_have_products(node: Node) -> bool:
+    """Returns True unless a call is one operator that is not counted."""
+    packet = getattr(torch.ops.aten, name_of(node), None) if node.op != "call_module" else None
+    if packet is None or packet in _FORMULAS or packet in flop_registry:
+        return True
+    key = "CompositeImplicitAutograd"
+    return any(
+        torch_c.dispatch_has_kernel_for_dispatch_key(getattr(packet, each).name(), key)
+        for each in packet.overloads()
+    )
+
+
+_CHECKS = CHECKS | OF_RECORDINGS
+_WITHOUT = frozenset(
+    (
+        *("nonzero", "argwhere", "masked_select", "where", "getitem", "setitem", "index_put_"),
+        *("unique", "unique_consecutive", "unique_dim", "_unique2", "bincount", "histc"),
+        *("repeat_interleave", "tensor_split", "item", "tolist", "numpy", "setattr", "assign"),
+        *("_pack_padded_sequence", "_pad_packed_sequence", "rebuilt", "number_of_parts", "len"),
+        *("shape", "size", "numel", "manual_seed", "random_state", "set_random_state"),
+        *("set_grad_enabled", "is_grad_enabled", "_enter_autocast", "_exit_autocast"),
+    )
+)
+"""Calls without products, also where they cannot be lowered."""
 
 
 def _grouped(a: Tensor, b: Tensor, *others: Any, **options: Any) -> int:

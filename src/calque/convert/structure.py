@@ -13,7 +13,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.errors.handlers import is_of_handler
-from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.modes import BEGINNINGS, ENDS
 from calque.tracing.graph.purity import has_effect
@@ -22,7 +22,7 @@ from calque.tracing.lower.singly import lower_singly
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree
 
-GUARDS: frozenset[Any] = CHECKS | {expect_answer, expect_one}
+GUARDS: frozenset[Any] = CHECKS | OF_RECORDINGS
 _EXPORTED_GUARDS = "_guards_fn"
 _MARKS = frozenset((*BEGINNINGS, *ENDS))
 _MAKERS = (rebuilt, made_by, with_attributes)

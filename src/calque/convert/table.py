@@ -12,9 +12,10 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.calls import Call, Calls
-from calque.convert.counting import flops_of
+from calque.convert.counting import flops_of, macs_singly
 from calque.convert.tensor_infos import TensorInfo
 from calque.errors.printable import printable
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.answers import expect_one
 from calque.tracing.graph.purity import TracedGraph
@@ -98,7 +99,8 @@ def layer_table(recording: Recording) -> LayerTable:
     in the operators of the program, with the formulas of `torch.utils.flop_counter`.
 
     Raises:
-        TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
+        TraceError: no graph of the recording would be right, or the operations of a call cannot be
+            counted.
 
     >>> import calque, torch
     >>> recording = calque.record(torch.nn.Linear(3, 2), torch.ones(5, 3))
@@ -143,8 +145,14 @@ def _bytes(info: TensorInfo) -> int:
 
 def _macs(graph: GraphModule) -> dict[str, int]:
     """Returns the MACs of each call of a graph, by the name of its node."""
-    with torch.no_grad():  # what is counted has no gradient
-        operators = lowered(_marked(graph))
+    try:
+        with torch.no_grad():  # what is counted has no gradient
+            operators = lowered(_marked(graph))
+    except SymbolicTraceError:
+        singly = macs_singly(graph)
+        if singly is None:
+            raise
+        return singly
     found: dict[str, int] = {}
     for node in operators.graph.nodes:
         if node.op != "call_function":

@@ -25,8 +25,29 @@ def _grouped_mm(
     return found.to(out_dtype or a.dtype)
 
 
-# Operators whose kernels take what PyTorch's shape functions for them refuse.
-_WIDER: dict[Any, Callable[..., Any]] = {torch.ops.aten._grouped_mm.default: _grouped_mm}
+def _index(x: torch.Tensor, indices: list[torch.Tensor | None]) -> torch.Tensor:
+    return torch.ops.aten.index.Tensor(x, [_as_mask(index) for index in indices])
+
+
+def _where(condition: torch.Tensor, *others: Any) -> torch.Tensor:
+    return torch.ops.aten.where.self(_as_mask(condition), *others)
+
+
+def _as_mask(given: Any) -> Any:
+    return given.bool() if _is_of_bytes(given) else given
+
+
+def _is_of_bytes(given: Any) -> bool:
+    return isinstance(given, torch.Tensor) and given.dtype is torch.uint8
+
+
+_WIDER: dict[Any, tuple[Callable[..., bool], Callable[..., Any]]] = {
+    torch.ops.aten._grouped_mm.default: (lambda a, *_: a.dtype != torch.bfloat16, _grouped_mm),
+    torch.ops.aten.index.Tensor: (lambda _, indices: any(map(_is_of_bytes, indices)), _index),
+    torch.ops.aten.where.self: (lambda condition, *_: _is_of_bytes(condition), _where),
+}
+"""Operators whose kernels take what PyTorch's shape functions for them refuse: when that is, and
+what to compute instead."""
 
 
 def hold_log(patches: Patches) -> None:
@@ -77,8 +98,8 @@ class AbstractMode(FakeTensorMode):
                 return tuple(body(*carried, *captured))
         if isinstance(func, HigherOrderOperator):
             return func.python_key_table[FakeTensorMode](self, *args, **(kwargs or {}))
-        wider = _WIDER.get(func)
-        if wider is not None and args[0].dtype != torch.bfloat16:
+        refuses, wider = _WIDER.get(func, (None, None))
+        if refuses is not None and wider is not None and refuses(*args):
             with self:
                 return wider(*args, **(kwargs or {}))
         with self._lock:

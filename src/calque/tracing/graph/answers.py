@@ -125,3 +125,22 @@ def expect_one(a: Any, b: Any, names: str) -> None:
             f"recorded with one tensor for {names}, called with two.\n"
             "Record again with two tensors."
         )
+
+
+@recorded
+def expect_itself(value: Any, argument: Any, what: str, origin: str) -> None:
+    """Checks that a call returns the very tensor that it was passed, as when it was recorded.
+
+    Raises:
+        TraceError: it returns another one, so that what is written to one is not seen in the other.
+    """
+    if value is not argument:
+        raise SymbolicTraceError(
+            f"{origin}: {what} returned the tensor that it was passed when this was recorded, but "
+            "returns another one now, and the program writes to it.\n"
+            "Record again with these inputs, or write to a clone() of the tensor."
+        )
+
+
+OF_RECORDINGS = frozenset((expect_answer, expect_one, expect_itself))
+"""The checks of recordings."""

@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
-from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import (
     CHECKS,
@@ -37,7 +37,7 @@ _IN_PLACE = frozenset(
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
 _EFFECTS |= {manual_seed, random_state, set_random_state, of_generator}
-_EFFECTS |= {assign, expect_answer, expect_one}
+_EFFECTS |= {assign} | OF_RECORDINGS
 
 
 @functools.lru_cache(maxsize=4096)

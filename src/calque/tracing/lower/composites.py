@@ -15,6 +15,7 @@ import importlib
 import math
 import threading
 from collections.abc import Callable, Iterator
+from types import FunctionType
 from typing import Any
 
 import torch
@@ -22,6 +23,7 @@ from torch import Tensor
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
+from calque.tracing.lower import sharing
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import VariableFunctions
 
@@ -35,8 +37,11 @@ def held(functional: bool) -> Iterator[None]:
     Args:
         functional: whether operators that write are replaced.
     """
-    table = {**RECURRENT, **COVARIANCE, **({**RANDOM, **NORMALIZATION} if functional else {})}
-    methods = METHODS if functional else {}
+    table = {**RECURRENT, **COVARIANCE}
+    methods: dict[str, Any] = {}
+    if functional:
+        table |= {**RANDOM, **NORMALIZATION, **sharing.FUNCTIONS}
+        methods = METHODS
     _fills_in_order_of_memory()  # which is found out before anything is abstract
     before = getattr(_local, "table", None)
     with Patches() as patches:
@@ -63,6 +68,8 @@ def written_here(target: Any) -> Any:
     """Returns the replacement of a function in a graph, or the function itself."""
     table = getattr(_local, "table", None) or {}
     name = getattr(target, "__name__", "")
+    if name in sharing.FUNCTIONS and isinstance(target, FunctionType):
+        return target  # of `torch.functional`, which calls what is replaced
     owner: Any = torch.nn.functional if name in NORMALIZATION else torch_c.VariableFunctions
     known = name in table and target in (getattr(owner, name, None), getattr(torch, name, None))
     return table[name] if known else target
@@ -129,7 +136,11 @@ def _corrcoef(input: Tensor) -> Tensor:
 
 
 COVARIANCE: dict[str, Callable[..., Any]] = {"cov": _cov, "corrcoef": _corrcoef}
-METHODS: dict[str, Callable[..., Any]] = {"fill_diagonal_": _fill_diagonal_, **COVARIANCE}
+METHODS: dict[str, Callable[..., Any]] = {
+    "fill_diagonal_": _fill_diagonal_,
+    **COVARIANCE,
+    **sharing.METHODS,
+}
 
 
 # Lists of tensors

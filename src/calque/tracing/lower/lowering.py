@@ -23,7 +23,7 @@ from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_one
+from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_itself, expect_one
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.lower import composites, explained
@@ -340,6 +340,8 @@ class _Replay(torch.fx.Interpreter):
             return None
         if target in (checks.expect_given, checks.expect_mode, checks.expect_distinct):
             return None  # which `Assembly` keeps
+        if target is expect_itself:
+            return None  # as it is for the strides and dtypes that the graph is lowered for
         if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
             raise SymbolicTraceError(
                 "the program changes a container or an object among its arguments, which cannot "

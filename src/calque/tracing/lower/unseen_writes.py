@@ -13,7 +13,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.answers import expect_answer, expect_one
+from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.effects import may_return_view
 from calque.tracing.graph.purity import has_effect
@@ -79,7 +79,7 @@ def written_by(node: Node) -> list[Node]:
 
 OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
 """Methods that change what autograd knows of a tensor, and no element of it."""
-_NO_WRITES = CHECKS | {expect_answer, expect_one}
+_NO_WRITES = CHECKS | OF_RECORDINGS
 
 
 def takes_gradient(node: Node | None) -> bool:

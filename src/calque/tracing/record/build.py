@@ -12,7 +12,6 @@ from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
-from calque.state import ATOMIC
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
@@ -30,8 +29,9 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.itself import Itself
 from calque.tracing.record.keeping import Keeper, edited
-from calque.tracing.record.known import Known
+from calque.tracing.record.known import Known, is_told
 from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.values import Value, values_in
@@ -77,6 +77,7 @@ class Builder(NamingTracer):
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
+        self._itself = Itself(self.resolve)
         self._parts: list[Node] = []
         self._made: dict[str, Any] = {}
         self._origin: NodeOrigin | None = None
@@ -107,6 +108,7 @@ class Builder(NamingTracer):
         for node in reversed(self._parts):
             if not node.users:
                 self.graph.erase_node(node)
+        self._itself.insert_checks(self.graph, tape.asks_identity)
         self.assumed.insert_checks(self.graph)
         for node in self.graph.nodes:
             if self._origin is not None:
@@ -152,13 +154,16 @@ class Builder(NamingTracer):
     def _define(self, template: Any, node: Node) -> None:
         """Map the values in a result to a node and its parts."""
         if type(template) is Value:
+            before = self._env.get(template)
+            if before is not None and node.target is not edited:
+                self._itself.note(before, node, self._origin)
             self._env[template] = node
             if template.looks is not None:
                 node.meta["val"] = self.abstract.like(template)
             return
         if not values_in(template):
             return
-        if _is_told(template):
+        if is_told(template):
             node.meta["val"] = mapped(template, self._abstract)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:
@@ -385,15 +390,6 @@ class Builder(NamingTracer):
         expected = self.create_node("get_attr", name, (), {})
         check = (node, expected, what, str(call.origin()))
         self.create_node("call_function", expect_answer, check, {})
-
-
-def _is_told(template: Any) -> bool:
-    """Returns True if a result contains only tensors and constants, in containers."""
-    if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
-        return all(map(_is_told, template))
-    if isinstance(template, dict):
-        return all(map(_is_told, template.values()))
-    return isinstance(template, torch.Tensor) or type(template) in (Value, *ATOMIC, torch.Size)
 
 
 _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}

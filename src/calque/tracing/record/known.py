@@ -1,7 +1,10 @@
 """Abstract values of a run's tensors, which may be freed before the graph is built."""
 
+from typing import Any
+
 import torch
 
+from calque.state import ATOMIC
 from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.record.values import Value
 from calque.upstream.torch_internals import FakeTensor
@@ -25,3 +28,12 @@ class Known(AbstractValues):
         may = looks.dtype.is_floating_point or looks.dtype.is_complex
         made.requires_grad = looks.requires_grad and may
         return made
+
+
+def is_told(template: Any) -> bool:
+    """Returns True if a result contains only tensors and constants, in containers."""
+    if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
+        return all(map(is_told, template))
+    if isinstance(template, dict):
+        return all(map(is_told, template.values()))
+    return isinstance(template, torch.Tensor) or type(template) in (Value, *ATOMIC, torch.Size)

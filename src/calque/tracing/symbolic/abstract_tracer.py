@@ -68,7 +68,7 @@ class AbstractTracer(NamingTracer):
         if isinstance(value, _CONSTANT_RESULTS) or value is None:
             if value is not None:
                 self.assumed.ask(node, "shape", "dtype", "device")
-            if not has_effect(node):
+            if node.op != "call_module" and not has_effect(node):  # what a layer does stays
                 self.optional[node] = None
             return value
         return ValueProxy(node, self)
@@ -126,7 +126,7 @@ class AbstractTracer(NamingTracer):
         if shape is not None:
             if not shape:
                 raise TypeError("iteration over a 0-d tensor")
-            return iter([obj[i] for i in range(shape[0])])
+            return iter(self.create_proxy("call_method", "unbind", (obj,), {}))  # as PyTorch does
         if unpacked is None:
             refuse(obj, "iterate")
         parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})

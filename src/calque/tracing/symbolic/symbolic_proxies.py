@@ -18,7 +18,15 @@ from calque.tracing.symbolic.strict import Strict
 from calque.upstream.torch_internals import make_subclass
 
 _NO_DATA = torch.empty(0, device="meta")
-_NO_NUMBER = torch.empty((), device="meta")  # what PyTorch takes for a number
+_NO_NUMBER = torch.empty((), device="meta")
+_NO_INTEGER = torch.empty((), dtype=torch.int64, device="meta")
+"""What PyTorch takes for a number, and this one also for an integer."""
+_INTEGRAL = frozenset(
+    (
+        *(torch.int8, torch.int16, torch.int32, torch.int64),
+        *(torch.uint8, torch.uint16, torch.uint32, torch.uint64),
+    )
+)
 
 
 class ValueProxy(Strict, Proxy):
@@ -77,8 +85,10 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     @staticmethod
     def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
         known = node.meta.get("val")
-        number = isinstance(known, torch.Tensor) and not known.ndim
-        return make_subclass(cls, _NO_NUMBER if number else _NO_DATA)
+        data = _NO_DATA
+        if isinstance(known, torch.Tensor) and not known.ndim:
+            data = _NO_INTEGER if known.dtype in _INTEGRAL else _NO_NUMBER
+        return make_subclass(cls, data)
 
     def __getattr__(self, k: str) -> Any:
         raise AttributeError(f"'Tensor' object has no attribute '{k}'")

@@ -49,15 +49,16 @@ from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
 from calque.tracing.symbolic.leaves import Held, Leaves, has_backward_hooks
 from calque.tracing.symbolic.operators import hold_operators
+from calque.tracing.symbolic.packed import packed_result, takes_packed
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy
-from calque.tracing.symbolic.types import hold_builtins
+from calque.tracing.symbolic.types import hold_builtins, hold_limits
 from calque.tracing.tracer.constants import Constants
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import PyTreeCodeGen
 
-_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_log)
+_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_limits, hold_log)
 
 
 class SymbolicTracer(AbstractTracer):
@@ -176,7 +177,10 @@ class SymbolicTracer(AbstractTracer):
             self._refuse_backward_hooks(m)
             if reads_training(type(m)) and not self.assignments.has_set(m, "training"):
                 self.assumed.modes[path] = m.training
-        return super().call_module(m, forward, args, kwargs)
+        result = super().call_module(m, forward, args, kwargs)
+        if takes_packed(m, args) and isinstance(result, torch.fx.Proxy):
+            return packed_result(self, m, args[0], result)
+        return result
 
     def _refuse_backward_hooks(self, module: torch.nn.Module) -> None:
         if has_backward_hooks(module):

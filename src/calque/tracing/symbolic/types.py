@@ -84,6 +84,42 @@ def can_be_called(value: Any) -> bool:
     return not is_tensor and callable(value)
 
 
+class _Limits:
+    """Replaces `torch.finfo` or `torch.iinfo` during a trace: those of an unknown dtype are a
+    node.
+    """
+
+    def __init__(self, original: Any) -> None:
+        self._original = original
+
+    def __call__(self, *args: Any, **options: Any) -> Any:
+        given = next((a for a in (*args, *options.values()) if isinstance(a, torch.fx.Proxy)), None)
+        if given is None or current_trace() is None:
+            return self._original(*args, **options)
+        return given.tracer.create_proxy("call_function", self._original, args, options)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._original, name)
+
+    def __instancecheck__(self, instance: Any) -> bool:
+        return isinstance(instance, self._original)
+
+    def __eq__(self, other: object) -> bool:
+        return other is self._original or other is self
+
+    def __hash__(self) -> int:
+        return hash(self._original)
+
+    def __repr__(self) -> str:
+        return repr(self._original)
+
+
+def hold_limits(patches: Patches) -> None:
+    """Let the trace see which dtypes the program asks for their limits."""
+    for name in ("finfo", "iinfo"):
+        patches.hold(torch, name, _Limits)
+
+
 _STAND_INS = {"type": (TYPE, _type), "callable": (can_be_called, callable)}
 STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
 """What traced code may find in the place of builtins, by id."""

@@ -77,7 +77,7 @@ class NamingTracer(Tracer):
             paths = {}
             self.submodule_paths: dict[torch.nn.Module, str] | None = paths
         if mod not in paths:
-            name = self.get_fresh_qualname(f"_{type(mod).__name__.lower()}_")
+            name = self.get_fresh_qualname(_prefix(type(mod)))
             self.keep(name, mod)
             for inner, module in mod.named_modules():
                 paths.setdefault(module, f"{name}.{inner}" if inner else name)
@@ -109,6 +109,21 @@ class NamingTracer(Tracer):
             self.keep(name, value)
             self._names[id(value)] = (name, value)
         return name
+
+
+def _prefix(kind: type) -> str:
+    return f"_{kind.__name__.lower()}_"
+
+
+def is_name_of_kept(name: str, kind: Any) -> bool:
+    """Returns True if a graph may have given this name to a module of some class, because it is not
+    one of the root's.
+
+    >>> is_name_of_kept("_linear_0", torch.nn.Linear), is_name_of_kept("linear", torch.nn.Linear)
+    (True, False)
+    """
+    prefix = _prefix(kind) if isinstance(kind, type) else ""
+    return bool(prefix) and name.startswith(prefix) and name[len(prefix) :].isdigit()
 
 
 def _member(module: torch.nn.Module, name: str) -> Any:

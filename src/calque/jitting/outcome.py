@@ -10,6 +10,7 @@ from jax import Array
 from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
 from calque.errors.handlers import is_of_handler
+from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.descriptions import Describer
 from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
@@ -76,7 +77,10 @@ class Outcome:
         around = Surroundings(border, border.tensors, self._placing(describer))
         if trace.path:
             return self._derive(describer, around)
-        self._trace_backward(running, describer, around)
+        effects = BackwardEffects(trace)
+        with effects.refused(), running.watching():  # what the backward reads is read in here
+            found = trace_backward(trace.lifting, describer.carriers.found, around)
+        recording.backward = found
         trace.histories.restore()
         trace.known.aliases.clear()
         trace.made = describer.forget()
@@ -85,6 +89,7 @@ class Outcome:
         trace.lifting.forget_moved()
         _check_numbers(trace.optimizer_tracing.watch)
         recording.survivors = _survivors(made, describer)
+        effects.check_nothing_stays(made)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
 
@@ -187,15 +192,6 @@ class Outcome:
         snapshot = self._trace.state.snapshot
         named = any(_HOOKING & names_of(code).words for code in snapshot.codes)
         return named or any(map(snapshot.namespaces.computes, _HOOKING))
-
-    def _trace_backward(self, running: Running, describer: Describer, around: Surroundings) -> None:
-        state = self._trace.state
-        ran = len(state.snapshot.codes)
-        with running.watching():  # what the backward reads is read in the trace
-            found = trace_backward(self._trace.lifting, describer.carriers.found, around)
-        self._recording.backward = found
-        if found is not None:
-            state.check_backward(ran)
 
     def _outputs(self, outputs: list[Array]) -> list[Array]:
         """Returns the outputs of the forward pass, followed by those of the backward pass."""

@@ -38,7 +38,6 @@ from calque.state.rows import (
 )
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
-from calque.state.whose import Owner
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """What may be made anew for each call, and is the call's own where the function keeps it."""
@@ -221,29 +220,6 @@ class PythonState:
                 self._collect(row, now, None, steps)
                 row.restore()  # its tensors are the trace's
         return rebound
-
-    def check_backward(self, count: int) -> None:
-        """Refuse changes of state in the backward pass of results, which runs later.
-
-        Args:
-            count: how many pieces of code had run before it.
-
-        Raises:
-            TraceError: something has.
-        """
-        for row, now in list(self.snapshot.changed()):
-            changed = row.difference(now) if row.restored and row.settable else None
-            if changed is not None:
-                row.restore()
-                ran = list(self.snapshot.codes.items())[count:]
-                files = [one for one, owner in ran if owner is Owner.USER]
-                code = next((c for c in files if not c.co_filename.startswith("<")), None)
-                place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
-                raise TraceError(
-                    f"{place}{row.name(changed[0])} is changed by the backward pass of a result, "
-                    "which runs outside the compiled program.\nCall backward() in the jitted "
-                    "function as well."
-                )
 
     def _collect(
         self,

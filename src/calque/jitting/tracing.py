@@ -167,8 +167,8 @@ def _refusal_of(
 
 
 def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
-    """Returns True if an error belongs to the program and no other attempt will be made."""
-    if owner_of_class(type(error)) is Owner.ENGINE:
+    """Returns True if an error is for the user and no other attempt will be made."""
+    if owner_of_class(type(error)) is Owner.ENGINE and not isinstance(error, TraceError):
         return False
     return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 

@@ -195,6 +195,11 @@ class PythonState:
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
+    def places(self) -> set[int]:
+        """Returns the ids of the state's containers, and of what `look` has found in them."""
+        found = {id(row.owner) for row in self.snapshot.rows.values()}
+        return found.union(id(now) for _, now in self._changed)
+
     def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
         """Record every change, undo those that can be undone, and return the tensors.
 
@@ -320,7 +325,8 @@ class PythonState:
         for _, values in changes:
             found += values
         template = self.template(found + returned, describe)
-        return Effects([change for change, _ in changes], template, self.numbers.computed)
+        made = [change for change, _ in changes]
+        return Effects(made, template, self.numbers.computed, bool(returned))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
         """Returns a template from which each call creates values;

@@ -26,6 +26,9 @@ _REFUSED: dict[str, dict[str, str]] = {
             backward_outside_with_a_hook_that_writes
             backward_outside_with_a_hook_that_writes_what_was_written
         """,
+        "that calque.jit cannot make anew at each call, so that it would get no gradient": """
+            module_made_with_a_hook_over_itself
+        """,
         "is made and kept (in a cache, say) by the backward pass of a result": """
             backward_outside_with_a_hook_that_makes_a_table
         """,

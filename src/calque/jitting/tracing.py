@@ -16,6 +16,7 @@ from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import Assumptions
+from calque.jitting.error_values import without_values
 from calque.jitting.exchanged import Place as Exchanged
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
@@ -140,6 +141,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
+        without_values(error, trace)
         refused = _refusal_of(trace, error, assumptions)
         if refused is not None:
             raise refused from error

@@ -119,7 +119,9 @@ class Lifting:
         if isinstance(array, jax.core.Tracer):
             raise TraceError(
                 f"a tensor of shape {array.shape} from another jitted function, which has ended or "
-                "is still being traced, is used here: return it from that function instead"
+                "is still being traced, is used here: return it from that function instead. "
+                "(Inside jax.jit and other transformations of JAX, call the function itself, "
+                "without calque.jit.)"
             )
         self.cell_slots[cell] = len(self.inputs)
         traced = self.new_input(CellSource(cell), array.shape, array.dtype)

@@ -473,3 +473,27 @@ def test_an_interrupt_after_a_trace_leaves_a_function_that_can_be_called(monkeyp
             doubled(ones(2))
     assert doubled(ones(2)).tolist() == [2, 2]
     assert doubled.history == ["first call"]
+
+
+def test_an_error_with_a_traced_tensor_or_its_text_can_be_read_afterwards():
+    outside = torch.ones(2, device="jax")
+
+    @calque.jit
+    def run(x, how):
+        y = x * 2
+        if how == "key":
+            {}[y]
+        if how == "text":
+            raise ValueError(f"bad value {y}")
+        raise ValueError("given", x, outside)
+
+    x = torch.ones(2, device="jax")
+    with pytest.raises(KeyError) as key:
+        run(x, "key")
+    assert "traced tensor of shape (2,)" in str(key.value)
+    with pytest.raises(ValueError) as text:
+        run(x, "text")
+    assert "bad value" in str(text.value)
+    with pytest.raises(ValueError) as given:
+        run(x, "given")
+    assert given.value.args[1] is x and given.value.args[2] is outside

@@ -564,3 +564,22 @@ def test_the_getattr_of_a_module_is_not_asked_for_what_the_program_does_not_read
 
     assert scaled(torch.ones(2, device="jax")).tolist() == [2, 2]
     assert "__file__" not in asked
+
+
+def test_looking_for_state_asks_an_object_nothing():
+    asked = []
+
+    class Watched:
+        def __init__(self):
+            self.gain, self.offset = 2.0, torch.ones(2, device="jax")
+
+        def __getattribute__(self, name):
+            asked.append(name)
+            return object.__getattribute__(self, name)
+
+    watched = Watched()
+    run = calque.jit(lambda x: x * watched.gain + watched.offset)
+    for _ in range(3):
+        asked.clear()
+        run(torch.ones(2, device="jax"))
+        assert asked == ["gain", "offset"]

@@ -184,9 +184,12 @@ def test_rrelu_writes_its_noise() -> None:
         lambda device: torch.ones(2, dtype=torch.complex64, device=device).random_(),
         lambda device: torch.linspace(1j, 2, 3, dtype=torch.float32, device=device),
         lambda device: torch.logspace(1j, 2, 3, dtype=torch.int64, device=device),
+        lambda device: torch.arange(3, dtype=torch.complex64, device=device),
+        lambda device: torch.arange(0, 3, 2, dtype=torch.bool, device=device),
+        lambda device: torch.randperm(3, dtype=torch.complex64, device=device),
     ],
 )
-def test_complex_numbers_are_refused_where_the_cpu_refuses_them(create) -> None:
+def test_complex_numbers_and_booleans_are_refused_where_the_cpu_refuses_them(create) -> None:
     with pytest.raises((RuntimeError, NotImplementedError)) as on_cpu:
         create("cpu")
     with pytest.raises(on_cpu.type):

@@ -56,6 +56,7 @@ class Effects:
         changes: the changes.
         template: how their values are made.
         computed: numbers that are computed of those that are there: where, and how.
+        returns: whether the function returns some of the values, too.
     """
 
     def __init__(
@@ -63,13 +64,15 @@ class Effects:
         changes: list[Change],
         template: Template,
         computed: Sequence[tuple[Row, Any, Callable[[], Any]]] = (),
+        returns: bool = False,
     ) -> None:
         self._changes = changes
         self._template = template
         self._computed = computed
+        self._returns = returns
 
     def __bool__(self) -> bool:
-        return bool(self._changes or self._computed)
+        return bool(self._changes or self._computed or self._returns)
 
     def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
         """Make the changes; also returns the values that the function returns.

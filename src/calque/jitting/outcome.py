@@ -1,6 +1,7 @@
 """The effects of a function when its trace returns, described so that each call repeats them."""
 
 import math
+import weakref
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
@@ -10,10 +11,12 @@ from jax import Array
 from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
 from calque.errors.handlers import is_of_handler
+from calque.jitting.backward_effects import BackwardEffects
 from calque.jitting.descriptions import Describer
 from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
+from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import opened
 from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
@@ -21,11 +24,11 @@ from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import apart_of
 from calque.program import signature
 from calque.program.collecting import collect_new
-from calque.program.gradients.border import Edge, has_graph, is_leaf
+from calque.program.gradients.border import Edge, has_graph, is_leaf, is_leaf_node
 from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import Surroundings, trace_backward
-from calque.program.results import Argument, Description, Fresh
+from calque.program.results import Argument, Constant, Description, Fresh
 from calque.program.traced_numbers import NumberNeeded, Watch
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
@@ -51,6 +54,7 @@ class Outcome:
         self._recording = trace.recording
         self._leaves: list[Any] = []
         self._positions: dict[int, int] = {}
+        self._unreached: list[weakref.ref[torch.Tensor]] = []
 
     def body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
         """Run the function, and describe its effects; returns the outputs of the program."""
@@ -76,7 +80,10 @@ class Outcome:
         around = Surroundings(border, border.tensors, self._placing(describer))
         if trace.path:
             return self._derive(describer, around)
-        self._trace_backward(running, describer, around)
+        effects = BackwardEffects(trace)
+        with effects.refused(), running.watching():  # what the backward reads is read in here
+            found = trace_backward(trace.lifting, describer.carriers.found, around)
+        recording.backward = found
         trace.histories.restore()
         trace.known.aliases.clear()
         trace.made = describer.forget()
@@ -85,6 +92,12 @@ class Outcome:
         trace.lifting.forget_moved()
         _check_numbers(trace.optimizer_tracing.watch)
         recording.survivors = _survivors(made, describer)
+        if recording.survivors:
+            returned = [one.value for one in recording.results if isinstance(one, Constant)]
+            code = getattr(fn, "__code__", None)
+            place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
+            check_gradients_reach(self._unreached, returned, place)
+        effects.check_nothing_stays(made)
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
 
@@ -129,6 +142,8 @@ class Outcome:
         leaves, recording.spec = containers.flatten(result)
         del result  # whose tensors would seem to outlive the trace
         self._leaves = leaves
+        known = {**trace.state.snapshot.known, **trace.state.given}
+        kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
         recording.shells = opened(leaves, self._is_made_here, kept.union(trace.state.given))
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()
@@ -188,15 +203,6 @@ class Outcome:
         named = any(_HOOKING & names_of(code).words for code in snapshot.codes)
         return named or any(map(snapshot.namespaces.computes, _HOOKING))
 
-    def _trace_backward(self, running: Running, describer: Describer, around: Surroundings) -> None:
-        state = self._trace.state
-        ran = len(state.snapshot.codes)
-        with running.watching():  # what the backward reads is read in the trace
-            found = trace_backward(self._trace.lifting, describer.carriers.found, around)
-        self._recording.backward = found
-        if found is not None:
-            state.check_backward(ran)
-
     def _outputs(self, outputs: list[Array]) -> list[Array]:
         """Returns the outputs of the forward pass, followed by those of the backward pass."""
         backward = self._recording.backward
@@ -230,6 +236,8 @@ class Outcome:
                 self._is_made_here(tensor) or id(tensor) in self._trace.known.aliases
             ):
                 found = self._target(tensor)
+            if found is None and is_leaf_node(edge[0]):
+                self._unreached.append(weakref.ref(tensor))
             return found
 
         return place

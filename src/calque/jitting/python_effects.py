@@ -38,7 +38,6 @@ from calque.state.rows import (
 )
 from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
-from calque.state.whose import Owner
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """What may be made anew for each call, and is the call's own where the function keeps it."""
@@ -196,6 +195,11 @@ class PythonState:
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
+    def places(self) -> set[int]:
+        """Returns the ids of the state's containers, and of what `look` has found in them."""
+        found = {id(row.owner) for row in self.snapshot.rows.values()}
+        return found.union(id(now) for _, now in self._changed)
+
     def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
         """Record every change, undo those that can be undone, and return the tensors.
 
@@ -221,29 +225,6 @@ class PythonState:
                 self._collect(row, now, None, steps)
                 row.restore()  # its tensors are the trace's
         return rebound
-
-    def check_backward(self, count: int) -> None:
-        """Refuse changes of state in the backward pass of results, which runs later.
-
-        Args:
-            count: how many pieces of code had run before it.
-
-        Raises:
-            TraceError: something has.
-        """
-        for row, now in list(self.snapshot.changed()):
-            changed = row.difference(now) if row.restored and row.settable else None
-            if changed is not None:
-                row.restore()
-                ran = list(self.snapshot.codes.items())[count:]
-                files = [one for one, owner in ran if owner is Owner.USER]
-                code = next((c for c in files if not c.co_filename.startswith("<")), None)
-                place = f"{code.co_filename}:{code.co_firstlineno}: " if code else ""
-                raise TraceError(
-                    f"{place}{row.name(changed[0])} is changed by the backward pass of a result, "
-                    "which runs outside the compiled program.\nCall backward() in the jitted "
-                    "function as well."
-                )
 
     def _collect(
         self,
@@ -344,7 +325,8 @@ class PythonState:
         for _, values in changes:
             found += values
         template = self.template(found + returned, describe)
-        return Effects([change for change, _ in changes], template, self.numbers.computed)
+        made = [change for change, _ in changes]
+        return Effects(made, template, self.numbers.computed, bool(returned))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
         """Returns a template from which each call creates values;

@@ -4,6 +4,7 @@ Found by looking, not by running: through arguments, closures, the globals its c
 methods, containers and the attributes of the user's own objects.
 """
 
+import contextlib
 import enum
 import functools
 import sys
@@ -17,6 +18,8 @@ from torch.optim import Optimizer
 
 from calque.errors.frames import is_library
 from calque.state.contents import elements_of, items_of
+from calque.state.rows import slots_of
+from calque.state.values import instance_dict
 from calque.state.weak import proxied
 
 _DEPTH = 12
@@ -55,25 +58,26 @@ class Reach:
 
     def visit(self, value: Any, depth: int, path: str) -> None:
         """Visit a value and its contents, up to `depth` levels."""
-        if value is None or depth < 0 or isinstance(value, _OPAQUE) or id(value) in self._seen:
+        kind = type(value)  # `isinstance` would ask the value for its class, by the user's code
+        if value is None or depth < 0 or issubclass(kind, _OPAQUE) or id(value) in self._seen:
             return
         if len(self._keep) > _MOST:
             return
         self._seen.add(id(value))
         self._keep.append(value)
-        if type(value) in weakref.ProxyTypes:
+        if kind in weakref.ProxyTypes:
             self.visit(proxied(value), depth, path)
-        elif isinstance(value, torch.Tensor):
+        elif issubclass(kind, torch.Tensor):
             self.tensors[id(value)] = value
             self.names[id(value)] = path
-        elif isinstance(value, Optimizer):
+        elif issubclass(kind, Optimizer):
             self._visit_optimizer(value, path)
-        elif isinstance(value, Module):
+        elif issubclass(kind, Module):
             self._visit_module(value, depth, path)
-        elif isinstance(value, dict):
+        elif issubclass(kind, dict):
             for key, item in items_of(value)[:_WIDTH]:
                 self.visit(item, depth - 1, f"{path}[{key!r}]")
-        elif isinstance(value, list | tuple | set | frozenset):
+        elif issubclass(kind, list | tuple | set | frozenset):
             for index, item in enumerate(elements_of(value)[:_WIDTH]):
                 self.visit(item, depth - 1, f"{path}[{index}]")
         else:
@@ -100,34 +104,37 @@ class Reach:
                 self.visit(parameter, 1, f"{path}.param_groups[{index}]['params'][{number}]")
 
     def _visit_code(self, value: Any, depth: int, path: str) -> None:
-        if isinstance(value, functools.partial):
+        kind = type(value)
+        if issubclass(kind, functools.partial):
             for part in (value.func, value.args, value.keywords):
                 self.visit(part, depth - 1, path)
-        elif isinstance(value, types.MethodType):
+        elif issubclass(kind, types.MethodType):
             self.visit(value.__func__, depth - 1, path)
             self.visit(value.__self__, depth, "self")
-        elif isinstance(value, types.FunctionType):
+        elif issubclass(kind, types.FunctionType):
             if not is_library(value.__code__.co_filename):
                 self._visit_function(value, depth)
             elif hasattr(value, "__wrapped__"):
                 self.visit(value.__wrapped__, depth - 1, path)
                 for cell in value.__closure__ or ():
                     self._visit_cell(cell, path, depth)
-        elif isinstance(value, staticmethod | classmethod):
+        elif issubclass(kind, staticmethod | classmethod):
             self.visit(value.__func__, depth, path)
-        elif isinstance(value, property):
+        elif issubclass(kind, property):
             self.visit(value.fget, depth, path)
-        elif isinstance(value, type):
+        elif issubclass(kind, type):
             for base in value.__mro__:
                 if _is_users(base):
                     self._objects.append((vars(base), base.__name__, depth))
-        elif not isinstance(value, types.ModuleType) and _is_users(type(value)):
+        elif not issubclass(kind, types.ModuleType) and _is_users(kind):
             self._used.add("__call__")
-            self.visit(type(value), depth - 1, type(value).__name__)
-            if hasattr(value, "__dict__"):
-                self._objects.append((vars(value), path, depth))
-            for name in _slots(type(value)):
-                self.visit(getattr(value, name, None), depth - 1, f"{path}.{name}")
+            self.visit(kind, depth - 1, kind.__name__)
+            held = instance_dict(value)
+            if held is not None:
+                self._objects.append((held, path, depth))
+            for name, read in slots_of(kind).items():
+                with contextlib.suppress(AttributeError):  # it holds nothing
+                    self.visit(read(value), depth - 1, f"{path}.{name}")
 
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
         code = function.__code__
@@ -137,7 +144,7 @@ class Reach:
             self._visit_cell(cell, name, depth)
         known = function.__globals__
         for name in sorted(used & known.keys()):
-            if not isinstance(known[name], types.ModuleType):
+            if not issubclass(type(known[name]), types.ModuleType):
                 self.visit(known[name], depth - 1, name)
         for default in (*(function.__defaults__ or ()), *(function.__kwdefaults__ or {}).values()):
             self.visit(default, depth - 1, function.__name__)
@@ -168,15 +175,6 @@ class Reach:
                 looked.add((id(attributes), name))
                 if name in attributes:
                     self.visit(attributes[name], depth - 1, f"{path}.{name}")
-
-
-def _slots(kind: type) -> list[str]:
-    return [
-        name
-        for base in kind.__mro__
-        for name, value in vars(base).items()
-        if isinstance(value, types.MemberDescriptorType)
-    ]
 
 
 def _is_torchs(name: str) -> bool:

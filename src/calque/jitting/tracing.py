@@ -16,6 +16,7 @@ from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import Assumptions
+from calque.jitting.error_values import without_values
 from calque.jitting.exchanged import Place as Exchanged
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
@@ -140,6 +141,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
     except BaseException as error:
+        without_values(error, trace)
         refused = _refusal_of(trace, error, assumptions)
         if refused is not None:
             raise refused from error
@@ -167,8 +169,8 @@ def _refusal_of(
 
 
 def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
-    """Returns True if an error belongs to the program and no other attempt will be made."""
-    if owner_of_class(type(error)) is Owner.ENGINE:
+    """Returns True if an error is for the user and no other attempt will be made."""
+    if owner_of_class(type(error)) is Owner.ENGINE and not isinstance(error, TraceError):
         return False
     return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 

@@ -95,6 +95,7 @@ class Lifting:
         self.random_source: Callable[[], Array] = self._device_state
         self.trace_number: Callable[[Array], Any] | None = None
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
+        self.on_write: Callable[[Cell, Array], None] | None = None
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -134,6 +135,8 @@ class Lifting:
             placement = self.placements.get(cell) if self.placements else None
             cell.array = array if placement is None else placed(array, placement)
             return
+        if self.on_write is not None:
+            self.on_write(cell, array)
         if array.shape != cell.array.shape or array.dtype != cell.array.dtype:
             raise TraceError(
                 f"a tensor made outside of calque.jit is resized inside it, from "

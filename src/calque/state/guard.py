@@ -283,11 +283,12 @@ def guard_of(
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
     """Returns what an immutable object holds, or a function in its closure."""
-    if isinstance(value, MethodType):
+    kind = type(value)  # `isinstance` would ask the value for its class, by the user's code
+    if kind is MethodType:
         return value.__func__, value.__self__
-    if isinstance(value, FunctionType):
+    if kind is FunctionType:
         return value.__closure__ or ()
-    return tuple(elements_of(value)) if isinstance(value, tuple | frozenset) else ()
+    return tuple(elements_of(value)) if issubclass(kind, tuple | frozenset) else ()
 
 
 def _is_as_filled(a: CellType, b: CellType) -> bool:

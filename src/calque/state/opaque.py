@@ -33,7 +33,7 @@ _MOVING = (
 
 def moves(value: Any) -> bool:
     """Returns True if an object moves on when it is used, whatever attributes it has."""
-    return isinstance(value, _MOVING)
+    return issubclass(type(value), _MOVING)
 
 
 class Opaque(NamedTuple):

@@ -19,7 +19,18 @@ _REFUSED: dict[str, dict[str, str]] = {
             swallowed_in_the_backward
         """,
         "is changed by the backward pass of a result": """
-            backward_outside_that_counts
+            backward_outside_that_counts backward_outside_with_a_hook_that_draws
+            backward_outside_with_a_hook_that_takes_items
+        """,
+        "is written to by the backward pass of a result": """
+            backward_outside_with_a_hook_that_writes
+            backward_outside_with_a_hook_that_writes_what_was_written
+        """,
+        "that calque.jit cannot make anew at each call, so that it would get no gradient": """
+            module_made_with_a_hook_over_itself
+        """,
+        "is made and kept (in a cache, say) by the backward pass of a result": """
+            backward_outside_with_a_hook_that_makes_a_table
         """,
         "a forward hook with always_call=True has to run": """
             forward_hook_that_always_runs

@@ -12,12 +12,15 @@ from calque.ops.table.facts import facts
 from calque.ops.table.helpers import cast, is_known
 from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
     MissingDtype,
     RefusedDtype,
     default_complex,
     default_float,
     is_complex,
     is_integral,
+    refuse,
     result_type,
     type_name,
 )
@@ -93,6 +96,8 @@ def _number(value: Any, dtype: Any) -> Array:
 
 
 def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Array:
+    if dtype is not None:
+        refuse("range_cpu" if closed else "arange_cpu", dtype, BOOL, COMPLEX)
     if step == 0:
         raise RuntimeError("step must be nonzero")
     if (end - start) * step < 0:

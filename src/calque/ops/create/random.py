@@ -41,6 +41,7 @@ from calque.ops.table.promotion import (
     is_integral,
     opmath,
     real_dtype,
+    refuse,
     result_type,
     to_float,
     type_name,
@@ -319,6 +320,7 @@ def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
 def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
+    refuse("randperm", dtype or INT64, BOOL, COMPLEX)
     return jax.random.permutation(key, n).astype(dtype or INT64)
 
 

@@ -19,6 +19,7 @@ from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
 from calque.program.gradients.border import Border, Edge, blocked, is_leaf_node
 from calque.program.gradients.carrying import Blank, Carried, Carrier
+from calque.program.gradients.freed import freed
 from calque.program.gradients.segments import Segment, segments
 from calque.program.lifting import Lifting
 from calque.program.results import Description, Fresh
@@ -105,7 +106,13 @@ def trace_backward(
         slots = sorted(segment.results)
         with cut(tensors, segment, around) as ends:
             edges = [end.edge for end in ends]
-            found = _gradients(lifting, tensors, slots, edges, backward.errors)
+            goals = {(edge.node, edge.output_nr) for edge in edges}
+            for slot in slots:
+                said = freed(tensors[slot].grad_fn, goals, segment.ends)
+                if said is not None:
+                    backward.errors[slot] = said
+            alive = [slot for slot in slots if slot not in backward.errors]
+            found = _gradients(lifting, tensors, alive, edges, backward.errors)
         part = Part(number, [slot for slot in slots if slot not in backward.errors])
         for end, gradient in zip(ends, found, strict=True):
             if gradient is not None:
@@ -159,8 +166,8 @@ def _gradients(
     errors: dict[int, str],
 ) -> Sequence[Tensor | None]:
     """Returns the gradients at some edges, and records the tensors whose graph is freed."""
-    if not edges:
-        return []
+    if not (edges and slots):
+        return [None] * len(edges)
     incoming = {slot: _incoming(lifting, slot, tensors[slot]) for slot in slots}
 
     def run(slots: list[int]) -> Sequence[Tensor | None]:

@@ -65,11 +65,12 @@ _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weak
 
 def handler_of(value: Any) -> Handler:
     """Returns the function that visits a value."""
-    handler = _BY_CLASS.get(type(value))
+    own = type(value)  # `isinstance` would ask the value for its class, by the user's code
+    handler = _BY_CLASS.get(own)
     if handler is None and has_settings(value):
         return meet_settings
     if handler is None:
-        handler = next((h for kind, h in _BY_KIND if isinstance(value, kind)), meet_object)
+        handler = next((h for kind, h in _BY_KIND if issubclass(own, kind)), meet_object)
     return handler
 
 

@@ -97,7 +97,7 @@ def _read_by_name(snapshot: "Snapshot", key: Any, kind: type) -> None:
 
 def _is_read_by_name(snapshot: "Snapshot", value: Any) -> bool:
     """Returns True if only those attributes of an object matter that code names."""
-    if isinstance(value, LRScheduler):  # whoever holds it: it steps beside the program
+    if issubclass(type(value), LRScheduler):  # whoever holds it: it steps beside the program
         return not snapshot.namespaces.schedulers_run
     return owner_of_class(type(value)) is Owner.USER and not snapshot.namespaces.whole
 

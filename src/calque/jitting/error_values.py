@@ -1,0 +1,39 @@
+"""What an error of the program says of tensors, once its trace has ended."""
+
+from typing import TYPE_CHECKING, Any
+
+from calque.device.memory.cell import cell_of
+from calque.errors.placeholder_text import PlaceholderText
+from calque.program.trees import is_tensor
+
+if TYPE_CHECKING:
+    from calque.jitting.tracing import Trace
+
+
+def without_values(error: BaseException, trace: "Trace") -> None:
+    """Let an error hold no tensors of the trace, which have no values, and no questionable text.
+
+    Whoever catches it may print it, or look for words in it.
+    """
+    one: BaseException | None = error
+    seen: set[int] = set()
+    given = {id(stand_in): i for i, stand_in in enumerate(trace.stand_ins[: len(trace.leaves)])}
+    while one is not None and id(one) not in seen:
+        seen.add(id(one))
+        args = tuple(_outside(value, trace, given) for value in one.args)
+        if any(a is not b for a, b in zip(args, one.args)):
+            one.args = args
+        one = one.__cause__ or one.__context__
+
+
+def _outside(value: Any, trace: "Trace", given: dict[int, int]) -> Any:
+    """Returns what stands for a value when the trace has ended."""
+    if isinstance(value, PlaceholderText):
+        return "".join([value])
+    if not is_tensor(value):
+        return value
+    if id(value) in given:
+        return trace.leaves[given[id(value)]]
+    if not trace.lifting.is_fresh(cell_of(value)):
+        return value
+    return f"a traced tensor of shape {tuple(value.shape)} and dtype {value.dtype}"

@@ -1,0 +1,137 @@
+"""Modules and optimizers that a traced function makes and returns: each call makes them anew."""
+
+import gc
+import types
+import weakref
+from collections.abc import Callable, Collection, Iterable
+from typing import Any
+
+import torch
+from torch.nn import Module
+from torch.optim import Optimizer
+
+from calque.errors import TraceError
+from calque.program.collecting import collect_new
+from calque.program.trees import is_tensor
+from calque.state.contents import elements_of, items_of
+from calque.state.values import instance_dict
+
+_WHOLE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.CodeType)
+
+
+class _Content:
+    """What a value holds.
+
+    Args:
+        value: the value.
+        known: objects that are not looked into, by id.
+
+    Attributes:
+        tensors: the tensors.
+        containers: the ids of the objects and dicts in which something is held.
+        has_modules: whether modules or optimizers are among them.
+    """
+
+    def __init__(self, value: Any, known: Collection[int] = ()) -> None:
+        self.tensors: list[torch.Tensor] = []
+        self.containers: set[int] = set()
+        self.has_modules: bool = False
+        rest = [value]
+        while rest:
+            item = rest.pop()
+            if isinstance(item, torch.Tensor):
+                self.tensors.append(item)
+            elif not isinstance(item, _WHOLE) and id(item) not in self.containers:
+                self.has_modules |= isinstance(item, Module | Optimizer)
+                if id(item) not in known:
+                    self.containers.add(id(item))
+                    rest += self._held_by(item)
+
+    def _held_by(self, item: Any) -> list[Any]:
+        held: list[Any] = []
+        if isinstance(item, dict):
+            held += (part for pair in items_of(item) for part in pair)
+        elif isinstance(item, list | tuple | set):
+            held += elements_of(item)
+        attributes = instance_dict(item)
+        if attributes is not None:
+            self.containers.add(id(attributes))
+            held += attributes.values()
+        return held
+
+
+def made_here(
+    leaves: Iterable[Any],
+    known: Collection[int],
+    outside: Collection[int],
+    is_fresh: Callable[[torch.Tensor], bool],
+) -> set[int]:
+    """Returns the ids of objects with modules in a result that each call can make anew.
+
+    The function has made them, and nothing holds them but each other and the program's state.
+
+    Args:
+        leaves: the leaves of the result.
+        known: all objects that were there before the trace, by id.
+        outside: the ids of the containers of the state.
+        is_fresh: returns True for a tensor that was made in the trace.
+    """
+    found: list[Any] = []
+    ours = set(outside)
+    for leaf in leaves:
+        if id(leaf) not in known and not isinstance(leaf, torch.Tensor):
+            content = _Content(leaf, known) if instance_dict(leaf) is not None else None
+            if content is not None and content.has_modules:
+                if any(is_fresh(one) for one in content.tensors if is_tensor(one)):
+                    found.append(leaf)
+                    ours |= content.containers
+    return {id(leaf) for leaf in found if not _is_held_elsewhere(leaf, ours)}
+
+
+def _is_held_elsewhere(value: Any, ours: Collection[int]) -> bool:
+    if _others(value, ours):
+        collect_new()  # the container it was returned in may be part of a cycle
+    return bool(_others(value, ours))
+
+
+def _others(value: Any, ours: Collection[int]) -> list[Any]:
+    return [
+        one
+        for one in gc.get_referrers(value)
+        if id(one) not in ours and not (_is_of_a_call(one) or _is_of_a_cell(one))
+    ]
+
+
+def _is_of_a_call(holder: Any) -> bool:
+    return isinstance(holder, list | types.FrameType)
+
+
+def _is_of_a_cell(holder: Any) -> bool:
+    """Returns True for a variable of a running call only."""
+    return isinstance(holder, types.CellType) and all(map(_is_of_a_call, gc.get_referrers(holder)))
+
+
+def check_gradients_reach(
+    leaves: Iterable[weakref.ref[torch.Tensor]], results: Iterable[Any], place: str
+) -> None:
+    """Check that leaves to which no gradient will flow are not in what the function returns.
+
+    Args:
+        leaves: leaves made in the trace, which die with it if nothing holds them.
+        results: what each call returns as it is.
+        place: where the function is.
+
+    Raises:
+        TraceError: one of them is.
+    """
+    alive = {id(leaf): leaf for ref in leaves if (leaf := ref()) is not None}
+    for value in results if alive else ():
+        leaf = next((t for t in _Content(value).tensors if id(t) in alive), None)
+        if leaf is not None:
+            kind = type(value).__name__
+            raise TraceError(
+                f"{place}a tensor of shape {tuple(leaf.shape)} that requires a gradient is made in "
+                f"the function, and returned in a {kind} that calque.jit cannot make anew at each "
+                f"call, so that it would get no gradient.\nMake the {kind} outside of the jitted "
+                "function."
+            )

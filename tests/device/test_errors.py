@@ -161,3 +161,19 @@ SPARSE: dict[str, Callable[[torch.Tensor], Any]] = {
 def test_says_that_there_are_no_sparse_tensors(use: Callable[[torch.Tensor], Any]) -> None:
     with pytest.raises(calque.UnsupportedOpError, match="the jax device does not support"):
         use(torch.eye(2, device="jax"))
+
+
+OTHER_KINDS: dict[str, Callable[[torch.Tensor], Any]] = {
+    "nested": lambda x: torch._nested_tensor_from_mask(x[None], torch.ones_like(x[None, :, 0]) > 0),
+    "nested, used": lambda x: torch.nested.nested_tensor([x, x[:1]]).cos(),
+    "quantized": lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8).to("jax"),
+}
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+@pytest.mark.filterwarnings("ignore:.*quantiz", "ignore::calque.FallbackWarning")
+@pytest.mark.parametrize("kind", OTHER_KINDS)
+def test_says_that_there_are_no_tensors_of_a_kind(kind: str) -> None:
+    what = f"a {kind.split(',')[0]} tensor, which the jax device does not support"
+    with pytest.raises(calque.UnsupportedOpError, match=f"test_errors.py:.*{what}"):
+        OTHER_KINDS[kind](torch.eye(2, device="jax"))

@@ -1,5 +1,6 @@
 """Results lie in memory as on the CPU: strides, offsets, sharing and memory formats."""
 
+import random
 from collections.abc import Callable
 from typing import Any
 
@@ -9,6 +10,7 @@ import torch.nn.functional as F
 from torch.utils import _pytree as pytree
 
 import calque
+from calque.device.memory import axis_order
 
 Tensor = torch.Tensor
 CL = torch.channels_last
@@ -134,6 +136,56 @@ EMPTIES: dict[str, Callable[[Any, str], Tensor]] = {
     "moved": lambda s, d: torch.zeros(s).to(d),
     "jitted": lambda s, d: _jitted(torch.cos)(torch.zeros(s, device=d)),
 }
+
+
+ALONE: dict[str, Callable[[Tensor], Any]] = {
+    "casts": lambda x: (x.float(), x.to(torch.int64), x.clone(), torch.zeros_like(x)),
+    "numbers": lambda x: (x + 1, 2 * x, x / 255, x > 0, x // 2, x.clamp(min=1), 1 - x),
+    "cast, then used": lambda x: (x.float() / 255, -x.float(), x.float().exp().sqrt()),
+    "resized": lambda x: F.interpolate(x.float(), size=(3, 3), mode="bilinear"),
+    "convolution": lambda x: F.conv2d(x.float(), torch.ones(2, 3, 3, 3, device=x.device)),
+}
+
+
+@pytest.mark.parametrize("program", ALONE.values(), ids=ALONE)
+def test_the_axis_of_a_single_image_has_the_stride_that_it_has_on_the_cpu(program):
+    for form in (CL, torch.contiguous_format):
+        batch = torch.ones(2, 3, 6, 6, dtype=torch.uint8).contiguous(memory_format=form)
+        theirs, ours = batch[0][None], batch.to("jax")[0][None]
+        expected = [x.stride() for x in pytree.tree_leaves(program(theirs))]
+        for _ in range(2):  # the second call takes the fast path
+            assert [x.stride() for x in pytree.tree_leaves(program(ours))] == expected
+
+
+def _strided(draw: random.Random, shape: tuple[int, ...]) -> Tensor:
+    if draw.random() < 0.3:
+        return torch.empty_strided(shape, [draw.choice([0, 1, 2, 3, 4, 6, 8, 12]) for _ in shape])
+    order = draw.sample(range(len(shape)), len(shape))
+    base = torch.empty([shape[axis] * draw.choice([1, 1, 2]) for axis in order])
+    return base[tuple(slice(shape[axis]) for axis in order)].permute(
+        [order.index(axis) for axis in range(len(shape))]
+    )
+
+
+def test_the_order_of_axes_is_that_of_pytorch():
+    draw = random.Random(0)
+    for _ in range(3000):
+        shape = tuple(draw.choice([0, 1, 1, 2, 3, 4]) for _ in range(draw.randrange(1, 5)))
+        x, y = _strided(draw, shape), _strided(draw, shape)
+        assert axis_order.of_copy(x.shape, x.stride()) == x.clone().stride()
+        if x.numel():
+            assert axis_order.of_elementwise(((x.shape, x.stride()),)) == x.neg().stride()
+            row = y[0]
+            places = [(t.shape, t.stride()) for t in (x, y, row)]
+            assert axis_order.of_elementwise(tuple(places[:2])) == (x + y).stride()
+            assert axis_order.of_elementwise((places[0], places[2])) == (x + row).stride()
+
+
+def test_a_copy_with_some_elements_filled_keeps_the_order_of_axes():
+    for device in ("cpu", "jax"):
+        x = torch.zeros(4, 6, device=device)[:, ::2].t()
+        assert x.index_fill(0, torch.tensor([1], device=device), 2).stride() == (1, 3)
+        assert (x + 4).mvlgamma(1).stride() == (4, 1)
 
 
 def _jitted(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:

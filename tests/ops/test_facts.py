@@ -58,7 +58,6 @@ OTHERS = {
     "tracing/graph/checks.py": "what a program may ask of a tensor",
     "tracing/record/escapes.py": "what a program may ask of a tensor",
     "tracing/core/torch_settings.py": "settings of PyTorch",
-    "device/memory/strides.py": "three operators whose Meta kernels tell how any result lies",
     "device/validation/factorizations.py": "kernels written by hand",
     "program/view_arguments.py": "arguments of an operator",
     "device/kernels/storage.py": "methods of a storage",

@@ -1,5 +1,6 @@
 """Index expressions against CPU PyTorch: random ones, operators of the database, and errors."""
 
+import itertools
 from typing import Any
 
 import pytest
@@ -186,6 +187,29 @@ def test_an_index_out_of_range_raises_like_the_cpu(call: Any) -> None:
     with pytest.raises(expected.type) as actual:
         call(VECTOR.to("jax"), FIVE.to("jax"))
     assert str(actual.value).split(" ")[0] == str(expected.value).split(" ")[0]
+
+
+@pytest.mark.parametrize(
+    "keys", list(itertools.product([[], [0], [5], [0, 1], slice(None)], repeat=2))
+)
+def test_an_index_counts_only_where_there_is_something_to_read(keys: tuple[Any, Any]) -> None:
+    def found(device: str, shape: tuple[int, ...]) -> Any:
+        key = tuple(k if k == slice(None) else torch.tensor(k).long().to(device) for k in keys)
+        try:
+            return torch.zeros(shape, device=device)[key].shape
+        except IndexError as error:
+            return "with size 0" in str(error)
+
+    for shape in [(3, 0), (0, 3), (3, 4), (0, 0), (3, 0, 2)]:
+        assert found("jax", shape) == found("cpu", shape)
+
+
+def test_a_mask_of_bytes_warns() -> None:
+    for device in ("cpu", "jax"):
+        x = torch.zeros(3, device=device)
+        with pytest.warns(UserWarning, match="torch.uint8 is now deprecated") as warned:
+            assert x[torch.tensor([1, 0, 1], dtype=torch.uint8, device=device)].shape == (2,)
+        assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(

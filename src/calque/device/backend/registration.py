@@ -27,8 +27,8 @@ from calque.device.kernels import (
     copies,
     indices,
     installed_release,
+    refused_kinds,
     sequence_lengths,
-    sparse,
     storage,
     validations,
     views,
@@ -80,8 +80,8 @@ def register() -> None:
     binding.bind(aten, {name: k for part in by_hand for name, k in part.kernels().items()})
     everything = torch.library.Library("_", "IMPL")
     everything.fallback(binding.untraced(fall_back), "PrivateUse1")
-    for key in sparse.KEYS:
-        everything.fallback(binding.untraced(sparse.refuse), key)
+    for key, refuse in refused_kinds.fallbacks().items():
+        everything.fallback(binding.untraced(refuse), key)
     composites.install(aten)
     validations.install(aten)
     sequence_lengths.install(aten)

@@ -12,7 +12,7 @@ import torch
 from jax import Array
 from jax.sharding import Sharding
 
-from calque.device.memory import geometry
+from calque.device.memory import axis_order, geometry
 from calque.device.memory.cell import active, x64
 from calque.device.memory.host import check_device, copied
 from calque.device.memory.placing import keep_placement, placement_like
@@ -49,9 +49,7 @@ def output_stride(
     """Returns the strides of a fresh tensor like this one, in a memory format."""
     shape = tuple(tensor.shape)
     if memory_format is None or memory_format == torch.preserve_format:
-        if tensor.is_contiguous():
-            return geometry.contiguous_strides(shape)
-        return torch.empty_like(torch.empty_strided(shape, tensor.stride(), device="meta")).stride()
+        return axis_order.of_copy(shape, tensor.stride())
     if memory_format == torch.contiguous_format:
         return geometry.contiguous_strides(shape)
     return torch.empty(shape, device="meta", memory_format=memory_format).stride()

@@ -14,8 +14,7 @@ import jax
 import numpy as np
 import torch
 
-from calque.device.kernels import sparse
-from calque.device.kernels.sparse import check_dense
+from calque.device.kernels.refused_kinds import check_operator, check_plain
 from calque.device.memory.cell import active, cell_of, other_device, read, write, x64
 from calque.device.memory.host import array_of, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
@@ -61,8 +60,7 @@ def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         if result is not NotImplemented:
             DECOMPOSED[op.name()] += 1
             return result
-    if "sparse" in op.name():  # before it is said to run on the CPU
-        sparse.refuse(op)
+    check_operator(op)  # before it is said to run on the CPU
     if active.trace is not None:
         return call_back(op, args, kwargs)
     _warn_once(op)
@@ -145,7 +143,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
         raise UnsupportedOpError(
             f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
         ) from None
-    check_dense(op, result)
+    check_plain(op, result)
     if active.observer is not None:
         active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
     originals = {id(copy): value for value, copy in zip(flat, host, strict=True)}
@@ -214,7 +212,7 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
             filled[position] = tensor.clone() if position in targets else tensor
         a, k = pytree.tree_unflatten(filled, spec)
         result = op(*a, **k)
-        check_dense(op, result)
+        check_plain(op, result)
         return result, [filled[i] for i in targets]
 
     def on_host(*arrays: Any) -> Any:

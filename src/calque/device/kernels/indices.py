@@ -25,6 +25,7 @@ from calque.device.memory.host import host_array
 from calque.device.memory.host_reads import known
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.addressable import values as on_host
+from calque.errors.warning import warn
 from calque.ops.index.index_put import check_mask
 from calque.ops.index.sized_outputs import positions
 from calque.ops.table.registry import RULES
@@ -32,6 +33,7 @@ from calque.ops.table.tensor_argument import INDEX, within_dim
 
 Tensor = torch.Tensor
 _MASKS = frozenset((torch.bool, torch.uint8))
+_BYTES = "indexing with dtype torch.uint8 is now deprecated, please use a dtype torch.bool instead."
 _POSITIONS = "used as a mask whose positions are needed"
 
 
@@ -112,6 +114,8 @@ def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, lis
         if index is None or index.dtype not in _MASKS:
             result.append(index)
             continue
+        if index.dtype is torch.uint8:
+            warn(_BYTES)
         if index.ndim == 0:
             self = self.unsqueeze(len(result))
         result.extend(_positions_of(index, self, len(result), implied))
@@ -123,11 +127,20 @@ def _is_mask(index: Tensor | None) -> bool:
 
 
 def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
-    """Raise IndexError for an index out of range, if the values are known."""
+    """Raise IndexError for an index out of range, if the values are known.
+
+    Like PyTorch, only where there is something to read: one index without elements leaves nothing.
+    """
     if not trace_checks.looking() or len(indices) > self.ndim:
         return
+    if any(index is not None and not index.numel() for index in indices):
+        return
     for dim, index in enumerate(indices):
-        if index is not None and not _is_mask(index):
+        if index is None or _is_mask(index):
+            continue
+        if not self.shape[dim]:
+            raise IndexError("index is out of bounds for dimension with size 0")
+        if self.numel():
             _in_range(self=seen(self), dim=dim, index=seen(index))
 
 

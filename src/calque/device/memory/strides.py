@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from jax import Array
 
+from calque.device.memory import axis_order
 from calque.device.memory.geometry import Ints, contiguous_strides
 from calque.device.memory.wrapping import META, wrap, wrap_strided
 from calque.ops.table.facts import fact_of
@@ -30,6 +31,7 @@ Tensor = torch.Tensor
 _aten = torch.ops.aten
 _META = torch.device("meta")
 _IMAGE_RANKS = (4, 5)
+_NONE: frozenset[int] = frozenset()
 
 
 class _Place(NamedTuple):
@@ -84,19 +86,28 @@ def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
 # The rules ----------------------------------------------------------------------------------------
 
 
-def elementwise(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """All results have the axis order of the arguments; the first argument decides ties."""
+def elementwise(
+    results: Results, args: Sequence[Any], kwargs: dict[str, Any], operands: frozenset[int] = _NONE
+) -> Strides:
+    """All results have the axis order of the arguments; the first argument decides ties.
+
+    Args:
+        results, args, kwargs: of the call.
+        operands: the places where a number is a tensor without axes to PyTorch.
+    """
     tensors = _tensors((*args, *kwargs.values()))
     if _row_major(tensors):
         return None
-    return repeat(_elementwise(tuple([(t.shape, t.stride()) for t in tensors])))
+    places: list[axis_order.Place] = [(t.shape, t.stride()) for t in tensors]
+    if any(place < len(args) and isinstance(args[place], int | float) for place in operands):
+        places.append(((), ()))
+    return repeat(axis_order.of_elementwise(tuple(places)))
 
 
-@lru_cache(maxsize=4096)
-def _elementwise(places: tuple[tuple[torch.Size, Ints], ...]) -> Ints:
-    operators = (_aten.neg.default, _aten.add.Tensor, _aten.addcmul.default)
-    tensors = [_empty(_Place(*place, torch.float32)) for place in places[:3]]
-    return operators[len(tensors) - 1].redispatch(META, *tensors).stride()
+def copies(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """The result lies like a copy of the first argument."""
+    self = args[0]
+    return None if self.is_contiguous() else [axis_order.of_copy(self.shape, self.stride())]
 
 
 def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
@@ -126,7 +137,7 @@ def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
         if _lies_as_images(tensor.shape, tensor.stride()):
             like = [r is not None and r.ndim == tensor.ndim for r in results]
             rows = zip(results, like, strict=True)
-            return [_channels_last(r.shape) if fits else None for r, fits in rows]
+            return [axis_order.channels_last(r.shape) if fits else None for r, fits in rows]
     return None
 
 
@@ -141,12 +152,6 @@ def _lies_as_images(shape: Ints, stride: Ints) -> bool:
             return False
         least = step * max(length, 1)
     return True
-
-
-def _channels_last(shape: Ints) -> Ints:
-    batch, channels, *space = shape
-    outer, *inner, last = contiguous_strides((batch, *space, channels))
-    return (outer, last, *inner)
 
 
 def columns(
@@ -203,7 +208,7 @@ def of_attention(result: Array, query: Tensor) -> Ints:
     """Attention's result has the axis order of the query."""
     if query.is_contiguous():
         return contiguous_strides(result.shape)
-    like = _elementwise(((query.shape, query.stride()),))
+    like = axis_order.of_elementwise(((query.shape, query.stride()),))
     return _transformed(result.shape, like, [])
 
 
@@ -281,7 +286,7 @@ def _overload(name: str) -> OpOverload:
 
 _LAYERS: dict[str, Layer | None] = {
     "row_major": None,
-    "elementwise": elementwise,
+    "copy": copies,
     "each": each,
     "images": images,
     "convolution": convolutions,
@@ -306,10 +311,26 @@ def layer_of(name: str) -> Layer | None:
         return partial(columns, known["columns"])
     if layout in _BY_NAME:
         return partial(_BY_NAME[layout], name)
-    if layout is not None:
+    if layout is not None and layout != "elementwise":
         return _LAYERS[layout]
-    tagged = name.startswith("aten::") and torch.Tag.pointwise in _overload(name).tags
-    return elementwise if tagged else None
+    if not name.startswith("aten::"):
+        return None if layout is None else elementwise
+    op = _overload(name)
+    if layout is None and torch.Tag.pointwise not in op.tags:
+        return None
+    operands = _operands(op)
+    return partial(elementwise, operands=operands) if operands else elementwise
+
+
+def _operands(op: OpOverload) -> frozenset[int]:
+    """Returns the places of arguments that an operator takes as tensors, also if they are numbers.
+
+    (`pow` takes its exponent as a number.)
+    """
+    names = [a.name for a in op._schema.arguments]
+    if "self" not in names or "other" not in names:
+        return _NONE
+    return frozenset((names.index("self"), names.index("other")))
 
 
 def always(name: str) -> bool:

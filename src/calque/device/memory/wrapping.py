@@ -83,11 +83,11 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
     if not dense:
         return _wrap_sparse(array, stride)
     tensor = wrap(array)
+    set_geometry(tensor, View(array.shape, stride, 0))
     if array.size:
         cell = cell_of(tensor)
-        cell.stride = stride
+        cell.stride = None if tensor.is_contiguous() else stride
         cell.viewed = True
-    set_geometry(tensor, View(array.shape, stride, 0))
     return tensor
 
 

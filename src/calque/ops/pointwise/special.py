@@ -124,7 +124,7 @@ def polygamma(n: int, self: Array) -> Array:
     return jnp.where(x == jnp.inf, 0, jnp.where(x == -jnp.inf, jnp.nan, value)) if n == 1 else value
 
 
-@op("mvlgamma", writes=("computes_first",))
+@op("mvlgamma", writes=("computes_first",), layout="row_major")
 @opmath
 def mvlgamma(self: Array, p: int) -> Array:
     if p < 1:

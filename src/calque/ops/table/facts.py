@@ -9,12 +9,13 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "elementwise", "each", "images", "convolution", "meta", "meta_if_strided",
+    "row_major", "copy", "elementwise", "each", "images", "convolution", "meta", "meta_if_strided",
     "transform", "sequence", "positions", "attention", "attention_of_the_cpu",
 ]  # fmt: skip
 """How the results lie in memory.
 
 row_major: one after another, though PyTorch's tags say elementwise.
+copy: like a copy of the first argument, with a few elements changed.
 elementwise: in the order of the arguments' axes; so are all that PyTorch tags `pointwise`.
 each: results of lists, elementwise, each from the tensors at its place.
 images: `channels_last` where the first argument is. convolution: where any argument is.

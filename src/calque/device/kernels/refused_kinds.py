@@ -1,0 +1,65 @@
+"""Refuses tensors of kinds that the device does not support: sparse, nested and quantized ones.
+
+PyTorch creates some of them without involving a device, and dispatches their operators by special
+keys.
+"""
+
+from collections.abc import Callable
+from typing import Any, NoReturn
+
+import torch
+
+from calque.errors import UnsupportedOpError, user_origin
+from calque.upstream.torch_internals import OpOverload, tree_leaves
+
+_REMEDIES = {
+    "sparse": "Use a dense tensor (to_dense())",
+    "nested": "Use a padded tensor with a mask (nn.TransformerEncoder makes none with "
+    "enable_nested_tensor=False)",
+    "quantized": "Use a tensor of floats (dequantize())",
+}
+_KINDS = {
+    "SparsePrivateUse1": "sparse",
+    "SparseCsrPrivateUse1": "sparse",
+    "NestedTensorPrivateUse1": "nested",
+    "QuantizedPrivateUse1": "quantized",
+}
+
+
+def refuse(kind: str, op: OpOverload) -> NoReturn:
+    """Raise UnsupportedOpError, at the user's line, for an operator that makes or takes one."""
+    origin = user_origin()
+    place = f"{origin}: " if origin else ""
+    raise UnsupportedOpError(
+        f"{place}{op.name()} makes or takes a {kind} tensor, which the jax device does not "
+        f"support.\n{_REMEDIES[kind]}, or keep this part on the CPU."
+    )
+
+
+def fallbacks() -> dict[str, Callable[..., NoReturn]]:
+    """Returns what refuses the operators of each kind, by dispatch key."""
+
+    def fallback(kind: str) -> Callable[..., NoReturn]:
+        return lambda op, *args, **kwargs: refuse(kind, op)
+
+    return {key: fallback(kind) for key, kind in _KINDS.items()}
+
+
+def check_operator(op: OpOverload) -> None:
+    """Raise UnsupportedOpError for an operator that makes such a tensor of dense ones."""
+    name = op.name()
+    if "sparse" in name:
+        refuse("sparse", op)
+    if name.startswith(("aten::_nested_tensor_from_mask", "aten::_nested_from_padded")):
+        if not name.endswith("_left_aligned"):
+            refuse("nested", op)
+
+
+def check_plain(op: OpOverload, results: Any) -> None:
+    """Raise UnsupportedOpError if an operator's CPU kernel returns a tensor of such a kind."""
+    for result in tree_leaves(results):
+        if isinstance(result, torch.Tensor):
+            if result.is_nested:
+                refuse("nested", op)
+            if result.layout is not torch.strided:
+                refuse("sparse", op)

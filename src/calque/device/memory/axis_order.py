@@ -1,0 +1,114 @@
+"""The order in which PyTorch lays out the axes of a fresh tensor, by those of the arguments.
+
+PyTorch has this law twice, as `TensorIterator` for elementwise operators and as
+`infer_dense_strides` for copies in `torch.preserve_format`. Its Meta kernels have another for axes
+of length 1, of which programs see the strides, and whether an image is `channels_last`.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import lru_cache
+
+import torch
+
+from calque.device.memory.geometry import Ints, contiguous_strides, is_dense
+
+Place = tuple[Ints, Ints]
+"""The sizes and strides of a tensor."""
+
+
+@lru_cache(maxsize=4096)
+def of_copy(shape: Ints, stride: Ints) -> Ints:
+    """Returns the strides of a copy: those of the original, or, where these leave holes or overlap,
+    dense ones in the same order.
+
+    >>> of_copy((1, 3, 4), (3, 1, 3)), of_copy((2, 3), (1, 4))
+    ((3, 1, 3), (1, 2))
+    """
+    return stride if is_dense(shape, stride) else _in_order(shape, [stride])
+
+
+@lru_cache(maxsize=4096)
+def of_elementwise(places: tuple[Place, ...]) -> Ints:
+    """Returns the strides of an elementwise operator's result; of tensors that differ in the order
+    of two axes, the first decides.
+
+    >>> of_elementwise((((2, 3), (1, 2)), ((3,), (1,))))
+    (1, 2)
+    """
+    shapes = [shape for shape, _ in places]
+    shape = tuple(torch.broadcast_shapes(*shapes))
+    if all(other == shape for other in shapes):
+        same = _where_alike(shape, [stride for _, stride in places])
+        if same is not None:
+            return same
+    return _in_order(shape, [_broadcast(place, shape) for place in places])
+
+
+def channels_last(shape: Ints) -> Ints:
+    """Returns the strides of images in `channels_last`."""
+    batch, channels, *space = shape
+    outer, *inner, last = contiguous_strides((batch, *space, channels))
+    return (outer, last, *inner)
+
+
+def _where_alike(shape: Ints, strides: Sequence[Ints]) -> Ints | None:
+    """Returns the strides where nothing has to be sorted; None if something has."""
+    formats: list[Callable[[Ints], Ints]] = [contiguous_strides]
+    if len(shape) in (4, 5):
+        formats.append(channels_last)
+    for form in formats:
+        wanted = form(shape)
+        if all(_agree(shape, stride, wanted) for stride in strides):
+            return wanted
+    first = strides[0]
+    alike = all(stride == first for stride in strides)
+    return first if alike and is_dense(shape, first) else None
+
+
+def _agree(shape: Ints, stride: Ints, wanted: Ints) -> bool:
+    """Returns True if strides differ at axes of length 1 only, or there is no element."""
+    rows = zip(shape, stride, wanted, strict=True)
+    return 0 in shape or all(n == 1 or step == other for n, step, other in rows)
+
+
+def _broadcast(place: Place, shape: Ints) -> Ints:
+    """Returns the strides of a tensor as that of a larger shape: 0 along repeated axes."""
+    own, stride = place
+    missing = len(shape) - len(own)
+    rows = zip(own, stride, shape[missing:], strict=True)
+    return (*[0] * missing, *[0 if n == 1 != size else step for n, step, size in rows])
+
+
+def _in_order(shape: Ints, strides: Sequence[Ints]) -> Ints:
+    """Returns dense strides, of which the smallest are where they are in the tensors.
+
+    The axes are sorted by insertion. A stride of 0 compares with none, so that the order of other
+    axes may differ from that of their strides.
+    """
+    order = list(range(len(shape)))[::-1]  # the innermost first
+    for last in range(1, len(order)):
+        moving = last
+        for i in reversed(range(last)):
+            found = _compared(order[i], order[moving], shape, strides)
+            if found < 0:
+                break
+            if found > 0:
+                order[i], order[moving] = order[moving], order[i]
+                moving = i
+    result, step = [0] * len(shape), 1
+    for axis in order:
+        result[axis] = step
+        step *= max(shape[axis], 1)
+    return tuple(result)
+
+
+def _compared(inner: int, outer: int, shape: Ints, strides: Sequence[Ints]) -> int:
+    """Returns 1 if two axes are the wrong way round, -1 if they are not, 0 if no tensor tells."""
+    for stride in strides:
+        if 0 in (stride[inner], stride[outer]):
+            continue
+        if stride[inner] != stride[outer]:
+            return 1 if stride[inner] > stride[outer] else -1
+        if shape[inner] > shape[outer]:
+            return 1
+    return 0

@@ -9,6 +9,9 @@ from calque.program.trees import is_tensor
 if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
 
+TRACED = "a traced tensor"
+"""How the text begins that stands for a tensor of a trace that has ended."""
+
 
 def without_values(error: BaseException, trace: "Trace") -> None:
     """Let an error hold no tensors of the trace, which have no values, and no questionable text.
@@ -36,4 +39,4 @@ def _outside(value: Any, trace: "Trace", given: dict[int, int]) -> Any:
         return trace.leaves[given[id(value)]]
     if not trace.lifting.is_fresh(cell_of(value)):
         return value
-    return f"a traced tensor of shape {tuple(value.shape)} and dtype {value.dtype}"
+    return f"{TRACED} of shape {tuple(value.shape)} and dtype {value.dtype}"

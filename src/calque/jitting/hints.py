@@ -6,6 +6,7 @@ import torch
 from jax.core import Tracer
 
 from calque.errors import unrepeatable
+from calque.jitting.error_values import TRACED
 
 _HINTS = (
     (
@@ -24,7 +25,7 @@ _KEY = (
 
 def add_hint(error: Exception) -> None:
     """Add a note to an error whose message would mislead the user."""
-    if isinstance(error, KeyError) and any(isinstance(arg, torch.Tensor) for arg in error.args):
+    if isinstance(error, KeyError) and any(map(_is_tensor, error.args)):
         if _KEY not in getattr(error, "__notes__", ()):
             error.add_note(_KEY)
         return
@@ -32,6 +33,10 @@ def add_hint(error: Exception) -> None:
         if isinstance(error, kind) and words in str(error):
             if hint not in getattr(error, "__notes__", ()):
                 error.add_note(hint)
+
+
+def _is_tensor(key: Any) -> bool:
+    return isinstance(key, torch.Tensor) or (isinstance(key, str) and key.startswith(TRACED))
 
 
 def refuse_traced_by_jax(leaves: list[Any]) -> None:

@@ -1,4 +1,4 @@
-"""The engine is calque, not what stands beside it: where it is installed, that is every package."""
+"""The engine is calque and a few packages, not what stands beside or within others."""
 
 import os
 from pathlib import Path
@@ -19,9 +19,12 @@ HOME = Path(calque.__file__).parent
         (HOME.with_name("calque_cli") / "as_cuda.py", True),
         (HOME.with_name("calque_tools") / "train.py", False),
         (HOME.with_name("mine") / "train.py", False),
+        ("/env/lib/python3.11/site-packages/jax/numpy/linalg.py", True),
+        ("/env/lib/python3.11/site-packages/mine/torch/train.py", False),
+        ("/home/me/numpy/.venv/lib/python3.11/site-packages/mine/train.py", False),
     ],
 )
-def test_what_stands_beside_calque_is_not_the_engine(file, engine):
+def test_only_the_packages_themselves_are_the_engine(file, engine):
     assert (owner_of_file(str(file)) is Owner.ENGINE) == engine
 
 

@@ -39,10 +39,11 @@ _ROOTS = (
     *(f"{_CALQUE}_cli{os.sep}{name}.py" for name in ("as_cuda", "cuda_names")),
     *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, np.__file__)),
 )
-_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in sorted(_ENGINE | _SERVING))
 _BACKPORT = f"{os.sep}typing_extensions.py"
 """Functions of it stand in the place of those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
+_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))
 
 
 @functools.lru_cache(maxsize=16384)

@@ -3,7 +3,9 @@
 import os
 from pathlib import Path
 
+import networkx
 import pytest
+import torch
 
 import calque
 from calque.state.whose import Owner, owner_of_file
@@ -51,3 +53,16 @@ assert scaled(x).item() == 5
         env={k: v for k, v in os.environ.items() if k != "PYTHONPATH"},
         cwd=tmp_path,
     )
+
+
+def test_a_graph_of_networkx_that_the_program_holds_is_compared():
+    graph = networkx.DiGraph(scale=2.0)
+    graph.add_edge(0, 1, weight=3.0)
+    weighted = calque.jit(lambda x: x * graph[0][1]["weight"] * graph.graph["scale"])
+    x = torch.ones((), device="jax")
+    assert [weighted(x).item() for _ in range(6)] == [6.0] * 6
+    assert len(weighted.history) <= 2, weighted.history
+    graph[0][1]["weight"] = 5.0
+    assert weighted(x).item() == 10.0
+    graph.graph["scale"] = 1.0
+    assert weighted(x).item() == 5.0

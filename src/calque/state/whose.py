@@ -27,10 +27,9 @@ class Owner(enum.IntEnum):
 
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
-_SERVING = frozenset(
-    ("filelock", "fsspec", "ml_dtypes", "mpmath", "networkx", "opt_einsum", "sympy")
-)
-"""Packages that PyTorch and JAX call for themselves."""
+_SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
+"""Packages that PyTorch and JAX call for themselves while a program is traced. (Not networkx: it
+serves torch.compile, but a program may hold its graphs.)"""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
     # The folder itself, not the one around it, in which an installed calque has all packages.

@@ -43,8 +43,7 @@ def main() -> None:
                     optimizer.zero_grad()
                 losses.append(accelerator.gather(loss.detach()))
             if epoch == EPOCHS // 2:
-                # Without safetensors, which compares addresses that the device's tensors have not.
-                accelerator.save_state(folder, safe_serialization=False)
+                accelerator.save_state(folder)
                 saved = [p.clone() for p in model.parameters()]
         accelerator.load_state(folder)
         assert all(map(torch.equal, model.parameters(), saved))

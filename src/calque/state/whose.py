@@ -27,10 +27,9 @@ class Owner(enum.IntEnum):
 
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
-_SERVING = frozenset(
-    ("filelock", "fsspec", "ml_dtypes", "mpmath", "networkx", "opt_einsum", "sympy")
-)
-"""Packages that PyTorch and JAX call for themselves."""
+_SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
+"""Packages that PyTorch and JAX call for themselves while a program is traced. (Not networkx: it
+serves torch.compile, but a program may hold its graphs.)"""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
     # The folder itself, not the one around it, in which an installed calque has all packages.
@@ -39,10 +38,11 @@ _ROOTS = (
     *(f"{_CALQUE}_cli{os.sep}{name}.py" for name in ("as_cuda", "cuda_names")),
     *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, np.__file__)),
 )
-_PACKAGES = tuple(f"{os.sep}{name}{os.sep}" for name in sorted(_ENGINE | _SERVING))
 _BACKPORT = f"{os.sep}typing_extensions.py"
 """Functions of it stand in the place of those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
+# A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
+_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))
 
 
 @functools.lru_cache(maxsize=16384)

@@ -320,6 +320,15 @@ def test_what_only_a_guard_needs_is_no_difference() -> None:
     assert not any("is_compiling" in str(each.origin and each.origin.text) for each in found), found
 
 
+@pytest.mark.parametrize("level", ["function", "module", "aten"])
+def test_hooks_of_a_layer_are_within_it(level: Any) -> None:
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.ReLU()), torch.randn(3, 4)
+    model[0].register_forward_hook(lambda module, given, result: result * 2)
+    model[0].register_forward_pre_hook(lambda module, given: (given[0] + 1,))
+    found = calque.diff(calque.trace(model, x), calque.record(model, x).graph(level), x)
+    assert not found, found
+
+
 def test_operators_of_a_function_transform_are_no_difference() -> None:
     def program(x: Tensor) -> Tensor:
         return torch.vmap(lambda row: (row - row.mean()) / row.std())(x) * 2

@@ -166,7 +166,7 @@ def _recorded(
     def graph_on(device: str | None) -> GraphModule:
         recording = _run(program, device, args, kwargs)
         calls = recording.graph(leaf=lambda module, path: path in leaves)
-        return calls if vocabulary(calls) == level else recording.graph("aten")
+        return calls if level in ("calls", vocabulary(calls)) else recording.graph("aten")
 
     graph = graph_on(None)
     return graph_on(device) if device is not None and asks_for_device(graph) else graph

@@ -16,7 +16,7 @@ Chain = list[tuple[str, int]]
 
 
 class Place(NamedTuple):
-    """A line of the program, in one call of a module."""
+    """A line of the program, in one call of a module; or the call of a layer, without a line."""
 
     file: str
     line: int
@@ -77,9 +77,10 @@ def _place(node: Node, leaves: set[str]) -> Place | None:
     if origin is None:
         return None
     chain = _chain(node)
-    path, call = next(
-        (link for link in chain if link[0] in leaves), chain[-1] if chain else ("", 0)
-    )
+    layer = next((link for link in chain if link[0] in leaves), None)
+    if layer is not None:  # the lines of its hooks are within it
+        return Place("", 0, *layer)
+    path, call = chain[-1] if chain else ("", 0)
     return Place(origin.file, origin.line, path, call)
 
 

@@ -80,10 +80,11 @@ def _may_have_products(node: Node) -> bool:
     if packet is None or packet in _FORMULAS or packet in flop_registry:
         return True
     key = "CompositeImplicitAutograd"
-    return any(
-        torch_c.dispatch_has_kernel_for_dispatch_key(getattr(packet, each).name(), key)
-        for each in packet.overloads()
-    )
+    try:
+        names = [getattr(packet, each).name() for each in packet.overloads()]
+        return any(torch_c.dispatch_has_kernel_for_dispatch_key(name, key) for name in names)
+    except RuntimeError:  # an overload of TorchScript alone
+        return True
 
 
 _CHECKS = CHECKS | OF_RECORDINGS
@@ -93,7 +94,8 @@ _WITHOUT = frozenset(
         *("unique", "unique_consecutive", "unique_dim", "_unique2", "bincount", "histc"),
         *("repeat_interleave", "tensor_split", "item", "tolist", "numpy", "setattr", "assign"),
         *("_pack_padded_sequence", "_pad_packed_sequence", "rebuilt", "number_of_parts", "len"),
-        *("shape", "size", "numel", "manual_seed", "random_state", "set_random_state"),
+        *("tensor", "as_tensor", "new_tensor", "shape", "size", "numel"),
+        *("manual_seed", "random_state", "set_random_state"),
         *("set_grad_enabled", "is_grad_enabled", "_enter_autocast", "_exit_autocast"),
     )
 )

@@ -155,3 +155,13 @@ def test_trace_knows_an_attribute_that_it_has_read_and_then_replaced() -> None:
 
     with pytest.raises(calque.TraceError, match=r"self\.before"):
         calque.trace(Differs(), torch.ones(3))
+
+
+def test_an_attribute_of_a_tensor_that_is_returned_is_refused() -> None:
+    def marked(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.note = "doubled"  # pyright: ignore[reportAttributeAccessIssue]
+        return y
+
+    with pytest.raises(calque.TraceError, match="sets note on a tensor that it returns"):
+        calque.record(marked, torch.ones(2)).graph()

@@ -21,6 +21,7 @@ from calque.tracing.graph.templates import (
     with_attributes,
 )
 from calque.tracing.record.values import Value
+from calque.upstream import torch_c
 
 _LAZY = (inspect.isgenerator, inspect.iscoroutine, inspect.isasyncgen)
 
@@ -117,7 +118,9 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
             return part
         known = recorder.values.of(part)
         if known is None:
-            return recorder.values.add(part)
+            value = recorder.values.add(part)
+            recorder.given.add(value)
+            return value
         twin = Value(known.looks)
         twins.append((known, twin))
         return twin
@@ -125,10 +128,24 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
     return mapped(given, leaf)
 
 
+def _refuse_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
+    """Note attributes that the program has set on a tensor it made and returns."""
+    with torch_c.DisableTorchFunction():
+        names = [*vars(tensor)]
+    if not names or type(value) is not Value or value in recorder.given:
+        return
+    recorder.problems.append(
+        f"the program sets {', '.join(names)} on a tensor that it returns, which the graph's "
+        "result would not have; return the value beside the tensor"
+    )
+
+
 def result_of(recorder: Any, result: Any) -> Any:
     """Returns the program's result, with values instead of its tensors."""
     if isinstance(result, torch.Tensor):
-        return recorder.arguments.of(result)
+        found = recorder.arguments.of(result)
+        _refuse_attributes(recorder, result, found)
+        return found
     if isinstance(result, base_types) or result is None:
         return result
     if is_plain(result):

@@ -58,6 +58,7 @@ class Recorder(WithinTrace):
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
         running: the calls that run now, in whatever threads.
+        given: the values of the arguments.
         numbers: those that were read, and where they went.
         generators: those that the program reaches, and their states.
         follows_default_generator: whether the program may set the state of PyTorch's own.
@@ -76,6 +77,7 @@ class Recorder(WithinTrace):
         self.leaves: Leaves = Leaves({})
         self.scope: Scope = Scope("", None)
         self.values: Values = Values()
+        self.given: set[Value] = set()
         self.arguments: Arguments = Arguments(self)
         self._contexts = RecordedContexts(self)
         self.ended = False

@@ -599,3 +599,22 @@ def test_an_operator_of_numbers_alone(device):
     for n in (1.5, 2.5):
         for mine, expected in zip(compiled(x, n), f(x, n), strict=True):
             assert (mine.device, mine.tolist()) == (expected.device, expected.tolist())
+
+
+def test_gradients_of_several_results_at_once():
+    x = torch.tensor([1.0, 2.0, 3.0])
+
+    def jacobian(device):
+        weight = torch.tensor([3.0, 2.0, 1.0], device=device, requires_grad=True)
+
+        def square(x):
+            return (weight * x).square()
+
+        run = square if device == "cpu" else compile(square)
+        eye = torch.eye(3, device=device)
+        (found,) = torch.autograd.grad(run(x.to(device)), weight, eye, is_grads_batched=True)
+        run(x.to(device)).sum().backward()  # with the same program
+        return found.cpu(), weight.grad.cpu()
+
+    for found, expected in zip(jacobian("jax"), jacobian("cpu"), strict=True):
+        torch.testing.assert_close(found, expected)

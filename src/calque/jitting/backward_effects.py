@@ -53,13 +53,16 @@ class BackwardEffects:
             TraceError: it changes something, or depends on what moves on.
         """
         noted = len(self._snapshot.unrepeatable)
-        before = {id(row): now for row, now in self._snapshot.changed()}  # which stays so
+        before: dict[int, Any] = {}  # what the function has changed, which stays so
+        for row, now in self._snapshot.changed():
+            before[id(row)] = now if _are_same(now, row.items()) else None  # no state to compare
         with noting_refusals() as refusals, _without_writes(self._lifting):
             yield
         if refusals:  # its code has caught it
             raise refusals[0]
         for row, now in list(self._snapshot.changed()):
-            if id(row) not in before or not _are_same(before[id(row)], now):
+            then = before.get(id(row), {})
+            if then is not None and not _are_same(then, now):
                 self._check(row, now)
         for key, tensor in self._known.tensors.items():
             if is_leaf(tensor) and tensor.grad is not self._known.before[key].gradient:

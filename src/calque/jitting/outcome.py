@@ -81,9 +81,10 @@ class Outcome:
         if trace.path:
             return self._derive(describer, around)
         effects = BackwardEffects(trace)
-        with effects.refused(), running.watching():  # what the backward reads is read in here
-            found = trace_backward(trace.lifting, describer.carriers.found, around)
-        recording.backward = found
+        if describer.carriers.found:
+            with effects.refused(), running.watching():  # what the backward reads is read in here
+                found = trace_backward(trace.lifting, describer.carriers.found, around)
+            recording.backward = found
         trace.histories.restore()
         trace.known.aliases.clear()
         trace.made = describer.forget()

@@ -34,6 +34,7 @@ from calque.program.sources import ArgumentSource, CellSource
 from calque.program.transposed_operands import materialized
 from calque.program.value_checks import Checks
 from calque.program.view_arguments import offset_place, window_of
+from calque.upstream import torch_c
 
 Tensor = torch.Tensor
 Call = Callable[[list[Any]], list[Any]]
@@ -73,6 +74,7 @@ class CompiledGraph:
         self._results = list(found)
         self._aliases = Aliases() if aliases is None else aliases
         graph = self._aliases.with_values(graph)
+        self._graph = graph
         self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
         self._only: Call | None = None  # where one program serves every call
@@ -90,7 +92,20 @@ class CompiledGraph:
         call = self._only
         if call is None or spread.exists or self._static.differ(inputs):
             call = self._call_for(inputs)
-        return self._rebinding(call, inputs) if self._rebound else call(inputs)
+        try:
+            return self._rebinding(call, inputs) if self._rebound else call(inputs)
+        except NotImplementedError:
+            if self._rebound or not any(map(_is_batched, inputs)):
+                raise
+        return self._mapped(inputs)
+
+    def _mapped(self, inputs: list[Any]) -> list[Any]:
+        """Returns the results for tensors of `torch.vmap`, which `is_grads_batched` gives to a
+        backward: operator by operator.
+        """
+        found = fx.Interpreter(self._graph).run(*inputs)[: len(self._results)]
+        inputs.clear()
+        return list(found)
 
     def _in_trace(self, inputs: list[Any]) -> list[Any]:
         """Returns the results inside an enclosing trace, as part of its program."""
@@ -125,6 +140,14 @@ class CompiledGraph:
         sizes = tuple(map(self._key, inputs)) if self._key is not None else None
         key: Any = (sizes, *self._static.kinds(inputs))
         return (key, tuple(map(placement_of_tensor, inputs))) if spread.exists else key
+
+
+def _is_batched(value: Any) -> bool:
+    """Returns True for a tensor of `torch.vmap`, or of what it was before."""
+    functorch = torch_c.functorch
+    return isinstance(value, Tensor) and (
+        functorch.is_functorch_wrapped_tensor(value) or functorch.is_legacy_batchedtensor(value)
+    )
 
 
 def _is_dynamic(value: Any) -> bool:

@@ -129,3 +129,13 @@ def backward_outside_with_a_hook_that_fills_a_cache(case: Case) -> Seen:
         return size * 2.0
 
     yield from _loss_returned(case, lambda g: g * gain(g.shape[0]), None, inside=False)
+
+
+@program(each_call=True)
+def result_with_a_gradient_scaled_in_a_cycle(case: Case) -> Seen:
+    scales, w = itertools.cycle([1.0, 2.0, 3.0]), case.x.requires_grad_()
+    f = case.fn(lambda x: (w * x * next(scales)).sum())
+    for i in range(5):
+        w.grad = None
+        f(case.x + i).backward()
+        yield w

@@ -166,6 +166,7 @@ def test_says_that_there_are_no_sparse_tensors(use: Callable[[torch.Tensor], Any
 OTHER_KINDS: dict[str, Callable[[torch.Tensor], Any]] = {
     "nested": lambda x: torch._nested_tensor_from_mask(x[None], torch.ones_like(x[None, :, 0]) > 0),
     "nested, used": lambda x: torch.nested.nested_tensor([x, x[:1]]).cos(),
+    "nested, with a gradient": lambda x: torch.nested.as_nested_tensor([x.requires_grad_()]) * 2,
     "quantized": lambda x: torch.quantize_per_tensor(x.cpu(), 0.1, 0, torch.qint8).to("jax"),
 }
 

@@ -190,7 +190,7 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
     if known is not None:
         return known
     array = host_array(result)
-    return wrap_strided(array, result.stride()) if not result.is_contiguous() else wrap(array)
+    return wrap_strided(array, result.stride())
 
 
 def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:

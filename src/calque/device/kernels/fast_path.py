@@ -22,7 +22,7 @@ from calque.device.kernels.arguments import (
 from calque.device.kernels.serving import execution_of, serving, writing
 from calque.device.memory.cell import Cell, active, swap, x64
 from calque.device.memory.geometry import Ints
-from calque.device.memory.wrapping import wrap, wrap_strided
+from calque.device.memory.wrapping import is_row_major, wrap, wrap_strided
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.in_flight import settled
@@ -162,11 +162,11 @@ class _Results(_Calls):
         single = type(result) is ArrayImpl and result.size
         destination = self.runner.destination(args)
         found = execution_of(function, arrays, destination) if single else None
-        contiguous = [t.is_contiguous() for t in tree_leaves(tensors) if t is not None]
+        row_major = [is_row_major(t) for t in tree_leaves(tensors) if t is not None]
         if found is None:
-            self._functions.keep(key, _Function(function, all(contiguous), destination))
+            self._functions.keep(key, _Function(function, all(row_major), destination))
         else:
-            stride = None if contiguous[0] else tensors.stride()
+            stride = None if row_major[0] else tensors.stride()
             self.admit(key, _Executable(*found, result.shape, tensors.dtype, stride))
         self.runner.forget(function)
         return tensors

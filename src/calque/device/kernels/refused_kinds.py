@@ -10,6 +10,7 @@ from typing import Any, NoReturn
 import torch
 
 from calque.errors import UnsupportedOpError, user_origin
+from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, tree_leaves
 
 _REMEDIES = {
@@ -18,12 +19,16 @@ _REMEDIES = {
     "enable_nested_tensor=False)",
     "quantized": "Use a tensor of floats (dequantize())",
 }
+
 _KINDS = {
     "SparsePrivateUse1": "sparse",
     "SparseCsrPrivateUse1": "sparse",
-    "NestedTensorPrivateUse1": "nested",
     "QuantizedPrivateUse1": "quantized",
 }
+
+
+_NESTED = "NestedTensorPrivateUse1"
+_NESTED_OF_THE_CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.NestedTensorCPU)
 
 
 def refuse(kind: str, op: OpOverload) -> NoReturn:
@@ -36,13 +41,24 @@ def refuse(kind: str, op: OpOverload) -> NoReturn:
     )
 
 
-def fallbacks() -> dict[str, Callable[..., NoReturn]]:
+def fallbacks() -> dict[str, Callable[..., Any]]:
     """Returns what refuses the operators of each kind, by dispatch key."""
 
-    def fallback(kind: str) -> Callable[..., NoReturn]:
+    def fallback(kind: str) -> Callable[..., Any]:
         return lambda op, *args, **kwargs: refuse(kind, op)
 
-    return {key: fallback(kind) for key, kind in _KINDS.items()}
+    return {key: fallback(kind) for key, kind in _KINDS.items()} | {_NESTED: _of_nested}
+
+
+def _of_nested(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
+    """Returns what a nested tensor knows of its sizes and strides; refuses all other operators.
+
+    Autograd asks for the sizes where no exception may pass: Python would end.
+    """
+    name = op.name()
+    if name.startswith("aten::_nested_tensor_s") and len(op._schema.arguments) == 1:
+        return op.redispatch(_NESTED_OF_THE_CPU, *args)
+    return refuse("nested", op)
 
 
 def check_operator(op: OpOverload) -> None:

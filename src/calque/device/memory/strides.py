@@ -16,7 +16,7 @@ from jax import Array
 
 from calque.device.memory import axis_order
 from calque.device.memory.geometry import Ints, contiguous_strides
-from calque.device.memory.wrapping import META, wrap, wrap_strided
+from calque.device.memory.wrapping import META, is_row_major, wrap, wrap_strided
 from calque.ops.table.facts import fact_of
 from calque.upstream.torch_internals import OpOverload
 
@@ -59,7 +59,7 @@ def _tensors(args: Iterable[Any]) -> list[Tensor]:
 
 
 def _row_major(tensors: Iterable[Tensor]) -> bool:
-    return all(t.is_contiguous() for t in tensors)
+    return all(map(is_row_major, tensors))
 
 
 def leaves(result: Any) -> list[Any]:
@@ -107,7 +107,7 @@ def elementwise(
 def copies(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """The result lies like a copy of the first argument."""
     self = args[0]
-    return None if self.is_contiguous() else [axis_order.of_copy(self.shape, self.stride())]
+    return None if is_row_major(self) else [axis_order.of_copy(self.shape, self.stride())]
 
 
 def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
@@ -125,6 +125,12 @@ def images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Str
     return _as_images(results, _tensors(args)[:1])
 
 
+def large_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Like `images`, but row-major if the first tensor is both: one of a single pixel."""
+    first = _tensors(args)[:1]
+    return None if all(t.is_contiguous() for t in first) else _as_images(results, first)
+
+
 def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """Like `images`, if any tensor is `channels_last`."""
     return _as_images(results, _tensors(args))
@@ -132,7 +138,7 @@ def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) 
 
 def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
     for tensor in tensors:
-        if tensor.ndim not in _IMAGE_RANKS or tensor.is_contiguous():
+        if tensor.ndim not in _IMAGE_RANKS or is_row_major(tensor):
             continue
         if _lies_as_images(tensor.shape, tensor.stride()):
             like = [r is not None and r.ndim == tensor.ndim for r in results]
@@ -286,9 +292,10 @@ def _overload(name: str) -> OpOverload:
 
 _LAYERS: dict[str, Layer | None] = {
     "row_major": None,
-    "copy": copies,
+    "copied": copies,
     "each": each,
     "images": images,
+    "large_images": large_images,
     "convolution": convolutions,
     "transform": transforms,
     "sequence": sequences,

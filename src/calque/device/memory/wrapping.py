@@ -86,9 +86,21 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
     set_geometry(tensor, View(array.shape, stride, 0))
     if array.size:
         cell = cell_of(tensor)
-        cell.stride = None if tensor.is_contiguous() else stride
+        cell.stride = stride
         cell.viewed = True
     return tensor
+
+
+def is_row_major(tensor: torch.Tensor) -> bool:
+    """Returns True if a tensor has the strides of a fresh one.
+
+    `is_contiguous` says so too where axes of length 1 have others, which tell `channels_last`
+    images from others.
+    """
+    if not tensor.is_contiguous():
+        return False
+    shape = tensor.shape
+    return 1 not in shape or tensor.stride() == geometry.contiguous_strides(shape)
 
 
 def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:

@@ -125,7 +125,7 @@ def _index_fill_condition(self: Any, dim: int, index: Any, value: Any) -> None:
     "index_fill.int_Scalar",
     "index_fill.int_Tensor",
     values=within_dim(IndexError, INDEX, negative=True),
-    layout="copy",
+    layout="copied",
     writes_in_place=("fills",),
     condition=_index_fill_condition,
     numbers=_FITTING,

@@ -90,7 +90,7 @@ def _batch_norm_condition(
     "_native_batch_norm_legit",
     mutates=("running_mean", "running_var"),
     dynamic=("momentum",),
-    layout="images",
+    layout="large_images",
     writes=("exact_dtype", "computes_first"),
     refuses=no_kernel("batch_norm", BOOL, INT, COMPLEX),
     condition=_batch_norm_condition,
@@ -116,7 +116,7 @@ def native_batch_norm(
 @op(
     "_native_batch_norm_legit.no_stats",
     dynamic=("momentum",),
-    layout="images",
+    layout="large_images",
     writes=("exact_dtype", "computes_first"),
     refuses=no_kernel("batch_norm", BOOL, INT, COMPLEX),
 )
@@ -131,7 +131,7 @@ def native_batch_norm_legit_no_stats(
     return batch_norm(input, weight, bias, None, None, training, momentum, eps)[:3]
 
 
-@op("_native_batch_norm_legit_no_training", dynamic=("momentum",), layout="images")
+@op("_native_batch_norm_legit_no_training", dynamic=("momentum",), layout="large_images")
 def native_batch_norm_legit_no_training(
     input: Array,
     weight: Array | None,
@@ -145,7 +145,7 @@ def native_batch_norm_legit_no_training(
     return out, _empty(input), _empty(input)
 
 
-@op("_native_batch_norm_legit_functional", dynamic=("momentum",), layout="images")
+@op("_native_batch_norm_legit_functional", dynamic=("momentum",), layout="large_images")
 def native_batch_norm_legit_functional(
     input: Array,
     weight: Array | None,
@@ -168,7 +168,7 @@ def _reserve() -> Array:
     "_batch_norm_with_update",
     mutates=("running_mean", "running_var"),
     dynamic=("momentum",),
-    layout="images",
+    layout="large_images",
 )
 def batch_norm_with_update(
     input: Array,
@@ -185,7 +185,7 @@ def batch_norm_with_update(
     return out, mean, invstd, _reserve(), *new
 
 
-@op("_batch_norm_with_update_functional", dynamic=("momentum",), layout="images")
+@op("_batch_norm_with_update_functional", dynamic=("momentum",), layout="large_images")
 def batch_norm_with_update_functional(
     input: Array,
     weight: Array | None,
@@ -198,7 +198,7 @@ def batch_norm_with_update_functional(
     return batch_norm_with_update(input, weight, bias, running_mean, running_var, momentum, eps)
 
 
-@op("_batch_norm_no_update", dynamic=("momentum",), layout="images")
+@op("_batch_norm_no_update", dynamic=("momentum",), layout="large_images")
 def batch_norm_no_update(
     input: Array,
     weight: Array | None,

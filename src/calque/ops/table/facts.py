@@ -9,16 +9,17 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "copy", "elementwise", "each", "images", "convolution", "meta", "meta_if_strided",
-    "transform", "sequence", "positions", "attention", "attention_of_the_cpu",
+    "row_major", "copied", "elementwise", "each", "images", "large_images", "convolution", "meta",
+    "meta_if_strided", "transform", "sequence", "positions", "attention", "attention_of_the_cpu",
 ]  # fmt: skip
 """How the results lie in memory.
 
 row_major: one after another, though PyTorch's tags say elementwise.
-copy: like a copy of the first argument, with a few elements changed.
+copied: like a copy of the first argument, with a few elements changed.
 elementwise: in the order of the arguments' axes; so are all that PyTorch tags `pointwise`.
 each: results of lists, elementwise, each from the tensors at its place.
-images: `channels_last` where the first argument is. convolution: where any argument is.
+images: `channels_last` where the first argument is. large_images: likewise, but row-major where it
+is that too, of a single pixel. convolution: `channels_last` where any argument is.
 meta: as PyTorch's Meta kernel lays them. meta_if_strided: likewise, where an argument is not
 row-major. The others are those of Fourier transforms, recurrent layers, `nonzero` and attention.
 """

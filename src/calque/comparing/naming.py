@@ -22,11 +22,12 @@ from calque.upstream.torch_internals import (
     OperatorBase,
     OpOverload,
     PyTreeCodeGen,
+    check,
     tree_leaves,
     tree_unflatten,
 )
 
-_GUARDS = CHECKS | OF_RECORDINGS | {torch._assert, assert_fn}
+_GUARDS = CHECKS | OF_RECORDINGS | {check, assert_fn}
 _KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 """What autograd keeps a result with for a backward pass, as `make_fx` sees it."""
 

@@ -57,9 +57,9 @@ def read_of(graph: GraphModule, node: Node) -> Read:
     first, *rest = node.args or (None,)
     if name == "__format__" and _is_number(first) and not node.kwargs:
         spec = str(rest[0]) if rest else ""
-    is_told = name in _OF_ONE if spec is None else SPEC.fullmatch(spec) is not None
+    is_plain = name in _OF_ONE if spec is None else SPEC.fullmatch(spec) is not None
     tensors = node.all_input_nodes
-    if not is_told or len(tensors) != 1 or first is not tensors[0]:
+    if not is_plain or len(tensors) != 1 or first is not tensors[0]:
         raise ConversionError(
             f"{origin_of(node)}: {name} reads a value into Python, which this format cannot "
             "check.\n"

@@ -130,6 +130,9 @@ _OF_STATE: dict[tuple[str, str], str] = {
     ("trace", ""): """
         diffusion_step_with_a_table
     """,
+    ("trace", "compares them with `is`"): """
+        identity_of_arguments
+    """,
     ("trace", "reads the state of random numbers"): """
         random_state_that_is_only_read
     """,

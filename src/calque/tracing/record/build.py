@@ -31,7 +31,7 @@ from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped,
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.itself import Itself
 from calque.tracing.record.keeping import Keeper, edited
-from calque.tracing.record.known import Known, is_told
+from calque.tracing.record.known import Known, is_plain
 from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.values import Value, values_in
@@ -163,7 +163,7 @@ class Builder(NamingTracer):
             return
         if not values_in(template):
             return
-        if is_told(template):
+        if is_plain(template):
             node.meta["val"] = mapped(template, self._abstract)
         items = template.items() if isinstance(template, dict) else enumerate(template)
         for key, part in items:

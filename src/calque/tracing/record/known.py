@@ -30,10 +30,10 @@ class Known(AbstractValues):
         return made
 
 
-def is_told(template: Any) -> bool:
+def is_plain(template: Any) -> bool:
     """Returns True if a result contains only tensors and constants, in containers."""
     if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
-        return all(map(is_told, template))
+        return all(map(is_plain, template))
     if isinstance(template, dict):
-        return all(map(is_told, template.values()))
+        return all(map(is_plain, template.values()))
     return isinstance(template, torch.Tensor) or type(template) in (Value, *ATOMIC, torch.Size)

@@ -26,9 +26,9 @@ class _Sharing(threading.local):
         left: how many more programs it takes.
     """
 
-    wanted = False
+    wanted: bool = False
     context: Any = None
-    left = 0
+    left: int = 0
 
     def __enter__(self) -> None:
         self.wanted = True
@@ -37,7 +37,7 @@ class _Sharing(threading.local):
         self.wanted = False
 
 
-sharing = _Sharing()
+sharing: _Sharing = _Sharing()
 
 
 def install() -> None:

@@ -150,19 +150,23 @@ _OF_STATE: dict[tuple[str, str], str] = {
         cache_of_the_module context_variable_set counter_on_an_object_that_grows
         counter_on_an_object_that_wraps counter_updated
         default_dict_filled_by_reading default_dict_of_lists
-        default_dtype_left_changed enum_advanced generator_that_is_sent_values
+        enum_advanced generator_that_is_sent_values
         input_of_the_user iterator_with_a_default lines_of_a_file
         map_over_a_shared_iterator next_of_a_count next_of_a_cycle
         next_of_a_generator next_of_an_iterator_of_a_list
         noise_from_numpy_as_a_tensor only_the_auxiliary_loss_is_used
         random_generator_of_numpy random_state_of_numpy_in_an_attribute slot_written
         stochastic_depth_in_a_module text_stream_in_memory text_written_to_memory
+        features_gathered_by_hooks features_kept_by_a_hook
         the_last_tensor_is_read_by_the_next_call the_result_is_the_kept_tensor
-        time_since_the_last_call update_of_a_dict warn_once
+        time_since_the_last_call warn_once
         zip_and_enumerate_and_chain
     """,
+    ("trace", "cannot be part of a graph"): """
+        results_of_inference_mode
+    """,
     ("trace", "changes"): """
-        array_of_numpy_written exception_stored
+        array_of_numpy_written default_dtype_left_changed exception_stored
     """,
     ("trace", "is called while tracing"): """
         clock_and_date clocks_with_nanoseconds file_that_exists_or_not

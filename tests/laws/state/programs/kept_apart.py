@@ -180,5 +180,7 @@ class Wanting:
 @program
 def object_that_copies_oddly_is_returned(case: Case) -> Seen:
     f = case.fn(lambda x: Wanting(x * 2))
-    kept = [f(case.x + i) for i in range(3)]
-    yield kept, Wanting.made
+    kept = []
+    for i in range(3):
+        kept.append(f(case.x + i))
+        yield kept, Wanting.made

@@ -148,3 +148,12 @@ def test_dropout_is_computed_again_with_the_same_numbers(device, options):
         torch.testing.assert_close(*gradients, rtol=1e-3, atol=1e-3)
         seen.append(masks[0])
     assert not torch.equal(*seen)
+
+
+def test_reentrant_checkpoints_need_their_backward_inside():
+    x = torch.ones(3, device="jax", requires_grad=True)
+    with pytest.raises(RuntimeError, match="use_reentrant") as error:
+        calque.jit(lambda x: checkpoint(torch.sin, x, use_reentrant=True).sum())(x)
+    assert "call it inside, or use use_reentrant=False" in error.value.__notes__[0]
+    calque.jit(lambda x: checkpoint(torch.sin, x, use_reentrant=True).sum().backward())(x)
+    torch.testing.assert_close(x.grad.cpu(), torch.ones(3).cos())

@@ -13,6 +13,7 @@ from torch.utils.checkpoint import (
     create_selective_checkpoint_contexts,
 )
 
+import calque
 from calque.program import program
 
 WIDTH, ROWS, BLOCKS = 16, 128, 4

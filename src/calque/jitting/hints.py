@@ -17,8 +17,10 @@ _HINTS = (
     (
         RuntimeError,
         "torch.utils.checkpoint is incompatible with .grad()",
-        "calque.jit needs the gradients of a result with which backward() is called outside of the "
-        "jitted function: call it inside, or use use_reentrant=False",
+        (
+            "calque.jit needs the gradients of a result with which backward() is called outside "
+            "of the jitted function: call it inside, or use use_reentrant=False"
+        ),
     ),
 )
 

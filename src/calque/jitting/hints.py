@@ -14,14 +14,6 @@ _HINTS = (
         "can't convert jax:0 device type tensor to numpy",
         "inside calque.jit it has no value: return it, and call .cpu().numpy() on the result",
     ),
-    (
-        RuntimeError,
-        "torch.utils.checkpoint is incompatible with .grad()",
-        (
-            "calque.jit needs the gradients of a result with which backward() is called outside "
-            "of the jitted function: call it inside, or use use_reentrant=False"
-        ),
-    ),
 )
 
 

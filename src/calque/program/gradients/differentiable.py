@@ -26,6 +26,7 @@ from calque.program.results import Description, Fresh
 from calque.program.sources import IncomingSource
 
 logger: logging.Logger = logging.getLogger("calque.jit")
+_REENTRANT = "torch.utils.checkpoint is incompatible with .grad()"
 Tensor = torch.Tensor
 
 
@@ -189,17 +190,28 @@ def _gradients(
             # The function used the graph up itself: a backward fails in eager mode, too.
             logger.debug("some results carry no gradients: %s", error)
             if len(alive) == 1:
-                errors[alive.pop()] = str(error)
+                errors[alive.pop()] = _explained(error)
         for slot in list(alive):
             try:
                 run([slot])
             except CalqueError:
                 raise
             except RuntimeError as error:
-                errors[slot] = str(error)
+                errors[slot] = _explained(error)
                 alive.remove(slot)
     _drop_what_is_queued()
     return [None] * len(edges)
+
+
+def _explained(error: RuntimeError) -> str:
+    """Returns what a later `backward()` says."""
+    if _REENTRANT not in str(error):
+        return str(error)
+    return (
+        "torch.utils.checkpoint(..., use_reentrant=True) was called in a jitted function, whose "
+        "result has no gradients outside of it: call backward() in the jitted function as well, or "
+        "use use_reentrant=False"
+    )
 
 
 def _drop_what_is_queued() -> None:

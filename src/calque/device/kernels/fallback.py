@@ -205,9 +205,11 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
     targets = [i for i in positions if id(flat[i]) in changed]
     _check_apart(op, [flat[i] for i in targets], [flat[i] for i in positions])
     flat = [torch.device("cpu") if isinstance(v, torch.device) else v for v in flat]
+    # The program keeps the callback, which must not keep the tensors of the trace.
+    others = [None if isinstance(value, torch.Tensor) else value for value in flat]
 
     def run(*tensors: Any) -> tuple[Any, list[Any]]:
-        filled = list(flat)
+        filled = list(others)
         for position, tensor in zip(positions, tensors, strict=True):
             filled[position] = tensor.clone() if position in targets else tensor
         a, k = pytree.tree_unflatten(filled, spec)

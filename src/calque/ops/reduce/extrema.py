@@ -84,7 +84,8 @@ def _position(name: str, x: Array, dim: int, keepdim: bool) -> Array:
     """Returns the index of the first extremum; NaN counts as one."""
     if x.ndim == 0:
         return jnp.zeros((), jnp.int64)
-    if jax.default_backend() == "cpu" and _SHORT < x.shape[dim] < 1 << 31:
+    size = x.shape[dim]  # an exported program may not know it
+    if isinstance(size, int) and _SHORT < size < 1 << 31 and jax.default_backend() == "cpu":
         return _position_by_value(name, x, dim, keepdim)
     function = jnp.argmax if "max" in name else jnp.argmin
     return function(x, axis=dim, keepdims=keepdim).astype(jnp.int64)

@@ -19,6 +19,7 @@ NAMES = (
     "memory",
     "sharding",
     "growth",
+    "first_step",
     "import_time",
 )
 

@@ -11,6 +11,8 @@ import torch
 import calque
 from calque.program.lifting import Lifting
 
+_PID = os.getpid()  # no program may ask for it while it is traced
+
 
 class _Signals:
     """Sends a signal to this process while a trace makes its tensors."""
@@ -31,7 +33,7 @@ def signals(monkeypatch: pytest.MonkeyPatch) -> Iterator[_Signals]:
         created(self, *args)
         if sent.due:
             sent.due -= 1
-            os.kill(os.getpid(), signal.SIGUSR1)
+            os.kill(_PID, signal.SIGUSR1)
 
     monkeypatch.setattr(Lifting, "created", create)
     before = signal.signal(signal.SIGUSR1, sent)
@@ -65,7 +67,8 @@ def test_a_handler_calls_a_jitted_function(signals: _Signals) -> None:
     step: Any = calque.jit(lambda x: x * 2 + total)
     x = torch.ones(2, device="jax")
     assert [step(x).tolist() for _ in range(2)] == [[4, 4]] * 2
-    assert step.history == ["first call"]
+    # From Python 3.12 on, the code of this file that sends the signal is seen as well.
+    assert [why for why in step.history if "sent.due" not in why] == ["first call"]
 
 
 def test_a_handler_that_uses_a_tensor_of_the_trace_is_told_so(signals: _Signals) -> None:

@@ -45,7 +45,7 @@ NAMES = [
 SHAPE = (3, 4, 2)
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_operators_agree_with_the_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)

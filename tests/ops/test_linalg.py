@@ -49,7 +49,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.sampled(14)
+@pytest.mark.sampled(10)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_operators_agree_with_the_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)

@@ -117,7 +117,7 @@ OPERANDS = st.one_of(
 )
 
 
-@pytest.mark.sampled(50)
+@pytest.mark.sampled(35)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)

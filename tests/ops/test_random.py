@@ -33,7 +33,7 @@ NAMES = [
 ]
 
 
-@pytest.mark.sampled(20)
+@pytest.mark.sampled(14)
 @pytest.mark.parametrize(("op", "dtype", "mode"), cases(NAMES))
 def test_agrees_with_cpu(op: object, dtype: torch.dtype, mode: str) -> None:
     compare_with_cpu(op, dtype, mode)

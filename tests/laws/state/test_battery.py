@@ -25,7 +25,7 @@ def _marks(name: str, mode: str) -> list[pytest.MarkDecorator]:
     return marks
 
 
-@pytest.mark.sampled(160)
+@pytest.mark.sampled(130)
 @pytest.mark.parametrize(
     ("name", "mode"), [pytest.param(n, m, marks=_marks(n, m)) for n, m in ROWS]
 )

@@ -97,54 +97,37 @@ def empty_strided(
     return wrap_strided(_made(tuple(size), dtype, None), tuple(stride))
 
 
-def empty_like(
-    self: torch.Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    """`torch.empty_like`: see `unset`.
+def _like(fill: Any) -> Callable[..., torch.Tensor]:
+    """Returns the kernel of `torch.empty_like` or `torch.zeros_like`.
 
-    It has the placement of the tensor if that covers its storage.
+    Its result has the placement of the tensor if that covers its storage.
+
+    Args:
+        fill: what all elements are; None is `unset`.
     """
-    return _like(self, None, dtype, layout, device, memory_format)
 
+    def like(
+        self: torch.Tensor,
+        *,
+        dtype: torch.dtype | None = None,
+        layout: torch.layout | None = None,
+        device: torch.device | None = None,
+        pin_memory: bool | None = None,
+        memory_format: torch.memory_format | None = None,
+    ) -> torch.Tensor:
+        dtype = self.dtype if dtype is None else dtype
+        if layout is not None and layout != torch.strided:
+            return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
+        stride = output_stride(self, memory_format)
+        if device is not None and device.type != "jax":
+            found = torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
+            return found if fill is None else found.fill_(fill)
+        check_device(device)
+        placement = placement_like(self)
+        array = _made(tuple(self.shape), dtype, fill, placement)
+        return keep_placement(wrap_strided(array, stride), placement)
 
-def zeros_like(
-    self: torch.Tensor,
-    *,
-    dtype: torch.dtype | None = None,
-    layout: torch.layout | None = None,
-    device: torch.device | None = None,
-    pin_memory: bool | None = None,
-    memory_format: torch.memory_format | None = None,
-) -> torch.Tensor:
-    """`torch.zeros_like`, with the placement of the tensor if that covers its storage."""
-    return _like(self, 0, dtype, layout, device, memory_format)
-
-
-def _like(
-    self: torch.Tensor,
-    fill: Any,
-    dtype: torch.dtype | None,
-    layout: torch.layout | None,
-    device: torch.device | None,
-    memory_format: torch.memory_format | None,
-) -> torch.Tensor:
-    dtype = self.dtype if dtype is None else dtype
-    if layout is not None and layout != torch.strided:
-        return torch.empty(self.shape, dtype=dtype, layout=layout, device=device or self.device)
-    stride = output_stride(self, memory_format)
-    if device is not None and device.type != "jax":
-        found = torch.empty_strided(self.shape, stride, dtype=dtype, device=device)
-        return found if fill is None else found.fill_(fill)
-    check_device(device)
-    placement = placement_like(self)
-    array = _made(tuple(self.shape), dtype, fill, placement)
-    return keep_placement(wrap_strided(array, stride), placement)
+    return like
 
 
 def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
@@ -208,7 +191,7 @@ def kernels() -> dict[str, Any]:
     return {
         "empty.memory_format": empty,
         "empty_strided": empty_strided,
-        "empty_like": empty_like,
-        "zeros_like": zeros_like,
+        "empty_like": _like(None),
+        "zeros_like": _like(0),
         "_efficientzerotensor": efficient_zeros,
     }

@@ -20,6 +20,7 @@ STANDARD += ("signal", "sys", "threading", "traceback", "warnings", "weakref")
 
 WHY = {
     "jax._src.compilation_cache": "calque's programs have their own folder in the cache",
+    "jax._src.compiler": "code of small eager programs on CPUs is generated in less time",
     "jax._src.interpreters.mlir": "programs of eager calls share contexts, for memory and time",
     "jax._src.xla_bridge": "using the device in a forked child raises a helpful error",
     "_signal": "handlers wait while an interrupt would end the process or lose state",

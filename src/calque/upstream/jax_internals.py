@@ -6,6 +6,7 @@ a linter rule keeps `jax._src` out of the other modules.
 
 from jax._src import (
     compilation_cache,  # the store of compiled programs
+    compiler,  # the one function that compiles a program, which small ones pass with an option
     config,  # the flags' own objects, whose state a thread reads
     core,  # the trace context that an interrupt must not split
     distributed,  # what processes tell each other besides arrays
@@ -43,6 +44,7 @@ __all__ = [
     "backends_are_initialized",
     "batched_device_put",
     "compilation_cache",
+    "compiler",
     "config",
     "convert_element_type",
     "core",

@@ -36,6 +36,7 @@ from calque.device.kernels import (
 from calque.device.kernels.fallback import fall_back
 from calque.device.runtime import (
     async_dispatch,
+    code_generation,
     collection,
     persistent_cache,
     shared_contexts,
@@ -98,6 +99,7 @@ def register() -> None:
         accelerator,
         forks,
         async_dispatch,
+        code_generation,
         collection,
         persistent_cache,
         shared_contexts,

@@ -1,0 +1,87 @@
+"""Has XLA generate the code of eager programs in its cheaper way, on CPUs.
+
+XLA lowers each loop of a program through MLIR ("fusion emitters"), or directly to LLVM IR. The
+first makes faster loops of what is fused, as in a jitted step. An eager program is mostly one
+instruction. Generating its code directly takes 60 per cent of the time, and gives the same bits;
+the code is as fast for small arrays, and twice as fast for most large ones. XLA also compiles the
+loops of a program in up to 32 parts, in parallel, which takes more time in all than few parts do.
+`benchmarks/first_step.py` and `benchmarks/ops.py` measure it.
+"""
+
+import os
+import re
+from typing import Any
+
+from jax.errors import JaxRuntimeError
+
+from calque.device.runtime.shared_contexts import sharing
+from calque.upstream.jax_internals import compiler
+
+_EMITTERS = "xla_cpu_use_fusion_emitters"
+_PARTS = "xla_cpu_parallel_codegen_split_count"
+_MOST_PARTS = 32  # XLA's own choice
+_PART = 256  # instructions in a part
+_SMALL = 1 << 16  # elements of the largest array of a program
+_compile = compiler.backend_compile_and_load
+
+_SHAPES = re.compile(r"tensor<((?:\d+x)+)[a-z]")
+_SLOWER = re.compile(
+    r"stablehlo\.(?:transpose|concatenate|reverse|exponential|tan)\b"
+    r"|x(?:f64|complex<f64>)>"
+    r"|\(tensor<[\dx]+b?f\d+>\) -> tensor<[\dx]+u?i\d+>"
+)
+"""What is slower, in large arrays, if its code is generated directly."""
+
+
+class _Support:
+    """Whether this release of XLA has the options: None before they were tried."""
+
+    known: bool | None = None
+
+
+def install() -> None:
+    """Have JAX compile here."""
+    compiler.backend_compile_and_load = _choose
+
+
+def _choose(
+    backend: Any, module: Any, devices: Any, options: Any, *others: Any, **more: Any
+) -> Any:
+    """Compiles a program, like JAX's own function."""
+    if not sharing.wanted or _Support.known is False or backend.platform != "cpu":
+        return _compile(backend, module, devices, options, *others, **more)
+    before = list(options.env_option_overrides)
+    options.env_option_overrides = [*before, *_options(module)]
+    try:
+        made = _compile(backend, module, devices, options, *others, **more)
+    except JaxRuntimeError:
+        if _Support.known:
+            raise
+        options.env_option_overrides = before
+        made = _compile(backend, module, devices, options, *others, **more)
+        _Support.known = False
+    else:
+        _Support.known = True
+    return made
+
+
+def _options(module: Any) -> list[tuple[str, Any]]:
+    """Returns XLA's options for an eager program, without those that the user has set."""
+    text = module.operation.get_asm(large_elements_limit=16)
+    parts = min(_MOST_PARTS, 1 + text.count("stablehlo.") // _PART)
+    options: list[tuple[str, Any]] = [(_PARTS, parts)]
+    if _largest(text) <= _SMALL or _SLOWER.search(text) is None:
+        options.append((_EMITTERS, False))
+    flags = os.environ.get("XLA_FLAGS", "")
+    return [option for option in options if option[0] not in flags]
+
+
+def _largest(text: str) -> int:
+    """Returns the number of elements of the largest array in a program."""
+    largest = 0
+    for sizes in {found.group(1) for found in _SHAPES.finditer(text)}:
+        count = 1
+        for size in sizes[:-1].split("x"):
+            count *= int(size)
+        largest = max(largest, count)
+    return largest

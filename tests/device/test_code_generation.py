@@ -1,0 +1,92 @@
+"""The options with which programs of eager calls are compiled on CPUs."""
+
+from typing import Any
+
+import jax
+import pytest
+import torch
+from jax.errors import JaxRuntimeError
+
+import calque
+from calque.device.runtime import code_generation
+
+pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="options of XLA for CPUs")
+
+EMITTERS = "xla_cpu_use_fusion_emitters"
+PARTS = "xla_cpu_parallel_codegen_split_count"
+
+
+@pytest.fixture
+def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]]:
+    """Returns the name and the options of each program that is compiled during a test."""
+    found: list[tuple[str, dict[str, Any]]] = []
+    compile_ = code_generation._compile
+
+    def seen(backend: Any, module: Any, devices: Any, options: Any, *others: Any) -> Any:
+        name = str(module.operation.attributes["sym_name"])
+        found.append((name, dict(options.env_option_overrides)))
+        return compile_(backend, module, devices, options, *others)
+
+    monkeypatch.setattr(code_generation, "_compile", seen)
+    monkeypatch.setattr(code_generation._Support, "known", None)
+    monkeypatch.setenv("XLA_FLAGS", "")
+    return found
+
+
+def _options(compiled: list[tuple[str, dict[str, Any]]], name: str) -> dict[str, Any]:
+    return next(options for program, options in compiled if name in program)
+
+
+def test_an_eager_program_is_generated_directly(compiled: list[Any]) -> None:
+    x = torch.full((37, 41), 0.5, device="jax")
+    torch.testing.assert_close(x.cos().cpu(), torch.full((37, 41), 0.5).cos())
+    assert _options(compiled, "aten_cos") == {PARTS: 1, EMITTERS: False}
+
+
+@pytest.mark.parametrize(
+    ("name", "function"),
+    [("cat", lambda x: torch.cat([x, x])), ("softmax", lambda x: x.softmax(0))],
+)
+def test_a_large_array_is_not_where_that_is_slower(
+    compiled: list[Any], name: str, function: Any
+) -> None:
+    function(torch.ones(300, 301, device="jax"))
+    function(torch.ones(17, 301, device="jax"))
+    options = [options for program, options in compiled if name in program]
+    assert [EMITTERS in one for one in options] == [False, True]
+
+
+def test_many_tensors_are_compiled_in_parts(compiled: list[Any]) -> None:
+    tensors = [torch.ones(1001, device="jax") for _ in range(300)]
+    torch._foreach_cos(tensors)
+    assert int(_options(compiled, "foreach_cos")[PARTS]) > 1
+
+
+def test_a_jitted_function_is_compiled_as_usual(compiled: list[Any]) -> None:
+    calque.jit(lambda x: x.cos() + 1)(torch.ones(43, device="jax"))
+    assert {} in [options for _, options in compiled]
+
+
+def test_flags_of_the_user_count(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("XLA_FLAGS", f"--{EMITTERS}=true")
+    torch.ones(47, device="jax").cos()
+    assert _options(compiled, "aten_cos") == {PARTS: 1}
+
+
+def test_a_release_without_the_options_compiles_without_them(
+    compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_ = code_generation._compile
+
+    def refuses(backend: Any, module: Any, devices: Any, options: Any, *others: Any) -> Any:
+        made = compile_(backend, module, devices, options, *others)
+        if options.env_option_overrides:
+            raise JaxRuntimeError("No such compile option")
+        return made
+
+    monkeypatch.setattr(code_generation, "_compile", refuses)
+    for size in (53, 59):
+        x = torch.ones(size, device="jax")
+        assert x.cos().sum().item() == pytest.approx(size * 0.5403023, rel=1e-5)
+    assert code_generation._Support.known is False
+    assert len([options for _, options in compiled if options]) == 1

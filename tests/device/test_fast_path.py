@@ -47,8 +47,21 @@ WRITES: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
     "compare": lambda t, x: t.gt_(0.5),
     "write out": lambda t, x: torch.mul(t.clone(), 2, out=t),
     "write out in place": lambda t, x: torch.add(t, t, out=t),
+    "join out in place": lambda t, x: torch.cat([t, t[:0]], out=t),
+    "put": lambda t, x: t.index_put_((torch.zeros(1, dtype=torch.long, device=x.device),), x[0, 1]),
     "copy": lambda t, x: t.copy_(x[0, 0]),
     "mask": lambda t, x: t.masked_fill_(t > 1, 0.5),
+}
+
+JOINS: dict[str, Callable[[torch.Tensor, torch.Tensor], Any]] = {
+    "joined": lambda t, x: torch.cat([t, t, t[:0]]),
+    "stacked": lambda t, x: torch.stack([x[2], x[0], x.view(-1)[1:5]]),
+    "stacked views": lambda t, x: torch.stack([t, t], -1),
+    "stacked out": lambda t, x: torch.stack([t, t], out=x.new_empty((2, *t.shape), dtype=t.dtype)),
+    "dtypes": lambda t, x: torch.cat([t, t.double()]),
+    "each": lambda t, x: torch._foreach_add([t, x[0]], 2),
+    "each by each": lambda t, x: torch._foreach_mul([t, x[1:]], [2, 3.0]),
+    "sum of products": lambda t, x: torch.einsum("ij,kj->ik", x, x[1:]),
 }
 
 
@@ -67,7 +80,7 @@ def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
 
 @pytest.mark.sampled(70)
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
-@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors")
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
 @pytest.mark.parametrize("write", WRITES)
 @pytest.mark.parametrize("target", TARGETS)
 def test_writes_are_those_of_the_cpu_every_time(target: str, write: str) -> None:
@@ -84,6 +97,23 @@ def test_writes_are_those_of_the_cpu_every_time(target: str, write: str) -> None
             _agree(got, wanted)
 
 
+@pytest.mark.sampled(30)
+@pytest.mark.parametrize("join", JOINS)
+@pytest.mark.parametrize("target", TARGETS)
+def test_lists_of_tensors_give_what_the_cpu_gives_every_time(target: str, join: str) -> None:
+    ours, theirs = torch.arange(12.0, device="jax").view(3, 4), torch.arange(12.0).view(3, 4)
+    for _ in range(REPEATED):
+        x, y = (TARGETS[target](t) for t in (ours, theirs))
+        got, error = _outcome(partial(JOINS[join], x, ours))
+        wanted, expected = _outcome(partial(JOINS[join], y, theirs))
+        assert error == expected
+        for one, other in zip(*(r if isinstance(r, list | tuple) else [r] for r in (got, wanted))):
+            if other is not None:
+                _agree(one, other)
+        ours += 1
+        theirs += 1
+
+
 @pytest.fixture
 def flushing():
     """PyTorch's CPU takes subnormal numbers for zeros, as XLA's does."""
@@ -93,7 +123,7 @@ def flushing():
 
 
 @pytest.mark.usefixtures("flushing")
-@pytest.mark.filterwarnings("ignore:Use of masked_fill_ on expanded tensors")
+@pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
 @example([("bits", "clamp"), ("whole", "add itself"), ("bits", "negate")])
 @settings(
     max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
@@ -152,6 +182,8 @@ FAST: dict[str, tuple[str, Callable[[torch.Tensor, torch.Tensor], Any], int]] = 
     "in place": ("aten::add_.Tensor", lambda x, y: x.add_(y), 9),
     "by a number": ("aten::mul_.Tensor", lambda x, y: x.mul_(1.0), 10),
     "what does not look": ("aten::zero_", lambda x, y: x.zero_(), 9),
+    "one tensor": ("aten::cos", lambda x, y: x.cos(), 4),
+    "joined": ("aten::cat", lambda x, y: torch.cat([x, y]), 8),
     "product out": ("aten::mm.out", lambda x, y: torch.mm(SQUARE, SQUARE, out=PRODUCT), 40),
     "out": ("aten::mul.out", lambda x, y: torch.mul(x, y, out=y), 10),
     "reduction out": (

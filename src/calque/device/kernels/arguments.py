@@ -72,8 +72,14 @@ def describe(
                 key.append(kind)
             else:
                 key.append((kind, value))
-        elif kind is list and value and type(value[0]) is int and not is_dynamic:
-            key.append(tuple(value))
+        elif kind is list and value:
+            if type(value[0]) is not int:
+                if not _describe_tensors(value, key, arrays):
+                    return None
+            elif is_dynamic:
+                return None
+            else:
+                key.append(tuple(value))
         elif value is None:
             key.append(None)
         elif kind in _OPTIONS:
@@ -81,6 +87,30 @@ def describe(
         else:
             return None
     return tuple(key)
+
+
+def _describe_tensors(tensors: list[Any], key: list[Any], arrays: list[Any]) -> bool:
+    """Append the description of a list of tensors; returns False if it needs the general path."""
+    key.append(len(tensors))
+    for tensor in tensors:
+        cell = cell_behind(tensor)
+        if cell is None:
+            return False
+        array = cell.array
+        aval = array.aval
+        key.append(aval.dtype)
+        key.append(aval.shape)
+        if spread.exists:
+            key.append(placement_of(array))
+        if not cell.viewed or (cell.stride is None and is_whole(cell, tensor)):
+            arrays.append(array)
+            continue
+        slot = viewed(cell, tensor, arrays)
+        if slot is None:
+            return False
+        key.append(slot)
+        key.append(tensor.stride())
+    return True
 
 
 def cell_behind(tensor: Any) -> Cell | None:
@@ -92,9 +122,11 @@ def cell_behind(tensor: Any) -> Cell | None:
 
 
 def is_among(cell: Cell, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Returns True if one of the arguments is in a cell."""
+    """Returns True if one of the arguments, or of the items of lists, is in a cell."""
     for value in (*args, *kwargs.values()):
         if isinstance(value, Tensor):
             if getattr(value.untyped_storage(), "cell", None) is cell:
                 return True
+        elif type(value) is list and value and is_among(cell, value, {}):
+            return True
     return False

@@ -3,6 +3,7 @@
 from typing import Any
 
 import torch
+from torch import Tensor
 
 from calque.device.kernels import trace_checks
 from calque.device.kernels.seen import all_seen
@@ -12,6 +13,8 @@ from calque.ops.table.registry import Rule
 
 Kernel = Any
 _MOST_PASSED = 1024
+_SEEN = frozenset((Tensor, bool, int, float, type(None)))
+_default_dtype = torch.get_default_dtype
 
 
 def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel:
@@ -52,28 +55,26 @@ def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
     def run(*args: Any, **kwargs: Any) -> Any:
         for place, name in places:
             value = args[place] if place < len(args) else kwargs.get(name)
-            if not fits_every_dtype(value):
-                looked_at = None if kwargs else _looked_at(args)
-                if looked_at is None or looked_at not in passed:
-                    check(**all_seen(names, args, kwargs))
-                    if looked_at is not None and len(passed) < _MOST_PASSED:
-                        passed.add(looked_at)
-                break
+            if value is None or fits_every_dtype(value):
+                continue
+            looked_at = _looked_at(args, kwargs)
+            if looked_at is None or looked_at not in passed:
+                check(**all_seen(names, args, kwargs))
+                if looked_at is not None and len(passed) < _MOST_PASSED:
+                    passed.add(looked_at)
+            break
         return kernel(*args, **kwargs)
 
     return run
 
 
-def _looked_at(args: tuple[Any, ...]) -> tuple[Any, ...] | None:
+def _looked_at(args: tuple[Any, ...], kwargs: dict[str, Any]) -> tuple[Any, ...] | None:
     """Returns the dtypes and numbers that decide whether a number fits;
     None for other arguments.
     """
-    found: list[Any] = [torch.get_default_dtype()]
-    for one in args:
-        if type(one) is torch.Tensor:
-            found.append((one.dtype, one.ndim == 0))
-        elif one is None or type(one) in (bool, int, float):
-            found.append((type(one), one))
-        else:
-            return None
-    return tuple(found)
+    values = (*args, *kwargs.values()) if kwargs else args
+    kinds = tuple(map(type, values))
+    if not _SEEN.issuperset(kinds):
+        return None
+    found = [(v.dtype, v.ndim == 0) if k is Tensor else v for k, v in zip(kinds, values)]
+    return (_default_dtype(), kinds, tuple(kwargs), *found)

@@ -135,7 +135,7 @@ class _Call:
         _request.wanted = tuple(place + 1 for place in wanted)  # the key comes first
         try:
             with torch_c.AutoDispatchBelowAutograd():
-                results = _called(self.op, args)
+                results = _called(self.op.name(), self.op, args)
             if _request.answer is None:
                 raise CalqueError(
                     f"a dispatch mode intercepted {self.op} before it reached the jax device"
@@ -211,16 +211,23 @@ def is_plain(tensors: Sequence[Tensor]) -> bool:
 
 
 def _positional(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> list[Any]:
-    rest = schema_of(name).arguments[len(args) :]
-    return [*args, *(kwargs.get(a.name, a.default_value) for a in rest)]
+    rest = _parameters(name)[1][len(args) :]
+    return [*args, *[kwargs.get(n, default) for n, default in rest]]
 
 
-def _called(op: Any, values: Sequence[Any], run: Callable[..., Any] | None = None) -> Any:
-    """Run an operator, or `run` as one, on all its arguments, some of which have to be named."""
-    arguments = op._schema.arguments
+def _called(name: str, run: Callable[..., Any], values: Sequence[Any]) -> Any:
+    """Run an operator, as `run`, on all its arguments, some of which have to be named."""
+    count, parameters = _parameters(name)
+    named = {n: v for (n, _), v in zip(parameters[count:], values[count:], strict=True)}
+    return run(*values[:count], **named)
+
+
+@functools.cache
+def _parameters(name: str) -> tuple[int, list[tuple[str, Any]]]:
+    """Returns how many parameters of an operator have positions, and all names and defaults."""
+    arguments = schema_of(name).arguments
     count = sum(not a.kwarg_only for a in arguments)
-    named = {a.name: v for a, v in zip(arguments[count:], values[count:], strict=True)}
-    return (run or op)(*values[:count], **named)
+    return count, [(a.name, a.default_value) for a in arguments]
 
 
 def _on_device(value: Any) -> Any:
@@ -246,6 +253,9 @@ def _with_key(rule: Rule) -> Rule:
     return replace(rule, function=run, random=False)
 
 
+_SERVED_AT_MOST = 1024
+
+
 class _Kernels:
     """The kernels of one operator, on the device and in autograd."""
 
@@ -256,12 +266,13 @@ class _Kernels:
         self.op = overload_of(name)
         self._single = len(schema_of(name).returns) == 1
         self._without_gradient = fact_of(name).get("without_gradient")
+        self._served: dict[Any, bool] = {}
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the kernel below autograd, which answers requests of nodes."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
         if not self._serves(values):
-            return _called(self.op, values, self.op.decompose)
+            return _called(self.name, self.op.decompose, values)
         key = self._draw(values)
         wanted, _request.wanted = _request.wanted, None
         if wanted is None:
@@ -274,6 +285,19 @@ class _Kernels:
         """Returns True if the rule can replace PyTorch's composition, which refuses some calls."""
         if self._without_gradient is None:
             return True
+        key = [(v.shape, v.dtype, v.device) if type(v) is Tensor else (type(v), v) for v in values]
+        hashed = tuple(key)
+        try:
+            found = self._served.get(hashed)
+        except TypeError:  # a list, or a size that is not known
+            return self._asked(values)
+        if found is None:
+            if len(self._served) >= _SERVED_AT_MOST:
+                self._served.clear()
+            found = self._served[hashed] = self._asked(values)
+        return found
+
+    def _asked(self, values: Sequence[Any]) -> bool:
         tensors = [v for v in values if isinstance(v, Tensor)]
         on_device = all(t.device.type == "jax" for t in tensors)
         return on_device and self._without_gradient(*map(seen, values))
@@ -292,17 +316,19 @@ class _Kernels:
     def in_autograd(self, *args: Any, **kwargs: Any) -> Any:
         """Returns the autograd kernel, which creates a node if a gradient is needed."""
         values = _positional(self.name, args, kwargs)
-        leaves, spec = pytree.tree_flatten(values)
+        flat = not any(type(value) in (list, tuple) for value in values)
+        leaves = values if flat else pytree.tree_leaves(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
         partial = (wanted and self._without_gradient is not None) or not self._serves(values)
         if partial or not is_plain(tensors):
-            return _called(self.op, values, self.op.decompose)
+            return _called(self.name, self.op.decompose, values)
         if wanted:
+            leaves, spec = pytree.tree_flatten(values)
             leaves = [_on_device(leaf) for leaf in leaves]
             return _Node.apply(_Call(self.composite, self.op, spec), *leaves)
         with torch_c.AutoDispatchBelowAutograd():
-            return _called(self.op, values)
+            return _called(self.name, self.op, values)
 
 
 @functools.cache

@@ -15,6 +15,8 @@ from calque.device.memory.cell import read, x64
 from calque.device.memory.host import array_of
 from calque.device.runtime.addressable import is_here, own_values
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import host_has_default_device, placement_of
+from calque.upstream.jax_internals import ArrayImpl
 
 
 def host_view(array: Array) -> np.ndarray | None:
@@ -24,9 +26,14 @@ def host_view(array: Array) -> np.ndarray | None:
 
 def _own_view(array: Array) -> np.ndarray | None:
     """Like `host_view`; for an array of several processes, this one's parts, in one dimension."""
+    if type(array) is ArrayImpl and placement_of(array) is None:
+        return np.asarray(array) if host_has_default_device() else None
     if next(iter(array.devices())).platform != "cpu":
         return None
     return own_values(array)
+
+
+_PLAIN = frozenset((bool, int, float, type(None)))
 
 
 class Seen:
@@ -99,7 +106,7 @@ class Seen:
 
 def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
     """Returns the arguments of a call, by name, in the form for checks."""
-    given = {n: Seen(v) if isinstance(v, Tensor) else seen(v) for n, v in zip(names, args)}
+    given = {n: v if type(v) in _PLAIN else seen(v) for n, v in zip(names, args)}
     for name, value in kwargs.items():
         given[name] = seen(value)
     return given

@@ -33,7 +33,8 @@ def wrap(array: Array) -> torch.Tensor:
 
 def wrap_untraced(array: Array) -> torch.Tensor:
     """Like `wrap`, outside traces."""
-    dtype, shape = array.dtype, array.shape
+    aval = array.aval  # `array.shape` is a Python property
+    dtype, shape = aval.dtype, aval.shape
     if not spread.exists:
         note(array)
     if 0 in shape:

@@ -34,11 +34,17 @@ def default_device() -> Any:
     return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
 
 
+@lru_cache(maxsize=1)
+def host_has_default_device() -> bool:
+    """Returns True if the memory of that device is the host's."""
+    return default_device().platform == "cpu"
+
+
 def placement_of(array: Any) -> Sharding | None:
     """Returns the placement of an array; None if it has none, and for JAX's tracers."""
     if type(array) is not ArrayImpl:
         return None
-    sharding = array.sharding
+    sharding: Sharding = array._sharding  # `array.sharding` is a Python property
     if type(sharding) is SingleDeviceSharding and sharding._device is default_device():
         return None
     return sharding

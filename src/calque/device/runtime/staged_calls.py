@@ -50,8 +50,11 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     """
     trace: Any = core.trace_ctx.trace if IS_KNOWN else None
     if type(trace) is not partial_eval.DynamicJaxprTrace or type(function) is not _JITTED:
-        with sharing:
+        sharing.wanted = True  # as `with sharing`, which costs two calls
+        try:
             return function(*arrays)
+        finally:
+            sharing.wanted = False
     tracer = partial_eval.DynamicJaxprTracer
     key: list[Any] = [config.trace_context()]
     for array in arrays:

@@ -189,7 +189,7 @@ def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 
 
-facts("rsub.Tensor", layout="elementwise")
+facts("rsub.Tensor", layout="elementwise", laid_by=(1, 0))
 
 
 @op("mul.Tensor", "mul.Scalar")

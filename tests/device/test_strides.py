@@ -278,3 +278,27 @@ def test_resize_to_the_same_size_keeps_the_strides():
 def test_polygamma_in_place():
     x = torch.tensor([0.5, 1.5])
     torch.testing.assert_close(x.to("jax").polygamma_(2).cpu(), x.polygamma_(2))
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x, y: torch.rsub(x, y),
+        lambda x, y: torch.ops.aten.threshold_backward(x, y, 0.0),
+        lambda x, y: torch.ops.aten.leaky_relu_backward(x, y, 0.1, False),
+        lambda x, y: torch.ops.aten._prelu_kernel_backward(x, y, x),
+        lambda x, y: torch.ops.aten.log_sigmoid_backward(x, y, x),
+        lambda x, y: torch.ops.aten.soft_margin_loss_backward(x.sum(), x, y, 1),
+        lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
+        lambda x, y: torch.ops.aten.binary_cross_entropy_backward(x.sum(), x, y),
+        lambda x, y: torch.ops.aten._adaptive_avg_pool2d_backward(x, y),
+        lambda x, y: F.rrelu(x),
+    ],
+)
+def test_a_kernel_asks_the_operands_that_it_asks_on_the_cpu(call):
+    x = torch.rand(2, 3, 4, 5)
+    for forms in [(0, CL), (CL, 0)]:
+        operands = [x.contiguous(memory_format=form) if form else x for form in forms]
+        expected = pytree.tree_map(torch.Tensor.stride, call(*operands))
+        actual = call(*(o.to("jax") for o in operands))
+        assert pytree.tree_map(torch.Tensor.stride, actual) == expected

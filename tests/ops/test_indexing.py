@@ -210,6 +210,11 @@ def test_a_mask_of_bytes_warns() -> None:
         with pytest.warns(UserWarning, match="torch.uint8 is now deprecated") as warned:
             assert x[torch.tensor([1, 0, 1], dtype=torch.uint8, device=device)].shape == (2,)
         assert warned[0].filename == __file__
+        with pytest.warns(UserWarning, match="torch.uint8 is now deprecated") as warned:
+            x[torch.tensor([1, 0, 1], dtype=torch.uint8, device=device)] = torch.ones(
+                2, device=device
+            )
+        assert warned[0].filename == __file__
 
 
 @pytest.mark.parametrize(

@@ -88,3 +88,28 @@ def test_in_a_program_a_failed_factorization_gives_nan() -> None:
     assert factor(INDEFINITE.to("jax")).isnan().any().item()
     good = torch.eye(3) * 4
     assert torch.equal(factor(good.to("jax")).cpu(), torch.eye(3) * 2)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64, torch.bool])
+@pytest.mark.parametrize("factors", [(True, 1), (1, True), (1.5, 1), (1, 2.5)])
+def test_factors_of_another_kind_are_refused_as_on_the_cpu(
+    dtype: torch.dtype, factors: tuple[float, float]
+) -> None:
+    def outcomes(device: str) -> list[object]:
+        def ones(*shape: int) -> torch.Tensor:
+            return torch.ones(shape, dtype=dtype, device=device)
+
+        beta, alpha = factors
+        found: list[object] = []
+        for call in (
+            lambda: torch.addr(ones(2, 3), ones(2), ones(3), beta=beta, alpha=alpha),
+            lambda: torch.addmm(ones(2, 3), ones(2, 2), ones(2, 3), beta=beta, alpha=alpha),
+            lambda: torch.addmv(ones(2), ones(2, 3), ones(3), beta=beta, alpha=alpha),
+        ):
+            try:
+                found.append(call().tolist())
+            except RuntimeError as error:
+                found.append((type(error), str(error)))
+        return found
+
+    assert outcomes("jax") == outcomes("cpu")

@@ -249,3 +249,20 @@ def test_fractional_max_pool(dims: int) -> None:
         return module(x)
 
     assert_same(kind(2, output_ratio=0.6), torch.randn(2, 3, *size), call, steps=1)
+
+
+def test_samples_of_a_fractional_pool_are_checked() -> None:
+    x = torch.randn(2, 3, 6, 6)
+    good = torch.rand(3, 3, 2)  # more than the images need
+
+    def pooled(device: str, samples: torch.Tensor) -> torch.Tensor:
+        samples = samples.to(device)
+        return F.fractional_max_pool2d(x.to(device), 2, 3, _random_samples=samples).cpu()
+
+    assert torch.equal(pooled("jax", good), pooled("cpu", good))
+    for samples in (good.double(), good[0], good[:1], good[:, :2], torch.rand(2, 3, 3)):
+        with pytest.raises(RuntimeError) as expected:
+            pooled("cpu", samples)
+        with pytest.raises(RuntimeError) as actual:
+            pooled("jax", samples)
+        assert str(actual.value) == str(expected.value)

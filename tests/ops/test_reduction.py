@@ -155,3 +155,16 @@ def test_the_first_extremum_of_long_rows_is_found(name: str, dtype: torch.dtype)
             pairs = [(found, expected)] if "arg" in name else zip(found, expected, strict=True)
             for one, other in pairs:
                 assert torch.equal(one.cpu().nan_to_num(99), other.nan_to_num(99))
+
+
+def test_segments_are_reduced_by_either_name_of_an_extremum() -> None:
+    def found(device: str, reduce: str) -> list[torch.Tensor]:
+        x = torch.tensor([2.0, 1.0, 0.0, 5.0, 5.0, 4.0], device=device, requires_grad=True)
+        lengths = torch.tensor([2, 0, 4], device=device)
+        result = torch.segment_reduce(x, reduce, lengths=lengths)
+        (grad,) = torch.autograd.grad(result.sum(), x)
+        return [result.detach().cpu(), grad.cpu()]
+
+    for reduce in ("amax", "max", "amin", "min"):
+        for actual, expected in zip(found("jax", reduce), found("cpu", reduce), strict=True):
+            assert torch.equal(actual, expected)

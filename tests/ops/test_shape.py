@@ -94,6 +94,13 @@ def test_cat_refuses_sizes_that_do_not_match() -> None:
     assert str(actual.value) == str(expected.value)
 
 
+def test_cat_of_nothing_but_empty_vectors_takes_any_axis() -> None:
+    empty = torch.zeros(0, device="jax")
+    assert torch.cat([empty, empty], dim=1).shape == torch.cat([empty], dim=2).shape == (0,)
+    with pytest.raises(RuntimeError, match="at position 1"):
+        torch.cat([empty, torch.zeros((), device="jax")])
+
+
 @pytest.mark.parametrize(
     ("rule", "arguments", "expected"),
     [

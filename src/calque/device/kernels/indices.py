@@ -203,6 +203,8 @@ def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
                 f"shape mismatch: value tensor of shape {list(values.shape)} cannot be broadcast "
                 f"to indexing result of shape {shape}"
             )
+    if mask.dtype is torch.uint8:
+        warn(_BYTES)
     return True
 
 

@@ -312,6 +312,23 @@ _ALWAYS = frozenset(
 
 def layer_of(name: str) -> Layer | None:
     """Returns the layout of an operator's results (with its namespace); None if row-major."""
+    layer = _layer_of(name)
+    laid_by = fact_of(name).get("laid_by")
+    return layer if layer is None or laid_by is None else partial(_asking, layer, laid_by)
+
+
+def _asking(
+    layer: Layer,
+    places: tuple[int, ...],
+    results: Results,
+    args: Sequence[Any],
+    kwargs: dict[str, Any],
+) -> Strides:
+    """Like `layer`, of the arguments at some places."""
+    return layer(results, [args[place] for place in places], {})
+
+
+def _layer_of(name: str) -> Layer | None:
     known = fact_of(name)
     layout = known.get("layout")
     if "columns" in known:

@@ -20,11 +20,13 @@ def cat(tensors: Any, dim: int = 0) -> Array:
     dtype = result_type(*tensors)
     # A 1-d tensor without elements joins anything: an old rule that PyTorch keeps.
     full = [t for t in tensors if t.shape != (0,)]
-    if not full:
-        wrap_dim(dim, 1)
+    for place, tensor in enumerate(tensors):
+        if tensor.ndim == 0:
+            raise RuntimeError(
+                f"zero-dimensional tensor (at position {place}) cannot be concatenated"
+            )
+    if not full:  # along any axis, be there one or not
         return jnp.zeros((0,), dtype)
-    if any(t.ndim == 0 for t in full):
-        raise RuntimeError("zero-dimensional tensor (at position 0) cannot be concatenated")
     axis = wrap_dim(dim, full[0].ndim)
     _check_sizes(full, axis)
     return lax.concatenate([t.astype(dtype) for t in full], axis)

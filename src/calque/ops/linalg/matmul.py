@@ -14,7 +14,7 @@ from jax import Array
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.linear_resample import widened
 from calque.ops.table.number_range import Holds
-from calque.ops.table.promotion import BOOL, type_name
+from calque.ops.table.promotion import BOOL, RefusedDtype, check_factor, type_name
 from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
@@ -28,7 +28,7 @@ def _check_same_dtype(x: Array, y: Array) -> None:
             f"expected m1 and m2 to have the same dtype, but got: {x.dtype} != {y.dtype}"
         )
     if x.dtype == jnp.bool_:
-        raise RuntimeError("matrix products are not implemented for 'Bool'")
+        raise RefusedDtype("matrix products are not implemented for 'Bool'")
 
 
 def _check_matrices(x: Array, y: Array) -> None:
@@ -244,6 +244,8 @@ def addr(self: Array, vec1: Array, vec2: Array, beta: Any = 1, alpha: Any = 1) -
             f"addr: Expected 1-D argument vec1 and vec2, but got {vec1.ndim}-D and {vec2.ndim}-D"
         )
     dtype = jnp.promote_types(self.dtype, jnp.promote_types(vec1.dtype, vec2.dtype))
+    check_factor("beta", beta, dtype)
+    check_factor("alpha", alpha, dtype)
     outer = vec1.astype(dtype)[:, None] * vec2.astype(dtype)[None, :]
     if dtype == jnp.bool_:
         outer = outer & bool(alpha)

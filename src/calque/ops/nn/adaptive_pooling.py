@@ -155,6 +155,22 @@ def _fractional_starts(sample: Array, size: int, out: int, kernel: int) -> Array
     return jnp.where(at == out - 1, size - kernel, starts)
 
 
+def _check_samples(self: Array, samples: Array, ndim: int) -> None:
+    if samples.dtype != self.dtype:
+        raise RuntimeError("Expect _random_samples to have the same dtype as input")
+    if samples.ndim != 3:
+        raise RuntimeError(f"Expect _random_samples to have 3 dimensions, got {samples.ndim}")
+    batch, channels = self.shape[0] if self.ndim == ndim + 2 else 1, self.shape[-ndim - 1]
+    if samples.shape[0] < batch:
+        raise RuntimeError("Expect _random_samples.size(0) no less then input batch size.")
+    if samples.shape[1] != channels:
+        raise RuntimeError("Expect _random_samples.size(1) equals to input channel size.")
+    if samples.shape[2] != ndim:
+        raise RuntimeError(
+            f"Expect _random_samples.size(2) equals to {ndim}; got {samples.shape[2]}."
+        )
+
+
 def _fractional(ndim: int) -> None:
     name = f"fractional_max_pool{ndim}d"
 
@@ -166,6 +182,7 @@ def _fractional(ndim: int) -> None:
             raise RuntimeError(
                 f"{name}(): Expected {ndim + 1}D or {ndim + 2}D tensor, but got: {list(self.shape)}"
             )
+        _check_samples(self, random_samples, ndim)
         kernel, out = each(kernel_size, ndim), each(output_size, ndim)
         lead, size = self.shape[: self.ndim - ndim], self.shape[self.ndim - ndim :]
         for n, k, o in zip(size, kernel, out, strict=True):
@@ -179,7 +196,7 @@ def _fractional(ndim: int) -> None:
             empty = (*lead, *out)
             return jnp.zeros(empty, self.dtype), jnp.zeros(empty, np.int64)
         flat = jnp.zeros((planes,) + (1,) * (2 * ndim), np.int32)
-        samples = random_samples.reshape(planes, ndim)
+        samples = random_samples[: planes // self.shape[-ndim - 1]].reshape(planes, ndim)
         for axis in range(ndim):
             # PyTorch draws the width first, then the height; in 3-d the depth is first.
             column = (ndim - 1 - axis) if ndim == 2 else axis
@@ -253,7 +270,7 @@ facts(
     layout="meta_if_strided",
     refuses=no_kernel("adaptive_avg_pool2d", BOOL, INT, COMPLEX),
 )
-facts("_adaptive_avg_pool2d_backward adaptive_max_pool2d_backward", layout="convolution")
+facts("_adaptive_avg_pool2d_backward adaptive_max_pool2d_backward", layout="images", laid_by=(1,))
 facts(
     "_adaptive_avg_pool3d",
     layout="meta_if_strided",

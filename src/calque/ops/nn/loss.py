@@ -106,7 +106,7 @@ def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array
     return reduce(jax.nn.softplus(-y * x), reduction)
 
 
-@op("soft_margin_loss_backward")
+@op("soft_margin_loss_backward", layout="elementwise", laid_by=(2, 1))
 def soft_margin_loss_backward(
     grad_output: Array, self: Array, target: Array, reduction: int
 ) -> Array:
@@ -124,7 +124,7 @@ def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
 @op(
     "binary_cross_entropy",
     values=each("self", lambda p: (p >= 0) & (p <= 1), RuntimeError, _NO_PROBABILITY),
-    layout="meta_if_strided",
+    layout="copied",
     unsafe_autocast=(
         "torch.nn.functional.binary_cross_entropy and torch.nn.BCELoss are unsafe to autocast: "
         "use binary_cross_entropy_with_logits"
@@ -143,7 +143,7 @@ def binary_cross_entropy(
     return reduce(loss if weight is None else loss * weight, reduction)
 
 
-@op("binary_cross_entropy_backward")
+@op("binary_cross_entropy_backward", layout="copied", laid_by=(1,))
 def binary_cross_entropy_backward(
     grad_output: Array,
     self: Array,

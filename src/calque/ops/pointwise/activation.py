@@ -48,7 +48,7 @@ def threshold(self: Array, threshold: Any, value: Any) -> Array:
     return jnp.where(self <= threshold, jnp.asarray(value).astype(self.dtype), self)
 
 
-@op("threshold_backward")
+@op("threshold_backward", laid_by=(1, 0))
 def threshold_backward(grad_output: Array, self: Array, threshold: Any) -> Array:
     return jnp.where(self <= threshold, _zero(grad_output), grad_output)
 
@@ -109,7 +109,7 @@ def _leaky_slope(
     _in_place("leakyReLu", negative_slope, self_is_result)
 
 
-@op("leaky_relu_backward", layout="elementwise", numbers=_leaky_slope)
+@op("leaky_relu_backward", layout="elementwise", laid_by=(1, 0), numbers=_leaky_slope)
 @opmath
 def leaky_relu_backward(
     grad_output: Array, self: Array, negative_slope: Any, self_is_result: bool
@@ -122,7 +122,7 @@ def prelu(self: Array, weight: Array) -> Array:
     return jnp.where(self > 0, self, weight * self)
 
 
-@op("_prelu_kernel_backward", layout="elementwise")
+@op("_prelu_kernel_backward", layout="elementwise", laid_by=(1, 2, 0))
 def prelu_backward(grad_output: Array, self: Array, weight: Array) -> tuple[Array, Array]:
     zero = _zero(grad_output)
     to_self = jnp.where(self > 0, grad_output, weight * grad_output)
@@ -203,7 +203,7 @@ def hardswish_backward(grad_output: Array, self: Array) -> Array:
     "rrelu_with_noise",
     mutates=("noise",),
     random=True,
-    layout="elementwise",
+    layout="row_major",
     refuses=no_kernel("leaky_relu_cpu", BOOL, INT, COMPLEX),
 )
 @opmath
@@ -342,7 +342,7 @@ def log_sigmoid(self: Array) -> tuple[Array, Array]:
     return -_softplus(-self), jnp.zeros((0,), self.dtype)
 
 
-@op("log_sigmoid_backward")
+@op("log_sigmoid_backward", layout="copied")
 @opmath
 def log_sigmoid_backward(grad_output: Array, self: Array, buffer: Array) -> Array:
     return grad_output * jax.nn.sigmoid(-self)

@@ -18,7 +18,7 @@ from calque.ops.table.promotion import (
     INT,
     RefusedDtype,
     as_dtype,
-    category,
+    check_factor,
     is_complex,
     is_float,
     is_integral,
@@ -139,17 +139,7 @@ def _scaled(y: Array, alpha: Any) -> Array:
     """`alpha * y` in y's dtype, refused if PyTorch refuses the type of alpha."""
     if isinstance(alpha, int) and alpha == 1:
         return y
-    kind = category(jnp.asarray(alpha).dtype)
-    if kind == BOOL and y.dtype != jnp.bool_:
-        raise RuntimeError("Boolean alpha only supported for Boolean results.")
-    if kind > INT and is_integral(y.dtype):
-        raise RuntimeError(
-            "For integral input tensors, argument alpha must not be a floating point number."
-        )
-    if kind == COMPLEX and not is_complex(y.dtype):
-        raise RuntimeError(
-            "For non-complex input tensors, argument alpha must not be a complex number."
-        )
+    check_factor("alpha", alpha, y.dtype)
     return y * jnp.asarray(alpha).astype(y.dtype)
 
 
@@ -199,7 +189,7 @@ def rsub(self: Array, other: Any, alpha: Any = 1) -> Array:
     return sub(other, self, alpha)
 
 
-facts("rsub.Tensor", layout="elementwise")
+facts("rsub.Tensor", layout="elementwise", laid_by=(1, 0))
 
 
 @op("mul.Tensor", "mul.Scalar")

@@ -25,6 +25,8 @@ REDUCTIONS: dict[str, tuple[Any, float]] = {
 }
 """For each reduction its function, and what an empty run gives."""
 
+_ALSO_CALLED = {"amax": "max", "amin": "min"}
+
 
 @dataclass(frozen=True)
 class _Runs:
@@ -78,9 +80,13 @@ def _runs(data: Array, axis: int, lengths: Array | None, offsets: Array | None) 
     )
 
 
-def _check(reduce: str, data: Array, lengths: Any, offsets: Any, axis: int) -> int:
+def _check(reduce: str, data: Array, lengths: Any, offsets: Any, axis: int) -> tuple[str, int]:
+    """Returns the reduction's name in `REDUCTIONS` and the axis, counted from the first."""
+    reduce = _ALSO_CALLED.get(reduce, reduce)
     if reduce not in REDUCTIONS:
-        raise RuntimeError(f"unsupported reduction: {reduce}")
+        raise RuntimeError(
+            f"reduce argument must be either sum, prod, mean, amax or amin, got {reduce}"
+        )
     axis = wrap_dim(axis, data.ndim)
     given = lengths if lengths is not None else offsets
     if given is not None and data.shape[:axis] != given.shape[:-1]:
@@ -88,7 +94,7 @@ def _check(reduce: str, data: Array, lengths: Any, offsets: Any, axis: int) -> i
             f"segment_reduce(): the lengths or offsets of shape {list(given.shape)} do not fit "
             f"data of shape {list(data.shape)} along axis {axis}"
         )
-    return axis
+    return reduce, axis
 
 
 @op("segment_reduce", static=("initial",))
@@ -105,7 +111,7 @@ def segment_reduce(
 ) -> Array:
     if indices is not None:
         raise RuntimeError("segment_reduce(): indices based reduction is not supported yet.")
-    axis = _check(reduce, data, lengths, offsets, axis)
+    reduce, axis = _check(reduce, data, lengths, offsets, axis)
     runs = _runs(data, axis, lengths, offsets)
     function, nothing = REDUCTIONS[reduce]
     total = runs.reduce(function, data)
@@ -133,7 +139,7 @@ def segment_reduce_backward(
     initial: Any = None,
 ) -> Array:
     """Equal extrema share their gradient; a factor of zero gets the product of the others."""
-    axis = _check(reduce, data, lengths, offsets, axis)
+    reduce, axis = _check(reduce, data, lengths, offsets, axis)
     runs = _runs(data, axis, lengths, offsets)
     if reduce == "sum":
         return runs.spread(grad, data)

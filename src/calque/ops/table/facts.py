@@ -89,6 +89,8 @@ class Known(TypedDict, total=False):
 
     Attributes:
         layout: how the results lie in memory; row-major, or elementwise, if not told.
+        laid_by: the places of the arguments that the layout asks, in the order in which PyTorch's
+            kernel does; all, as they come, if not told.
         columns: the results that are column-major, whatever the arguments are.
         writes: what its `out=` form demands of what it writes. That no memory is read which is
             written, "apart" or "changes", holds of the in-place form too.
@@ -116,6 +118,7 @@ class Known(TypedDict, total=False):
     """
 
     layout: Layout
+    laid_by: tuple[int, ...]
     columns: tuple[int, ...]
     writes: tuple[Writes, ...]
     writes_in_place: tuple[Writes, ...]

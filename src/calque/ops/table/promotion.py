@@ -214,6 +214,27 @@ def refuse(name: str, dtype: Any, *categories: int) -> None:
         raise RefusedDtype(f"\"{name}\" not implemented for '{type_name(dtype)}'")
 
 
+def check_factor(name: str, factor: Any, dtype: Any) -> None:
+    """Raise RuntimeError for a factor of a higher kind than the result, or a boolean of another.
+
+    Args:
+        name: of the factor's parameter.
+        factor: a number, a traced one too.
+        dtype: of the result.
+    """
+    kind = category(jnp.asarray(factor).dtype)
+    if kind == BOOL and dtype != jnp.bool_:
+        raise RuntimeError(f"Boolean {name} only supported for Boolean results.")
+    if kind > INT and is_integral(dtype):
+        raise RuntimeError(
+            f"For integral input tensors, argument {name} must not be a floating point number."
+        )
+    if kind == COMPLEX and not is_complex(dtype):
+        raise RuntimeError(
+            f"For non-complex input tensors, argument {name} must not be a complex number."
+        )
+
+
 def opmath(function: Any) -> Any:
     """Returns a rule that computes in float32 where its operands are float16 or bfloat16.
 

@@ -62,6 +62,8 @@ def has_effect(node: Node) -> bool:
     >>> x = graph.placeholder("x")
     >>> has_effect(graph.call_method("add_", (x, 1))), has_effect(graph.call_method("add", (x, 1)))
     (True, False)
+    >>> has_effect(graph.call_function(operator.and_, (x, x)))
+    False
     """
     if node.op == "call_method":
         return name_mutates(str(node.target))
@@ -74,7 +76,8 @@ def has_effect(node: Node) -> bool:
         if target is cond:
             return any(map(_branch_mutates, node.args[1:3]))
         module = getattr(target, "__module__", None) or ""
-        if module.startswith(("torch", "_")) and name_mutates(getattr(target, "__name__", "")):
+        is_of_torch = module.startswith(("torch", "_")) and module != "_operator"  # it has `and_`
+        if is_of_torch and name_mutates(getattr(target, "__name__", "")):
             return True
     return node.is_impure()
 

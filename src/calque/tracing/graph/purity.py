@@ -17,6 +17,7 @@ from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import (
     CHECKS,
     assign,
+    forked_state,
     in_place,
     manual_seed,
     of_generator,
@@ -36,7 +37,8 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
-_EFFECTS |= {manual_seed, random_state, set_random_state, of_generator}
+OF_RANDOM_STATE = frozenset((manual_seed, random_state, forked_state, set_random_state))
+_EFFECTS |= OF_RANDOM_STATE | {of_generator}
 _EFFECTS |= {assign} | OF_RECORDINGS
 
 

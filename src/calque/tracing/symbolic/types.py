@@ -6,6 +6,7 @@ likewise `callable`.
 """
 
 import builtins
+import functools
 from types import CodeType
 from typing import Any
 
@@ -129,6 +130,21 @@ def hold_limits(patches: Patches) -> None:
     """Let the trace see which dtypes the program asks for their limits."""
     for name in ("finfo", "iinfo"):
         patches.hold(torch, name, _Limits)
+
+
+def hold_checks(patches: Patches) -> None:
+    """Let the trace decide a condition of `torch._check` as that of an `assert`."""
+    patches.hold(torch, "_check_with", _decided)
+
+
+def _decided(original: Any) -> Any:
+    @functools.wraps(original)
+    def check_with(error_type: Any, cond: Any, message: Any) -> None:
+        if isinstance(cond, torch.fx.Proxy) and not isinstance(cond, torch.Tensor):
+            cond = bool(cond)
+        original(error_type, cond, message)
+
+    return check_with
 
 
 _STAND_INS = {

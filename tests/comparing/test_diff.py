@@ -434,3 +434,72 @@ def test_a_recorded_branch_is_compared_with_a_graph_that_chooses() -> None:
     assert not calque.diff(recording, calque.trace(program, x), x)
     found = calque.diff(recording, calque.trace(other, x), x)
     assert found.first is not None and found.first.kind == "values"
+
+
+def tags_inner_tensors(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    y.mask = x > 0  # type: ignore[attr-defined]
+    return torch.where(y.mask, y, -y)  # type: ignore[attr-defined]
+
+
+def copies_layers(x: torch.Tensor) -> torch.Tensor:
+    for layer in [copy.deepcopy(LAYER) for _ in range(2)]:
+        x = layer(x).relu()
+    return x
+
+
+LAYER = torch.nn.Linear(4, 4)
+
+
+def passes_on_what_it_reads(x: torch.Tensor) -> torch.Tensor:
+    return torch.tensor(x.tolist()) * sum(x[0].tolist())
+
+
+def uses_what_was_passed_through(x: torch.Tensor) -> torch.Tensor:
+    same = x.to(memory_format=torch.channels_last)
+    first, second = torch.broadcast_tensors(x, x[:1])
+    kept = torch.nn.functional.dropout(x, 0.1, False)
+    return x[:, ::2] + same.sum() + first[:, 1:3] * second[:, :2] + kept.mean()
+
+
+def logarithms(x: torch.Tensor) -> Any:
+    return torch.distributions.Categorical(logits=x).log_prob(torch.zeros(len(x))), x
+
+
+@pytest.mark.parametrize(
+    ("program", "x"),
+    [
+        (tags_inner_tensors, torch.randn(3)),
+        (copies_layers, torch.randn(2, 4)),
+        (passes_on_what_it_reads, torch.randn(2, 3)),
+        (uses_what_was_passed_through, torch.randn(2, 4, 3, 3)),
+        (logarithms, torch.randn(3, 4)),
+    ],
+)
+def test_what_only_a_trace_has_in_its_graph_is_no_difference(program: Any, x: torch.Tensor) -> None:
+    traced = calque.trace(program, x, tracer="auto")
+    recording = calque.record(program, x)
+    assert not (found := calque.diff(traced, recording, x)), found
+    assert not (found := calque.diff(recording, traced, x)), found
+
+
+def test_what_a_trace_sets_or_reads_is_compared_where_it_leaves() -> None:
+    def tags(x: torch.Tensor) -> torch.Tensor:
+        y = x * 2
+        y.tag = 1  # type: ignore[attr-defined]
+        return y
+
+    def tags_not(x: torch.Tensor) -> torch.Tensor:
+        return x * 2
+
+    x = torch.ones(2)
+    found = calque.diff(calque.trace(tags, x), calque.trace(tags_not, x), x)
+    assert [each.kind for each in found] == ["structure"], found
+
+    def other(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor((x + 1).tolist())
+
+    def one(x: torch.Tensor) -> torch.Tensor:
+        return torch.tensor(x.tolist())
+
+    assert calque.diff(calque.trace(one, x), calque.record(other, x), x)

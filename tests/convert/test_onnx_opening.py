@@ -1,5 +1,7 @@
 """Operators without a form of their own in ONNX are opened into others, and checks settled."""
 
+from typing import Any
+
 import pytest
 import torch
 from torch import Tensor, nn
@@ -83,3 +85,81 @@ def test_named_results_and_results_in_objects() -> None:
 def test_a_result_laid_out_in_memory_as_its_input_is() -> None:
     agree(lambda x: F.adaptive_avg_pool2d(x.permute(0, 3, 1, 2), 1), torch.randn(2, 4, 4, 3))
     agree(lambda x: x.as_strided((2, 2), (1, 2)) * 2, torch.randn(4))
+
+
+@pytest.mark.parametrize(
+    "convolution",
+    [
+        nn.Conv2d(3, 4, 3, padding="valid"),
+        lambda x: torch.convolution(x, ONES, None, [2], [1], [1], False, [0], 1),
+        lambda x: torch.convolution(x, ONES, None, [2], [1], [1], True, [1], 1),
+    ],
+)
+def test_one_number_stands_for_all_dimensions_of_a_convolution(convolution: Any) -> None:
+    agree(convolution, torch.randn(1, 3, 6, 6))
+
+
+ONES = torch.ones(3, 3, 2, 2)
+
+
+def solves(a: Tensor) -> tuple[Tensor, ...]:
+    inverse, (sign, size) = torch.linalg.inv(a), torch.linalg.slogdet(a)
+    left = torch.linalg.solve(a, a[..., 0]), torch.linalg.solve(a, a[:1, :2], left=False)
+    return inverse, torch.det(a), sign, size, *left
+
+
+def factors(a: Tensor) -> tuple[Tensor, ...]:
+    a = a @ a.mT + torch.eye(3)
+    lower = torch.linalg.cholesky(a)
+    lines = torch.linalg.solve_triangular(a.triu(), a, upper=True, left=False)
+    return lower, torch.cholesky_solve(a, lower), torch.cholesky_inverse(lower), lines
+
+
+@pytest.mark.parametrize("program", [solves, factors])
+def test_matrices_are_eliminated(program: Any) -> None:
+    a = torch.tensor([[[0.0, 2, 1], [1, 1, 0], [3, 0, 1]], [[4, 1, 2], [1, 3, 1], [2, 1, 5]]])
+    agree(program, a)
+    agree(program, a.flip(1))
+
+
+def test_a_singular_matrix_has_no_determinant() -> None:
+    agree(torch.det, torch.ones(2, 3, 3))
+
+
+def test_bessel_functions_agree_near_and_far() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        special = torch.special
+        scaled = special.i0e(x), special.i1e(x), special.erfcx(x / 10), special.ndtri(x / 60 + 0.5)
+        return *scaled, special.i0(x), special.i1(x), torch.polygamma(1, x + 0.3)
+
+    agree(program, torch.cat([torch.linspace(-40, 40, 161), torch.tensor([0.0, 19.9, 20.1])]))
+
+
+def test_ndtri_of_tiny_probabilities_agrees() -> None:
+    agree(torch.special.ndtri, torch.tensor([0.0, 1e-38, 1e-20, 1e-7, 0.5, 1 - 1e-6, 1.0, 2.0]))
+
+
+@pytest.mark.parametrize("align_corners", [True, False])
+@pytest.mark.parametrize("padding", ["zeros", "border", "reflection"])
+@pytest.mark.parametrize("mode", ["bilinear", "nearest"])
+def test_volumes_are_sampled(mode: Any, padding: Any, align_corners: bool) -> None:
+    def program(x: Tensor, grid: Tensor) -> Tensor:
+        return F.grid_sample(x, grid, mode, padding, align_corners)
+
+    grid = (torch.arange(2 * 2 * 3 * 2 * 3.0) * 0.7).sin().view(2, 2, 3, 2, 3) * 1.4
+    agree(program, torch.arange(2 * 2 * 3 * 4 * 2.0).cos().view(2, 2, 3, 4, 2), grid)
+
+
+def test_grouped_products_agree() -> None:
+    ends = torch.tensor([2, 2, 6], dtype=torch.int32)
+
+    def program(x: Tensor, weights: Tensor) -> Tensor:
+        return torch._grouped_mm(x, weights, offs=ends)
+
+    agree(program, torch.randn(6, 8), torch.randn(3, 8, 8))
+
+
+def test_what_has_no_form_is_listed() -> None:
+    for program in (lambda x: torch.fft.rfft(x).abs(), lambda x: torch.polygamma(2, x)):
+        with pytest.raises(ConversionError, match="test_onnx_opening"):
+            to_onnx(calque.record(program, torch.ones(4)))

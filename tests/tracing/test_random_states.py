@@ -91,3 +91,32 @@ def test_states_of_the_device_are_put_back() -> None:
 def test_operators_set_no_state() -> None:
     with pytest.raises(calque.TraceError, match="state of random numbers"):
         calque.record(forks, X).graph("aten")
+
+
+def raises_inside(x: torch.Tensor) -> Any:
+    with torch.random.fork_rng(devices=()):
+        torch.manual_seed(3)
+        with torch.random.fork_rng(devices=()):
+            noise = torch.randn(2)
+        x.view(2)
+    return x + noise
+
+
+def raises_between(x: torch.Tensor) -> Any:
+    state = torch.get_rng_state()
+    noise = torch.randn(2) + x.view(2)
+    torch.set_rng_state(state)
+    return noise
+
+
+@pytest.mark.parametrize("graph_of", GRAPHS.values(), ids=GRAPHS)
+@pytest.mark.parametrize("program", [raises_inside, raises_between])
+def test_an_error_leaves_the_random_state_as_the_program_does(program: Any, graph_of: Any) -> None:
+    graph = graph_of(program, X)
+    left = []
+    for run in (program, graph):
+        torch.manual_seed(0)
+        with pytest.raises(RuntimeError):
+            run(torch.ones(3))
+        left.append(torch.get_rng_state())
+    assert torch.equal(left[0], left[1]), program

@@ -1,6 +1,5 @@
 """Names for what a node calls and with what, independent of the tracer that wrote the graph."""
 
-import inspect
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -10,13 +9,14 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.abstract.questions import ASPECTS
-from calque.tracing.graph.answers import OF_RECORDINGS
+from calque.tracing.graph.answers import HOST, OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place, unpack
 from calque.tracing.graph.purity import has_effect, name_mutates
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.lower.unseen_writes import is_view
 from calque.tracing.proxies.proxy import assert_fn
+from calque.tracing.record.reach import READS
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     OperatorBase,
@@ -53,12 +53,38 @@ def _copies_to_member(node: Node) -> bool:
 def counts(node: Node) -> bool:
     """Returns True if a node computes something other than a check, a value that is checked, or a
     number from the shapes of tensors, which a graph without shapes has, and no other.
+
+    An attribute of a tensor that the graph does not return counts for nothing either.
     """
-    if node.target in _GUARDS or str(node.target) == "_guards_fn":
+    if node.target in _GUARDS or str(node.target) == "_guards_fn" or _is_set_on_inner(node):
         return False
     if (node.target in _KEPT and not node.users) or is_number(node):
         return False
     return not (node.users and all(user.target in _GUARDS for user in node.users))
+
+
+def _is_set_on_inner(node: Node) -> bool:
+    """Returns True if a node sets an attribute of a tensor that is neither taken nor returned."""
+    owner: Any = node.args[0] if node.target is setattr else None
+    is_made = isinstance(owner, Node) and owner.op.startswith("call")
+    if not is_made or not isinstance(owner.meta.get("val"), torch.Tensor):
+        return False
+    return not any(user.op == "output" or user.target is rebuilt for user in owner.users)
+
+
+def is_read(node: Node) -> bool:
+    """Returns True if a node reads a tensor's values into Python. One graph passes on what it
+    reads, and another, a recording, checks it and has what it read in the run.
+
+    >>> graph = torch.fx.Graph()
+    >>> x = graph.placeholder("x")
+    >>> is_read(graph.call_method("tolist", (x,))), is_read(graph.call_method("sum", (x,)))
+    (True, False)
+    """
+    return node.op in ("call_method", "call_function") and called(node) in _READS
+
+
+_READS = HOST | READS | {name.strip("_") for name in READS}
 
 
 def is_only_checked(node: Node) -> bool:
@@ -91,7 +117,7 @@ def is_number(node: Node) -> bool:
         return True
     is_of_python = getattr(node.target, "__module__", "") in ("_operator", "builtins", "math")
     given = node.all_input_nodes
-    return is_of_python and bool(given) and all(map(is_number, given))
+    return is_of_python and bool(given) and all(is_number(part) or is_read(part) for part in given)
 
 
 def called(node: Node) -> str:
@@ -111,6 +137,8 @@ def called(node: Node) -> str:
         return type(module).__name__ if module is not None else str(target)
     if target is in_place:
         return _spelled(str(node.args[0]), True)
+    if target is assign:
+        return "setattr"
     if target is getattr:
         return str(node.args[1])
     if isinstance(target, OpOverload):
@@ -197,14 +225,6 @@ def has_values(node: Node) -> bool:
 _MEMORY = ("empty", "new_empty", "resize_")
 
 
-def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> bool:
-    """Returns True if two graphs return values that may be equal, in equal containers."""
-    first, second = result_of(a), result_of(b)
-    if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
-        first, second = [*flat(first)], [*flat(second)]  # an object in one of them
-    return _same(first, second, twins)
-
-
 def result_of(graph: GraphModule) -> Any:
     """Returns the result of a graph, in the containers that a call returns."""
     given = graph.graph.output_node().args[0]
@@ -226,108 +246,6 @@ def flat(value: Any) -> Iterator[Any]:
             yield from flat(part.args[1:])
         else:
             yield part
-
-
-def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Returns True if two nodes that call the same get the same arguments, as far as is known.
-
-    Args:
-        twins: which node of the second graph stands for one of the first.
-    """
-    given, other = _arguments(a), _arguments(b)
-    if given is None or other is None or given.keys() != other.keys():
-        return True  # two ways to write the arguments; their values are compared
-    return all(_same(given[name], other[name], twins) for name in given)
-
-
-def _arguments(node: Node) -> dict[str, Any] | None:
-    if node.op == "call_function" and not isinstance(node.target, OpOverload):
-        try:
-            bound = inspect.signature(node.target).bind(*node.args, **node.kwargs)  # type: ignore[arg-type]
-        except (TypeError, ValueError):
-            pass
-        else:
-            bound.apply_defaults()
-            return dict(bound.arguments)
-    return {**{str(i): part for i, part in enumerate(node.args)}, **node.kwargs}
-
-
-def same_values(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Returns True if two nodes may compute the same value, as far as their graphs show.
-
-    >>> first, second = torch.fx.Graph(), torch.fx.Graph()
-    >>> x, y = first.placeholder("x"), second.placeholder("y")
-    >>> same_values(x, y, {}), same_values(x, second.placeholder("x"), {})
-    (True, True)
-    """
-    a, b = _itself(a), _itself(b)
-    if a in twins:
-        return _itself(twins[a]) is b
-    if a.op == b.op == "placeholder":
-        return _same_inputs(a, b)
-    if a.op == b.op == "get_attr":
-        return str(a.target) == str(b.target) or _alike(_member(a), _member(b))
-    return a.op.startswith("call") or not any(twin is b for twin in twins.values())
-
-
-def _itself(node: Node) -> Node:
-    """Returns the node that made the tensor that a node writes to and returns."""
-    while writes(node) and called(node) not in ("setitem", "delitem"):
-        source = node.kwargs.get("out", node.args[0] if node.args else None)
-        if not isinstance(source, Node):
-            break
-        node = source
-    owner = node.args[0] if is_part(node) and node.target is operator.getitem else None
-    if isinstance(owner, Node) and writes(owner) and isinstance(owner.args[0], (list, tuple)):
-        return _itself(owner.args[0][node.args[1]])  # pyright: ignore[reportArgumentType, reportCallIssue]
-    return node
-
-
-def _same_inputs(a: Node, b: Node) -> bool:
-    """Returns True if two inputs have the same name or, in graphs with equally many,
-    the same position.
-    """
-    first, second = ([*node.graph.find_nodes(op="placeholder")] for node in (a, b))
-    names = [[str(node.target).strip("*_") for node in nodes] for nodes in (first, second)]
-    if {*names[0]} == {*names[1]}:
-        return str(a.target).strip("*_") == str(b.target).strip("*_")
-    return len(first) != len(second) or first.index(a) == second.index(b)
-
-
-def _member(node: Node) -> Any:
-    value: Any = node.graph.owning_module
-    for part in str(node.target).split("."):
-        value = getattr(value, part, None)
-    return value
-
-
-def _alike(a: Any, b: Any) -> bool:
-    """Returns True if two members may be the same despite their names: tracers name constants."""
-    if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
-        return type(a) is type(b)
-    if a is b:
-        return True
-    there = a.shape == b.shape and a.dtype == b.dtype and a.device == b.device
-    return there and not a.is_meta and torch.equal(a, b)
-
-
-def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
-    if isinstance(a, Node) and isinstance(b, Node):
-        return same_values(a, b, twins)
-    if isinstance(a, Node) or isinstance(b, Node):
-        return is_number(a if isinstance(a, Node) else b)
-    if isinstance(a, dict) and isinstance(b, dict):
-        return a.keys() == b.keys() and all(_same(a[key], b[key], twins) for key in a)
-    if isinstance(a, (tuple, list)) and isinstance(b, (tuple, list)):
-        return len(a) == len(b) and all(_same(x, y, twins) for x, y in zip(a, b))
-    if isinstance(a, slice) and isinstance(b, slice):
-        parts = (a.start, a.stop, a.step), (b.start, b.stop, b.step)
-        return _same(*parts, twins)
-    if isinstance(a, float) and isinstance(b, float) and a != a:
-        return b != b
-    if isinstance(a, torch.device) and isinstance(b, torch.device):
-        return True  # where a graph runs is no part of its structure
-    return type(a) is type(b) and bool(a == b)
 
 
 def asks_for_device(graph: GraphModule) -> bool:

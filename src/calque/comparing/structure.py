@@ -13,11 +13,11 @@ from calque.comparing.naming import (
     chooses,
     is_only_checked,
     is_part,
+    is_read,
     module_of,
     result_of,
-    same_arguments,
-    same_results,
 )
+from calque.comparing.same import same_arguments, same_results
 from calque.comparing.settings import other_settings
 from calque.comparing.stretches import Stretch
 from calque.tracing.core.origins import origin_of
@@ -74,9 +74,15 @@ def _of_calls(rows: list[Pair | Unpaired], twins: dict[Node, Node]) -> Iterator[
 
 
 def _calls_that_matter(stretch: Stretch | None) -> list[str]:
-    """Returns what the nodes of a stretch call, without those that nothing but checks use."""
+    """Returns what the nodes of a stretch call, without those that nothing but checks use, and
+    without reads of values, which are only checked in a recording.
+    """
     nodes = stretch.nodes if stretch is not None else ()
-    return [called(node) for node in nodes if not is_part(node) and not is_only_checked(node)]
+    return [
+        called(node)
+        for node in nodes
+        if not (is_part(node) or is_read(node) or is_only_checked(node))
+    ]
 
 
 def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:

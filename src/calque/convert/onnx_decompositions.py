@@ -8,6 +8,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from calque.convert.onnx_bessel import BESSEL
+from calque.convert.onnx_grids import GRIDS
+from calque.convert.onnx_matrices import MATRICES
 from calque.convert.onnx_places import PLACES
 from calque.convert.onnx_special import SPECIAL, is_negative
 
@@ -294,6 +297,9 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.searchsorted.Tensor: _searchsorted,
     _aten.searchsorted.Scalar: _searchsorted,
     _aten._trilinear.default: _trilinear,
+    **BESSEL,
+    **GRIDS,
+    **MATRICES,
     **PLACES,
     **SPECIAL,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),

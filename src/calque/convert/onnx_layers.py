@@ -30,11 +30,17 @@ def _addmm(c: OnnxCall) -> None:
 
 
 def _convolution(c: OnnxCall) -> None:
-    inputs, padding = [c.name("input"), c.name("weight")], c["output_padding"]
+    inputs, count = [c.name("input"), c.name("weight")], c.rank("input") - 2
+
+    def each(name: str) -> list[int]:  # one number stands for all dimensions
+        given = c[name]
+        return [*given] * count if len(given) == 1 else [*given]
+
     if c["bias"] is not None:
         inputs.append(c.name("bias"))
-    options = {"strides": c["stride"], "dilations": c["dilation"], "group": c["groups"]}
-    options["pads"] = [*c["padding"], *c["padding"]]
+    options = {"strides": each("stride"), "dilations": each("dilation"), "group": c["groups"]}
+    options["pads"] = [*each("padding"), *each("padding")]
+    padding = each("output_padding")
     if c["transposed"]:
         c.add("ConvTranspose", inputs, output_padding=padding, **options)
     else:

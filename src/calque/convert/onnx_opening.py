@@ -15,6 +15,7 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.onnx_decompositions import WRITTEN_HERE
+from calque.convert.onnx_matrices import CHECKS_OF_MATRICES
 from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.graph.templates import rebuilt
@@ -44,11 +45,20 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
             inner = _consists_of(node, table)
             if inner is not None and _is_converted(inner, converted) and _gives(inner, node):
                 _replace(made, node, inner)
+    _drop_checks_of_matrices(made.graph)
     _compute_constants(made, converted)
     _flatten_objects(made.graph)
     _settle_constant_guards(made)
     _remove_unused(made.graph)
     return made
+
+
+def _drop_checks_of_matrices(graph: torch.fx.Graph) -> None:
+    """Erase the checks of matrices that are opened: a model in ONNX cannot raise."""
+    for check in CHECKS_OF_MATRICES:
+        for node in graph.find_nodes(op="call_function", target=check):
+            if node.args[0].target is not operator.getitem:
+                graph.erase_node(node)
 
 
 def _flatten_objects(graph: torch.fx.Graph) -> None:

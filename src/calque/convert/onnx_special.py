@@ -45,11 +45,25 @@ _TAIL = (
         1.05075007164441684324e-9,
     ),
 )
+_FAR_TAIL = (
+    (
+        *(6.65790464350110377720e0, 5.46378491116411436990e0, 1.78482653991729133580e0),
+        *(2.96560571828504891230e-1, 2.65321895265761230930e-2, 1.24266094738807843860e-3),
+        *(2.71155556874348757815e-5, 2.01033439929228813265e-7),
+    ),
+    (
+        *(1.0, 5.99832206555887937690e-1, 1.36929880922735805310e-1),
+        *(1.48753612908506148525e-2, 7.86869131145613259100e-4, 1.84631831751005468180e-5),
+        *(1.42151175831644588870e-7, 2.04426310338993978564e-15),
+    ),
+)
 """Of Wichura's algorithm AS 241 (1988) for quantiles of the normal distribution: numerators and
-denominators, in the middle and beside it."""
+denominators, in the middle, beside it and far out."""
 
 
-def _in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+def in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tensor]:
+    """A decorator: a function of float64 takes and returns narrower dtypes."""
+
     def run(self: Tensor) -> Tensor:
         if self.dtype == torch.float64 or self.is_complex():
             raise NotImplementedError(f"{function.__name__} of {self.dtype}")
@@ -59,7 +73,7 @@ def _in_double(function: Callable[[Tensor], Tensor]) -> Callable[[Tensor], Tenso
     return run
 
 
-def _sum(coefficients: Sequence[float], x: Tensor) -> Tensor:
+def polynomial(coefficients: Sequence[float], x: Tensor) -> Tensor:
     """Evaluates a polynomial by Horner's rule."""
     found = torch.full_like(x, coefficients[-1])
     for coefficient in reversed(coefficients[:-1]):
@@ -83,7 +97,7 @@ def _lgamma(x: Tensor) -> Tensor:
     return torch.where(x.abs() == math.inf, math.inf, found)
 
 
-def _digamma(x: Tensor) -> Tensor:
+def digamma(x: Tensor) -> Tensor:
     """Uses the asymptotic series to the right of 10, with recurrence and reflection."""
     is_left = x < 0.5
     z = torch.where(is_left, 1 - x, x)
@@ -92,7 +106,7 @@ def _digamma(x: Tensor) -> Tensor:
         found = found - 1 / (z + i)
     big = z + 10
     square = 1 / (big * big)
-    found = found + big.log() - 0.5 / big - square * _sum(_BERNOULLI, square)
+    found = found + big.log() - 0.5 / big - square * polynomial(_BERNOULLI, square)
     angle = math.pi * (x - x.round())
     found = torch.where(is_left, found - math.pi * angle.cos() / angle.sin(), found)
     is_pole = x == x.round()
@@ -101,14 +115,27 @@ def _digamma(x: Tensor) -> Tensor:
     return torch.where(x == math.inf, math.inf, torch.where(x == -math.inf, math.nan, found))
 
 
+def quantile(q: Tensor, beside: Tensor) -> Tensor:
+    """Returns a quantile of the normal distribution.
+
+    Args:
+        q: the probability, less 1/2.
+        beside: the probability or its complement, whichever is smaller.
+    """
+    r = 0.180625 - q * q
+    middle = q * _quotient(_CENTRAL, r)
+    r = (-beside.log()).sqrt()
+    tail = torch.where(r <= 5, _quotient(_TAIL, r - 1.6), _quotient(_FAR_TAIL, r - 5))
+    return torch.where(q.abs() <= 0.425, middle, q.sign() * tail)
+
+
+def _quotient(coefficients: Sequence[Sequence[float]], x: Tensor) -> Tensor:
+    return polynomial(coefficients[0], x) / polynomial(coefficients[1], x)
+
+
 def _erfinv(x: Tensor) -> Tensor:
     """Uses the quantiles of the normal distribution."""
-    q = x / 2
-    r = 0.180625 - q * q
-    middle = q * _sum(_CENTRAL[0], r) / _sum(_CENTRAL[1], r)
-    r = (-(0.5 - q.abs()).log()).sqrt() - 1.6
-    tail = x.sign() * _sum(_TAIL[0], r) / _sum(_TAIL[1], r)
-    found = torch.where(q.abs() <= 0.425, middle, tail) / math.sqrt(2)
+    found = quantile(x / 2, 0.5 - (x / 2).abs()) / math.sqrt(2)
     return torch.where(x.abs() == 1, x * math.inf, found)
 
 
@@ -176,9 +203,9 @@ def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, T
 
 _aten = torch.ops.aten
 SPECIAL: dict[Any, Callable[..., Any]] = {
-    _aten.lgamma.default: _in_double(_lgamma),
-    _aten.digamma.default: _in_double(_digamma),
-    _aten.erfinv.default: _in_double(_erfinv),
+    _aten.lgamma.default: in_double(_lgamma),
+    _aten.digamma.default: in_double(digamma),
+    _aten.erfinv.default: in_double(_erfinv),
     _aten.hypot.default: _hypot,
     _aten.signbit.default: is_negative,
     _aten.angle.default: _angle,

@@ -114,7 +114,10 @@ class Libraries:
         """Meet what a module holds under names that matter."""
         held, snapshot = vars(module), self._snapshot
         registers = owner_of_module(module) is Owner.PACKAGE
-        for name in words:
+        names = held.keys() & words
+        if type(module) is not types.ModuleType:
+            names |= vars(type(module)).keys() & words
+        for name in names:
             value = original(held.get(name))
             if registers and value is not None and type(value) not in ATOMIC:
                 self._hold_registries(value, path.attribute(name))

@@ -223,6 +223,8 @@ class Namespaces:
         if not of_code:
             self._otherwise |= words
         fresh, snapshot = words - self.words, self._snapshot
+        if not fresh:
+            return fresh
         if not _READS_OF_STATE.isdisjoint(fresh):
             for row in snapshot.moving:
                 row.guarded = True

@@ -4,7 +4,7 @@ import dis
 import functools
 import itertools
 import math
-from bisect import bisect_left
+from bisect import bisect_right
 from collections.abc import Iterator
 from types import CodeType, FrameType
 from typing import Any
@@ -21,7 +21,7 @@ def _instructions(code: CodeType) -> tuple[list[int], list[dis.Instruction]]:
 
 def _running(frame: FrameType) -> tuple[int, list[dis.Instruction]]:
     offsets, instructions = _instructions(frame.f_code)
-    return bisect_left(offsets, frame.f_lasti), instructions
+    return bisect_right(offsets, frame.f_lasti) - 1, instructions  # it may be in an inline cache
 
 
 def unpacked_length(frame: FrameType) -> int | None:
@@ -81,6 +81,69 @@ def asks_identity(code: CodeType) -> bool:
     steps = [step for step in dis.get_instructions(code) if step.opname != "CACHE"]
     asked = (a for a, b in itertools.pairwise(steps) if b.opname == "IS_OP")
     return "id" in code.co_names or any(step.opname not in _OF_NO_TENSOR for step in asked)
+
+
+@functools.lru_cache(maxsize=4096)
+def asks_none(code: CodeType) -> bool:
+    """Returns True if code compares a value with None by `is`.
+
+    >>> asks_none((lambda x: x is None).__code__), asks_none((lambda x: x == 0).__code__)
+    (True, False)
+    """
+    _, steps = _instructions(code)
+    return any(_tests_none(steps, at) for at in range(len(steps)))
+
+
+def _tests_none(steps: list[dis.Instruction], at: int) -> bool:
+    """Returns True if the instruction there compares the last value with None."""
+    if at + 1 >= len(steps):
+        return False
+    step = steps[at]
+    if step.opname.endswith(("_IF_NONE", "_IF_NOT_NONE")):
+        return True
+    follows = step.opname.startswith("LOAD_CONST") and step.argval is None
+    return follows and steps[at + 1].opname in ("IS_OP", "CONTAINS_OP")
+
+
+def may_test_none(frame: FrameType, part: int = 0) -> bool:
+    """Returns True if the frame compares the result of the running instruction with None.
+
+    Args:
+        part: which part of the result, if the instruction takes it apart.
+    """
+    at, steps = _running(frame)
+    names = _stored(steps, at, part)
+    if names is None:
+        return _tests_none(steps, at + 1)
+    loads = (i for i, step in enumerate(steps) if step.opname.startswith("LOAD"))
+    return any(_last(steps[i]) in names and _tests_none(steps, i + 1) for i in loads)
+
+
+def is_discarded(frame: FrameType) -> bool:
+    """Returns True if the frame drops the result of the running call, or the program returns it."""
+    at, steps = _running(frame)
+    step = steps[at + 1].opname
+    above = frame.f_back
+    is_last = above is None or is_engine(above.f_code.co_filename)
+    return step == "POP_TOP" or (step == "RETURN_VALUE" and is_last)
+
+
+def _stored(steps: list[dis.Instruction], at: int, part: int) -> tuple[str, ...] | None:
+    """Returns the variables that the result of an instruction is assigned to; None if it is not."""
+    is_apart = steps[at].opname == "UNPACK_SEQUENCE"
+    names: list[str] = []
+    for step in steps[at + 1 :]:
+        if not step.opname.startswith("STORE_") or step.opname in ("STORE_SUBSCR", "STORE_SLICE"):
+            break
+        given = step.argval if isinstance(step.argval, tuple) else (step.argval,)
+        names += given[: 1 if "_LOAD" in step.opname else None]
+    if not names:
+        return None
+    return (names[part],) if is_apart and part < len(names) else tuple(names)
+
+
+def _last(step: dis.Instruction) -> Any:
+    return step.argval[-1] if isinstance(step.argval, tuple) else step.argval
 
 
 @functools.lru_cache(maxsize=4096)

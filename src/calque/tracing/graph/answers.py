@@ -15,6 +15,10 @@ AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_gr
 HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
 """Methods that read a tensor's elements without any operator."""
 
+RETURNED = "calque.returned"
+"""In the metadata of a node that returned a tensor in the run that was made before: the name of the
+node that made it."""
+
 
 class Answer:
     """A value that the program read, kept by the graph as it was."""

@@ -54,7 +54,7 @@ def _proxy_in(args: Any) -> Any:
 _REPEATED = frozenset(
     (
         *("fresh", "manual_seed", "make_generator", "of_generator"),
-        *("random_state", "set_random_state"),
+        *("random_state", "forked_state", "set_random_state"),
         *("assign", "expect_given", "expect_distinct"),
     )
 )
@@ -141,17 +141,31 @@ def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
         )
 
 
-def class_name(value: Any) -> str:
-    """Returns the qualified class name of a value; torch.fx's own lists and dicts count as
-    Python's.
+def class_name(value: Any, kind: type | None = None) -> str:
+    """Returns the qualified name of a value's class, or of `kind`; torch.fx's own lists and dicts
+    count as Python's.
 
     >>> class_name([]), class_name(torch.fx.immutable_collections.immutable_list([]))
     ('builtins.list', 'builtins.list')
     """
-    kind = type(value)
+    kind = type(value) if kind is None else kind
     if kind.__module__ == "torch.fx.immutable_collections":
         kind = list if isinstance(value, list) else dict
     return f"{kind.__module__}.{kind.__qualname__}"
+
+
+def expect_leaf(value: Any, kinds: tuple[str, ...], what: str) -> None:
+    """Checks that what a leaf function returned is of none of some classes, as the trace answered.
+
+    Raises:
+        TraceError: it is of one of them, such as None.
+    """
+    if not {class_name(value, kind) for kind in type(value).__mro__}.isdisjoint(kinds):
+        raise SymbolicTraceError(
+            f"{what} is {'None' if value is None else f'a {class_name(value)}'}, and the program "
+            "may ask for that; a trace does not call leaf functions, and took it for a tensor.\n"
+            'Ask in the leaf function itself, or trace with tracer="record".'
+        )
 
 
 def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
@@ -300,6 +314,12 @@ def random_state(*device: Any) -> torch.Tensor:
 
 
 @recorded
+def forked_state(*device: Any) -> torch.Tensor:
+    """Like `random_state`, for `torch.random.fork_rng`, which restores it after an error too."""
+    return random_state(*device)
+
+
+@recorded
 def set_random_state(state: Any, *device: Any) -> None:
     """`torch.set_rng_state`, or that of a device."""
     if device:
@@ -374,6 +394,6 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 CHECKS = frozenset(
     (
         *(expect_value, expect_tensor, expect_given, expect_container, expect_mode),
-        *(expect_setting, expect_distinct, expect_apart, raise_when),
+        *(expect_leaf, expect_setting, expect_distinct, expect_apart, raise_when),
     )
 )

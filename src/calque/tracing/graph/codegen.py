@@ -268,12 +268,12 @@ def _written(node: Node, writer: _Writer) -> Any:
 
 
 def _leaving(
-    blocks: list[str], transform: Any, writer: _Writer
+    blocks: list[modes.Block], transform: Any, writer: _Writer
 ) -> Callable[[list[str]], list[str]]:
     """Wraps code so that it leaves its blocks if it raises.
 
     Args:
-        blocks: the names of the nodes that they begin with.
+        blocks: which these are (`modes.blocks_of`).
         transform: what is done to the code beside that; may be None.
     """
     leave = writer.name("leave_blocks", modes.leave)
@@ -309,7 +309,7 @@ class Faithful(CodeGen):
         listed = list(nodes)
         writer.reserve(listed)
         written: Any = [_named(_written(node, writer), writer, root_module) for node in listed]
-        printer, blocks = self, [node.name for node in modes.beginnings(listed)]
+        printer, blocks = self, modes.blocks_of(listed)
         if blocks or modes.sets_for_itself(listed):
             printer, inner = copy.copy(self), self._body_transformer
             made = _leaving(blocks, inner, writer) if blocks else _unchanged(inner, writer)

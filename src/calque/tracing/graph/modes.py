@@ -1,4 +1,4 @@
-"""Blocks of `torch.no_grad` and `torch.autocast` in the code of a graph.
+"""Blocks of `torch.no_grad`, `torch.autocast` and `torch.random.fork_rng` in the code of a graph.
 
 A block is two nodes, the second of which is not reached if something between them raises. So the
 code of a graph closes open blocks on an error. The mode that a block restores is a value of the
@@ -14,11 +14,15 @@ import torch.fx
 from torch.fx.node import Node
 
 from calque.tracing.core.active import current_trace
+from calque.tracing.graph.checks import forked_state, set_random_state
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import enter_autocast, exit_autocast
 
-BEGINNINGS: tuple[Any, ...] = (torch_c.is_grad_enabled, enter_autocast)
-ENDS: tuple[Any, ...] = (torch_c.set_grad_enabled, exit_autocast)
+BEGINNINGS: tuple[Any, ...] = (torch_c.is_grad_enabled, enter_autocast, forked_state)
+ENDS: tuple[Any, ...] = (torch_c.set_grad_enabled, exit_autocast, set_random_state)
+
+Block = tuple[str, *tuple[Any, ...]]
+"""The name of the node that begins a block, and its arguments."""
 
 
 def is_grad_enabled() -> Any:
@@ -53,10 +57,11 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 """The functions that the code of a graph calls in place of PyTorch's."""
 
 
-def beginnings(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes that begin blocks and whose value the end uses, last first."""
+def blocks_of(nodes: Sequence[Node]) -> list[Block]:
+    """Returns the blocks whose end uses what they begin with, the last first."""
     found = [node for node in nodes if node.target in BEGINNINGS]
-    return [n for n in reversed(found) if any(user.target in ENDS for user in n.users)]
+    ended = [n for n in reversed(found) if any(user.target in ENDS for user in n.users)]
+    return [(n.name, *(n.args if n.target is forked_state else ())) for n in ended]
 
 
 def blocks_around(node: Node) -> list[Node]:
@@ -91,21 +96,23 @@ def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        blocks = [node.name for node in beginnings(list(run.module.graph.nodes))]  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
+        blocks = blocks_of(list(run.module.graph.nodes))  # pyright: ignore[reportAttributeAccessIssue, reportArgumentType]
         leave({node.name: value for node, value in run.env.items()}, blocks)
         raise
 
 
-def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
+def leave(values: Mapping[str, Any], blocks: Sequence[Block]) -> None:
     """Leave the open blocks after an error.
 
     Args:
         values: of the nodes that have run; None for what is not used any more.
-        names: of the nodes that blocks begin with, the last first.
+        blocks: those of the graph, the last first.
     """
-    for name in names:
+    for name, *device in blocks:
         value = values.get(name)
         if isinstance(value, bool):
             torch_c.set_grad_enabled(value)
         elif isinstance(value, torch.autocast):
             exit_autocast(value)
+        elif isinstance(value, torch.Tensor):
+            set_random_state(value, *device)

@@ -17,6 +17,7 @@ from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import (
     CHECKS,
     assign,
+    forked_state,
     in_place,
     manual_seed,
     of_generator,
@@ -36,7 +37,8 @@ _IN_PLACE = frozenset(
     if name not in ("itemgetter", "indexOf", "inv", "invert", "index")
 )
 _EFFECTS = _IN_PLACE | CHECKS | {in_place, unpack, assert_fn, setattr, delattr, operator.delitem}
-_EFFECTS |= {manual_seed, random_state, set_random_state, of_generator}
+OF_RANDOM_STATE = frozenset((manual_seed, random_state, forked_state, set_random_state))
+_EFFECTS |= OF_RANDOM_STATE | {of_generator}
 _EFFECTS |= {assign} | OF_RECORDINGS
 
 
@@ -62,6 +64,8 @@ def has_effect(node: Node) -> bool:
     >>> x = graph.placeholder("x")
     >>> has_effect(graph.call_method("add_", (x, 1))), has_effect(graph.call_method("add", (x, 1)))
     (True, False)
+    >>> has_effect(graph.call_function(operator.and_, (x, x)))
+    False
     """
     if node.op == "call_method":
         return name_mutates(str(node.target))
@@ -74,7 +78,8 @@ def has_effect(node: Node) -> bool:
         if target is cond:
             return any(map(_branch_mutates, node.args[1:3]))
         module = getattr(target, "__module__", None) or ""
-        if module.startswith(("torch", "_")) and name_mutates(getattr(target, "__name__", "")):
+        is_of_torch = module.startswith(("torch", "_")) and module != "_operator"  # it has `and_`
+        if is_of_torch and name_mutates(getattr(target, "__name__", "")):
             return True
     return node.is_impure()
 

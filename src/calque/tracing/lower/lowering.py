@@ -25,7 +25,7 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_itself, expect_one
 from calque.tracing.graph.modes import left_on_error
-from calque.tracing.graph.purity import has_effect
+from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.apart import alone, quiet
 from calque.tracing.lower.assembly import Assembly, tensors_in
@@ -324,7 +324,7 @@ class _Replay(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Calls a function of the graph."""
-        if target in (checks.manual_seed, checks.random_state, checks.set_random_state):
+        if target in OF_RANDOM_STATE:
             raise explained.sets_seeds()
         if target in (checks.make_generator, checks.of_generator):
             raise explained.makes_generators()

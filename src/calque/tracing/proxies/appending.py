@@ -156,6 +156,9 @@ class TracerBase:
             "iterated when it is used in a loop, or as a *args or **kwargs function argument."
         )
 
+    def leaf_returned(self, node: Node) -> None:
+        """Handles the call of a leaf function, which is a node now."""
+
     def keys(self, obj: Any) -> Any:
         """Decides `proxy.keys()`, and so `f(**proxy)`: by default a call that is recorded."""
         return self.create_proxy("call_method", "keys", (obj,), {})

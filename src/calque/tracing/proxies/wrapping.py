@@ -96,6 +96,7 @@ def leaf_function(function: Callable[..., Any]) -> Callable[..., Any]:
             target = nameable(function)
             result = proxy.tracer.create_proxy("call_function", target, args, kwargs)
             result.node.meta["is_wrapped"] = True
+            proxy.tracer.leaf_returned(result.node)
             return result
         return function(*args, **kwargs)
 

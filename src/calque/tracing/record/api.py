@@ -109,6 +109,7 @@ def run_once(
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
     tape = Tape(root, method, _name(function), function, recorder)
+    recorder.code = tape.code
     recording = Recording(tape, recorder)
     bound = _give(tape, recorder, args, kwargs)
     call = program if isinstance(program, torch.nn.Module | types.MethodType) else function

@@ -8,7 +8,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.origins import NodeOrigin
-from calque.tracing.graph.answers import expect_itself
+from calque.tracing.graph.answers import RETURNED, expect_itself
 from calque.tracing.graph.effects import writes_to_input
 from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 from calque.upstream.torch_internals import tree_leaves
@@ -46,6 +46,7 @@ class Itself:
     def note(self, argument: Node, node: Node, origin: NodeOrigin | None) -> None:
         """Note that a node has returned a tensor that another one has given before."""
         if argument not in written_by(node):
+            node.meta[RETURNED] = argument.name
             self._found.append(Returned(node, argument, origin))
 
     def insert_checks(self, graph: Graph, always: bool) -> None:

@@ -8,6 +8,7 @@ arguments and results are passed on unchanged.
 import contextlib
 import copy
 from collections.abc import Callable, Iterator
+from types import CodeType
 from typing import Any
 
 import torch
@@ -58,6 +59,7 @@ class Recorder(WithinTrace):
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
         running: the calls that run now, in whatever threads.
+        code: of the program.
         given: the values of the arguments.
         numbers: those that were read, and where they went.
         generators: those that the program reaches, and their states.
@@ -92,6 +94,7 @@ class Recorder(WithinTrace):
         self._numbers: dict[int, int] = {}
         self._caught: list[tuple[Call, Exception]] = []
         self.running: list[Call] = []
+        self.code: CodeType | None = None
         if isinstance(root, torch.nn.Module):
             self._paths = {id(module): name for name, module in root.named_modules()}
 
@@ -109,7 +112,11 @@ class Recorder(WithinTrace):
     # Events
 
     def place(self) -> Place | None:
-        """Returns the running line of the program."""
+        """Returns the running line of the program; its first one after the run, when the result and
+        what it has left are inspected.
+        """
+        if self.ended and self.code is not None:
+            return self.code.co_filename, self.code.co_firstlineno, self.code.co_name
         frame = program_frame(2)
         if frame is None:
             return None

@@ -14,6 +14,7 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.identity import Identity
+from calque.tracing.symbolic.leaf_results import LeafResults
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
 from calque.tracing.tracer.naming import NamingTracer
 
@@ -27,6 +28,7 @@ class AbstractTracer(NamingTracer):
     Attributes:
         abstract: the abstract values of nodes.
         assumed: what the graph takes for granted of its inputs.
+        leaf_results: what leaf functions return, of unknown kinds.
         identity: which proxy stands for which tensor.
         optional: nodes that are erased if nothing uses them: their values were known.
         tensors: nodes that give tensors.
@@ -39,6 +41,7 @@ class AbstractTracer(NamingTracer):
         self.optional: dict[Node, None] = {}
         self.assumed: Assumptions = Assumptions()
         self.identity: Identity = Identity(self.assumed)
+        self.leaf_results: LeafResults = LeafResults(self)
 
     # Proxies
 
@@ -48,8 +51,10 @@ class AbstractTracer(NamingTracer):
         """
         value = self._abstract(node)
         if value is UNKNOWN:
-            tensor = gives_tensor(node, self.tensors, self.resolve)
-            return self.tensor_proxy(node) if tensor else ValueProxy(node, self)
+            if gives_tensor(node, self.tensors, self.resolve):
+                return self.tensor_proxy(node)
+            self.leaf_results.add_part(node)
+            return ValueProxy(node, self)
         node.meta["val"] = value
         return self.proxy_of_known(node, value)
 
@@ -109,6 +114,10 @@ class AbstractTracer(NamingTracer):
             self.graph.erase_node(node)
             raise
 
+    def leaf_returned(self, node: Node) -> None:
+        """Handles the call of a leaf function; its result may be of any kind."""
+        self.leaf_results.add(node)
+
     # Questions of Python
 
     def length(self, obj: Any) -> int:
@@ -130,13 +139,15 @@ class AbstractTracer(NamingTracer):
         if unpacked is None:
             refuse(obj, "iterate")
         parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})
-        wrap = self.tensor_proxy if obj.is_tensor else lambda node: ValueProxy(node, self)
-        return iter(
-            [
-                wrap(self.create_node("call_function", operator.getitem, (parts.node, i), {}))
-                for i in range(unpacked)
-            ]
-        )
+        nodes = [
+            self.create_node("call_function", operator.getitem, (parts.node, i), {})
+            for i in range(unpacked)
+        ]
+        if obj.is_tensor:
+            return iter([*map(self.tensor_proxy, nodes)])
+        for i, node in enumerate(nodes):
+            self.leaf_results.add_part(node, i)
+        return iter([ValueProxy(node, self) for node in nodes])
 
     def _shape(self, obj: Any) -> torch.Size | None:
         value = obj.node.meta.get("val")

@@ -9,9 +9,10 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
 from calque.errors.handlers import is_of_handler
-from calque.state import unwatched
+from calque.state import unwatched, whose
 from calque.tracing.abstract.interning import are_without_data_alike
 from calque.tracing.abstract.memory import forget
+from calque.tracing.core.bytecode import asks_none
 from calque.tracing.core.compiled import as_written
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
@@ -24,6 +25,7 @@ from calque.tracing.paths.merge import Fork, Joiner, Steps, Way
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
+from calque.tracing.symbolic.leaf_results import erase_checks
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
 from calque.tracing.symbolic.watching import Watch, refusal
 from calque.upstream import torch_c
@@ -80,7 +82,10 @@ class Capture:
         """
         try:
             with as_written():
-                return self._graph()
+                graph = self._graph()
+            if not any(watch.asks(asks_none, whose.Owner.PACKAGE) for watch, _ in self._watched):
+                erase_checks(graph)
+            return graph
         finally:
             for watch, tracer in self._watched:
                 watch.forget()

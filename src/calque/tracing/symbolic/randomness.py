@@ -14,7 +14,7 @@ from calque.tracing.core.origins import is_engine
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.refusals import refuse_because
 from calque.tracing.core.torch_settings import tracer_of_program
-from calque.tracing.graph.checks import manual_seed, random_state, set_random_state
+from calque.tracing.graph.checks import forked_state, manual_seed, random_state, set_random_state
 from calque.upstream import torch_c
 
 _OF_PYTHON = "random randint randrange uniform choice choices sample shuffle gauss normalvariate"
@@ -95,7 +95,9 @@ def _asked_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
         given = (kind, device) if kind else ()
         if tracer is None:
             return original(*given[1:])
-        return tracer.create_proxy("call_function", random_state, given, {})
+        is_forked = sys._getframe(1).f_code.co_filename == torch.random.__file__
+        asked = forked_state if is_forked else random_state
+        return tracer.create_proxy("call_function", asked, given, {})
 
     return get_state
 

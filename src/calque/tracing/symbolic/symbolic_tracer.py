@@ -53,12 +53,15 @@ from calque.tracing.symbolic.packed import packed_result, takes_packed
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy
-from calque.tracing.symbolic.types import hold_builtins, hold_limits
+from calque.tracing.symbolic.types import hold_builtins, hold_checks, hold_limits
 from calque.tracing.tracer.constants import Constants
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import PyTreeCodeGen
 
-_HOLDS = (hold_contexts, hold_operators, hold_settings, hold_randomness, hold_limits, hold_log)
+_HOLDS = (
+    *(hold_contexts, hold_operators, hold_settings, hold_randomness),
+    *(hold_limits, hold_log, hold_checks),
+)
 
 
 class SymbolicTracer(AbstractTracer):

@@ -6,6 +6,7 @@ likewise `callable`.
 """
 
 import builtins
+import functools
 from types import CodeType
 from typing import Any
 
@@ -84,6 +85,17 @@ def can_be_called(value: Any) -> bool:
     return not is_tensor and callable(value)
 
 
+def is_instance(value: Any, kinds: Any) -> bool:
+    """Like `isinstance`; what it answers for the result of a leaf function is checked when the
+    graph runs.
+    """
+    answer = isinstance(value, kinds)
+    results = None if answer else getattr(getattr(value, "tracer", None), "leaf_results", None)
+    if results is not None and not isinstance(value, torch.Tensor):
+        results.answer(value.node, kinds)
+    return answer
+
+
 class _Limits:
     """Replaces `torch.finfo` or `torch.iinfo` during a trace: those of an unknown dtype are a
     node.
@@ -120,7 +132,26 @@ def hold_limits(patches: Patches) -> None:
         patches.hold(torch, name, _Limits)
 
 
-_STAND_INS = {"type": (TYPE, _type), "callable": (can_be_called, callable)}
+def hold_checks(patches: Patches) -> None:
+    """Let the trace decide a condition of `torch._check` as that of an `assert`."""
+    patches.hold(torch, "_check_with", _decided)
+
+
+def _decided(original: Any) -> Any:
+    @functools.wraps(original)
+    def check_with(error_type: Any, cond: Any, message: Any) -> None:
+        if isinstance(cond, torch.fx.Proxy) and not isinstance(cond, torch.Tensor):
+            cond = bool(cond)
+        original(error_type, cond, message)
+
+    return check_with
+
+
+_STAND_INS = {
+    "type": (TYPE, _type),
+    "callable": (can_be_called, callable),
+    "isinstance": (is_instance, isinstance),
+}
 STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
 """What traced code may find in the place of builtins, by id."""
 

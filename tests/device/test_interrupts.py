@@ -575,6 +575,93 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
     assert interrupts._AT_ONCE < len(seen) < 10 * interrupts._AT_ONCE
 
 
+def test_signals_that_wait_together_take_turns(monkeypatch):
+    """Each comes again while the others find out whether they have to wait."""
+    kinds = (SIGNAL, signal.SIGUSR2, signal.SIGALRM)
+    within, deepest, moments, more = [0], [0], [0], [True]
+    has_to_wait = interrupts._has_to_wait
+
+    def counting(frame: Any) -> bool:
+        within[0] += 1
+        deepest[0] = max(deepest[0], within[0])
+        for kind in kinds if more[0] else ():
+            [*map(operator.call, [functools.partial(_thread.interrupt_main, kind)])]
+        moment()
+        found = has_to_wait(frame)
+        within[0] -= 1
+        return found
+
+    @interrupts.settles
+    def step() -> None:
+        [*map(operator.call, [sender("signal")])]
+        for _ in range(20):
+            moment()
+            moments[0] += 1
+        more[0] = False
+
+    arrived: list[int] = []
+    before = {kind: signal.signal(kind, lambda kind, _: arrived.append(kind)) for kind in kinds}
+    try:
+        with monkeypatch.context() as patch:
+            patch.setattr(interrupts, "_has_to_wait", counting)
+            step()
+        moment()
+        assert deepest == [1]
+        assert moments == [20]
+        assert set(arrived) == set(kinds)
+    finally:
+        for kind, handler in before.items():
+            signal.signal(kind, handler)
+
+
+LAZY = """
+def use(name):
+    return __import__(name)
+"""
+
+
+@pytest.mark.parametrize("library", [calque, torch, jax], ids=lambda library: library.__name__)
+def test_an_interrupt_leaves_no_half_imported_package_behind(library, tmp_path, monkeypatch):
+    package = f"imported_by_{library.__name__}"
+    names: dict[str, Any] = {}
+    module = tmp_path / package / "__init__.py"
+    module.parent.mkdir()
+    module.write_text("from tests.device.test_interrupts import send\nsend()\nwhole = 1")
+    monkeypatch.syspath_prepend(tmp_path)
+    exec(compile(LAZY, library.__file__, "exec"), names)
+    with pytest.raises(Interrupt):
+        moment(names["use"](package))
+    assert sys.modules.pop(package).whole == 1
+    with pytest.raises(Interrupt):  # what a program imports itself may take as long as it likes
+        moment(importlib.import_module(package))
+    assert package not in sys.modules
+
+
+def send() -> None:
+    """Send an interrupt, and give it a moment to come."""
+    [*map(operator.call, [sender("signal")])]
+    moment()
+
+
+LOOP = """
+def loop(steps):
+    for step in steps:
+        if step is not None:
+            [*step]
+"""
+
+
+def test_an_interrupt_in_a_library_belongs_to_a_line():
+    """Python 3.11 looks for signals where that loop goes back to its top, which no line does."""
+    names: dict[str, Any] = {}
+    exec(compile(LOOP, calque.__file__, "exec"), names)
+    with pytest.raises(Interrupt) as caught:
+        names["loop"]([map(operator.call, [sender("signal")]), [], None])
+        moment()
+    trace = traceback.walk_tb(caught.value.__traceback__)
+    assert None not in [line for _, line in trace]
+
+
 def test_an_interrupt_is_not_lost_in_what_is_called_at_a_fork():
     done: list[int] = []
 

@@ -141,9 +141,8 @@ def test_a_call_without_memory_left_changes_nothing():
 
 
 TRAINING = """
-import resource, torch
+import resource, torch, calque
 resource.setrlimit(resource.RLIMIT_AS, (2**46, resource.getrlimit(resource.RLIMIT_AS)[1]))
-import calque
 SIZE = 2**27  # bytes of the larger batch
 
 torch.manual_seed(0)

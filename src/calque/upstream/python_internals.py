@@ -1,12 +1,16 @@
-"""What calque knows of CPython's bytecode."""
+"""What calque knows of CPython's bytecode, and of its imports."""
 
 import dis
 import functools
+import importlib
 from types import CodeType, FrameType, FunctionType
 from typing import TypeVar
 
 _Function = TypeVar("_Function", bound=FunctionType)
 _AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
+
+_IMPORT: CodeType = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
+_IMPORT_FILES = ("<frozen importlib", importlib.__file__)
 
 UNSEEN_NAMES: set[str] = set()
 """The names of the functions of `entered_unseen`."""
@@ -49,3 +53,13 @@ def is_calling(frame: FrameType, name: str) -> bool:
         if instruction.opname not in ("CACHE", "PRECALL", "PUSH_NULL"):
             loaded = instruction.argval
     return bool(loaded == name)
+
+
+def importer(frame: FrameType) -> FrameType | None:
+    """Returns the frame that imports a module, if this one finds and runs it."""
+    if frame.f_code is not _IMPORT:
+        return None
+    by = frame.f_back
+    while by is not None and by.f_code.co_filename.startswith(_IMPORT_FILES):
+        by = by.f_back
+    return by

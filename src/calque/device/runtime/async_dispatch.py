@@ -8,12 +8,14 @@ that compute with those, up to the optimizer's step: the parameters would be los
 thread the operator itself raises, before anything has been written.
 """
 
+import functools
 import os
+from typing import Any
 
 import jax
 
 from calque.device.runtime import process_limits
-from calque.upstream.jax_internals import backends_are_initialized
+from calque.upstream.jax_internals import xla_bridge
 
 _FLAG = "jax_cpu_enable_async_dispatch"
 
@@ -26,6 +28,21 @@ def cores() -> int:
 
 
 def install() -> None:
-    """Set JAX's flag before it creates its devices; later it has no effect."""
-    if (cores() == 1 or process_limits.are_set()) and not backends_are_initialized():
+    """Set JAX's flag, now or when it creates its CPU devices; later it has no effect.
+
+    A limit of the memory counts that is set until then, and so after the import of calque, too.
+    """
+    if cores() == 1 and not xla_bridge.backends_are_initialized():
         jax.config.update(_FLAG, False)
+    registered: Any = xla_bridge._backend_factories.get("cpu")
+    if registered is None:
+        return
+    create = registered.factory
+
+    @functools.wraps(create)
+    def create_within_limits(*args: Any, **kwargs: Any) -> Any:
+        if process_limits.are_set():
+            jax.config.update(_FLAG, False)
+        return create(*args, **kwargs)
+
+    registered.factory = create_within_limits

@@ -1,7 +1,7 @@
 """Makes interrupts wait where they would break something.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
-calls `PyErr_CheckSignals`; the handler may raise. In five kinds of places that must not be:
+calls `PyErr_CheckSignals`; the handler may raise. In seven kinds of places that must not be:
 
 - In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
   but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
@@ -13,6 +13,10 @@ calls `PyErr_CheckSignals`; the handler may raise. In five kinds of places that 
   set back late, when the traceback is freed, or never.
 - In what the garbage collector, a weak reference, a dict in C, or a guard of dynamo's calls: they
   drop exceptions, so the interrupt would be lost.
+- In what a library imports while it is used (`torch.export` imports SymPy): half of a package would
+  be there, and whatever needs it would fail from then on.
+- At an instruction of a library that belongs to no line (a jump back to the top of a loop, in
+  Python 3.11): IPython cannot show such a traceback, and a notebook would go on.
 
 A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
 """
@@ -41,7 +45,7 @@ import jax
 import torch
 
 from calque.errors.handlers import run_apart
-from calque.upstream.python_internals import entered_unseen, is_calling
+from calque.upstream.python_internals import entered_unseen, importer, is_calling
 from calque.upstream.torch_internals import is_guard
 
 _Function = TypeVar("_Function", bound=Callable[..., object])
@@ -173,11 +177,15 @@ def _has_to_wait(frame: FrameType | None) -> bool:
     for held in _held:
         if held.is_held():
             return True
+    if frame is not None and frame.f_lineno is None and _is_of(frame, _LIBRARIES):
+        return True
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
     waiting = _settling.keys() | _generated.keys() | callbacks
     within: int | None = None  # what the frame has called
     while frame is not None:
         if id(frame.f_code) in waiting or _drops_exceptions(frame) or _is_called_by_c(frame):
+            return True
+        if _is_of(importer(frame), _LIBRARIES):
             return True
         if within not in _waiting_contexts and _is_of_a_context(frame, waiting):
             return True
@@ -263,6 +271,27 @@ class _Tracing(threading.local):
 tracing: _Tracing = _Tracing()
 
 
+_deciding = False
+"""Whether a handler is finding out if it has to wait.
+
+The handlers of other signals, and of this one, come again after it. If each went to find out at
+once, within the others, that would take longer than until a timer's next signal, and the stack
+would overflow.
+"""
+
+_late: list[int] = []
+"""The signals that are to be made pending again."""
+
+
+class _Again:
+    """Makes signals pending again when it is unpacked, in which no Python code runs."""
+
+    __iter__: Any = staticmethod(functools.partial(map, interrupt_main, _late))
+
+
+_again = _Again()
+
+
 class Handler:
     """A signal handler that waits if necessary.
 
@@ -281,9 +310,30 @@ class Handler:
         self.handler: Callable[[int, FrameType | None], Any] = handler
 
     @property
+    @entered_unseen
     def __call__(self) -> Callable[..., Any]:
         """Calls the user's handler, or does nothing."""
-        if not _has_to_wait(sys._getframe().f_back):
+        global _deciding
+        late = _late
+        if _deciding:
+            late += [self._signum]
+            return is_
+        _deciding = True
+        try:
+            return self._chosen(sys._getframe().f_back)
+        finally:
+            # In the very last act, and not by a call of this function: after a call the interpreter
+            # looks for signals, and would be here again at once.
+            _deciding = False
+            _, late[:] = [*_again], ()
+
+    def _chosen(self, frame: FrameType | None) -> Callable[..., Any]:
+        """Returns what is to be called now.
+
+        Args:
+            frame: what is interrupted.
+        """
+        if not _has_to_wait(frame):
             self._times = 0
             if tracing.apart is None:
                 return self.handler
@@ -294,8 +344,6 @@ class Handler:
         # what takes long (a first call imports modules) would take a hundred times as long.
         if self._times > _AT_ONCE or sys.gettrace() is not None or sys.getprofile() is not None:
             start_new_thread(_make_pending_soon, (self._signum,))
-            return is_
-        # The signal is made pending in the very last act, and not by a call of this function:
-        # after a call the interpreter looks for signals, and would be here again at once.
-        [*map(interrupt_main, (self._signum,))]
+        else:
+            _late.append(self._signum)
         return is_

@@ -1,8 +1,8 @@
 """Facts about an operator in addition to its rule, in the same file.
 
-A fact is given to `op` with the rule, or to `facts` where the operator has none of its own: one
-that PyTorch composes of others. Facts in PyTorch's schemas and tags (which arguments are written,
-what is a view, what draws random numbers) are read from there instead.
+Facts are declared in `op` with the rule, or by `facts` for an operator without a rule, which
+PyTorch composes from other operators. What PyTorch's schemas and tags say (which arguments are
+written, what is a view, what draws random numbers) is read from them instead.
 """
 
 from collections.abc import Callable
@@ -49,13 +49,13 @@ of its arguments."""
 class Refusal(NamedTuple):
     """Dtypes that PyTorch's CPU kernels refuse but JAX would compute.
 
-    Half precision is not among them: that a CPU lacks a kernel for it makes no argument bad.
+    Half precision is not among them, because it is valid even if the CPU has no kernel for it.
 
     Attributes:
         says: the name of PyTorch's kernel, or its whole message.
-        categories: the categories (see `promotion`) that are refused.
-        pair: whether the common dtype of the first two tensors counts, or that of the first.
-        kernel: whether `says` names a kernel or is a message.
+        categories: the refused categories (see `promotion`).
+        pair: whether the common dtype of the first two tensors counts, instead of the first's.
+        kernel: whether `says` is the name of a kernel instead of a message.
     """
 
     says: str
@@ -65,12 +65,12 @@ class Refusal(NamedTuple):
 
 
 def no_kernel(name: str, *categories: int, pair: bool = False) -> Refusal:
-    """PyTorch's kernel of a name does not take some categories of dtypes."""
+    """Returns a `Refusal` of dtypes for which PyTorch's kernel is not implemented."""
     return Refusal(name, categories, pair)
 
 
 def senseless(message: str, *categories: int) -> Refusal:
-    """PyTorch says that some categories of dtypes make no sense."""
+    """Returns a `Refusal` of dtypes that PyTorch refuses with a message of its own."""
     return Refusal(message, categories, kernel=False)
 
 
@@ -88,31 +88,33 @@ class Known(TypedDict, total=False):
     """The facts of one operator.
 
     Attributes:
-        layout: how the results lie in memory; row-major, or elementwise, if not told.
-        columns: the results that are column-major, whatever the arguments are.
-        writes: what its `out=` form demands of what it writes. That no memory is read which is
-            written, "apart" or "changes", holds of the in-place form too.
-        writes_in_place: what its in-place form demands.
-        autocast: the dtype under autocast; that of its arguments if not told.
+        layout: the memory layout of the results; by default row-major or elementwise.
+        columns: the results that are always column-major.
+        writes: the requirements of its `out=` form on the written tensors. Those that forbid
+            overlap with memory that is read, "apart" and "changes", apply to the in-place form too.
+        writes_in_place: the requirements of its in-place form.
+        autocast: the dtype under autocast; by default that of its arguments.
         unsafe_autocast: why it is refused under autocast.
         refuses: dtypes that PyTorch refuses.
         condition: a check of shapes, dtypes and options.
-        values: a check of the values of tensors, made where somebody looks at them; of the in-place
-            and `out=` forms too.
-        numbers: a check of numbers alone, which holds in a trace as well; likewise.
-        in_place: the name of the in-place form, where that is not the rule's with an underscore.
-        moved: the place of an operand that is laid out anew where it is a view: XLA's fast products
-            for CPUs do not take a transposed left operand.
-        host_indices: whether index tensors of the CPU are taken.
-        compares_numbers: whether PyTorch's Meta kernel compares numbers that a trace does not know.
-        reports: the name of PyTorch's function in what `check_errors=True` raises; the last result
-            tells.
-        node: whether the operator, which PyTorch composes of others, is one node of torch's graph.
-        without_gradient: likewise, but for calls without a gradient only, and of them for those
-            whose arguments (`TensorArgument` for tensors) it says yes to.
-        destination: gives, for the arguments of an eager call, the placement that its result asks
-            for: arrays on other devices go there first.
-        like: the operator that draws as this one does, for the shape and dtype of a tensor.
+        values: a check of tensors' values, made where values are checked; it applies to the
+            in-place and `out=` forms too.
+        numbers: like `values`, but a check of Python numbers only, which is made in a trace too.
+        in_place: the name of the in-place form, if it is not the rule's name with an underscore.
+        moved: the position of an operand that is made contiguous if it is a view: XLA's fast matrix
+            products for CPUs do not take a transposed left operand.
+        host_indices: whether index tensors may be on the CPU.
+        compares_numbers: whether PyTorch's Meta kernel compares numbers, which a trace may not
+            know.
+        reports: the name of PyTorch's function in the error that `check_errors=True` raises, if the
+            last result reports a failure.
+        node: whether the operator, which PyTorch composes from others, is one node of autograd's
+            graph.
+        without_gradient: like `node`, but only for calls without a gradient for whose arguments
+            (`TensorArgument` for tensors) it returns True.
+        destination: returns, for the arguments of an eager call, the placement of its result, to
+            which arrays on other devices are moved first.
+        like: the operator that draws the same numbers, given the shape and dtype of a tensor.
     """
 
     layout: Layout
@@ -151,7 +153,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
         **known: see `Known`.
 
     Raises:
-        TypeError: a fact of that name does not exist, or an operator has a different one.
+        TypeError: there is no fact of that name, or an operator has a different one already.
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
@@ -170,13 +172,13 @@ def fact_of(name: str) -> Known:
 
 
 def fact_of_form(name: str) -> Known:
-    """Returns the facts of an operator or, of an in-place one, those of its functional form."""
+    """Returns the facts of an operator; for an in-place operator, those of its functional form."""
     base, dot, overload = canonical(name).partition(".")
     return FACTS.get(f"{base.removesuffix('_')}{dot}{overload}", {})
 
 
 def operators_with(fact: str) -> dict[str, Any]:
-    """Returns the operators with a fact, and its value, in the order of declaration."""
+    """Returns the operators that have a fact, with its value, in the order of declaration."""
     return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 
 

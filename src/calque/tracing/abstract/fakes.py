@@ -70,15 +70,15 @@ class _Quiet:
 
 
 class AbstractMode(FakeTensorMode):
-    """Like FakeTensorMode, but also computes with tensors that have data beside FakeTensors, and in
-    several threads of a program: PyTorch's notes in itself whether a kernel runs.
+    """Like FakeTensorMode, but it accepts tensors with data beside FakeTensors, and may be used by
+    several threads: PyTorch's mode keeps the state of the running kernel in itself.
 
     >>> with AbstractMode():
     ...     torch.ones(2, 3) @ torch.ones(3, 4)
     FakeTensor(..., size=(2, 4))
     """
 
-    # PyTorch looks for what an operator with functions among its arguments does by the class.
+    # PyTorch dispatches higher-order operators by the class of the mode.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -92,7 +92,7 @@ class AbstractMode(FakeTensorMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is while_loop_op:  # what it carries looks the same after each turn
+        if func is while_loop_op:  # one iteration suffices: loop variables keep their shapes
             _, body, carried, captured = args
             with self:
                 return tuple(body(*carried, *captured))

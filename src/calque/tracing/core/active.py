@@ -46,7 +46,7 @@ def suspended() -> Iterator[None]:
 
 
 def has_trace() -> bool:
-    """Returns True if this thread is inside of a trace, suspended or not."""
+    """Returns True if this thread is inside a trace, suspended or not."""
     return bool(_stack.traces)
 
 

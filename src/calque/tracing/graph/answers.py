@@ -1,4 +1,4 @@
-"""Answers that a program got from its tensors, which a graph checks when it runs."""
+"""Values that a program read from its tensors, which a graph checks when it runs."""
 
 import math
 from typing import Any
@@ -86,7 +86,7 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     """Checks that the program reads the same value here as when it was recorded.
 
     Raises:
-        TraceError: it is something else, so that the program might go another way.
+        TraceError: the value differs, so the program might take a different path.
     """
     try:
         found = answer_of(what, value)
@@ -118,7 +118,7 @@ def expect_one(a: Any, b: Any, names: str) -> None:
     """Checks that two inputs are the same tensor, as they were when the program was recorded.
 
     Raises:
-        TraceError: they are two.
+        TraceError: they are different tensors.
     """
     if a is not b:
         raise SymbolicTraceError(
@@ -129,10 +129,10 @@ def expect_one(a: Any, b: Any, names: str) -> None:
 
 @recorded
 def expect_itself(value: Any, argument: Any, what: str, origin: str) -> None:
-    """Checks that a call returns the very tensor that it was passed, as when it was recorded.
+    """Checks that a call returns the tensor that it was passed itself, as when it was recorded.
 
     Raises:
-        TraceError: it returns another one, so that what is written to one is not seen in the other.
+        TraceError: it returns a different one, so a write to one would not change the other.
     """
     if value is not argument:
         raise SymbolicTraceError(

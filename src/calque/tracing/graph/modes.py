@@ -1,8 +1,8 @@
 """Blocks of `torch.no_grad` and `torch.autocast` in the code of a graph.
 
-A block is two nodes, the second of which is not reached if something between them raises. So the
-code of a graph closes open blocks on an error. The mode that a block restores is a value of the
-run, even if the code is traced again.
+A block is two nodes, and the second is not reached if a node between them raises. So the code of a
+graph closes open blocks on an error. The mode that a block restores is read at run time, even if
+the code is traced again.
 """
 
 import contextlib
@@ -22,7 +22,9 @@ ENDS: tuple[Any, ...] = (torch_c.set_grad_enabled, exit_autocast)
 
 
 def is_grad_enabled() -> Any:
-    """Like `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
+    """Like `torch.is_grad_enabled`, but it becomes a node if `calque.trace` traces the code
+    again.
+    """
     now = torch_c.is_grad_enabled()
     if torch.compiler.is_dynamo_compiling():
         return now
@@ -54,13 +56,13 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
 
 
 def beginnings(nodes: Sequence[Node]) -> list[Node]:
-    """Returns the nodes that begin blocks and whose value the end uses, last first."""
+    """Returns the nodes that begin blocks and whose value is used at the end, last first."""
     found = [node for node in nodes if node.target in BEGINNINGS]
     return [n for n in reversed(found) if any(user.target in ENDS for user in n.users)]
 
 
 def blocks_around(node: Node) -> list[Node]:
-    """Returns the `torch.autocast` blocks around a node, by their first nodes."""
+    """Returns the first nodes of the `torch.autocast` blocks around a node."""
     nodes = node.graph.find_nodes(op="call_function", target=enter_autocast)
     return [n for n in nodes if n < node and not any(user <= node for user in n.users)]
 
@@ -68,7 +70,7 @@ def blocks_around(node: Node) -> list[Node]:
 def sets_for_itself(nodes: Sequence[Node]) -> bool:
     """Returns True if nodes set the gradient mode, and none reads the previous one.
 
-    So do the nodes of a graph that was recorded while it ran: the modes were known then.
+    This holds for a graph that was recorded while it ran, because the modes were known.
     """
     targets = [node.target for node in nodes]
     return torch_c.set_grad_enabled in targets and torch_c.is_grad_enabled not in targets
@@ -87,7 +89,7 @@ class Unchanged:
 
 @contextlib.contextmanager
 def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
-    """A context manager that leaves the open blocks if an interpreter's run raises."""
+    """A context manager that closes the open blocks if an interpreter's run raises."""
     try:
         yield
     except BaseException:
@@ -97,11 +99,11 @@ def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
 
 
 def leave(values: Mapping[str, Any], names: Sequence[str]) -> None:
-    """Leave the open blocks after an error.
+    """Close the open blocks after an error.
 
     Args:
-        values: of the nodes that have run; None for what is not used any more.
-        names: of the nodes that blocks begin with, the last first.
+        values: the values of the nodes that have run; None for those no longer used.
+        names: the names of the nodes that begin blocks, last first.
     """
     for name in names:
         value = values.get(name)

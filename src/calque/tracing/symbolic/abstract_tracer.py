@@ -26,10 +26,10 @@ class AbstractTracer(NamingTracer):
 
     Attributes:
         abstract: the abstract values of nodes.
-        assumed: what the graph takes for granted of its inputs.
-        identity: which proxy stands for which tensor.
-        optional: nodes that are erased if nothing uses them: their values were known.
-        tensors: nodes that give tensors.
+        assumed: the graph's assumptions about its inputs.
+        identity: the proxies by node, for comparisons with `is`.
+        optional: nodes whose values were known, which are erased if nothing uses them.
+        tensors: the nodes whose values are tensors.
     """
 
     def __init__(self, **options: Any) -> None:
@@ -68,7 +68,7 @@ class AbstractTracer(NamingTracer):
         if isinstance(value, _CONSTANT_RESULTS) or value is None:
             if value is not None:
                 self.assumed.ask(node, "shape", "dtype", "device")
-            if node.op != "call_module" and not has_effect(node):  # what a layer does stays
+            if node.op != "call_module" and not has_effect(node):  # a layer's node is kept
                 self.optional[node] = None
             return value
         return ValueProxy(node, self)
@@ -84,7 +84,7 @@ class AbstractTracer(NamingTracer):
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
-        """Returns the proxy of a node that gives a tensor."""
+        """Returns the proxy of a node whose value is a tensor."""
         self.tensors.add(node)
         proxy = TensorProxy(node, self)
         self.identity.add(proxy)
@@ -109,10 +109,10 @@ class AbstractTracer(NamingTracer):
             self.graph.erase_node(node)
             raise
 
-    # Questions of Python
+    # Python protocols
 
     def length(self, obj: Any) -> int:
-        """`len(x)`: from the abstract value, or refused."""
+        """Returns `len(x)` from the abstract value, or refuses it."""
         shape = self._shape(obj)
         if shape is None:
             refuse(obj, "len")
@@ -126,7 +126,7 @@ class AbstractTracer(NamingTracer):
         if shape is not None:
             if not shape:
                 raise TypeError("iteration over a 0-d tensor")
-            return iter(self.create_proxy("call_method", "unbind", (obj,), {}))  # as PyTorch does
+            return iter(self.create_proxy("call_method", "unbind", (obj,), {}))
         if unpacked is None:
             refuse(obj, "iterate")
         parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})

@@ -1,4 +1,4 @@
-"""Aggregators: functions of the clients' values, optionally with a state on the server."""
+"""The protocols of aggregators, with and without a state on the server."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard

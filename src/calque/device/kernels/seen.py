@@ -1,4 +1,4 @@
-"""Tensors in the form in which the op table checks values (`calque.ops.table.tensor_argument`)."""
+"""Implements the tensors whose values the op table checks (`calque.ops.table.tensor_argument`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -23,7 +23,9 @@ def host_view(array: Array) -> np.ndarray | None:
 
 
 def _own_view(array: Array) -> np.ndarray | None:
-    """Like `host_view`; for an array of several processes, this one's parts, in one dimension."""
+    """Like `host_view`; for an array sharded over processes, this process's parts, in one
+    dimension.
+    """
     if next(iter(array.devices())).platform != "cpu":
         return None
     return own_values(array)
@@ -98,7 +100,7 @@ class Seen:
 
 
 def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) -> dict[str, Any]:
-    """Returns the arguments of a call, by name, in the form for checks."""
+    """Returns the arguments of a call by name, in the form for checks."""
     given = {n: Seen(v) if isinstance(v, Tensor) else seen(v) for n, v in zip(names, args)}
     for name, value in kwargs.items():
         given[name] = seen(value)
@@ -113,5 +115,5 @@ def seen(value: Any) -> Any:
 
 
 def _described(error: Exception) -> Exception:
-    """Returns an error of a check, with PyTorch's class."""
+    """Returns an error of a check, in PyTorch's class."""
     return torch.linalg.LinAlgError(*error.args) if type(error) is LinAlgError else error

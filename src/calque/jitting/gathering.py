@@ -1,4 +1,4 @@
-"""The arrays that a program of `calque.jit` takes in a call, and the cells that it changes."""
+"""The arrays that a jitted program takes in a call, and the cells that it changes."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
@@ -23,11 +23,11 @@ class Gathering:
     """Gathers the arrays of a call.
 
     Args:
-        inputs: those of the program.
-        keeps: whether the arrays are needed when the program has run.
+        inputs: the program's inputs.
+        keeps: whether the arrays are needed after the program has run.
 
     Attributes:
-        early: what is found before the call begins.
+        early: inputs that are gathered before the call begins.
     """
 
     def __init__(self, inputs: Sequence[Input], keeps: bool = False) -> None:
@@ -43,7 +43,7 @@ class Gathering:
         ]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
-        """Gathers the inputs that are not on the device, which may run the user's code."""
+        """Gathers the inputs that are not on the device, which may run user code."""
         return [(place, source(leaves)) for place, source in self.early]
 
     def arrays(self, call: Call) -> list[Any]:
@@ -70,7 +70,7 @@ class Changing:
     """Finds the cells that a call changes, including those of tensors whose gradient it assigns.
 
     Args:
-        recording: of the function.
+        recording: the recording of the function.
     """
 
     def __init__(self, recording: Any) -> None:
@@ -92,7 +92,7 @@ class Changing:
         return not (self._cells or self._arguments)
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """Returns the cells, each once."""
+        """Returns the distinct cells."""
         if not self._arguments:
             return self._cells
         found = [_cell_of(leaves[index]) for index in self._arguments]

@@ -122,7 +122,7 @@ def _hypot(self: Tensor, other: Tensor) -> Tensor:
 
 def is_negative(x: Tensor) -> Tensor:
     """Returns whether each number has a minus sign."""
-    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
+    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # includes -0.0
 
 
 def _angle(self: Tensor) -> Tensor:

@@ -32,7 +32,7 @@ def home_of(function: BuiltinFunctionType) -> str:
 
 
 def differs(function: Any) -> bool:
-    """Returns True if a function is one of these.
+    """Returns True if a function's results differ from call to call.
 
     >>> import time
     >>> differs(time.time), differs(len)

@@ -1,4 +1,4 @@
-"""Names for what a node calls and with what, independent of the tracer that wrote the graph."""
+"""Names for a node's function and arguments, independent of the tracer that wrote the graph."""
 
 import inspect
 import operator
@@ -33,10 +33,10 @@ _KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
-    """Returns the nodes that compute: neither inputs and members, nor guards.
+    """Returns the nodes that compute: not inputs, members or guards.
 
-    The copies to parameters and buffers with which a lowered graph ends stand in the order of their
-    names: they write to different tensors, and the order in which a tracer met those is no matter.
+    The copies to parameters and buffers at the end of a lowered graph are sorted by name, because
+    their order depends on the tracer but does not matter.
     """
     nodes = [node for node in graph.graph.nodes if node.op.startswith("call") and counts(node)]
     end = len(nodes)
@@ -51,8 +51,8 @@ def _copies_to_member(node: Node) -> bool:
 
 
 def counts(node: Node) -> bool:
-    """Returns True if a node computes something other than a check, a value that is checked, or a
-    number from the shapes of tensors, which a graph without shapes has, and no other.
+    """Returns True if a node computes something other than a check, a value that is only checked,
+    or a number from shapes, which only graphs traced without shapes compute.
     """
     if node.target in _GUARDS or str(node.target) == "_guards_fn":
         return False
@@ -62,7 +62,7 @@ def counts(node: Node) -> bool:
 
 
 def is_only_checked(node: Node) -> bool:
-    """Returns True if nothing but checks use what a node computes, in however many steps."""
+    """Returns True if only checks use a node's result, directly or indirectly."""
     seen, left = {node}, [node]
     while left:
         each = left.pop()
@@ -75,8 +75,8 @@ def is_only_checked(node: Node) -> bool:
 
 
 def is_number(node: Node) -> bool:
-    """Returns True if a node asks for a tensor's shape, dtype or the like, or computes with such
-    answers only.
+    """Returns True if a node reads a tensor's shape, dtype or the like, or computes only with such
+    values.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -95,7 +95,7 @@ def is_number(node: Node) -> bool:
 
 
 def called(node: Node) -> str:
-    """Returns the name of what a node calls, the same however the call is written.
+    """Returns the name of the function that a node calls, the same for every way to write the call.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -154,7 +154,7 @@ _WRITING |= {"ipow", "iand", "ior", "ixor", "ilshift", "irshift", "imatmul"}
 
 
 def _spelled(name: str, is_operator: bool) -> str:
-    """Returns the common name of a method, function or operator of Python that has several."""
+    """Returns the common name of a method, function or Python operator that has several names."""
     if is_operator and name in _WRITING:
         return f"{_SPELLINGS.get(name[1:], name[1:])}_"
     return _SPELLINGS.get(name, name)
@@ -167,8 +167,8 @@ def module_of(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Returns True if a node only takes apart a container that another node returned, or makes one
-    of what others returned.
+    """Returns True if a node only unpacks a container that another node returned, or packs the
+    results of other nodes.
     """
     if node.target in (unpack, rebuilt):
         return True
@@ -179,9 +179,7 @@ def is_part(node: Node) -> bool:
 
 
 def writes(node: Node) -> bool:
-    """Returns True if a node writes to one of its arguments,
-    and so changes an earlier node's result.
-    """
+    """Returns True if a node writes to an argument, and so changes an earlier node's result."""
     into = "out" in node.kwargs or called(node) in ("setitem", "delitem")
     return node.op != "call_module" and (into or name_mutates(called(node)))
 
@@ -201,7 +199,7 @@ def same_results(a: GraphModule, b: GraphModule, twins: dict[Node, Node]) -> boo
     """Returns True if two graphs return values that may be equal, in equal containers."""
     first, second = result_of(a), result_of(b)
     if any(part.target is rebuilt for part in (*nodes_in(first), *nodes_in(second))):
-        first, second = [*flat(first)], [*flat(second)]  # an object in one of them
+        first, second = [*flat(first)], [*flat(second)]  # one contains an object
     return _same(first, second, twins)
 
 
@@ -220,7 +218,7 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """Yields the parts of a result, and of the objects in it."""
+    """Yields the parts of a result and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
             yield from flat(part.args[1:])
@@ -229,14 +227,14 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def same_arguments(a: Node, b: Node, twins: dict[Node, Node]) -> bool:
-    """Returns True if two nodes that call the same get the same arguments, as far as is known.
+    """Returns True if two nodes with the same function have the same arguments, as far as is known.
 
     Args:
-        twins: which node of the second graph stands for one of the first.
+        twins: the node of the second graph that corresponds to each of the first.
     """
     given, other = _arguments(a), _arguments(b)
     if given is None or other is None or given.keys() != other.keys():
-        return True  # two ways to write the arguments; their values are compared
+        return True  # the arguments are written differently; their values are compared
     return all(_same(given[name], other[name], twins) for name in given)
 
 
@@ -302,7 +300,9 @@ def _member(node: Node) -> Any:
 
 
 def _alike(a: Any, b: Any) -> bool:
-    """Returns True if two members may be the same despite their names: tracers name constants."""
+    """Returns True if two members may be the same despite their names, because tracers choose the
+    names of constants.
+    """
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         return type(a) is type(b)
     if a is b:
@@ -326,29 +326,25 @@ def _same(a: Any, b: Any, twins: dict[Node, Node]) -> bool:
     if isinstance(a, float) and isinstance(b, float) and a != a:
         return b != b
     if isinstance(a, torch.device) and isinstance(b, torch.device):
-        return True  # where a graph runs is no part of its structure
+        return True  # the device is not part of a graph's structure
     return type(a) is type(b) and bool(a == b)
 
 
 def asks_for_device(graph: GraphModule) -> bool:
-    """Returns True if a graph checks the devices of its inputs,
-    because its program asked for them.
-    """
+    """Returns True if a graph checks the devices of its inputs, because its program reads them."""
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)
 
 
 def chooses(graph: GraphModule) -> bool:
-    """Returns True if a graph decides between branches when it runs. A recording of the same
-    program has only the nodes of the branch that was taken.
+    """Returns True if a graph chooses between branches when it runs. A recording of the same
+    program has only the nodes of the branch taken.
     """
     return bool(graph.graph.find_nodes(op="call_function", target=cond))
 
 
 def vocabulary(graph: GraphModule) -> str:
-    """Returns the kind of a graph's nodes: `"calls"`, or operators of some kind, which operators of
-    another kind consist of.
-    """
+    """Returns the kind of a graph's nodes: `"calls"`, or the level of its operators."""
     nodes = [node for node in nodes_of(graph) if not _is_of_any_graph(node)]
     if not all(isinstance(node.target, OperatorBase) for node in nodes):
         return "calls"
@@ -384,6 +380,6 @@ _GIVEN = ("placeholder", "get_attr")
 
 def _is_composite(target: Any) -> bool:
     if not isinstance(target, OpOverload) or target is torch.ops.aten.reshape.default:
-        return False  # lowered graphs have it in place of views
+        return False  # lowered graphs use it instead of views
     key = "CompositeImplicitAutograd"
     return torch_c.dispatch_has_kernel_for_dispatch_key(target.name(), key)

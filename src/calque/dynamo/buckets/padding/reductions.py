@@ -1,4 +1,4 @@
-"""Rules of the primitives that combine elements along axes."""
+"""Rules for the primitives that combine elements along axes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace

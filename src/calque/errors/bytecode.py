@@ -1,4 +1,4 @@
-"""The effects of instructions on Python's stack, for straight code."""
+"""The effects of instructions on Python's stack, for straight-line code."""
 
 import dis
 import sys
@@ -60,7 +60,7 @@ def instructions_of(code: CodeType) -> list[Instruction]:
 
 
 def is_branch(one: Instruction) -> bool:
-    """Returns True if an instruction takes a value and jumps, or not."""
+    """Returns True for a conditional jump."""
     return one.opname.startswith(("POP_JUMP_", "JUMP_IF_"))
 
 
@@ -78,7 +78,7 @@ def effect(one: Instruction) -> tuple[int, int] | None:
 def producer(instructions: list[Instruction], index: int, depth: int) -> int | None:
     """Returns the instruction that pushed the value at a depth of the stack (0 is the top).
 
-    None where the code between is not straight.
+    None if there are jumps in between.
     """
     wanted = depth + 1
     for at in range(index - 1, -1, -1):

@@ -1,4 +1,4 @@
-"""Bytes with a trailing checksum and version, by which damage is detected.
+"""Bytes with a trailing checksum and version, to detect damage.
 
 JAX's reader of exported programs does not validate its input: one wrong byte may crash the process
 or make it hang. The seal is at the end, so that `jax.export.deserialize`, which ignores trailing

@@ -1,8 +1,8 @@
 """Replacements of the names in `torch.cuda` when the jax device stands in for CUDA.
 
-A name that `torch.jax` has, too, is answered by it. Of the others, those below mean something on
-any device, or ask for what need not be done. Any other function that PyTorch cannot answer without
-CUDA raises an error with its name.
+`torch.jax` provides the names that it has. The replacements below are for names with a meaning on
+any device, and for functions that need not do anything. Any other function that needs CUDA raises
+an error with its name.
 """
 
 from collections.abc import Callable
@@ -90,7 +90,7 @@ def get_device_properties(device: Any = None) -> Properties:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """`CAPABILITY`."""
+    """Returns `CAPABILITY`."""
     return CAPABILITY
 
 
@@ -135,7 +135,7 @@ class NothingDiffers(ContextDecorator):
 
 
 class _Runtime:
-    """The functions of CUDA's runtime that scripts start a profiler with."""
+    """The functions of CUDA's runtime that start a profiler."""
 
     cudaProfilerStart = staticmethod(_first)
     cudaProfilerStop = staticmethod(_first)
@@ -221,13 +221,15 @@ def _of_any_device(function: Callable[..., Any], theirs: Any) -> Callable[..., A
 
 
 def _with_what_it_holds(call: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
-    """What stands for a function, with its attributes: dynamo asks some for `__wrapped__`."""
+    """Returns a function's replacement with its attributes, because Dynamo reads `__wrapped__` of
+    some.
+    """
     vars(call).update(getattr(theirs, "__dict__", {}))
     return call
 
 
 def _answered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which raises an error if it needs CUDA."""
+    """Returns the function with an error that names it if it needs CUDA."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

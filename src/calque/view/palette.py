@@ -1,4 +1,4 @@
-"""The colours of the families and of what computes a node, on light and dark backgrounds."""
+"""The colours of families and of `ViewNode.served`, on light and dark backgrounds."""
 
 from typing import NamedTuple
 

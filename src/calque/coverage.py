@@ -17,7 +17,7 @@ MODES = {
     "layout": "views and strides",
     "errors": "errors for bad arguments",
 }
-"""The ways in which an operator is compared with CPU PyTorch."""
+"""The ways in which an operator is compared with PyTorch on the CPU."""
 
 
 @dataclass(frozen=True)

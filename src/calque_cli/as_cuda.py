@@ -18,7 +18,7 @@ from calque_cli import cuda_names
 from calque_cli.cuda_names import renamed, type_of
 
 _INSIDE = ("torch", "calque", "calque_cli", "jax")
-"""Packages to whose code a tensor of the jax device is one of the jax device."""
+"""Packages whose code sees tensors on the jax device as such."""
 
 _is_cuda = torch.Tensor.is_cuda.__get__
 _device_of = torch.Tensor.device.__get__

@@ -16,7 +16,9 @@ import torch
 from calque.upstream.torch_internals import tree_map
 
 CAPABILITY = (8, 0)
-"""That of the first GPUs with bfloat16, which the jax device has: what scripts ask it for."""
+"""That of the first GPUs with bfloat16: scripts read it to check for bfloat16, which the jax device
+supports.
+"""
 
 TENSOR_TYPES = {
     "BFloat16Tensor": torch.bfloat16,
@@ -170,7 +172,7 @@ def _meanings() -> dict[str, Any]:
 
 
 PROFILER = {"start": ignored, "stop": ignored, "profile": NothingDiffers}
-"""What stands for the names of `torch.cuda.profiler`, which starts and ends a profile of CUDA's."""
+"""Replacements for `torch.cuda.profiler`, which starts and ends a CUDA profile."""
 
 MARKERS = {
     "mark": ignored,
@@ -180,7 +182,7 @@ MARKERS = {
     "range_push": _first,
     "range_start": _first,
 }
-"""What stands for the names of `torch.cuda.nvtx`: no markers are written."""
+"""Replacements for `torch.cuda.nvtx`, which write no markers."""
 
 
 def names() -> dict[str, Any]:

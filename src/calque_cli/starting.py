@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 GRACE_SECONDS = 5.0
-"""How long the others may take to end by themselves when a process has failed."""
+"""How long the other processes may take to end by themselves after a failure."""
 
 
 @dataclass(frozen=True)

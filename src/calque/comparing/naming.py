@@ -29,7 +29,7 @@ from calque.upstream.torch_internals import (
 
 _GUARDS = CHECKS | OF_RECORDINGS | {check, assert_fn}
 _KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
-"""What autograd keeps a result with for a backward pass, as `make_fx` sees it."""
+"""The operators in which `make_fx` records that autograd saves a result for a backward pass."""
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
@@ -129,7 +129,7 @@ _REVERSED = {
         *("and", "or", "xor", "lshift", "rshift"),
     )
 }
-"""`1 - x` by the method of `x`, as by the function of Python's."""
+"""The names of `1 - x` as a method of `x` and as a function of Python."""
 
 _SPELLINGS = {
     "truediv": "div",

@@ -16,7 +16,7 @@ NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, enum.Enum)
 
 Found = tuple[Kind, str, float | None, float | None]
-"""The kind of a difference, the words for it, the greatest absolute and relative error."""
+"""The kind of a difference, its description, and the greatest absolute and relative error."""
 
 
 def kept(value: Any) -> list[Any]:

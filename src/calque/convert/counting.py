@@ -99,7 +99,7 @@ _WITHOUT = frozenset(
         *("set_grad_enabled", "is_grad_enabled", "_enter_autocast", "_exit_autocast"),
     )
 )
-"""Calls without products, also where they cannot be lowered."""
+"""Calls without products, also if they cannot be lowered."""
 
 
 def _grouped(a: Tensor, b: Tensor, *others: Any, **options: Any) -> int:
@@ -133,4 +133,4 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     _aten.mv: lambda matrix, vector: matrix.numel(),
     _aten.vdot: lambda a, b: a.numel(),
 }
-"""The multiply-accumulate operations of operators without a formula of PyTorch's."""
+"""The multiply-accumulate operations of operators for which PyTorch has no formula."""

@@ -10,10 +10,10 @@ from calque.convert.errors import ConversionError
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 
 NARROW, WIDE = "bfloat16", "float32"
-"""A dtype, and the one in whose place it is computed with."""
+"""A dtype, and the wider one that replaces it in computations."""
 
 _OF_THE_RESULT = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
-"""Arguments that show in the dtype of the result, or have no meaning in ONNX."""
+"""Arguments that only affect the dtype of the result, or have no meaning in ONNX."""
 
 
 class OnnxCall:

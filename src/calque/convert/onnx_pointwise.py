@@ -37,7 +37,7 @@ BINARY = {
 }
 LOGICAL = ("And", "Or", "Not", "Xor")
 BOOLEAN = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
-"""The logical operators that arithmetic on booleans becomes."""
+"""The logical operators that replace arithmetic on booleans."""
 COMPARISONS = {"gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual"}
 COMPARISONS["eq"] = "Equal"
 IDENTITIES = ("clone", "detach", "alias", "lift_fresh_copy", "dropout")
@@ -55,7 +55,7 @@ def _named(kind: str) -> Callable[[OnnxCall], None]:
 
 
 _OF_FLOATS = ("IsNaN", "IsInf", "Ceil", "Floor", "Relu")
-"""Operators that ONNX or its runtime has for floating point numbers only."""
+"""Operators that ONNX or its runtime supports for floating-point numbers only."""
 
 
 def _of_whole(c: OnnxCall, kind: str) -> None:
@@ -156,7 +156,7 @@ def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
 
 
 _BITS = {"bool": 1, "uint8": 8, "int8": 7, "int16": 15, "int32": 31, "int64": 63}
-"""How many bits an exponent has, but for its sign."""
+"""The number of bits of an exponent, without its sign."""
 
 
 def _truncate(c: OnnxCall, value: str) -> None:

@@ -11,7 +11,7 @@ import numpy as np
 from calque.convert.onnx_calls import OnnxCall, kind_of, library
 
 Step = Callable[["Body", dict[str, str]], dict[str, str]]
-"""From the values that are carried, and `each`, to those that are carried on."""
+"""A function from the carried values and `each` to the new carried values."""
 
 
 class Body:

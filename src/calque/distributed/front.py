@@ -19,7 +19,7 @@ from calque.upstream.torch_distributed import dtensor_init_helper
 
 _installed: list[bool] = []
 routes: dict[str, Callable[..., Any]] = {}
-"""What PyTorch's functions call now, by their names."""
+"""The functions that PyTorch's functions now call, by name."""
 
 
 def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -> None:

@@ -41,7 +41,7 @@ _PARAMETERS: dict[str, Callable[[nn.Parameter, str], Placement]] = {
     "embedding_rowwise": lambda p, name: Shard(0),
     "embedding_colwise": lambda p, name: Shard(1),
 }
-"""How the styles of transformers' plans split a parameter; by the others it is whole."""
+"""How the styles of transformers' plans split a parameter; other styles replicate it."""
 
 _OUTPUTS: dict[str, Placement] = {
     "colwise": Shard(-1),
@@ -54,7 +54,7 @@ _OUTPUTS: dict[str, Placement] = {
     "embedding_colwise": _WHOLE,
     "sequence_parallel": Shard(1),
 }
-"""How the results of modules lie. What other styles sum or scale, XLA does of itself."""
+"""The placements of the results of modules. XLA adds the sums and scalings of other styles."""
 
 
 def _of_device() -> bool:

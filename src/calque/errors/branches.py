@@ -34,7 +34,7 @@ _LONGEST = 200
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROTOCOL = frozenset(("AttributeError", "StopIteration", "StopAsyncIteration"))
 _OF_ITEMS = frozenset(("IndexError", "KeyError"))
-"""What methods of Python's protocols raise to say that there is no such item."""
+"""Exceptions by which methods of Python's protocols report a missing item."""
 
 
 def harmless_answer(frame: FrameType) -> bool | None:

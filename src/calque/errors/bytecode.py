@@ -9,9 +9,9 @@ from types import CodeType
 Instruction = dis.Instruction
 _OLD = sys.version_info < (3, 12)
 LOCALS: frozenset[str] = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"))
-"""The instructions that load one variable of a function."""
+"""The instructions that load one local variable."""
 _METHOD = 0 if _OLD else 1
-"""What the lowest bit of the argument of LOAD_ATTR says from Python 3.12 on: a method is loaded."""
+"""The lowest bit of LOAD_ATTR's argument, which is set for methods from Python 3.12 on."""
 
 _NOTHING = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "KW_NAMES", "MAKE_CELL", "NOP")
 _LOADS = (

@@ -50,7 +50,7 @@ _HINTS = tuple(
     )
 )
 _REGISTERED = re.compile(r"\n+(\w+: (fallthrough )?registered at .*\n?)+")
-"""Where PyTorch lists the devices that have an operator: some sixty lines."""
+"""PyTorch's list of the devices that have an operator, about sixty lines."""
 
 
 def add_hint(error: Exception) -> bool:

@@ -9,7 +9,7 @@ from torch.nn import Module
 from calque.upstream import torch_internals
 
 SURROUNDS = "surrounds_the_users_module"
-"""An attribute of classes of modules that calque puts around the user's."""
+"""An attribute of calque's module classes that wrap the user's modules."""
 
 _CALL = torch_internals.Module._call_impl.__code__
 

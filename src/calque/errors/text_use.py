@@ -41,16 +41,16 @@ _FORMS = frozenset(
         *("title", "translate", "upper", "zfill"),
     )
 )
-"""Methods of text that give text."""
+"""String methods that return text."""
 _BLIND = (callable, id, isinstance, type)
-"""What is told of any object, whatever text says."""
+"""Functions of an object whose result does not depend on the content of text."""
 _WRITERS = (str, repr, ascii, format, print)
 _ASKING_TYPE = (callable, isinstance, type)
-"""Functions that ask for the type of a value alone."""
+"""Functions that only depend on the type of a value."""
 _AROUND = frozenset((dataclasses.__file__, reprlib.__file__))
-"""Whose functions stand between `repr` and the `__repr__` of a class."""
+"""The files of functions that `repr` may call before the `__repr__` of a class."""
 _TELLING = frozenset((logging.__file__, warnings.__file__))
-"""Whose functions only write."""
+"""The files of functions that only write text."""
 _DEEPEST = 8
 
 
@@ -59,11 +59,11 @@ class Value(Enum):
 
     TEXT = auto()
     TEXTS = auto()
-    """A list or tuple with text in it."""
+    """A list or tuple that contains text."""
     LINES = auto()
-    """The lines of text: how many there are, the text decides."""
+    """The lines of text; their number depends on the text."""
     COMPUTED = auto()
-    """What was computed from text."""
+    """A value computed from text."""
 
 
 class End(Enum):

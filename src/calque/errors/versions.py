@@ -16,7 +16,7 @@ TESTED: dict[str, dict[Release, str]] = {
     "torch": {(2, 13): "all tests", (2, 15): "a sample"},
     "jax": {(0, 10): "all tests", (0, 12): "a sample"},
 }
-"""How much of the tests ran with each release."""
+"""How many of the tests ran with each release."""
 
 
 class UntestedVersionWarning(UserWarning):

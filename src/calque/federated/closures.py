@@ -20,19 +20,20 @@ from calque.federated.errors import type_error
 from calque.federated.positions import is_iterator, position_of
 
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
-"""Classes whose values are compared; of all others it must be the same object."""
+"""Classes whose values are compared by equality; objects of other classes are compared by identity.
+"""
 
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _OF_ALL = (random.Random(), np.random.default_rng())
-"""What stands for the generators that all code shares."""
+"""Objects that represent the generators that all code shares."""
 
 _JITTED = type(jax.jit(lambda: None))
 
 _MOST = 10_000
-"""How many values are looked at."""
+"""The maximum number of values to compare."""
 
 _MOST_BYTES = 2**26
-"""Up to how many bytes the content of an array is."""
+"""The maximum number of bytes of an array whose content is compared."""
 
 
 class Closure:

@@ -21,7 +21,7 @@ from calque.upstream.torch_internals import (
 )
 
 _LIFT = torch.ops.aten.lift_fresh.default
-"""What `torch.tensor` calls with the tensor that it has made."""
+"""The function that `torch.tensor` calls with the tensor that it has created."""
 
 
 class Constants(TorchDispatchMode):

@@ -33,7 +33,9 @@ _WORDING = (
     ),
     ("; or calque.jit(fn, specialize=True), a program for each number of elements", ""),
 )
-"""What errors say of `calque.jit`, and what they say here: nothing is compiled for each value."""
+"""Replacements for text about `calque.jit` in errors, because values are not compiled separately
+here.
+"""
 
 
 @contextlib.contextmanager

@@ -18,7 +18,9 @@ from calque.interop.functional import Repeats
 from calque.state import MISSING, Row, Snapshot
 
 _MANY = 2**10 * 3**2 * 5**3 * 7
-"""After how many calls a count is tried: one that most numbers divide that programs count to."""
+"""The number of calls after which a counter is tried: a number with many divisors, so that most
+periods of counters divide it.
+"""
 
 
 def put_back(snapshot: Snapshot, repeats: Repeats) -> None:

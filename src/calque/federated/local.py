@@ -42,7 +42,7 @@ from calque.interop.functional import functional
 Framework = Literal["torch", "jax"]
 
 SIZES = (5, 7)
-"""Sizes that are not known are tried as these; what differs in the result is not known either."""
+"""The values that are tried for unknown sizes; parts of the result that differ are unknown, too."""
 
 
 def wide(kind: Type) -> bool:

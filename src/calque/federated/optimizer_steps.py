@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 ParameterStep = Callable[[torch.Tensor, dict[str, Any], dict[str, Any]], None]
-"""A step of one parameter, which has a gradient: of it, its state and its group's settings."""
+"""A step of one parameter, given its gradient, its state and its group's settings."""
 
 
 def _for_each_parameter(
@@ -110,4 +110,4 @@ STEPS: dict[type, Callable[[torch.optim.Optimizer], None]] = {
     torch.optim.Adafactor: _for_each_parameter(_adafactor_step),
     torch.optim.RAdam: _for_each_parameter(_radam_step),
 }
-"""By the class of an optimizer, the function that takes the place of its `step`."""
+"""The functions that replace `step`, by the class of the optimizer."""

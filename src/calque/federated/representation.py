@@ -24,7 +24,7 @@ from calque.federated.types import (
 )
 
 _CHUNK = "#chunk"
-"""The name of the axis of the clients that are computed together."""
+"""The name of the axis of clients that are computed together."""
 
 _in_chunk: ContextVar[bool] = ContextVar("_in_chunk", default=False)
 

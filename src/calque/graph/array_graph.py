@@ -63,7 +63,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     math.floor: _of_whole(math.floor),
     math.ceil: _of_whole(math.ceil),
 }
-"""Functions of sizes that JAX's dimensions have other names for."""
+"""Functions of sizes that have other names for JAX's dimensions."""
 
 
 def _is_arithmetic(target: Any) -> bool:

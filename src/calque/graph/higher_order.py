@@ -13,7 +13,7 @@ from jax import Array, lax
 Function = Callable[..., tuple[Any, ...]]
 AsFunction = Callable[[Any], Function]
 HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
-"""The rules by the operator's name."""
+"""The rules by the name of the operator."""
 
 
 def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

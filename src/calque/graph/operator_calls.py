@@ -70,4 +70,4 @@ CALLING: dict[str, Callable[..., Any]] = {
     "run_and_save_rng_state": _and_save_random,
     "run_with_rng_state": _with_random,
 }
-"""The functions, by the name of the higher-order operator."""
+"""The functions by the name of the higher-order operator."""

@@ -11,7 +11,8 @@ import struct
 _MAGIC = b"\x89calque\n"
 _VERSION = 1
 _SEAL = struct.Struct("<Q32sI8s")
-"""The length of what is sealed, the SHA-256 of it and of the version, the version, the magic."""
+"""The length of the content, the SHA-256 of content and version, the version, and the magic number.
+"""
 
 
 def seal(content: bytes) -> bytes:

@@ -31,7 +31,7 @@ from calque.program.compile_flags import announced_as_compiling, compiling_flag
 from calque.program.value_checks import Checks
 
 _LARGEST = 1 << 22
-"""How many bytes of values a program may assume."""
+"""The maximum number of bytes of values that a program may assume."""
 _CLOSE = 1e-4
 
 

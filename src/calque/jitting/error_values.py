@@ -10,7 +10,7 @@ if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
 
 TRACED = "a traced tensor"
-"""How the text begins that stands for a tensor of a trace that has ended."""
+"""The prefix of the text for a tensor of a trace that has ended."""
 
 
 def without_values(error: BaseException, trace: "Trace") -> None:

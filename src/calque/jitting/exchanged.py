@@ -11,7 +11,7 @@ from calque.state.weak import WeakRow
 
 _MOST = 64
 Place = tuple[Any, Any]
-"""A container, and a key of it."""
+"""A container and a key in it."""
 
 
 class Exchanged:

@@ -14,9 +14,10 @@ from calque.program.turns import PYTHON
 _array = attrgetter("array")
 _place = itemgetter(0)
 Call = tuple[list[Any], Sequence[tuple[int, Any]], Any, list[list[Any]]]
-"""One call: the leaves of its arguments; what was found for them (see `Gathering.beforehand`); its
-(args, kwargs), in whose containers the function may write; and a list for the arrays that its
-program is given, where derivatives of gradients need them."""
+"""A call: the leaves of its arguments; the values found for them (see `Gathering.beforehand`); its
+(args, kwargs), to whose containers the function may write; and a list for the arrays that its
+program is passed, if derivatives of gradients need them.
+"""
 
 
 class Gathering:

@@ -15,7 +15,7 @@ _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _OF_DICTS = frozenset(("items", "values", "get", "pop", "setdefault", "copy", "update"))
 _STORES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
 _INLINED = frozenset(("LOAD_FAST_AND_CLEAR", "SWAP", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
-"""What stands before the loop of a comprehension that is part of the code."""
+"""The instructions before the loop of an inlined comprehension."""
 
 
 class _Step(NamedTuple):

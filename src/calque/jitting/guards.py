@@ -68,7 +68,9 @@ _GEOMETRY: tuple[tuple[str, Any], ...] = (
     ("stride", torch.Tensor.stride),
     ("offset", torch.Tensor.storage_offset),
 )
-"""What a `View` has, and what tells it of a tensor: each in C, as a guard is asked at each call."""
+"""The fields of a `View`, and C functions that return them for a tensor, because guards are
+evaluated at each call.
+"""
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 _param_groups = attrgetter("param_groups")

@@ -26,7 +26,7 @@ from calque.upstream.torch_internals import tree_leaves, tree_map
 
 _LARGEST_GUARD = 4096
 _LIFT = torch.ops.aten.lift_fresh.default
-"""What `torch.tensor` calls with the tensor that it has made."""
+"""The function that `torch.tensor` calls with the tensor that it has created."""
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
 
 

@@ -45,8 +45,9 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
     ("{}()", profiler_enabled),
 )
 """Conditions as text, each with its object. If none holds, the call is not inlined, and no profiler
-runs; they may hold although `is_inlined` is false. `active.inlining` and Dynamo's traces are not
-among them, because they are checked before."""
+is running; they may hold although `is_inlined` is false. `active.inlining` and Dynamo's traces are
+not among them, because they are checked before.
+"""
 
 DISPATCHED: tuple[tuple[str, Any], ...] = (
     ("{}() is not None", _functorch_level),

@@ -52,7 +52,7 @@ _DEFAULTS = Settings()
 _alone, _present = threads.alone, threads.present
 _TENSORS = "the function kept tensors in its last call"
 _MANY_PROGRAMS = 8
-"""How many programs of one signature are kept: each holds on to the state that it was made for."""
+"""The maximum number of programs of one signature, because each keeps its state alive."""
 
 
 class Jitted(Generic[P, R]):

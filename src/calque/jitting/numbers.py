@@ -206,7 +206,7 @@ def asks_for_types(code: CodeType) -> bool:
 
 
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()
-"""The keys by which the steps of optimizers were seen to assign numbers."""
+"""The keys to which steps of optimizers were seen to assign numbers."""
 
 
 def learn(optimizer: Optimizer, keys: Collection[str]) -> None:

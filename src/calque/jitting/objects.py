@@ -15,7 +15,7 @@ from calque.program.structures import Flattening, Structure, TooLarge, can_open,
 from calque.program.unread import Restructure
 
 _ANEW = frozenset((set, *CALLED))
-"""Classes of Python's whose objects are taken apart as plain objects are."""
+"""Classes of Python's library whose objects are treated like plain objects."""
 
 
 class Objects:

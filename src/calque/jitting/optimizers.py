@@ -349,7 +349,7 @@ def _settings(group: Group, traced: Collection[Place]) -> Group:
 
 
 OF_TENSORS: Place = (0, "values of tensors")
-"""Stands for all numbers that a step reads from tensors, where they are given up."""
+"""Represents all numbers that a step reads from tensors, if these are not specialized."""
 _NO_SETTINGS = frozenset(("params", "capturable"))
 
 

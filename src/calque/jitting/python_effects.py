@@ -41,7 +41,7 @@ from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
-"""What may be made anew for each call, and is the call's own where the function keeps it."""
+"""Objects that may be created for each call, and belong to the call if the function stores them."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ from calque.errors.warning import warn_of_function
 from calque.program.signature import Attributes, Called
 
 WARNED = (4, 16)
-"""The numbers of traces at which it is said."""
+"""The numbers of traces at which a warning is given."""
 
 ON_CPU = "values of CPU tensors"
 

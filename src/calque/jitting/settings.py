@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 MAX_PROGRAMS = 128
-"""For how many signatures a jitted function keeps programs by default."""
+"""The default number of signatures for which a jitted function keeps programs."""
 
 _STATIC = "every argument that is no tensor is static: it is compiled in, and compared at each call"
 _SHARDED = "shard the tensors themselves, with calque.sharding"
@@ -22,7 +22,7 @@ _OF_OTHERS = {
     "dynamic": "each shape is compiled; for dynamic shapes, use torch.compile(fn, backend="
     "'calque', dynamic=True, options={'buckets': 'pow2'})",
 }
-"""Options of `jax.jit` and `torch.compile`, and why `calque.jit` has none of that name."""
+"""Options of `jax.jit` and `torch.compile` that `calque.jit` does not have, and the reasons."""
 
 
 class Options(TypedDict, total=False):

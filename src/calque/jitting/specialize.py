@@ -20,9 +20,9 @@ from calque.jitting.reachable import Reach
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST_TRACES = 8
-"""How many programs a signature may be specialized to."""
+"""The maximum number of programs that a signature may be specialized to."""
 _PATIENCE = 8
-"""How many more misses than hits a signature may have."""
+"""By how many the misses of a signature may exceed its hits."""
 _MOST_UNMET = 3
 _REMEMBERED = 8
 

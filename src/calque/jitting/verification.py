@@ -23,7 +23,7 @@ from calque.state import ATOMIC, same_value
 
 _STREAK = 6
 _PATIENCE = 8
-"""At how many calls a second trace may be put off."""
+"""The number of calls at which a second trace may be postponed."""
 _REMEDY = (
     "Each call takes as long as a trace. Do that step outside the jitted function and pass its "
     "result, or keep the number in a tensor."

@@ -11,7 +11,9 @@ from calque.device.backend import printing_parts
 from calque.device.runtime import one_program
 
 HEARTBEAT_SECONDS = 10
-"""A process that is not heard of for so long is dead, and JAX ends the others with its number."""
+"""If a process sends no heartbeat for this time, it counts as dead, and JAX ends the others with
+its number.
+"""
 
 _MEETING_SECONDS = 300
 

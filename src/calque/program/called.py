@@ -12,7 +12,7 @@ from functools import lru_cache
 from typing import Any
 
 CALLED = (types.FunctionType, functools.partial)
-"""What a call may make anew to be called."""
+"""Types of callables that may be created for each call."""
 
 
 class Same:

@@ -18,7 +18,7 @@ from calque.program.lowering import placeholder_p
 from calque.program.repeats import repeats
 
 LAYER, COLUMN = "repeated_layer", "repeated_update"
-"""The names of such inner jaxprs."""
+"""The names of these inner jaxprs."""
 
 
 def called(closed: ClosedJaxpr) -> ClosedJaxpr:

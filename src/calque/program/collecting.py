@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LEAST = 200_000
-"""How many new objects the collector waits for."""
+"""The number of new objects that starts a garbage collection."""
 
 _MOST_OF_PYTHON = 2_000
-"""More objects than Python freezes as it starts (3.12: some hundred), fewer than there are."""
+"""More than the number of objects that Python freezes at its start (some hundred in 3.12), and less
+than the number of all objects.
+"""
 
 _lock = threading.Lock()
 _waiting = 0
 _before = _raised = (0, 0, 0)
 _collections: list[int] = []
-"""How often each generation had been collected when the outermost context was entered."""
+"""The number of collections of each generation when the outermost context was entered."""
 
 
 @contextmanager

@@ -14,7 +14,8 @@ from calque.program.alike import Alike, alike, key_of
 
 _LISTS = "_foreach_"
 _MOST = 4
-"""How many columns one part of an operator may bring together; a norm of all is to be in none."""
+"""The maximum number of columns that a part of an operator may combine, to exclude a norm of all.
+"""
 
 
 def is_of_lists(equation: Any) -> bool:

@@ -24,10 +24,10 @@ from calque.program.sinks import CellSink, Sink
 from calque.program.sources import CellSource
 
 _LONGEST = 256
-"""How many values lead from such state to its new value, at most."""
+"""The maximum number of equations between such state and its new value."""
 _array = attrgetter("array")
 _apart: WeakSet[Cell] = WeakSet()
-"""What turned out not to stay equal: one more program for each state of it would be too many."""
+"""State that turned out not to stay equal; a program for each variant of it would be too many."""
 
 
 class Equal(NamedTuple):

@@ -35,7 +35,7 @@ from calque.upstream.torch_internals import disable_current_modes
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
 input_p: Primitive = Primitive("calque_input")
-"""Stands in a jaxpr for an input of the program until the trace has found them all."""
+"""Represents an input of the program in a jaxpr until the trace has found all inputs."""
 
 
 @input_p.def_abstract_eval

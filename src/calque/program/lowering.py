@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 placeholder_p: Primitive = Primitive("calque_placeholder")
-"""Stands for a whole jaxpr; it is never lowered."""
+"""Represents a whole jaxpr; it is never lowered."""
 placeholder_p.multiple_results = True
 
 

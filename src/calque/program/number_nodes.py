@@ -21,7 +21,7 @@ from calque.upstream.python_internals import entered_unseen
 
 _serial = itertools.count()
 _MOST = 2**53
-"""Whole numbers up to this one are what they are in a program, too, which has float64."""
+"""The greatest whole number that float64 represents exactly in a program."""
 
 
 def _no_input(compute: Callable[[], Any], name: str) -> Any:
@@ -374,4 +374,4 @@ def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 _DIVIDING = frozenset(("truediv", "floordiv", "mod"))
 _ROUNDING = frozenset(("floordiv", "mod"))
 _GROWING = frozenset(("mul", "pow"))
-"""Operations on whole numbers that soon leave those of 64 bits."""
+"""Operations on whole numbers whose results soon exceed 64 bits."""

@@ -15,7 +15,7 @@ from jax.extend.core import Literal
 from calque.program.alike import Alike, alike, key_of
 
 LEAST = 6
-"""How many equations make a layer."""
+"""The minimum number of equations in a layer."""
 
 _PERIODS = 12  # the number of layer lengths to try
 
@@ -89,7 +89,7 @@ def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, in
 # Numbers that repeat ------------------------------------------------------------------------------
 
 _Run = tuple[int, int, int]
-"""Where numbers repeat: start, period, count."""
+"""A repetition of numbers: start, period, count."""
 
 
 def _runs(tokens: list[int], least: int) -> Iterator[_Run]:

@@ -13,10 +13,11 @@ from calque.upstream import torch_c
 _autograd = torch_c.autograd
 
 Creation = Any
-"""How PyTorch made a view, its `CreationMeta`: whether a write with a gradient into it raises."""
+"""PyTorch's `CreationMeta` of a view, which says whether an in-place write with a gradient raises.
+"""
 
 PLAIN: Creation = _autograd.CreationMeta.DEFAULT
-"""The creation of a view into which one may write."""
+"""The creation of a view that may be written in place."""
 
 
 def creation_of(tensor: torch.Tensor) -> Creation | None:

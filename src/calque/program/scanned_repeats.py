@@ -22,7 +22,7 @@ from calque.program.repeats import Repeat, repeats
 from calque.program.scope_names import merged, renamed
 
 _LEAST = 3
-"""How many equations make a layer."""
+"""The minimum number of equations in a layer."""
 
 
 def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:

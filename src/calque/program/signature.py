@@ -44,7 +44,7 @@ class Called(tuple[Any, ...]):
 
 _CALLED = frozenset((FunctionType, MethodType, functools.partial))
 _DEEPEST = 4
-"""How many functions may hold one another before one is compared as an object."""
+"""The maximum nesting of functions; deeper ones are compared as objects."""
 
 
 def _key_of_part(value: Any, depth: int = 0) -> Any:
@@ -81,7 +81,7 @@ _COMPOSED: dict[type, Callable[[Any], Iterable[Any]]] = {
     range: lambda r: (r.start, r.stop, r.step),
     frozenset: tuple,
 }
-"""What cannot change, and the values that it is made of."""
+"""Immutable values, and their parts."""
 _PARTS = VALUES | INEXACT
 
 

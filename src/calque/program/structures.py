@@ -29,13 +29,13 @@ from calque.state.whose import Owner, home_of_class, owner_of_class
 from calque.upstream.torch_internals import pytree
 
 _LARGEST = 10_000
-"""How many values may be looked at in the arguments of a call."""
+"""The maximum number of values to inspect in the arguments of a call."""
 _LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
 _LASTING = (
     *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
 )
-"""There are only so many of these, or they are compared as values."""
+"""Values that exist only in limited number, or are compared by equality."""
 
 
 class TooLarge(Exception):

@@ -206,7 +206,7 @@ PICKS: dict[str, Callable[..., Any]] = {
     "max": _picking(max, operator.gt),
     "min": _picking(min, operator.lt),
 }
-"""What stands for the builtins in the code of PyTorch's optimizers, while it is traced."""
+"""Replacements of the builtins in the code of PyTorch's optimizers while it is traced."""
 
 
 def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:

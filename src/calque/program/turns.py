@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 _free = threading.Condition(threads.turn)
 _array: Any = Cell.array  # type: ignore[misc]  # the slot
 set_array = _array.__set__
-"""Sets a cell's array, whatever is going on in the cell."""
+"""Sets a cell's array, even while the cell is in use."""
 
 
 class Claimed(Cell):
@@ -93,7 +93,7 @@ class _Past:
 past: _Past = _Past()
 
 PYTHON = Cell(None)  # type: ignore[arg-type]
-"""Stands for attributes and containers: a call that assigns any changes this cell."""
+"""Represents attributes and containers: a call that assigns to any of them changes this cell."""
 
 _traces = threading.RLock()
 _running: list[int] = []  # the threads that have a turn, once for each turn

@@ -185,7 +185,7 @@ _RUNNING = {
     torch.autograd.backward: torch.autograd.backward,
     torch.autograd.grad: torch.autograd.grad,
 }
-"""Functions that run the user's code (hooks, custom backwards) where no mode sees it."""
+"""Functions that run the user's code (hooks, custom backwards) outside of any mode."""
 
 
 def _cell_of(value: Any) -> Any:

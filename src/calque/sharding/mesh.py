@@ -19,8 +19,9 @@ from calque.sharding.arguments import (
 P = PartitionSpec
 
 Spec = PartitionSpec | NamedSharding | Callable[[tuple[int, ...], Mesh], PartitionSpec]
-"""How a tensor is split: JAX's `PartitionSpec`; a `NamedSharding`, which has its mesh; or a
-function of the tensor's shape and the mesh, as `along` gives."""
+"""How a tensor is split: JAX's `PartitionSpec`; a `NamedSharding`, which has its own mesh; or a
+function of the tensor's shape and the mesh, such as `along` returns.
+"""
 
 
 class _Latest:

@@ -15,10 +15,10 @@ from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard
 
 Plan = Mapping[str, Spec]
-"""Patterns of the names of parameters and buffers, and a spec for each; the first that fits counts.
+"""Patterns of the names of parameters and buffers, and their specs; the first matching one is used.
 
-A pattern is that of a shell: `*` stands for anything, dots too. What none fits is whole on each
-device."""
+Patterns are those of a shell: `*` matches anything, including dots. Tensors that match none are
+replicated."""
 
 M = TypeVar("M", bound=Module)
 

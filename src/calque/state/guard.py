@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from calque.state.unread import Unread
 
 _MOST_ADOPTED = 64
-"""How many objects may have been made anew before it is cheaper to trace."""
+"""The number of recreated objects above which a new trace is cheaper."""
 _UNCHANGING = (tuple, MethodType)
 
 

@@ -24,8 +24,9 @@ from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
 Place = tuple[str, Any, Any, Any]
-"""One object that is compared: the kind of place, what holds it, the key there, and the object. Of
-a list the length is compared, too; what is looked up is asked of a `dict.get`."""
+"""A compared object: the kind of place, its holder, its key there, and the object. For a list, the
+length is compared, too; for a lookup, the key is passed to `dict.get`.
+"""
 
 _content = attrgetter("cell_contents")
 _only_none = frozenset((None,)).issuperset
@@ -44,7 +45,7 @@ _PLAIN = frozenset(
         ("maxlen",),
     )
 )
-"""Attributes that the class of the owner reads itself, whatever the program has defined."""
+"""Attributes that the owner's class itself reads, whatever the program defines."""
 
 
 class Identities:

@@ -41,7 +41,7 @@ class InterceptedBuiltin:
 _FUNCTIONS = {name: InterceptedBuiltin(getattr(builtins, name)) for name in INTERCEPTED}
 _lock = threading.Lock()
 _installed_in: Counter[tuple[int, str]] = Counter()
-"""In how many traces each namespace has such a function."""
+"""The number of traces in which each namespace has such a function."""
 
 Space = dict[str, Any]
 

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
-"""What a library's module depends on, though no code names it."""
+"""Modules that a library's module depends on without naming them in its code."""
 
 
 class Libraries:

@@ -52,7 +52,7 @@ _IMPORT = (importlib.import_module, builtins.__import__)
 _LOOKS_UP = frozenset(map(id, _LOOK_UP))
 _FINDS_MODULES = frozenset(map(id, _IMPORT))
 GETTERS = (operator.attrgetter, operator.methodcaller)
-"""Objects that hold names of attributes."""
+"""Objects that contain names of attributes."""
 
 
 def looks_names_up(value: Any) -> bool:

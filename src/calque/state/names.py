@@ -13,7 +13,7 @@ _GLOBALS = frozenset(
     if name in dis.opmap
 )
 _MACHINERY = frozenset(("__spec__", "__loader__"))
-"""What the import of a module leaves in it, and leads to whatever imported it."""
+"""Names that importing a module leaves in it, which lead to its importer."""
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _IS = dis.opmap["IS_OP"]
@@ -158,7 +158,7 @@ def _globals(code: CodeType) -> set[str]:
 
 
 _ANYTHING = "?"
-"""Stands for an object that no name tells."""
+"""Represents an object whose name is unknown."""
 
 
 def _looked_into(code: CodeType, reported: bool) -> Iterator[str | None]:

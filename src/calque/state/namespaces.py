@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
-"""Names by which code asks how far something has moved on, without using it."""
+"""Names by which code reads how far something has advanced, without using it."""
 _CALLED = frozenset(
     ("forward", "backward", "setup_context")
     + ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__")
 )
-"""Methods that PyTorch or Python calls, though no code of the program's names them."""
+"""Methods that PyTorch or Python calls, although no code of the program contains their names."""
 _FAMILY = "__subclasses__"
 
 

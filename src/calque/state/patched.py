@@ -20,7 +20,7 @@ from calque.state.rows import NamedRow
 from calque.state.whose import Owner, owner_of_code
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
-"""PyTorch's own."""
+"""PyTorch's own methods."""
 
 
 def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path]]) -> None:

@@ -21,10 +21,10 @@ from calque.state.values import instance_dict
 from calque.state.whose import Owner, owner_of_class
 
 OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
-"""Classes of Python's library whose objects are plain, too."""
+"""Classes of Python's library whose objects also count as plain."""
 _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
-"""The engine, or Python, knows how these are copied."""
+"""Objects that PyTorch's engine or Python copies in its own way."""
 
 
 @functools.lru_cache(maxsize=4096)

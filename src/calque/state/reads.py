@@ -23,7 +23,7 @@ _SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF"
 _COUNTING = frozenset(("+=", "-="))
 _ADDING = frozenset(("+", "-"))
 _METHOD = 1
-"""The bit of an attribute's or a global's instruction that says that it is called."""
+"""The bit in an attribute's or global's instruction that marks a call."""
 
 
 class Reads(NamedTuple):

@@ -36,9 +36,10 @@ from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
 _MONITORS = hasattr(sys, "monitoring")
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
-"""Files of Python's whose code only writes what the user reads: when it does is no state."""
+"""Files of Python's library whose code only writes output for the user; when it does is not state.
+"""
 _READS = frozenset(("tolist", "numpy"))
-"""Methods that read a tensor of the CPU without any operator of PyTorch's."""
+"""Methods that read a CPU tensor without any PyTorch operator."""
 _SCHEDULERS = lr_scheduler.__file__
 _OF_OPTIMIZERS = frozenset(
     inspect.unwrap(method).__code__
@@ -379,7 +380,7 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 _READERS = frozenset(("updatecache", "getlines", "getsourcelines", "findsource"))
-"""Functions of Python's that read source files, for a traceback or a warning."""
+"""Functions of Python's library that read source files for a traceback or a warning."""
 
 
 class Suspension:

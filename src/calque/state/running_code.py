@@ -22,7 +22,7 @@ _IDENTITY = frozenset(("id", "hash"))
 _TOLD: dict[str, Callable[[Any], Any]] = {
     name: attrgetter(name) for name in ("__name__", "__qualname__", "__doc__", "__module__")
 }
-"""What functions tell of themselves, and programs seldom ask."""
+"""Attributes that describe a function, and that programs rarely read."""
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 
 

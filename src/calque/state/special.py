@@ -12,7 +12,7 @@ SPECIAL: tuple[tuple[str, ...], ...] = (
     ("__class__",),
     ("__code__", "__defaults__", "__kwdefaults__"),
 )
-"""The attributes, by the rows that hold them."""
+"""The attributes by the rows that contain them."""
 
 SPECIAL_NAMES: frozenset[str] = frozenset(name for names in SPECIAL for name in names)
 ASSIGNED: frozenset[str] = frozenset(("object.__setattr__", "object.__delattr__"))

@@ -14,7 +14,7 @@ Space = dict[str, Any]
 
 _lock = threading.Lock()
 _held: Counter[tuple[int, str]] = Counter()
-"""How many contexts have put a function into a place."""
+"""The number of contexts that have put a function in each place."""
 
 
 class _Present:

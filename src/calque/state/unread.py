@@ -18,12 +18,12 @@ from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import Owner, owner_of_class
 
 _TEXT = ("__repr__", "extra_repr")
-"""Methods that fill attributes into a format, which names them."""
+"""Methods that insert attributes named in a format string."""
 _FILLING = ("__setstate__",)
-"""Methods that give an object its attributes, and read none."""
+"""Methods that set an object's attributes and read none."""
 _DICTS = (dict, defaultdict, OrderedDict, Counter)
 WITHOUT_METHODS = (SimpleNamespace,)
-"""Classes in C, which look at all attributes of an object (to compare it, or to print it)."""
+"""Classes in C that read all attributes of an object (to compare or print it)."""
 _LISTS = (list, deque, set)
 _REACHED = (*_DICTS, *_LISTS, *WITHOUT_METHODS)
 
@@ -250,7 +250,7 @@ class CountedRow(Row):
 
 
 Holders = dict[int, list[tuple[Row, str | None]]]
-"""Where dicts are held, by id: the row, and the name there; None where it has none."""
+"""The holders of dicts, by id: the row and its name there; None if it has no name."""
 
 
 def _is_special(name: str) -> bool:

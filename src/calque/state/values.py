@@ -27,7 +27,7 @@ class _Missing:
 
 
 MISSING = _Missing()
-"""What a name holds that has no value."""
+"""The value of a name without a value."""
 
 ATOMIC = frozenset(
     (
@@ -44,12 +44,12 @@ ATOMIC = frozenset(
         _Missing,
     )
 )
-"""Types whose objects never change, and hold nothing that does."""
+"""Types whose objects never change and contain nothing that does."""
 
 _TUPLES = frozenset((tuple, torch.Size, frozenset))
 _WITHOUT_CONTENT = (object, types.SimpleNamespace)
 _MADE_BY_PYTHON = 1 << 9
-"""The flag of classes that a statement made (`Py_TPFLAGS_HEAPTYPE`)."""
+"""The flag of classes created by a class statement (`Py_TPFLAGS_HEAPTYPE`)."""
 _EQUAL = frozenset((torch.dtype, torch.device, range, slice))
 
 

@@ -12,7 +12,7 @@ from calque.state.rows import ClassRow, DictRow, NamedRow, Row
 from calque.upstream import torch_c
 
 version_of: Callable[[dict[Any, Any]], int] | None = None
-"""Gives the version of a dict, another one after each change; None where Python keeps none."""
+"""Returns the version of a dict, which is new after each change; None if Python has no versions."""
 
 if sys.version_info < (3, 12):
     version_of = torch_c.dict_version

@@ -28,8 +28,9 @@ class Owner(enum.IntEnum):
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
 _SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
-"""Packages that PyTorch and JAX call for themselves while a program is traced. (Not networkx: it
-serves torch.compile, but a program may hold its graphs.)"""
+"""Packages that PyTorch and JAX themselves call while a program is traced. (Not networkx: it serves
+torch.compile, but a program may store its graphs.)
+"""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
     # The package's folder, not its parent, which contains other packages if calque is installed.
@@ -39,7 +40,7 @@ _ROOTS = (
     *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, np.__file__)),
 )
 _BACKPORT = f"{os.sep}typing_extensions.py"
-"""Functions of it stand in the place of those of `typing`."""
+"""Its functions replace those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # Only directly in site-packages: `keras/src/backend/torch` belongs to a different package.
 _PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))

@@ -69,4 +69,4 @@ debug_nans: config.State = config.debug_nans
 enable_x64: config.State = config.enable_x64  # a context manager, and the flag of this thread
 
 CALLBACK_LOGGER = "jax._src.callback"
-"""Where JAX logs what a callback raised."""
+"""The logger for exceptions that callbacks raise."""

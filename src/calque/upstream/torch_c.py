@@ -82,6 +82,6 @@ get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_na
 
 # torch.compile.
 TensorGuards: Any = getattr(_C._dynamo.guards, "TensorGuards", None)
-"""Compares the kinds of many tensors in one call; None in releases that have it elsewhere."""
+"""Compares the metadata of many tensors in one call; None in releases that define it elsewhere."""
 dict_version: Any = getattr(_C._dynamo.guards, "dict_version", None)
-"""Returns the version of a dict, which each change of it changes; from Python 3.12 on of no use."""
+"""Returns the version of a dict, which changes with each write; useless from Python 3.12 on."""

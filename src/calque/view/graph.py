@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 Kind = Literal["input", "parameter", "constant", "call", "module", "check", "output", "group"]
-"""What a node is; `"group"` is a group that was collapsed."""
+"""The kind of a node; `"group"` is a collapsed group."""
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from calque.view.graph import ViewGraph
 from calque.view.operators import lowered
 
 _MOST = 40
-"""How many lines of StableHLO are kept of a node."""
+"""The maximum number of lines of StableHLO for a node."""
 
 Levels = Mapping[str, tuple[str, ...]]
 

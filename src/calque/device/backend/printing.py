@@ -27,9 +27,9 @@ _MARK = ", traced by calque.jit)"
 _FORKED = ", device='jax', not readable in a forked process"
 _ENDED = ", device='jax', of a function that JAX traces or has traced"
 FREED = "calque: a backward has freed the graph"
-"""Marks, in its metadata, a node of PyTorch's graph that says so."""
+"""A key in the metadata of a node of PyTorch's graph, set if its graph was freed."""
 _NO_GRAPH = "grad_fn=<Invalid>"
-"""What PyTorch shows of a view that raises where its graph is asked for."""
+"""PyTorch's text for a view that raises when its graph is read."""
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 

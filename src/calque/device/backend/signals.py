@@ -86,7 +86,7 @@ STEPS: tuple[Callable[..., Any], ...] = (
         for method in _of_a_context(value)
     ),
 )
-"""What is not ours to mark where it is written."""
+"""Functions of other packages that need marking; ours are marked where they are defined."""
 
 _SIGACTION_BYTES = 1024  # larger than any system's struct
 _set = _signal.signal

@@ -19,7 +19,7 @@ from calque.ops.table import conditions, promotion
 from calque.ops.table.registry import Rule
 
 UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
-"""Parameters of operators that never reach a rule."""
+"""Parameters of operators that are never passed to a rule."""
 
 
 def apply(

@@ -13,7 +13,7 @@ from calque.ops.table.facts import facts
 
 NAME = "calque_sharding::constrain"
 Place = Sharding | Callable[[tuple[int, ...]], Sharding | None]
-"""A placement, or what gives one for a shape: None for one that is to stay as it is."""
+"""A placement, or a function that returns one for a shape, or None to leave a value unchanged."""
 
 _placements: list[Place] = []
 _numbers: dict[Place, int] = {}

@@ -43,10 +43,10 @@ from calque.upstream.torch_internals import (
 logger: logging.Logger = logging.getLogger("calque.fallback")
 
 SERVED: Counter[str] = Counter()
-"""How often each operator was served by its CPU kernel, by name."""
+"""How often each operator ran its CPU kernel, by name."""
 
 DECOMPOSED: Counter[str] = Counter()
-"""How often each operator was served by PyTorch's decomposition, by name."""
+"""How often each operator ran PyTorch's decomposition, by name."""
 
 _decomposing = threading.local()
 _SHAPES_ASKED = "the shapes of {}"

@@ -40,7 +40,7 @@ Tensor = torch.Tensor
 Kernel = Callable[..., Any]
 
 ADMITTED: Counter[str] = Counter()
-"""How many kinds of calls have an executable on the fast path, by operator."""
+"""The number of signatures with an executable on the fast path, by operator."""
 
 _ADMITTED_AT = 3
 _CAPACITY = 4096  # kinds of calls to count for one operator

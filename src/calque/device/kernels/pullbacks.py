@@ -13,7 +13,7 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.in_flight import settled
 
 Wanted = tuple[int, ...]
-"""The places of the leaves whose gradients are asked for."""
+"""The positions of the leaves whose gradients are needed."""
 
 
 def is_none(value: Any) -> bool:

@@ -22,20 +22,20 @@ Tensor = torch.Tensor
 REFUSALS: dict[CodeType, Exception] = {
     F.gaussian_nll_loss.__code__: ValueError("var has negative entry/entries"),
 }
-"""Functions that raise where a tensor of one boolean is true, and what they raise."""
+"""Functions that raise an error if a boolean tensor is true, and the errors."""
 
 
 _IS_ZERO = "Expected Tensor with single nonzero value, but got zero"
 
 _DEPTH = 12
-"""How many frames of the dispatcher may lie between such a function and its look at a value."""
+"""The greatest number of dispatcher frames between such a function and the read of the value."""
 
 _TORCH = str(Path(torch.__file__).parent)
 _BETWEEN = (
     str(Path(__file__).parent.parent.parent),
     *(f"{_TORCH}/{name}" for name in ("_ops.py", "_compile.py", "_dynamo/", "utils/_python_")),
 )
-"""Where the code of such frames lies."""
+"""The files with the code of these frames."""
 
 
 def answer(value: Tensor) -> bool | None:

@@ -25,7 +25,7 @@ Strides = Iterable[Ints | None] | None
 Results = Sequence[Any]
 """Arrays, or None."""
 Layer = Callable[[Results, Sequence[Any], dict[str, Any]], Strides]
-"""The strides of an operator's results, given the results and the arguments."""
+"""Returns the strides of an operator's results, given the results and the arguments."""
 
 Tensor = torch.Tensor
 _aten = torch.ops.aten
@@ -307,7 +307,7 @@ _BY_NAME = {"meta": asked, "meta_if_strided": followed}
 _ALWAYS = frozenset(
     ("meta", "transform", "sequence", "positions", "attention", "attention_of_the_cpu")
 )
-"""Layouts that need not be row-major where the arguments are."""
+"""Layouts for which results may not be row-major even if the arguments are."""
 
 
 def layer_of(name: str) -> Layer | None:

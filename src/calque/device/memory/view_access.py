@@ -32,10 +32,10 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.staged_calls import call
 
 Slices = tuple[Ints, Ints, Ints, Ints]
-"""Extents, steps, order and starts (see `Plan`), a start for each axis of the shape."""
+"""Extents, steps, order, and a start for each axis of the shape (see `Plan`)."""
 
 READ_VIEW = "calque.read_view"  # not a valid name for a user's function
-"""The name, in a traced program, of the function that takes a view of an array."""
+"""The name of the function that reads a view of an array, in traced programs."""
 
 
 @dataclass(frozen=True)

@@ -20,10 +20,10 @@ from calque.errors.frames import is_library
 from calque.upstream.jax_internals import extension
 
 _WAITING = ("wait", "_wait_for_tstate_lock", "select", "poll", "read")
-"""Functions of libraries that wait, and do not call JAX."""
+"""Functions of libraries that wait without calling JAX."""
 
 _are_off = False
-"""Whether this module has turned tracebacks off for the collection that is under way."""
+"""Whether this module has turned off tracebacks for the current garbage collection."""
 
 
 def install() -> None:

@@ -156,7 +156,7 @@ DEBUGGING: tuple[tuple[str, Any], ...] = (
     ("{}.value", debug_nans),
     ("{}.value", debug_infs),
 )
-"""What `debugging` asks, as text with the objects."""
+"""The conditions of `debugging`, as text with the objects."""
 
 
 def refuse() -> None:

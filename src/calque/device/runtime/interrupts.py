@@ -49,7 +49,7 @@ _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 _AT_ONCE = 2000
-"""How often in a row a signal is made pending again at once, and not only soon."""
+"""How many times in a row a signal is made pending again immediately instead of after a delay."""
 
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep

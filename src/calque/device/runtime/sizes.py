@@ -20,14 +20,17 @@ from jax.interpreters import mlir
 from calque.errors import user_origin
 
 LARGEST = 2**63 - 1
-"""The largest number of bytes, and the longest axis."""
+"""The largest supported number of bytes, and the longest axis."""
 
 FATAL = 2**36 if jax.__version_info__ >= (0, 11) else 0
-"""XLA's compiler for CPUs divides by zero where a kernel writes a multiple of as many elements: it
-counts tiles of 16 in 32 bits. 0 where it does not."""
+"""XLA's compiler for CPUs divides by zero if a kernel writes a multiple of this number of elements,
+because it counts tiles of 16 in 32 bits. 0 for releases without this bug.
+"""
 
 FAILURES: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, ValueError)
-"""What JAX raises when a program cannot be run: a ValueError where `jax.jit` waits for it."""
+"""The errors that JAX raises if a program cannot be run; `jax.jit` raises ValueError if it waits
+for the results.
+"""
 
 _fatal_seen = False
 _EXHAUSTED = "RESOURCE_EXHAUSTED"

@@ -18,7 +18,7 @@ from calque.device.runtime.shared_contexts import sharing
 from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
 IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
-"""True if this release of JAX has the internals that this module needs."""
+"""True if this release of JAX has the internals that this module uses."""
 
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = frozenset((bool, int, float))

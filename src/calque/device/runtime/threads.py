@@ -13,11 +13,12 @@ _PATIENCE = 1.0  # seconds
 _SOON = 0.0002  # seconds
 
 turn: threading.RLock = threading.RLock()
-"""Held by calls that rely on being alone, and briefly by threads that check for others."""
+"""Held by calls that must run alone, and briefly by threads that check for these."""
 
 present: set[int] = set()
-"""One member for each thread. With a single one, the calling thread is alone until it releases
-`turn`, or for as long as it is counted in `alone`."""
+"""Has one member for each thread. If there is only one, the calling thread is alone until it
+releases `turn`, or for as long as it is counted in `alone`.
+"""
 
 
 class _Alone:

@@ -35,7 +35,7 @@ Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.compile")
 
 unpadded: deque[str] = deque(maxlen=64)
-"""Why graphs run for each size by itself although buckets are asked for, the latest last."""
+"""Why graphs are compiled for each size although buckets are requested, the latest last."""
 
 
 class BucketedGraph:

@@ -8,7 +8,7 @@ import torch
 from torch import fx
 
 Rule = Callable[[int], int]
-"""The size that a size is padded to; itself where there is none."""
+"""Returns the size to pad a size to; the size itself if there is none."""
 
 
 class Buckets:

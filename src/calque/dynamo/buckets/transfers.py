@@ -23,7 +23,7 @@ from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
 Parts = tuple[tuple[int, ...], tuple[int, ...]]
-"""The padded and the true sizes of the axes that the axes of an array are joined of."""
+"""The padded and true sizes of the axes that were joined to form the axes of an array."""
 
 
 def parts_of(

@@ -22,7 +22,7 @@ from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 Result = Callable[[list[Any], list[Tensor]], Any]
-"""What the caller gets, of the arguments and of the tensors made of a program's outputs."""
+"""Returns a result for the caller from the arguments and the tensors of a program's outputs."""
 
 
 class Place(NamedTuple):

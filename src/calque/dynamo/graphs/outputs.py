@@ -37,7 +37,7 @@ _UNKNOWN = (
     "clone() of the view, or pass a clone() of the argument."
 )
 Maker = Callable[[Array], Tensor]
-"""What makes an output a tensor with memory of its own."""
+"""Converts an output to a tensor with its own memory."""
 
 
 class Returned:

@@ -178,4 +178,4 @@ IMPLEMENTATIONS: dict[str, Callable[[Any], Any]] = {
     "sequence_reduce": _sequence_reduce,
     "sequence_sum": lambda sequence: sequence.sum(),
 }
-"""What each intrinsic that is no aggregation does."""
+"""The implementations of the intrinsics that are not aggregations."""

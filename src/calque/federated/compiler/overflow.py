@@ -32,7 +32,7 @@ class Overflow(NamedTuple):
 
 
 OF_SEQUENCE = "Convert the elements to a wider dtype: sequence_map"
-"""What to do where the sum of a sequence does not fit."""
+"""The remedy if the sum of a sequence overflows."""
 
 _found: ContextVar[list[Overflow] | None] = ContextVar("_found", default=None)
 

@@ -26,7 +26,7 @@ from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
 NOBODY = np.iinfo(np.int32).max
-"""The number of no client."""
+"""A number that is not that of any client."""
 
 
 @dataclass(frozen=True)

@@ -37,7 +37,7 @@ from calque.federated.types import (
 )
 
 _MOST_AT_ONCE = 16
-"""Clients in a chunk, where nobody says it and the device is no CPU."""
+"""The default number of clients in a chunk, on devices other than CPUs."""
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 
 COUNT = "#clients"
-"""The name that environments have for the number of clients."""
+"""The name of the number of clients in environments."""
 
 
 class Refusal(NamedTuple):
@@ -40,10 +40,11 @@ class Reducer:
     """
 
     shows_nan = True
-    """True if a NaN of a client is NaN in the result, so that only that has to be checked."""
+    """True if a NaN of a client always yields NaN in the result, so that only that must be checked.
+    """
 
     of_none = True
-    """True if there is a result where there are no clients."""
+    """True if there is a result without clients."""
 
     def __init__(self, call: Call, environment: Environment) -> None:
         assert call.argument is not None

@@ -12,7 +12,7 @@ import jax.numpy as jnp
 import numpy as np
 
 BLOCK = 8
-"""How many chunks are added up before they go into the total."""
+"""How many chunks are summed before they are added to the total."""
 
 
 class Running(NamedTuple):

@@ -17,10 +17,10 @@ from calque.federated.learning.training import is_positive
 from calque.tracing.core.files import replacing
 
 _RUN = "run.json"
-"""The file that says what run the states are of, where `learning.run` has saved them."""
+"""The file that describes the run whose states `learning.run` has saved."""
 
 _MOST_SHOWN = 100
-"""Letters of a description in an error."""
+"""The maximum number of characters of a description in an error."""
 
 
 class Checkpoints:

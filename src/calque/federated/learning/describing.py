@@ -30,11 +30,11 @@ _SETTINGS = (
     *(functools.partial, FunctionType, MethodType),
 )
 _LONGEST = 200
-"""Letters of a part of a description; what is longer gives way to a digest."""
+"""The maximum length of a part of a description; longer parts are replaced by a digest."""
 
 _FORWARD = frozenset(("forward",))
 _OF_CALLS = frozenset(("__call__", "initial", "init", "update", "step"))
-"""Methods that are called of an object that is given: by loops of training, or by calque."""
+"""Methods that training loops, or calque, call on an object that the user passes."""
 
 
 def described(value: Any) -> str:

@@ -24,13 +24,13 @@ from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
 Totals = Callable[..., dict[str, Any]]
-"""Takes parameters, buffers, raw bits of a key and the sequences of a client; gives sums over its
+"""Takes parameters, buffers, raw bits of a key and the sequences of a client; returns sums over its
 examples.
 """
 
 
 _AT_ONCE = 1024
-"""How many examples of a client are evaluated at once, if nothing else is said."""
+"""How many examples of a client are evaluated at once by default."""
 
 
 class Evaluation:

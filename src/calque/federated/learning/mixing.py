@@ -16,15 +16,15 @@ from calque.federated.ragged import Ragged
 from calque.federated.types import Type, to_shapes
 
 Run = Callable[[Any, Any, Any, Any], Any]
-"""Takes parameters, buffers, examples and raw bits of a key; gives the losses of the examples, and
-other arrays that must not depend on what fills up a batch.
+"""Takes parameters, buffers, examples and raw bits of a key; returns the losses of the examples,
+and other arrays that must not depend on the padding of a batch.
 """
 
 _TRIED = 4
 """How many examples of a client are tried in evaluation."""
 
 _OTHERS = 16
-"""Of how many clients the examples are that are tried to fill up a batch."""
+"""The number of clients whose examples are tried as padding of a batch."""
 
 
 class WholeBatches:

@@ -10,7 +10,7 @@ from calque.device.memory.cell import read
 from calque.federated.learning.cumulative_statistics import count_in_tensors
 
 PREFIX = "module."
-"""What stands before the names of the module's parameters and buffers."""
+"""The prefix of the names of the module's parameters and buffers."""
 
 
 class ModuleWithLoss(torch.nn.Module):

@@ -26,7 +26,7 @@ class Optimizer(Protocol):
 
 
 Steps = float | Optimizer | Make
-"""What algorithms take for an optimizer; see `as_optimizer`."""
+"""The types that algorithms accept as an optimizer; see `as_optimizer`."""
 
 
 class Sgd(NamedTuple):

@@ -43,7 +43,7 @@ from calque.federated.types import (
 )
 
 _OF_SERVER = np.uint32(2**32 - 1)
-"""The number by which the server's randomness is told from the clients'."""
+"""The number that distinguishes the server's random key from the clients'."""
 
 
 def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:

@@ -23,7 +23,7 @@ from calque.federated.ragged import take
 _OF_NOBODY = {"loss": np.nan, "examples": 0, "clients": 0}
 
 History = list[dict[str, float]]
-"""For each round, its number and its metrics."""
+"""The number and metrics of each round."""
 
 
 @with_user_frames

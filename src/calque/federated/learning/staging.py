@@ -20,7 +20,7 @@ from calque.federated.representation import Sequence, to_python
 from calque.federated.types import DTYPES, SequenceType, Type, at_clients, to_type
 
 Staged = Sequence | Ragged
-"""The examples of all clients: with the clients as leading axis, or one after the other."""
+"""The examples of all clients: with the clients as leading axis, or concatenated."""
 
 
 def labelled(data: Any) -> Staged:

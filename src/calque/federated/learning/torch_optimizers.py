@@ -15,7 +15,7 @@ from calque.interop.functional import functional
 
 Make = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 State = list[dict[str, Any]]
-"""For each parameter, what `Optimizer.state` has for it."""
+"""The entry of each parameter in `Optimizer.state`."""
 
 
 class TorchOptimizer:

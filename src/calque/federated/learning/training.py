@@ -65,10 +65,10 @@ def is_positive(number: Any) -> bool:
 
 
 Hook = Callable[[Parameters, Parameters], Parameters]
-"""Takes the gradients and the parameters; gives the gradients to go by."""
+"""Takes the gradients and the parameters; returns the gradients to use."""
 
 Penalty = Callable[[Parameters], Any]
-"""Takes the parameters that are trained; returns a number that is added to the loss of a batch."""
+"""Takes the trained parameters; returns a number that is added to the loss of a batch."""
 
 
 def train(

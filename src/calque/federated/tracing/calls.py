@@ -48,7 +48,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     )
 }
 REFLECTED = ("lt", "le", "gt", "ge", "eq", "ne")
-"""Those without a form of their own for the right operand: Python has another one for it."""
+"""Operators without a reflected form, for which Python uses another operator."""
 
 UNARY: dict[str, Callable[[Any], Any]] = {
     name: getattr(operator, f"__{name}__") for name in ("neg", "pos", "abs", "invert")

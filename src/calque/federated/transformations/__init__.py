@@ -24,10 +24,12 @@ RULES: dict[str, Rule] = {
     "uncurry": uncurry,
 }
 TYPES: dict[str, Callable[[Type, Type], bool]] = {"uncurry": is_uncurried}
-"""By rule, whether it may have made the second type of the first; the others keep the type."""
+"""For each rule, a check whether it may change the first type to the second; other rules keep the
+type.
+"""
 
 NORMAL_FORM = ("inline", "dedupe", "remove_unused", "fuse_maps", "remove_unused", "inline")
-"""The rules that the compiler applies, in order; what is fused is inlined once more."""
+"""The rules that the compiler applies, in order; fused functions are inlined again."""
 
 
 def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:

@@ -31,7 +31,7 @@ DTYPES: dict[str, np.dtype] = {
     **{name: np.dtype(name) for name in _NAMES},
     **{name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED},
 }
-"""The dtypes of tensors, by the name that the notation has for them."""
+"""The dtypes of tensors, by their names in the notation."""
 
 
 def native(dtype: np.dtype) -> np.dtype:

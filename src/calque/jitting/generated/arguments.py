@@ -12,9 +12,9 @@ from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
 _FEW = 16
-"""Up to how many tensors of the state are named one by one."""
+"""The maximum number of state tensors that are named individually."""
 _PAIRS = 4
-"""Up to how many arguments are compared two by two."""
+"""The maximum number of arguments that are compared pairwise."""
 
 
 def arguments(count: int) -> list[str]:

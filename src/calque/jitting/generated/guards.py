@@ -24,7 +24,7 @@ from calque.state.values import MISSING
 from calque.state.versions import version_of
 
 _FEW = 16
-"""Up to how many tensors are looked at one by one."""
+"""The maximum number of tensors that are checked individually."""
 _MOST_PLACES = 64
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
@@ -35,7 +35,7 @@ _ATTRIBUTES = frozenset(
         *("_backward_hooks", "_post_accumulate_grad_hooks", "default_factory", "maxlen"),
     )
 )
-"""The attributes whose names may stand in a line."""
+"""The attributes whose names may occur in a line."""
 _NONES = repeat(None)
 _array = attrgetter("array")
 _only_none = frozenset((None,)).issuperset

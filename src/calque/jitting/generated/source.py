@@ -7,14 +7,14 @@ from typing import Any
 from calque.device.runtime.interrupts import settles_in
 
 MISS: Any = object()
-"""Stands for no result: the general path decides."""
+"""Returned if there is no result, so that the general path decides."""
 
 LEAVE = "return MISS"
-"""The statement by which a function leaves a call to the general path."""
+"""The statement with which a function leaves a call to the general path."""
 
 _FILE = "<made by calque.jit>"
 _CODES = 1024
-"""Of how many sources the code is kept; programs of one form have one source."""
+"""The number of sources whose code is cached; programs of the same form have the same source."""
 
 
 class Source:

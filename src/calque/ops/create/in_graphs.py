@@ -110,7 +110,7 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "aten::sym_size.int": _size,
     "aten::sym_numel": _count,
 }
-"""Memory of no value is zero here: a program that reads it is wrong on any device."""
+"""Uninitialized memory is zero here: a program that reads it is wrong on any device."""
 
 
 def _resizing(rule: str, ndim: int) -> Callable[..., Array]:

@@ -18,7 +18,7 @@ from calque.ops.table.registry import canonical
 
 Sized = tuple[Array, Callable[[int], Any]]
 SIZED: dict[str, Callable[..., Sized]] = {}
-"""The sized forms, by the name of the operator."""
+"""The sized forms by the name of the operator."""
 
 
 def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:

@@ -13,10 +13,10 @@ from jax import Array, lax
 from calque.ops.table.helpers import is_known
 
 LARGE = 2**24
-"""Bytes of a converted operand from which on it is reduced in pieces."""
+"""The number of bytes from which a converted operand is reduced in pieces."""
 
 PIECE = 2**22
-"""Bytes of a converted piece."""
+"""The number of bytes of a converted piece."""
 
 
 def reduce(

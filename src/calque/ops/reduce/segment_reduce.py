@@ -23,7 +23,7 @@ REDUCTIONS: dict[str, tuple[Any, float]] = {
     "max": (segment_maximum, -math.inf),
     "min": (segment_minimum, math.inf),
 }
-"""For each reduction its function, and what an empty run gives."""
+"""The function of each reduction, and its result for an empty segment."""
 
 
 @dataclass(frozen=True)

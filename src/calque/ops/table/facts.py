@@ -12,38 +12,39 @@ Layout = Literal[
     "row_major", "copied", "elementwise", "each", "images", "large_images", "convolution", "meta",
     "meta_if_strided", "transform", "sequence", "positions", "attention", "attention_of_the_cpu",
 ]  # fmt: skip
-"""How the results lie in memory.
+"""The layout of the results in memory.
 
-row_major: one after another, though PyTorch's tags say elementwise.
-copied: like a copy of the first argument, with a few elements changed.
-elementwise: in the order of the arguments' axes; so are all that PyTorch tags `pointwise`.
-each: results of lists, elementwise, each from the tensors at its place.
-images: `channels_last` where the first argument is. large_images: likewise, but row-major where it
-is that too, of a single pixel. convolution: `channels_last` where any argument is.
-meta: as PyTorch's Meta kernel lays them. meta_if_strided: likewise, where an argument is not
-row-major. The others are those of Fourier transforms, recurrent layers, `nonzero` and attention.
+row_major: row-major, although PyTorch's tags say elementwise.
+copied: that of a copy of the first argument, with a few elements changed.
+elementwise: in the order of the arguments' axes, like all that PyTorch tags `pointwise`.
+each: for lists: each result is elementwise, in the order of the tensors at its position.
+images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
+argument is also row-major, such as a single pixel. convolution: `channels_last` if any argument is.
+meta: that of PyTorch's Meta kernel. meta_if_strided: likewise, if an argument is not row-major. The
+rest are those of Fourier transforms, recurrent layers, `nonzero` and attention.
 """
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
     "any_shape", "says_dtype", "truth",
 ]  # fmt: skip
-"""The demands on a tensor that an in-place or `out=` form writes.
+"""The requirements on a tensor that an in-place or `out=` form writes.
 
 exact_dtype: an `out=` has the dtype of the result.
-computes_first: whether the written memory is read too does not matter.
-apart: no memory is read that is written, not even element by element.
-changes: as `apart`, but for the first argument, of which the result is a changed copy.
-fills: elements that share memory may be written: they get the same value, or any.
-no_booleans: an `out=` of booleans is refused. cast_type_error: one of a lower kind, by TypeError.
-any_shape: an `out=` of as many elements keeps its shape.
-says_dtype: the operator computes in the dtype of `out=`, if the call asks for none.
-truth: an `out=` is of booleans or bytes.
+computes_first: the written memory may also be read.
+apart: the written memory must not be read, not even element by element.
+changes: like `apart`, except for the first argument, of which the result is a changed copy.
+fills: elements that share memory may be written, because they get the same or arbitrary values.
+no_booleans: a boolean `out=` raises an error. cast_type_error: a lower kind raises TypeError.
+any_shape: an `out=` with as many elements keeps its shape.
+says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
+truth: `out=` must be boolean or of bytes.
 """
 
 Autocast = Literal["lower", "float32", "widest"]
-"""The dtype that autocast runs an operator in: the low precision asked for, float32, or the widest
-of its arguments."""
+"""The dtype in which autocast runs an operator: the requested low precision, float32, or the widest
+dtype of its arguments.
+"""
 
 
 class Refusal(NamedTuple):
@@ -75,13 +76,15 @@ def senseless(message: str, *categories: int) -> Refusal:
 
 
 Condition = Callable[..., None]
-"""Called with the arguments of a rule, arrays for tensors, before it is traced; raises what PyTorch
-raises for their shapes, dtypes and options. Rules check by themselves what they need to know
-anyway."""
+"""Called with the arguments of a rule, with arrays for tensors, before it is traced; raises
+PyTorch's errors for their shapes, dtypes and options. Rules themselves check what they need to know
+anyway.
+"""
 
 ValueCheck = Callable[..., None]
-"""Called with the arguments of a call, a `tensor_argument.TensorArgument` for each tensor; raises
-what PyTorch raises for their values."""
+"""Called with the arguments of a call, with a `tensor_argument.TensorArgument` for each tensor;
+raises PyTorch's errors for their values.
+"""
 
 
 class Known(TypedDict, total=False):
@@ -139,7 +142,7 @@ class Known(TypedDict, total=False):
 
 
 FACTS: dict[str, Known] = {}
-"""By operator, as `aten::add.Tensor`. A rule that takes another's place leaves the facts."""
+"""By operator, such as `aten::add.Tensor`. A rule that replaces another one keeps its facts."""
 
 
 def facts(*names: str, **known: Unpack[Known]) -> None:

@@ -16,7 +16,7 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from calque.upstream.jax_internals import ShardingContext
 
 undivided_p: Primitive = Primitive("undivided")
-"""The identity, of an array that no device has a part of along `axes`."""
+"""The identity, for an array that is not split over devices along `axes`."""
 
 
 def undivided(x: Array, axes: Any) -> Array:

@@ -13,7 +13,7 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 Tensor = torch.Tensor
 Edge = tuple[Any, int]
-"""A node of PyTorch's graph, and the number of its output."""
+"""A node of PyTorch's graph, and the index of its output."""
 
 
 def node_of(tensor: Tensor) -> Any:

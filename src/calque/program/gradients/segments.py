@@ -19,7 +19,7 @@ Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST = 128
-"""How many tensors may have segments of their own: each is a program."""
+"""The maximum number of tensors with their own segments, because each is a program."""
 
 
 class Segment:

@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
 _IMMUTABLE = 1 << 8
-"""The flag of classes in C to which nothing can be assigned (`Py_TPFLAGS_IMMUTABLETYPE`)."""
+"""The flag of classes in C whose attributes cannot be assigned (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 _REPLACED = (Module, Optimizer)
-"""Objects of libraries that programs give another class."""
+"""Objects of libraries whose class programs change."""
 _OWN_DICT: dict[str, Callable[[Any], Any]] = {"__dict__": instance_dict}
 _ORDER: dict[str, Callable[[Any], Any]] = {
     "__mro__": lambda kind: kind.__mro__,

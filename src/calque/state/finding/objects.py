@@ -29,9 +29,9 @@ if TYPE_CHECKING:
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
 _HOOKS = frozenset(name for name, value in vars(Module()).items() if type(value) is OrderedDict)
-"""The attributes of a module that hold its hooks."""
+"""The attributes of a module that contain its hooks."""
 _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
-"""Modules whose objects serve the process, not the program."""
+"""Modules whose objects belong to the process, not the program."""
 _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
     "level": lambda logger: logger.level,
     "disabled": lambda logger: logger.disabled,

@@ -27,7 +27,7 @@ class Row:
     ordered = True
     read_in_order = False
     attribute = True
-    """True if keys are names of attributes, in messages."""
+    """True if keys are attribute names, for messages."""
 
     def __init__(self, owner: Any, path: Path) -> None:
         self.owner: Any = owner

@@ -48,7 +48,7 @@ _STORED = frozenset(
 )
 """The parts of a sparse tensor, whose sizes depend on values."""
 RESHAPING = frozenset(("resize_", "resize_as_", "set_"))
-"""Methods that give a tensor another shape."""
+"""Methods that change a tensor's shape."""
 _RUNNABLE = ("torch", "_operator", "operator", "math")
 
 

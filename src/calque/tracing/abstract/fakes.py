@@ -46,8 +46,9 @@ _WIDER: dict[Any, tuple[Callable[..., bool], Callable[..., Any]]] = {
     torch.ops.aten.index.Tensor: (lambda _, indices: any(map(_is_of_bytes, indices)), _index),
     torch.ops.aten.where.self: (lambda condition, *_: _is_of_bytes(condition), _where),
 }
-"""Operators whose kernels take what PyTorch's shape functions for them refuse: when that is, and
-what to compute instead."""
+"""Operators whose kernels accept arguments that PyTorch's shape functions reject: the condition,
+and the operator to compute instead.
+"""
 
 
 def hold_log(patches: Patches) -> None:

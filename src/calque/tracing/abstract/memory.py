@@ -11,7 +11,7 @@ import torch
 from calque.tracing.abstract.fakes import AbstractMode
 
 _MOST = 4096
-"""How many calls are remembered before all are forgotten."""
+"""The number of calls to remember before all are forgotten."""
 
 
 class Memory:

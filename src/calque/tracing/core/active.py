@@ -15,7 +15,7 @@ class _Stack(threading.local):
 
 _stack = _Stack()
 in_process: list[None] = []
-"""One item for each trace that runs in this process, in whichever thread."""
+"""One item for each running trace in this process, in any thread."""
 
 
 def current_trace() -> Any:

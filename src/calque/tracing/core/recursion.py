@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _FRAMES = 4
-"""A traced call has at most this many times the frames of a plain one."""
+"""The maximum number of frames of a traced call for each frame of a plain call."""
 _BYTES = 640
-"""The C stack that a frame takes, at most: measured 420 to 520."""
+"""The maximum size of a frame on the C stack: 420 to 520 bytes were measured."""
 _USUAL_STACK = 8 << 20
 
 _is_raised = False

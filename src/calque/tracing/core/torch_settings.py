@@ -33,7 +33,7 @@ AMBIENT: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     ),
     "torch.num_threads": (torch.get_num_threads, torch.set_num_threads),
 }
-"""Settings that a program may change and leave changed, which a graph does not do."""
+"""Settings that a program may change permanently, but a graph does not."""
 
 
 def hold_settings(patches: Patches) -> None:

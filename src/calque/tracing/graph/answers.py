@@ -10,10 +10,10 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
 
 AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
-"""Properties of a tensor that depend on where gradients are recorded."""
+"""Properties of a tensor that depend on whether gradients are recorded."""
 
 HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
-"""Methods that read a tensor's elements without any operator."""
+"""Methods that read a tensor's elements without an operator."""
 
 
 class Answer:

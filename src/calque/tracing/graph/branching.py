@@ -26,11 +26,11 @@ from calque.upstream.torch_internals import (
 )
 
 _FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
-"""Functions of torch.nn.functional that draw random numbers and are no operators."""
+"""Functions of torch.nn.functional that draw random numbers and are not operators."""
 
 Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple[Any, ...]]
 implementations: dict[str, Implementation] = {}
-"""Functions that run `cond` on devices that need a way of their own, by the condition's device."""
+"""Functions that run `cond` on devices with their own implementation, by the condition's device."""
 
 
 class Branch(GraphModule):
@@ -194,7 +194,7 @@ def _staged(
 
 Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 loop_implementations: dict[str, Loop] = {}
-"""Functions that run `while_loop` on devices that need a way of their own."""
+"""Functions that run `while_loop` on devices with their own implementation."""
 
 
 @recorded

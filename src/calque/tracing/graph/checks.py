@@ -89,7 +89,7 @@ LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "requires_grad": lambda tensor: tensor.requires_grad,
     "is_leaf": lambda tensor: tensor.is_leaf,
 }
-"""The questions about a tensor that do not need its values."""
+"""Reads of a tensor that do not need its values."""
 
 
 @recorded

@@ -9,7 +9,7 @@ from torch.fx.graph_module import GraphModule
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")
 _RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code"}
-"""Attributes that a graph module has itself, and no member of a program's can be under."""
+"""Attributes of graph modules, which members of a program cannot have as names."""
 
 
 def home(tracer: Any) -> torch.nn.Module:

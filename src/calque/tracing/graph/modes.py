@@ -52,7 +52,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch_c.is_grad_enabled: is_grad_enabled,
     torch_c.set_grad_enabled: set_grad_enabled,
 }
-"""The functions that the code of a graph calls in place of PyTorch's."""
+"""The functions that the code of a graph calls instead of PyTorch's."""
 
 
 def beginnings(nodes: Sequence[Node]) -> list[Node]:

@@ -12,7 +12,7 @@ from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import name_of
 
 _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
-"""Aspects that are checked if the program has asked for them; shapes and dtypes always are."""
+"""Aspects that are checked only if the program reads them; shapes and dtypes are always checked."""
 
 
 def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:

@@ -12,7 +12,7 @@ from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 
 Memory = Node | str | tuple[Node, int]
-"""The node that makes it, the name of a member, or a choice and the number of its result."""
+"""The node that creates it, the name of a member, or a choice and the index of its result."""
 
 
 def refuse_writes_to_choices(graph: Graph) -> None:

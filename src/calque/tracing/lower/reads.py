@@ -55,7 +55,7 @@ class Read(NamedTuple):
 
 
 _UNTAGGED = frozenset(("_nested_tensor_from_mask_left_aligned",))
-"""Operators that read elements though PyTorch's tags do not say so: FakeTensors answer them."""
+"""Operators that read elements although PyTorch's tags do not say so; FakeTensors run them."""
 
 
 NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))

@@ -78,7 +78,7 @@ def written_by(node: Node) -> list[Node]:
 
 
 OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
-"""Methods that change what autograd knows of a tensor, and no element of it."""
+"""Methods that change a tensor's autograd metadata, and none of its elements."""
 _NO_WRITES = CHECKS | OF_RECORDINGS
 
 

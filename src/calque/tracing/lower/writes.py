@@ -18,7 +18,7 @@ from torch.fx.node import Node
 from calque.upstream.torch_internals import OpOverload
 
 Place = Callable[[Node], Node | None]
-"""From a node to the one of the program that it is part of."""
+"""Maps a node to the node of the program that it belongs to."""
 
 COPY = torch.ops.aten.copy_.default
 GEOMETRY = torch.ops.aten.as_strided_.default  # which changes no element

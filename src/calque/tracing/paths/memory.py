@@ -12,9 +12,9 @@ from calque.tracing.graph.effects import is_of_torch, may_share_memory, writes
 from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
 
 Memory = set[Value | None]
-"""The values that have made some memory; None for memory from outside of the program."""
+"""The values that created some memory; None for memory from outside of the program."""
 MemoryByValue = dict[Value | None, list[Memory]]
-"""For each result of a choice, the memory that it shows, of either block."""
+"""For each result of a choice, the memory that it may refer to in either block."""
 
 
 def last_lost_write(join: Join, resolve: Any) -> int | None:

@@ -39,7 +39,7 @@ def assert_fn(x: object) -> None:
 
 
 OWN = frozenset(("node", "tracer", "type_of_value"))
-"""Attributes of a proxy that are none of the value's."""
+"""Attributes of a proxy itself, not of its value."""
 
 
 class Proxy(torch.fx.Proxy):

@@ -25,7 +25,7 @@ FREE = frozenset(
         *("names", "name", "has_names", "_version", "is_shared", "is_inference", "output_nr"),
     )
 )
-"""Questions whose answer neither depends on values nor decides what is computed with them."""
+"""Reads whose result neither depends on values nor affects what is computed."""
 
 
 def is_lost(question: str, frame: FrameType | None) -> bool:

@@ -22,7 +22,7 @@ from calque.tracing.record.reach import READS, Formula, Reach, Site, Use, reach_
 from calque.tracing.record.values import Value
 
 NUMBER = "number"
-"""What a call that computes with numbers is marked with (`Call.what`)."""
+"""The mark of a call that computes with numbers (`Call.what`)."""
 
 _POINTWISE = frozenset(
     (
@@ -30,7 +30,7 @@ _POINTWISE = frozenset(
         *("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "pow", "pow_", "where"),
     )
 )
-"""Functions whose results have the same shape whatever number they are given."""
+"""Functions whose results have the same shape for any number."""
 
 
 class Number:

@@ -106,7 +106,7 @@ _SEEING = frozenset(
         *("stack", "f_locals", "f_back", "tb_frame"),
     )
 )
-"""Names by which code may look at the variables of a function."""
+"""Names by which code may read the variables of a function."""
 
 
 @lru_cache(maxsize=256)

@@ -16,7 +16,7 @@ from calque.upstream.torch_internals import tree_leaves
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _UNTAGGED = frozenset((torch.ops.aten._pack_padded_sequence.default,))
-"""Operators whose shapes depend on values, and which PyTorch does not say that of."""
+"""Operators whose shapes depend on values although PyTorch does not tag them so."""
 
 
 class Witness(NamedTuple):

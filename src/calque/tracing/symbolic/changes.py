@@ -106,4 +106,4 @@ def change_of(before: Any, after: Any) -> str:
 
 
 _PRINTED, _LONGEST = 8, 198
-"""How many elements of a tensor are shown, and how many characters of a text."""
+"""The maximum number of printed elements of a tensor, and of characters of a text."""

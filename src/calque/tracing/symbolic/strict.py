@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _ROOT = root_inputs.__file__
-"""The file whose function calls the program."""
+"""The file with the function that calls the program."""
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
     "iand", "ior", "ixor", "ilshift", "irshift",

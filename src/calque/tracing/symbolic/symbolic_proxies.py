@@ -20,7 +20,7 @@ from calque.upstream.torch_internals import make_subclass
 _NO_DATA = torch.empty(0, device="meta")
 _NO_NUMBER = torch.empty((), device="meta")
 _NO_INTEGER = torch.empty((), dtype=torch.int64, device="meta")
-"""What PyTorch takes for a number, and this one also for an integer."""
+"""A tensor that PyTorch accepts as a number, and this one also as an integer."""
 _INTEGRAL = frozenset(
     (
         *(torch.int8, torch.int16, torch.int32, torch.int64),

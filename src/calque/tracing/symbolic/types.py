@@ -122,7 +122,7 @@ def hold_limits(patches: Patches) -> None:
 
 _STAND_INS = {"type": (TYPE, _type), "callable": (can_be_called, callable)}
 STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
-"""What traced code may find in the place of builtins, by id."""
+"""The possible replacements of builtins in traced code, by id."""
 
 
 def hold_builtins(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:

@@ -7,7 +7,7 @@ from torch.fx.node import Node
 from calque.view.graph import ViewGroup
 
 _LOCAL = re.compile(r"^L\['[^']*'\]\.?")
-"""How dynamo begins the path of a module."""
+"""The prefix of module paths in Dynamo's graphs."""
 
 
 class Groups:

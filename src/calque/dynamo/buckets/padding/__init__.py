@@ -15,6 +15,6 @@ from calque.dynamo.buckets.padding.interpreter import run
 from calque.dynamo.buckets.padding.padded import Padded, Sizes, Unpaddable
 
 TABLES = (elementwise, indexing, products, reductions, slicing)
-"""The modules that put their rules into the table."""
+"""The modules that register rules."""
 
 __all__ = ["TABLES", "Padded", "Sizes", "Unpaddable", "run"]

@@ -11,12 +11,12 @@ from jax import Array, lax
 from calque.upstream.jax_internals import InconclusiveDimensionOperation, is_symbolic_dim
 
 Layout = tuple[Any, ...] | None
-"""How one axis is padded.
+"""The layout of one axis.
 
-None: it is not, its size is a number. `()`: all its elements are equal, and the array has one. A
-tuple of sizes: the axis is what these axes give, the first one outermost, when they are joined; of
-those whose size is a symbol the array holds the padded number, and the first ones are the
-program's. Only the first may be a number: a number after a symbol makes larger blocks of it.
+None: not padded; its size is a number. `()`: all its elements are equal, and the array has one. A
+tuple of sizes: the axis results from joining axes of these sizes, the first one outermost; those
+whose size is a symbol are padded, and their first elements are valid. Only the first may be a
+number, because a number after a symbol is part of larger blocks.
 """
 
 SAME: Layout = ()

@@ -53,7 +53,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "cummin": greatest,
     "cumlogsumexp": least,
 }
-"""What changes nothing where a primitive takes many elements together."""
+"""The neutral element of each reduction."""
 
 
 def neutral(

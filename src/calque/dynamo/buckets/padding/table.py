@@ -13,7 +13,7 @@ from calque.dynamo.buckets.padding.padded import (
 )
 
 RULES: dict[str, Callable[..., Any]] = {}
-"""The rules by the primitive's name."""
+"""The rules by the name of the primitive."""
 
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -8,8 +8,7 @@ import jax
 import torch
 
 from calque.device.runtime import process_limits
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+from calque.device.runtime.sizes import byte_count
 
 
 class Need:
@@ -75,11 +74,3 @@ def _left() -> Callable[[], float] | None:
 
         return of_device
     return process_limits.left() if device.platform == "cpu" else None
-
-
-def byte_count(count: float) -> str:
-    """Returns a number of bytes in PyTorch's format."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return f"{count:.2f} {_UNITS[power]}"

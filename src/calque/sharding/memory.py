@@ -9,7 +9,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import cell_of
-from calque.program.memory_need import byte_count
+from calque.device.runtime.sizes import byte_count
 from calque.sharding.arguments import check_countable
 from calque.upstream.torch_internals import tree_leaves
 

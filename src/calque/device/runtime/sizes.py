@@ -170,8 +170,10 @@ class translated:
 
 def byte_count(count: float) -> str:
     """Returns a number of bytes in PyTorch's format."""
-    power = min(int(math.log2(count)) // 10 if count else 0, len(_UNITS) - 1)
-    return f"{count / 2 ** (10 * power):.2f} {_UNITS[power]}" if power else f"{count} bytes"
+    power = 0
+    while count >= 1024 and power < len(_UNITS) - 1:
+        count, power = count / 1024, power + 1
+    return f"{count:.2f} {_UNITS[power]}" if power else f"{count:.0f} bytes"
 
 
 def _checked(types_of: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,20 +1,20 @@
-"""The entry point that PyTorch runs when it is imported: it registers a name and imports nothing.
+"""The entry point that PyTorch runs when it is imported; it only registers a hint.
 
-`torch.load` of a file with tensors of the device "jax" then says which import is missing. The
-device itself is not registered: PyTorch has one place for devices of other packages, and a program
-that does not import calque may want it for another.
+`torch.load` of a file with tensors on the device "jax" then names the missing import. The device
+itself is not registered, because PyTorch has only one slot for external devices, which a program
+without calque may need for another one.
 """
 
 from typing import Any
 
-from torch._C import _get_privateuse1_backend_name  # torch is loaded: it calls this module
+from torch._C import _get_privateuse1_backend_name  # torch is being imported
 from torch.serialization import register_package
 
-_PRIORITY = 99  # asked after PyTorch's own devices, and before its error
+_PRIORITY = 99  # after PyTorch's own devices, before its error
 
 
 def register() -> None:
-    """Tell `torch.load` what to say (the entry point of the group `torch.backends`)."""
+    """Register the hint for `torch.load` (the entry point in the group `torch.backends`)."""
     register_package(_PRIORITY, lambda storage: None, _refuse)
 
 

@@ -1,8 +1,8 @@
-"""calque carries PyTorch programs to XLA: write PyTorch, run it as one XLA program.
+"""calque runs PyTorch programs on XLA: write PyTorch, and run it as one XLA program.
 
-Importing calque registers the PyTorch device "jax". docs/import-changes.md lists what else it
-changes in PyTorch, JAX and Python: for other devices, and outside traces, nothing behaves
-differently. Uncaught errors that came through calque are printed with the user's frames only
+Importing calque registers the PyTorch device "jax". docs/import-changes.md lists its other changes
+to PyTorch, JAX and Python; the behaviour of other devices, and of code outside traces, does not
+change. Uncaught errors that passed through calque are printed with only the user's frames
 (`CALQUE_TRACEBACK=full` shows all).
 """
 
@@ -17,12 +17,12 @@ from calque.errors.versions import UntestedVersionWarning
 from calque.errors.versions import warn_of_untested as _warn_of_untested
 from calque.program.collecting import collecting_nothing_new as _collecting_nothing_new
 
-# Before the imports that another release may make fail.
+# Before imports that may fail with an untested release.
 _warn_of_untested({"torch": _torch.__version__, "jax": _jax.__version__})
 
-# The collector would look at all that PyTorch and JAX hold, again and again.
+# The garbage collector would traverse all objects of PyTorch and JAX repeatedly.
 with _collecting_nothing_new():
-    from calque import ops as _ops  # the rules must exist before they are bound
+    from calque import ops as _ops  # rules must be registered before they are bound
     from calque.device.backend.interop import to_jax, to_torch
     from calque.device.backend.registration import register as _register
     from calque.device.kernels.custom import op
@@ -63,7 +63,7 @@ with _collecting_nothing_new():
 
 __version__ = "0.1.0"
 
-if _TYPE_CHECKING:  # else they are imported when they are first used
+if _TYPE_CHECKING:  # at run time they are imported at the first use
     from calque import convert, federated, sharding
     from calque.comparing import diff
     from calque.explaining import Report, explain
@@ -77,7 +77,7 @@ _HOMES = {"Report": "explaining", "diff": "comparing", "explain": "explaining", 
 
 
 def __getattr__(name: str) -> _Any:
-    """Functions that look at programs, and some packages, are imported when they are first used."""
+    """Imports functions that inspect programs, and some packages, at the first use."""
     if name in _PACKAGES:
         return _importlib.import_module(f"calque.{name}")
     if name in _HOMES:

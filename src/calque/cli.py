@@ -1,4 +1,4 @@
-"""`calque.cli.main`: the command line, which is a package of its own (`calque_cli`)."""
+"""`calque.cli.main`: the command line, which is in its own package (`calque_cli`)."""
 
 from calque_cli.main import main
 

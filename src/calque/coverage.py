@@ -17,7 +17,7 @@ MODES = {
     "layout": "views and strides",
     "errors": "errors for bad arguments",
 }
-"""The ways in which an operator is compared with CPU PyTorch."""
+"""The ways in which an operator is compared with PyTorch on the CPU."""
 
 
 @dataclass(frozen=True)
@@ -26,11 +26,11 @@ class Status:
 
     Attributes:
         name: its name in PyTorch's operator database.
-        family: the file of the op table that has its rule; empty for what PyTorch composes.
-        served: "rule", "decomposition" (PyTorch's, into operators that have rules) or "CPU".
-        through: the ATen operators for which a decomposition or the CPU was needed.
+        family: the file of the op table with its rule; empty for PyTorch's composite operators.
+        served: "rule", "decomposition" (by PyTorch, into operators that have rules) or "CPU".
+        through: the ATen operators that needed a decomposition or the CPU.
         passed: for each mode, the dtypes in which it agrees with the CPU.
-        failed: for each mode, the dtypes in which it does not, with the reason.
+        failed: for each mode, the dtypes in which it does not agree, with the reason.
     """
 
     name: str
@@ -41,7 +41,7 @@ class Status:
     failed: dict[str, dict[str, str]]
 
     def summary(self, mode: str) -> str:
-        """`yes`, `no`, `partly`, or an empty string where the mode does not apply."""
+        """Returns `yes`, `no`, `partly`, or an empty string if the mode does not apply."""
         passed, failed = self.passed.get(mode), self.failed.get(mode)
         if not failed:
             return "yes" if passed else ""
@@ -50,7 +50,7 @@ class Status:
 
 @cache
 def statuses() -> list[Status]:
-    """All operators, sorted by name."""
+    """Returns all operators, sorted by name."""
     found = json.loads(files("calque").joinpath("coverage.json").read_text())
     return [_status(name, row) for name, row in sorted(unpacked(found).items())]
 
@@ -62,7 +62,7 @@ def _status(name: str, row: dict[str, Any]) -> Status:
 
 
 def packed(operators: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """Returns the results in the file's form, in which what many operators share stands once.
+    """Returns the results in the form of the file, which stores shared values once.
 
     >>> file = packed({"abs": {"family": "arithmetic", "passed": {"eager": ["bool", "int32"]}}})
     >>> file["dtypes"], file["passed"], file["operators"]["abs"]
@@ -79,7 +79,7 @@ def packed(operators: dict[str, dict[str, Any]]) -> dict[str, Any]:
 
 
 def unpacked(file: dict[str, Any]) -> dict[str, dict[str, Any]]:
-    """Returns the results that `packed` packed."""
+    """Returns the results from the form that `packed` returns."""
     dtypes = [each.split() for each in file["dtypes"]]
     passed = [{mode: dtypes[at] for mode, at in modes.items()} for modes in file["passed"]]
     blank = {"family": "", "decomposed": [], "cpu": []}

@@ -1,14 +1,13 @@
-"""The device "jax" for accelerate and transformers: after `import calque.huggingface`, they use it.
+"""Makes accelerate and transformers use the device "jax": `import calque.huggingface`.
 
-Neither has a registry of devices or compilers; each asks a few functions that know devices by name.
-What these answer for "jax" is put here in their place, and holds where no device that they know by
-name is in use:
+Neither has a registry of devices or compilers; each calls a few functions that know devices by
+name. This module replaces these functions. If none of the devices that they know is in use:
 
 - `Accelerator()` and `Trainer` take the device (`ACCELERATE_TORCH_DEVICE`, unless it is set
   already);
 - `TrainingArguments(bf16=True)` is accepted;
-- `torch_compile_backend="calque"` and `Accelerator(dynamo_backend="calque")` are known;
-- `Accelerator(mixed_precision="fp16")` is refused with what to write.
+- `torch_compile_backend="calque"` and `Accelerator(dynamo_backend="calque")` are accepted;
+- `Accelerator(mixed_precision="fp16")` raises an error with the remedy.
 """
 
 import functools

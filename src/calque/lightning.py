@@ -1,14 +1,13 @@
-"""The device "jax" for Lightning: after `import calque.lightning`, `Trainer(..., strategy="jax")`.
+"""Adds the device "jax" to Lightning: `import calque.lightning`, `Trainer(..., strategy="jax")`.
 
 With `devices=8` the batch is split over eight devices; each has the whole model ("jax"), or a part
-of it ("jax_fsdp"). `JaxStrategy(plan=..., mesh=...)` spreads it in any other way.
+of it ("jax_fsdp"). `JaxStrategy(plan=..., mesh=...)` supports any other placement.
 
-In several processes (`calque launch`, torchrun) the devices are those of all, and a batch is the
-rows of all: Lightning gives each process its share of the data, and tensors are global.
+With several processes (`calque launch`, torchrun), the devices and the rows of a batch are those of
+all processes: Lightning gives each process its share of the data, and tensors are global.
 
-Lightning keeps registries of accelerators and strategies; ours are entered into those of
-`lightning.pytorch` and of `pytorch_lightning`, whichever is imported already, or else of the one
-that is installed.
+Ours are registered in Lightning's registries of accelerators and strategies: in those of
+`lightning.pytorch` and `pytorch_lightning` if already imported, or else of the installed package.
 """
 
 import importlib
@@ -47,7 +46,7 @@ def _imported() -> list[ModuleType]:
     raise ImportError("calque.lightning needs Lightning: pip install lightning")
 
 
-# Lightning's own class comes behind each of these in the class that is registered.
+# The registered classes derive from each of these and Lightning's own class.
 class _Accelerator(_Base):
     """JAX's devices: the default one, or several."""
 
@@ -85,19 +84,19 @@ class _Accelerator(_Base):
 class _Strategy(_Base):
     """Lightning's strategy for "jax": the model and the batches may be spread over devices.
 
-    In several processes they are spread over the devices of all.
+    With several processes they are spread over the devices of all.
 
     Args:
-        accelerator: Lightning's.
-        plan: which parameters are split over which axes of the mesh, as `shard_module` takes
-            it. Without it each device has them all.
-        mesh: the mesh; without it the Trainer's `devices`, in one axis, "data".
-        batch: how batches are split: along the mesh's first axis without it. Tensors that it
-            does not divide are whole on each device.
+        accelerator: Lightning's accelerator.
+        plan: how to split parameters over the mesh, as for `shard_module`. By default they are
+            replicated.
+        mesh: the mesh; by default the Trainer's `devices`, in one axis, "data".
+        batch: how to split batches; by default along the mesh's first axis. Tensors that it does
+            not divide are replicated.
     """
 
     strategy_name = "jax"
-    accelerator_type: type[Any]  # of the same package
+    accelerator_type: type[Any]  # that of the same package
     mixed_precision: type[Any]
 
     def __init__(
@@ -133,7 +132,7 @@ class _Strategy(_Base):
 
     @property
     def parallel_devices(self) -> list[torch.device]:
-        """One for each that the Trainer is to use."""
+        """Returns one device for each that the Trainer uses."""
         return self._devices
 
     @parallel_devices.setter
@@ -152,11 +151,11 @@ class _Strategy(_Base):
 
     @property
     def distributed_sampler_kwargs(self) -> dict[str, Any]:
-        """The share of the data that this process brings along."""
+        """Returns the share of the data that this process supplies."""
         return {"num_replicas": self.world_size, "rank": self.global_rank}
 
     def _configure_launcher(self) -> None:
-        self._device_count()  # raises while the Trainer is made
+        self._device_count()  # so that errors are raised when the Trainer is created
 
     def _device_count(self) -> int:
         count = _count((len(self._devices) or 1) * self.num_nodes)
@@ -169,7 +168,7 @@ class _Strategy(_Base):
         return count
 
     def model_to_device(self) -> None:
-        """Move the model, and spread it over the mesh."""
+        """Move the model to the device, and spread it over the mesh."""
         super().model_to_device()
         count = self._device_count()
         if self._mesh is None and count > 1:
@@ -178,7 +177,7 @@ class _Strategy(_Base):
             sharding.shard_module(self.model, self._plan, self._mesh)
 
     def batch_to_device(self, *args: Any, **kwargs: Any) -> Any:
-        """Move a batch, and split it over the mesh; of several processes, the rows of all."""
+        """Move a batch, and split it over the mesh; with several processes, the rows of all."""
         moved = super().batch_to_device(*args, **kwargs)
         if self._mesh is None:
             return moved
@@ -196,12 +195,14 @@ class _Strategy(_Base):
         return sharding.constrain(tensor, where)
 
     def predict_step(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the predictions for a batch, those for the rows of all processes in each."""
+        """Returns the predictions for a batch; in each process, those for the rows of all
+        processes.
+        """
         return tree_map(_readable, super().predict_step(*args, **kwargs))
 
     @contextmanager
     def block_backward_sync(self) -> Iterator[None]:
-        """Nothing to put off: gradients add up without being communicated."""
+        """Does nothing: gradients accumulate without communication."""
         yield
 
     def barrier(self, name: str | None = None) -> None:
@@ -209,24 +210,24 @@ class _Strategy(_Base):
         talking.barrier(name or "lightning")
 
     def broadcast(self, obj: Any, src: int = 0) -> Any:
-        """Returns what one process has, in each."""
+        """Returns the object of one process in all processes."""
         return talking.broadcast(obj, src)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
-        """What all processes have decided, or one of them."""
+        """Returns whether all processes, or any of them, decided True."""
         found = talking.of_all(np.array([bool(decision)]))
         return bool(found.all() if all else found.any())
 
     def lightning_module_state_dict(self) -> dict[str, Any]:
-        """Returns the model's state, whole."""
+        """Returns the model's full state."""
         return tree_map(_readable, super().lightning_module_state_dict())
 
     def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
-        """Returns an optimizer's state, whole."""
+        """Returns an optimizer's full state."""
         return tree_map(_readable, super().optimizer_state(optimizer))
 
     def teardown(self) -> None:
-        """Move the model back to the CPU; in several processes it stays where it is spread."""
+        """Move the model back to the CPU; with several processes it stays on the mesh."""
         if self.world_size == 1:
             super().teardown()
             return
@@ -247,7 +248,7 @@ class _Strategy(_Base):
 
 
 def _register(package: ModuleType) -> Any:
-    """Enters the device into the registries of a package, and returns the strategy's class."""
+    """Register the device in the registries of a package, and return the strategy's class."""
     accelerators = importlib.import_module(f"{package.__name__}.accelerators")
     strategies = importlib.import_module(f"{package.__name__}.strategies")
     precision = importlib.import_module(f"{package.__name__}.plugins.precision")
@@ -260,7 +261,8 @@ def _register(package: ModuleType) -> Any:
         accelerator_type = JaxAccelerator
         mixed_precision = precision.MixedPrecision
 
-    strategies.ParallelStrategy.register(JaxStrategy)  # is asked for a process's share of the data
+    # So that Lightning reads `distributed_sampler_kwargs`.
+    strategies.ParallelStrategy.register(JaxStrategy)
     if "jax" not in accelerators.AcceleratorRegistry:
         accelerators.AcceleratorRegistry.register("jax", JaxAccelerator)
         strategies.StrategyRegistry.register("jax", JaxStrategy)
@@ -269,16 +271,14 @@ def _register(package: ModuleType) -> Any:
 
 
 def _in_several() -> bool:
-    """Join the processes that a launcher has started; returns True if there are several."""
+    """Connect the processes that a launcher started; returns True if there are several."""
     if "RANK" in os.environ and int(os.environ.get("WORLD_SIZE", "1")) > 1:
         join()
     return jax.process_count() > 1
 
 
 def _readable(value: Any) -> Any:
-    """Returns a tensor of which other processes hold parts as one that this process can write
-    to a file.
-    """
+    """Returns a tensor spread over processes as one that this process can write to a file."""
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value
     if is_here(read(value.detach())):
@@ -290,7 +290,7 @@ def _count(devices: Any) -> int:
     """Returns how many devices `Trainer(devices=...)` means: "auto" is one, -1 all.
 
     Raises:
-        ValueError: there are not so many.
+        ValueError: there are not that many.
     """
     _in_several()
     known = len(jax.devices())
@@ -303,15 +303,15 @@ def _count(devices: Any) -> int:
 
 
 def _move(plugin: Any) -> None:
-    """Have a plugin for mixed precision cast, and scale losses, on the device.
+    """Make a plugin for mixed precision cast values, and scale losses, on the device.
 
-    Lightning makes it for CUDA where it does not know the accelerator.
+    Lightning creates it for CUDA if it does not know the accelerator.
     """
     plugin.device = "jax"
     scaler = plugin.scaler
     if scaler is None or getattr(scaler, "_device", "jax") == "jax":
         return
-    plugin.scaler = torch.amp.GradScaler("jax")  # one for CUDA switches itself off without CUDA
+    plugin.scaler = torch.amp.GradScaler("jax")  # one for "cuda" disables itself without CUDA
     if scaler.is_enabled():
         plugin.scaler.load_state_dict(scaler.state_dict())
 

@@ -1,3 +1,1 @@
-"""The command line of calque, a separate package
-so that `calque --help` does not import PyTorch.
-"""
+"""calque's command line, in its own package so that `calque --help` does not import PyTorch."""

@@ -1,4 +1,4 @@
-"""The jax device as a replacement for CUDA, for scripts that only support CUDA."""
+"""Makes the jax device a replacement for CUDA, for scripts that only support CUDA."""
 
 import sys
 import threading
@@ -18,7 +18,7 @@ from calque_cli import cuda_names
 from calque_cli.cuda_names import renamed, type_of
 
 _INSIDE = ("torch", "calque", "calque_cli", "jax")
-"""Packages to whose code a tensor of the jax device is one of the jax device."""
+"""Packages whose code sees tensors on the jax device as such."""
 
 _is_cuda = torch.Tensor.is_cuda.__get__
 _device_of = torch.Tensor.device.__get__
@@ -34,7 +34,7 @@ class _Renaming(TorchFunctionMode):
             return args[0].to("jax", memory_format=order)
         if func is torch.Tensor.type:
             return _of_type(*args, **kwargs)
-        # What Dynamo follows is the script's code.
+        # Dynamo only traces the script's code.
         if torch.compiler.is_dynamo_compiling() or _caller() not in _INSIDE:
             if func is torch.device:
                 return func(*args, **kwargs)
@@ -45,7 +45,7 @@ class _Renaming(TorchFunctionMode):
         args = tuple(renamed(arg) for arg in args)
         if "device" in kwargs:
             kwargs = {**kwargs, "device": renamed(kwargs["device"])}
-        if kwargs.get("pin_memory") is True:  # XLA copies from any memory
+        if kwargs.get("pin_memory") is True:  # XLA does not need pinned memory
             kwargs = {**kwargs, "pin_memory": False}
         return func(*args, **kwargs)
 
@@ -56,7 +56,7 @@ def _shown(device: torch.device) -> torch.device:
 
 
 def _caller() -> str:
-    """Returns the package of the caller's caller, with or without a default device in between."""
+    """Returns the package of the caller's caller, ignoring a default device mode in between."""
     frame = sys._getframe(2)
     while frame.f_back is not None and frame.f_globals.get("__name__") == "torch.utils._device":
         frame = frame.f_back
@@ -76,8 +76,8 @@ def standing_in(default: bool = False) -> Iterator[None]:
     """A context in which a program for CUDA runs on the jax device.
 
     Args:
-        default: whether tensors made without a device are made there, too, those of NumPy's
-            arrays among them; and `numpy()` of a tensor there is a copy.
+        default: whether tensors without an explicit device are created there, too, including those
+            from NumPy arrays; then `numpy()` returns a copy.
     """
     with ExitStack() as stack:
 
@@ -115,7 +115,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
             put(torch, "from_numpy", _on_the_device)
             put(torch.Tensor, "numpy", _by_the_cpu(torch.Tensor.numpy))
         put(threading.Thread, "run", _inside(threading.Thread.run))
-        for module in (torch.autograd, autograd_graph):  # what calls hooks, without the mode
+        for module in (torch.autograd, autograd_graph):  # these call hooks outside of the mode
             name = "_engine_run_backward"
             put(module, name, _inside(getattr(module, name)))
         stack.enter_context(_Renaming())
@@ -123,7 +123,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
 
 
 def _inside(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function with its calls renamed, whatever thread it runs in."""
+    """Returns the function with renaming active inside, whatever thread it runs in."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         with torch.autograd.set_multithreading_enabled(False), _Renaming():
@@ -141,7 +141,7 @@ def _renaming(function: Any) -> Any:
 
 
 def _of_the_cpu(init: Any) -> Any:
-    """`torch.profiler.profile.__init__`, without CUDA activities: kernels are XLA's."""
+    """`torch.profiler.profile.__init__` without CUDA activities, because XLA runs the kernels."""
 
     def call(self: Any, *, activities: Any = None, **kwargs: Any) -> None:
         cuda = torch.profiler.ProfilerActivity.CUDA
@@ -222,7 +222,7 @@ def _by_default(plain: Callable[..., None]) -> Callable[..., None]:
 
 
 def _on_the_device(array: Any, plain: Any = torch.from_numpy) -> torch.Tensor:
-    if _caller() in ("calque", "torch"):  # on their way between the device and the CPU
+    if _caller() in ("calque", "torch"):  # internal copies between the device and the CPU
         return plain(array)
     return plain(array).to("jax")
 

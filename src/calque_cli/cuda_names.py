@@ -1,8 +1,8 @@
 """Replacements of the names in `torch.cuda` when the jax device stands in for CUDA.
 
-A name that `torch.jax` has, too, is answered by it. Of the others, those below mean something on
-any device, or ask for what need not be done. Any other function that PyTorch cannot answer without
-CUDA raises an error with its name.
+`torch.jax` provides the names that it has. The replacements below are for names with a meaning on
+any device, and for functions that need not do anything. Any other function that needs CUDA raises
+an error with its name.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,9 @@ import torch
 from calque.upstream.torch_internals import tree_map
 
 CAPABILITY = (8, 0)
-"""That of the first GPUs with bfloat16, which the jax device has: what scripts ask it for."""
+"""That of the first GPUs with bfloat16: scripts read it to check for bfloat16, which the jax device
+supports.
+"""
 
 TENSOR_TYPES = {
     "BFloat16Tensor": torch.bfloat16,
@@ -90,7 +92,7 @@ def get_device_properties(device: Any = None) -> Properties:
 
 
 def get_device_capability(device: Any = None) -> tuple[int, int]:
-    """`CAPABILITY`."""
+    """Returns `CAPABILITY`."""
     return CAPABILITY
 
 
@@ -135,7 +137,7 @@ class NothingDiffers(ContextDecorator):
 
 
 class _Runtime:
-    """The functions of CUDA's runtime that scripts start a profiler with."""
+    """The functions of CUDA's runtime that start a profiler."""
 
     cudaProfilerStart = staticmethod(_first)
     cudaProfilerStop = staticmethod(_first)
@@ -170,7 +172,7 @@ def _meanings() -> dict[str, Any]:
 
 
 PROFILER = {"start": ignored, "stop": ignored, "profile": NothingDiffers}
-"""What stands for the names of `torch.cuda.profiler`, which starts and ends a profile of CUDA's."""
+"""Replacements for `torch.cuda.profiler`, which starts and ends a CUDA profile."""
 
 MARKERS = {
     "mark": ignored,
@@ -180,7 +182,7 @@ MARKERS = {
     "range_push": _first,
     "range_start": _first,
 }
-"""What stands for the names of `torch.cuda.nvtx`: no markers are written."""
+"""Replacements for `torch.cuda.nvtx`, which write no markers."""
 
 
 def names() -> dict[str, Any]:
@@ -221,13 +223,15 @@ def _of_any_device(function: Callable[..., Any], theirs: Any) -> Callable[..., A
 
 
 def _with_what_it_holds(call: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
-    """What stands for a function, with its attributes: dynamo asks some for `__wrapped__`."""
+    """Returns a function's replacement with its attributes, because Dynamo reads `__wrapped__` of
+    some.
+    """
     vars(call).update(getattr(theirs, "__dict__", {}))
     return call
 
 
 def _answered(name: str, function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, which raises an error if it needs CUDA."""
+    """Returns the function with an error that names it if it needs CUDA."""
 
     def call(*args: Any, **kwargs: Any) -> Any:
         try:

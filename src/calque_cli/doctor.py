@@ -1,4 +1,4 @@
-"""`calque doctor`: shows versions and devices, and tries each way into XLA once."""
+"""`calque doctor`: shows versions and devices, and tries each entry point to XLA once."""
 
 import platform
 from collections.abc import Callable

@@ -54,4 +54,4 @@ def command(
     ctx.exit(status)
 
 
-command.allow_interspersed_args = False  # what follows the program is the program's
+command.allow_interspersed_args = False  # later options belong to the program

@@ -13,7 +13,7 @@ from calque_cli.output import as_json, emit, table
 _COLUMNS = ("eager", "jit", "grad")
 _PREFIXES = ("aten::", "torch.", "aten.", "nn.functional.", "F.", "Tensor.", "nn_functional_")
 _REASONS = 10
-"""For how few operators the reasons of differences are printed."""
+"""The maximum number of operators for which the reasons of differences are printed."""
 
 
 @click.command("ops")

@@ -30,7 +30,7 @@ def tell(error: Exception, as_json: bool) -> int:
     """Print an exception of the user's program, with the program's frames only.
 
     Returns:
-        the exit status.
+        The exit status.
     """
     if as_json:
         emit({"error": f"{type(error).__name__}: {error}"})

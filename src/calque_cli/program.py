@@ -38,8 +38,8 @@ def program_options(function: Callable[..., Any]) -> Callable[..., Any]:
 def loaded(program: str, inputs: tuple[str, ...], example: str | None) -> tuple[Any, tuple]:
     """Returns a module or function and the example inputs to call it with.
 
-    A class of modules is made without arguments. Without inputs, `example_inputs` of the same
-    module is taken.
+    A module class is instantiated without arguments. By default, the inputs are `example_inputs` of
+    the same Python module.
 
     Raises:
         click.UsageError: the program does not exist, or has no inputs.

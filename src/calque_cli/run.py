@@ -90,4 +90,4 @@ def _is_ours(file: str) -> bool:
     return file in (__file__, "<frozen runpy>", runpy.__file__)
 
 
-command.allow_interspersed_args = False  # what follows the script is the script's
+command.allow_interspersed_args = False  # later options belong to the script

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 GRACE_SECONDS = 5.0
-"""How long the others may take to end by themselves when a process has failed."""
+"""How long the other processes may take to end by themselves after a failure."""
 
 
 @dataclass(frozen=True)
@@ -19,14 +19,13 @@ class Job:
 
     Attributes:
         command: the path of a Python program, and its arguments.
-        processes: how many run on this machine.
-        devices: how many devices each process has, on CPUs; None leaves the platform as it is.
-        nodes: how many machines run as many.
+        processes: the number of processes on this machine.
+        devices: the number of CPU devices of each process; None leaves the platform unchanged.
+        nodes: the number of machines, each with as many processes.
         node: the number of this machine.
-        coordinator: the address of the first machine, with a port that is free there; None for a
-            program of one machine.
-        jax_port: where JAX listens on the first machine; the next port, which has to be free as
-            well, without it. The coordinator's own is for `torch.distributed`.
+        coordinator: the address of the first machine, with a free port; None for one machine.
+        jax_port: the port for JAX on the first machine; by default the one after the coordinator's,
+            which is for `torch.distributed`.
     """
 
     command: Sequence[str]
@@ -50,10 +49,10 @@ class Job:
             raise ValueError(f"a coordinator must have the form host:1234, not {self.coordinator}")
 
     def environment(self, local: int, coordinator: str) -> dict[str, str]:
-        """The environment of one of the machine's processes."""
+        """Returns the environment of one of the machine's processes."""
         host, _, port = coordinator.rpartition(":")
         made = {
-            "PYTHONHASHSEED": "0",  # so that the order of sets is the same in all
+            "PYTHONHASHSEED": "0",  # the same order of sets in all processes
             **os.environ,
             "RANK": str(self.node * self.processes + local),
             "WORLD_SIZE": str(self.nodes * self.processes),
@@ -74,12 +73,12 @@ class Job:
 def start(job: Job, output: int | None = None) -> int:
     """Run a program in several processes; returns the exit status of the first that fails, or 0.
 
-    When a process fails, the error names it, and the others are ended: they would wait for it. When
-    this one is interrupted or asked to end, all are.
+    When a process fails, a message names it, and the others, which would wait for it, are ended. If
+    this process is interrupted or terminated, all are ended.
 
     Args:
         job: the program and its processes.
-        output: a file descriptor that their standard output goes to; by default this process's.
+        output: a file descriptor for their standard output; by default that of this process.
     """
     coordinator = job.coordinator or f"127.0.0.1:{_free_port()}"
     if job.coordinator is None:
@@ -103,7 +102,9 @@ def start(job: Job, output: int | None = None) -> int:
 
 
 def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
-    """Wait until all have ended, or one has failed and the others had time to report why."""
+    """Wait until all have ended, or until one has failed and the others have had time to report
+    why.
+    """
     status, deadline = 0, None
     while running and (deadline is None or time.monotonic() < deadline):
         for rank, process in list(running.items()):

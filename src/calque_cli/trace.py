@@ -17,7 +17,7 @@ def command(
 ) -> None:
     """Print the graph of a program that `calque.trace` returns.
 
-    Exits with status 1 if it cannot be traced; the error names the line and what to write.
+    Exits with status 1 if it cannot be traced; the error names the line and a remedy.
     """
     fn, args = loaded(program, inputs, example)
     import calque

@@ -1,9 +1,9 @@
-"""Aligns the nodes of two graphs: by what they call, else by where they come from.
+"""Aligns the nodes of two graphs by what they call, or else by their place in the program.
 
-Two graphs of one tracer have the same nodes. Those of two tracers need not: one calls `Linear`, the
-other `linear`, the third `t` and `addmm`. But each node has its line and the call of its module, so
-graphs can be cut into stretches that come from one place. The results of a stretch are the same
-whatever its nodes are.
+Two graphs of one tracer have the same nodes. Those of different tracers may not: one calls
+`Linear`, another `linear`, and a third `t` and `addmm`. But each node has its line and the call of
+its module, so graphs can be cut into stretches that come from one place. The results of a stretch
+do not depend on which nodes compute them.
 """
 
 from collections.abc import Iterator, Sequence
@@ -21,7 +21,7 @@ from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Pair(NamedTuple):
-    """Nodes of two graphs that should compute the same."""
+    """Nodes of two graphs that should compute the same values."""
 
     a: Node
     b: Node
@@ -42,8 +42,8 @@ class Unpaired(NamedTuple):
 def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Unpaired]:
     """Yields pairs of corresponding nodes of two graphs, and nodes without a counterpart, in order.
 
-    If a graph knows no places, and only one of the two calls layers, it cannot be told what has a
-    counterpart inside of a layer.
+    If a graph has no places, and only one of the two calls layers, nodes inside a layer cannot be
+    matched.
     """
     first, second = nodes_of(a), nodes_of(b)
     if [*map(called, first)] == [*map(called, second)]:
@@ -64,7 +64,7 @@ def aligned(a: GraphModule, b: GraphModule) -> Iterator[Pair | Unpaired]:
 
 
 def _within(a: Stretch, b: Stretch) -> Iterator[Pair | Unpaired]:
-    """Like `aligned`, within one place of the program."""
+    """Like `aligned`, for the nodes of one place of the program."""
     if [*map(called, a.nodes)] == [*map(called, b.nodes)]:
         yield from map(Pair, a.nodes, b.nodes)
         return
@@ -90,8 +90,8 @@ def _is_other_layer(a: Stretch, b: Stretch) -> bool:
 
 
 def _outputs(a: Stretch, b: Stretch) -> Iterator[Pair]:
-    """Yields what leaves both, in pairs: one with one, and of several those that look as no other
-    does, for they may be made in another order. Nothing if a node writes: values may be elsewhere.
+    """Yields the outputs of both in pairs. If there are several, only those whose shape and dtype
+    are unique are paired, because their order may differ. Yields nothing if a node writes in place.
     """
     left, right = a.leaving, b.leaving
     if a.writes or b.writes:

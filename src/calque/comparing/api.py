@@ -31,7 +31,7 @@ def diff(
     atol: float | None = None,
     **kwargs: Any,
 ) -> Differences:
-    """Finds where two graphs of one program disagree: the first node, and the line of the program.
+    """Finds the first node where two graphs of one program disagree, and its line in the program.
 
     Like `torch.testing.assert_close` on their results, but it says where the disagreement began.
     Each is run separately, on copies of the arguments and of the state, with the same random
@@ -42,10 +42,10 @@ def diff(
     Args:
         a: a graph from any tracer, an exported program or a recording; or a module or function,
             which is then recorded.
-        b: another.
+        b: the graph or program to compare it with.
         *args: the arguments of both. Without any, only the structure is compared.
         devices: the devices that `a` and `b` run on, such as `("cpu", "jax")`; by default those
-            that they are on.
+            they are on.
         rtol: the relative tolerance; by default that of `torch.testing.assert_close`.
         atol: the absolute tolerance; to be passed together with `rtol`.
         **kwargs: the keyword arguments of both.
@@ -102,7 +102,7 @@ def _found(
     return found
 
 
-# Graphs of what is given
+# Graphs of the arguments
 
 
 def _graphs(
@@ -153,7 +153,7 @@ def _recorded(
 ) -> GraphModule:
     """Returns the graph of a copy of a program, as deep as another graph.
 
-    It is recorded where its arguments are, and if it asks where that is, on its device.
+    It is recorded on the device of its arguments, or if it checks their device, on its own.
     """
     if not (args or kwargs):
         raise TypeError(

@@ -1,4 +1,4 @@
-"""`Differences`: the findings of a comparison, the first of which is where it went wrong."""
+"""`Differences`: the result of a comparison; the first is usually the cause of the rest."""
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
@@ -36,7 +36,7 @@ class Difference:
 
     @property
     def path(self) -> str:
-        """The path of the module in whose forward it is; "" for the root."""
+        """The path of the module whose forward contains it; "" for the root."""
         return self.origin.module if self.origin is not None else ""
 
     def __str__(self) -> str:

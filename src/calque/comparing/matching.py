@@ -1,8 +1,8 @@
 """Matches the stretches of two graphs, certain matches first, then likely ones.
 
-Two graphs of one program agree in the places of their nodes. Two versions of a program do not: a
-line that was added moves those below it, and a copy is in another file. Then stretches are matched
-by the text of their lines, and then by what they call.
+The nodes of two graphs of one program have the same places. Those of two versions of a program do
+not: an added line moves those below it, and a copy is in another file. Then stretches are matched
+by the text of their lines, and then by their calls.
 """
 
 from collections.abc import Callable, Hashable, Iterator, Sequence
@@ -21,8 +21,8 @@ Match = tuple[Stretch | None, Stretch | None]
 def matched(rows: Sequence[Stretch], columns: Sequence[Stretch]) -> Iterator[Match]:
     """Yields the stretches of both in order, corresponding ones together.
 
-    What is left between two matches is paired by position if there are as many on both sides; one
-    that has no counterpart comes with None.
+    Unmatched stretches between two matches are paired by position if there are equally many on both
+    sides; one without a counterpart is paired with None.
     """
     has_places = all(any(s.place is not None for s in side) for side in (rows, columns))
     return _matched(rows, columns, _KEYS if has_places else _KEYS[-1:])
@@ -51,9 +51,9 @@ def _left(rows: Sequence[Stretch], columns: Sequence[Stretch]) -> Iterator[Match
 
 
 def common_ends(a: Sequence[Node], b: Sequence[Node]) -> tuple[int, int]:
-    """Returns how many nodes at the start, and then at the end, of two stretches call the same.
+    """Returns how many nodes at the start, and at the end, of two stretches make the same calls.
 
-    Parts of a result count at the beginning only, where what they are parts of counts too.
+    Parts of a result count only at the start, where the whole result counts too.
     """
     most = min(len(a), len(b))
     head = next((i for i in range(most) if not _is_like(a[i], b[i])), most)

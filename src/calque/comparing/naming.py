@@ -1,4 +1,4 @@
-"""Names for what a node calls and with what, independent of the tracer that wrote the graph."""
+"""Names for a node's function and arguments, independent of the tracer that wrote the graph."""
 
 import operator
 from collections.abc import Iterator
@@ -29,14 +29,14 @@ from calque.upstream.torch_internals import (
 
 _GUARDS = CHECKS | OF_RECORDINGS | {check, assert_fn}
 _KEPT = {torch.ops.aten.detach.default, torch.ops.aten.alias.default}
-"""What autograd keeps a result with for a backward pass, as `make_fx` sees it."""
+"""The operators in which `make_fx` records that autograd saves a result for a backward pass."""
 
 
 def nodes_of(graph: GraphModule) -> list[Node]:
-    """Returns the nodes that compute: neither inputs and members, nor guards.
+    """Returns the nodes that compute: not inputs, members or guards.
 
-    The copies to parameters and buffers with which a lowered graph ends stand in the order of their
-    names: they write to different tensors, and the order in which a tracer met those is no matter.
+    The copies to parameters and buffers at the end of a lowered graph are sorted by name, because
+    their order depends on the tracer but does not matter.
     """
     nodes = [node for node in graph.graph.nodes if node.op.startswith("call") and counts(node)]
     end = len(nodes)
@@ -88,7 +88,7 @@ _READS = HOST | READS | {name.strip("_") for name in READS}
 
 
 def is_only_checked(node: Node) -> bool:
-    """Returns True if nothing but checks use what a node computes, in however many steps."""
+    """Returns True if only checks use a node's result, directly or indirectly."""
     seen, left = {node}, [node]
     while left:
         each = left.pop()
@@ -101,8 +101,8 @@ def is_only_checked(node: Node) -> bool:
 
 
 def is_number(node: Node) -> bool:
-    """Returns True if a node asks for a tensor's shape, dtype or the like, or computes with such
-    answers only.
+    """Returns True if a node reads a tensor's shape, dtype or the like, or computes only with such
+    values.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -121,7 +121,7 @@ def is_number(node: Node) -> bool:
 
 
 def called(node: Node) -> str:
-    """Returns the name of what a node calls, the same however the call is written.
+    """Returns the name of the function that a node calls, the same for every way to write the call.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -157,7 +157,7 @@ _REVERSED = {
         *("and", "or", "xor", "lshift", "rshift"),
     )
 }
-"""`1 - x` by the method of `x`, as by the function of Python's."""
+"""The names of `1 - x` as a method of `x` and as a function of Python."""
 
 _SPELLINGS = {
     "truediv": "div",
@@ -182,7 +182,7 @@ _WRITING |= {"ipow", "iand", "ior", "ixor", "ilshift", "irshift", "imatmul"}
 
 
 def _spelled(name: str, is_operator: bool) -> str:
-    """Returns the common name of a method, function or operator of Python that has several."""
+    """Returns the common name of a method, function or Python operator that has several names."""
     if is_operator and name in _WRITING:
         return f"{_SPELLINGS.get(name[1:], name[1:])}_"
     return _SPELLINGS.get(name, name)
@@ -195,8 +195,8 @@ def module_of(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Returns True if a node only takes apart a container that another node returned, or makes one
-    of what others returned.
+    """Returns True if a node only unpacks a container that another node returned, or packs the
+    results of other nodes.
     """
     if node.target in (unpack, rebuilt):
         return True
@@ -207,9 +207,7 @@ def is_part(node: Node) -> bool:
 
 
 def writes(node: Node) -> bool:
-    """Returns True if a node writes to one of its arguments,
-    and so changes an earlier node's result.
-    """
+    """Returns True if a node writes to an argument, and so changes an earlier node's result."""
     into = "out" in node.kwargs or called(node) in ("setitem", "delitem")
     return node.op != "call_module" and (into or name_mutates(called(node)))
 
@@ -240,7 +238,7 @@ def nodes_in(value: Any) -> Iterator[Node]:
 
 
 def flat(value: Any) -> Iterator[Any]:
-    """Yields the parts of a result, and of the objects in it."""
+    """Yields the parts of a result and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
             yield from flat(part.args[1:])
@@ -249,24 +247,20 @@ def flat(value: Any) -> Iterator[Any]:
 
 
 def asks_for_device(graph: GraphModule) -> bool:
-    """Returns True if a graph checks the devices of its inputs,
-    because its program asked for them.
-    """
+    """Returns True if a graph checks the devices of its inputs, because its program reads them."""
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)
 
 
 def chooses(graph: GraphModule) -> bool:
-    """Returns True if a graph decides between branches when it runs. A recording of the same
-    program has only the nodes of the branch that was taken.
+    """Returns True if a graph chooses between branches when it runs. A recording of the same
+    program has only the nodes of the branch taken.
     """
     return bool(graph.graph.find_nodes(op="call_function", target=cond))
 
 
 def vocabulary(graph: GraphModule) -> str:
-    """Returns the kind of a graph's nodes: `"calls"`, or operators of some kind, which operators of
-    another kind consist of.
-    """
+    """Returns the kind of a graph's nodes: `"calls"`, or the level of its operators."""
     nodes = [node for node in nodes_of(graph) if not _is_of_any_graph(node)]
     if not all(isinstance(node.target, OperatorBase) for node in nodes):
         return "calls"
@@ -302,6 +296,6 @@ _GIVEN = ("placeholder", "get_attr")
 
 def _is_composite(target: Any) -> bool:
     if not isinstance(target, OpOverload) or target is torch.ops.aten.reshape.default:
-        return False  # lowered graphs have it in place of views
+        return False  # lowered graphs use it instead of views
     key = "CompositeImplicitAutograd"
     return torch_c.dispatch_has_kernel_for_dispatch_key(target.name(), key)

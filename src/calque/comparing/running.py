@@ -25,11 +25,11 @@ class Run(torch.fx.Interpreter):
     """One run of a graph.
 
     Args:
-        graph: it.
-        see: is given each node that was run, and its value.
+        graph: the graph.
+        see: called with each node that was run, and its value.
 
     Attributes:
-        failed: the node that raised, and what; None where none did.
+        failed: the node that raised, and its exception; None if none did.
     """
 
     def __init__(self, graph: GraphModule, see: Callable[[Node, Any], None]) -> None:
@@ -40,9 +40,9 @@ class Run(torch.fx.Interpreter):
         self._given: dict[Any, Any] = {}
 
     def result(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-        """Returns the graph's result for a call; None where it raises."""
+        """Returns the graph's result for a call; None if it raises."""
         module: Any = self.module
-        LazyGraphModule.force_recompile(module)  # until then its signature says nothing
+        LazyGraphModule.force_recompile(module)  # it has no real signature before
         signature = inspect.signature(module.forward)
         bound_to(signature, module._get_name(), *args, **kwargs)
         bound = signature.bind(*args, **kwargs)
@@ -74,8 +74,8 @@ class Run(torch.fx.Interpreter):
         return value
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
-        """Copies the lists and dicts of the graph, as the generated code does: the function may
-        change them. Those that nodes return are passed as they are.
+        """Copies lists and dicts written in the graph, as generated code does, because the function
+        may change them. Those returned by nodes are passed unchanged.
         """
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), {name: _new(part) for name, part in kwargs.items()}
@@ -122,10 +122,9 @@ def on_device(device: str | None) -> Any:
 
 
 def moved(value: Any, device: str | None) -> Any:
-    """Returns the arguments of a call, and the objects among them, with their tensors copied to a
-    device.
+    """Returns the arguments of a call, including objects, with their tensors copied to a device.
 
-    A tensor that is given twice is one tensor still.
+    A tensor that occurs twice is copied only once.
     """
     copies: dict[int, torch.Tensor] = {}
 

@@ -1,4 +1,4 @@
-"""Compares the settings of the layers of two graphs: rates, strides, modes."""
+"""Compares the settings of the layers of two graphs, such as rates, strides and modes."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,8 +11,8 @@ _PLAIN = (bool, int, float, complex, str, torch.dtype, torch.device)
 
 
 def settings_of(layer: torch.nn.Module) -> dict[str, Any]:
-    """Returns the plain values among the attributes of a layer and of the layers in it, by their
-    names; and the mode of those that read it.
+    """Returns the plain values among the attributes of a layer and its sublayers, by name, with
+    `training` for layers that read it.
 
     >>> settings_of(torch.nn.Dropout(0.1).eval())
     {'p': 0.1, 'inplace': False, 'training': False}

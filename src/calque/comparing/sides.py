@@ -1,4 +1,4 @@
-"""The two graphs that are compared, each run on its own."""
+"""The two graphs that are compared, each run separately."""
 
 import copy
 import warnings
@@ -18,13 +18,14 @@ from calque.tracing.core.origins import NodeOrigin, origin_of
 
 
 class Side:
-    """One of the two: a copy of a graph, on its device, and its arguments."""
+    """One of the two graphs: a copy on its device, with its arguments."""
 
     def __init__(
         self, graph: GraphModule, device: str | None, args: tuple[Any, ...], kwargs: dict[str, Any]
     ) -> None:
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", FutureWarning)  # PyTorch's, of its own tree specs
+            # Raised by PyTorch for its own tree specs.
+            warnings.simplefilter("ignore", FutureWarning)
             self.graph: GraphModule = copy.deepcopy(graph)
         self._own = {node.name: node for node in graph.graph.nodes}
         if device is not None:
@@ -60,7 +61,7 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
     """Yields where the values of two graphs differ, or only one of them raises.
 
     Raises:
-        Exception: what both raise.
+        Exception: an exception that both raise.
     """
     there: dict[str, list[Any]] = {}
     wanted = {pair.a.name for pair in pairs}
@@ -101,7 +102,7 @@ def _of_state(
     for name in left:
         is_own = isinstance(left[name], torch.nn.Parameter) or name.startswith(_CONSTANT)
         if name not in right or (is_own and name not in changed):
-            continue  # each tracer counts its own constants
+            continue  # each tracer numbers its own constants
         kind = "parameter" if isinstance(left[name], torch.nn.Parameter) else "buffer"
         yield from _of_ends(
             f"the {kind} {name} after the call", left[name], right[name], tolerances
@@ -112,7 +113,7 @@ def _failed(a: Side, b: Side, is_alike: bool) -> Iterator[Difference]:
     """Yields a difference if only one raises, or both raise different errors.
 
     Args:
-        is_alike: whether nothing differed before.
+        is_alike: whether no difference was found before.
     """
     errors = {
         name: f"{type(side.failed[1]).__name__}: {side.failed[1]}"
@@ -144,7 +145,7 @@ def _of_ends(
     """Yields how two results differ.
 
     Args:
-        origins: where each tensor or number in the first comes from; there may be none.
+        origins: the node of each tensor or number in the first result; may be empty.
     """
     first, second = parts_of(a), parts_of(b)
     other = other_structure(first.structure, second.structure)

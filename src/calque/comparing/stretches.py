@@ -1,4 +1,4 @@
-"""Graphs cut into stretches of nodes that come from one place of the program."""
+"""Cuts graphs into stretches of nodes that come from one place of the program."""
 
 import re
 from collections.abc import Sequence
@@ -25,20 +25,20 @@ class Place(NamedTuple):
 
 
 class Stretch(NamedTuple):
-    """Nodes in a row that come from one place."""
+    """Consecutive nodes that come from one place."""
 
     place: Place | None
     nodes: list[Node]
 
     @property
     def leaving(self) -> list[Node]:
-        """The nodes that nodes outside of it use."""
+        """The nodes that nodes outside the stretch use."""
         inside = set(self.nodes)
         return [n for n in self.nodes if any(counts(u) and u not in inside for u in n.users)]
 
     @property
     def calls(self) -> list[str]:
-        """The names of what its nodes call."""
+        """The names of the functions that its nodes call."""
         return [called(node) for node in self.nodes if not is_part(node)]
 
     @property
@@ -61,7 +61,7 @@ def stretches(nodes: Sequence[Node], leaves: set[str]) -> list[Stretch]:
     """Returns the nodes, cut where the place changes.
 
     Args:
-        leaves: paths of modules whose inside is not told apart.
+        leaves: paths of modules whose insides count as one place.
     """
     return [Stretch(place, [*run]) for place, run in groupby(nodes, lambda n: _place(n, leaves))]
 
@@ -78,7 +78,7 @@ def _place(node: Node, leaves: set[str]) -> Place | None:
         return None
     chain = _chain(node)
     layer = next((link for link in chain if link[0] in leaves), None)
-    if layer is not None:  # the lines of its hooks are within it
+    if layer is not None:  # the lines of its hooks belong to it
         return Place("", 0, *layer)
     path, call = chain[-1] if chain else ("", 0)
     return Place(origin.file, origin.line, path, call)
@@ -87,8 +87,8 @@ def _place(node: Node, leaves: set[str]) -> Place | None:
 def _chain(node: Node) -> Chain:
     """Returns the calls of modules that a node is in, outermost first.
 
-    Only those of the program's own modules: for one that it makes or finds elsewhere, a trace has a
-    name, and a recording has none.
+    Only calls of the program's own modules count: a trace has a name for a module that the program
+    creates or finds elsewhere, but a recording has none.
     """
     chain = []
     elsewhere: set[str] = set()

@@ -1,4 +1,4 @@
-"""Finds where two graphs differ in what they call."""
+"""Finds where two graphs make different calls."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -25,7 +25,7 @@ from calque.tracing.core.origins import origin_of
 
 def positions(rows: list[Pair | Unpaired], *graphs: GraphModule) -> dict[Any, float]:
     """Returns the row of each node of the graphs. Guards and inputs have no row of their own; they
-    come before the next node that has one.
+    get the position before the next node that has one.
     """
     found: dict[Any, float] = {}
     for i, row in enumerate(rows):
@@ -48,10 +48,10 @@ def structural(
 
     Args:
         rows: their nodes.
-        results: whether to say so where they give other nodes, too.
+        results: whether to report also that they return different nodes.
     """
     twins = {row.a: row.b for row in rows if isinstance(row, Pair)}
-    if chooses(a) != chooses(b):  # only one has the calls of both branches
+    if chooses(a) != chooses(b):  # only one contains the calls of both branches
         yield from _of_calls([row for row in rows if isinstance(row, Pair)], twins)
         return
     yield from _of_calls(rows, twins)
@@ -95,8 +95,8 @@ def _other_call(row: Pair, twins: dict[Node, Node]) -> str | None:
 
 
 def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
-    """Returns True for non-corresponding parts of two results: of a layer,
-    and of the function in it.
+    """Returns True for different parts of two results, where one result is a layer's and the other
+    is that of the function in it.
     """
     return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
@@ -115,7 +115,7 @@ def _unpaired(row: Unpaired) -> Difference:
 
 
 def _unlike(a: Stretch, b: Stretch) -> tuple[Node, Node]:
-    """Returns the first nodes that call something else."""
+    """Returns the first nodes with different calls."""
     for x, y in zip(a.nodes, b.nodes):
         if called(x) != called(y):
             return x, y

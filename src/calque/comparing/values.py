@@ -16,13 +16,11 @@ NUMBERS = (bool, int, float, complex)
 _CONSTANTS = (str, bytes, torch.dtype, torch.device, torch.Size, torch.layout, enum.Enum)
 
 Found = tuple[Kind, str, float | None, float | None]
-"""The kind of a difference, the words for it, the greatest absolute and relative error."""
+"""The kind of a difference, its description, and the greatest absolute and relative error."""
 
 
 def kept(value: Any) -> list[Any]:
-    """Copies the tensors and numbers in a node's result,
-    so that later writes do not change them.
-    """
+    """Copies a result's tensors and numbers, so that later writes do not change them."""
     return [_copied(leaf) for leaf in tree_leaves(value) if _is_compared(leaf)]
 
 
@@ -40,7 +38,8 @@ class Parts(NamedTuple):
     """The parts of a result.
 
     Attributes:
-        structure: its containers, what is in them beside tensors and numbers, and where these are.
+        structure: its containers, with the other values in them and the places of tensors and
+            numbers.
         leaves: the tensors and numbers, copied.
     """
 
@@ -49,8 +48,7 @@ class Parts(NamedTuple):
 
 
 def parts_of(value: Any) -> Parts:
-    """Returns the parts of a result, argument or buffer; other objects are represented by their
-    tensors.
+    """Returns the parts of a result, argument or buffer; objects are represented by their tensors.
 
     >>> parts_of([torch.ones(1), "name"]).structure
     ('builtins.list', {0: 'tensor', 1: 'name'})
@@ -104,7 +102,7 @@ def compared(a: list[Any], b: list[Any], tolerances: dict[str, Any]) -> Found | 
     """Returns how two values copied by `kept` differ; None if they agree.
 
     Args:
-        tolerances: `rtol` and `atol`, either numbers or None for those of the dtype.
+        tolerances: `rtol` and `atol`: both numbers, or both None for the defaults of the dtype.
     """
     if len(a) != len(b):
         return "structure", f"{len(a)} tensors or numbers against {len(b)}", None, None

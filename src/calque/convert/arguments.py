@@ -1,4 +1,4 @@
-"""The arguments of a saved program: its parameters, and where its tensors are in them.
+"""The arguments of a saved program: its parameters, and the positions of tensors in them.
 
 In a file, an argument is `{"value": "x"}` for the input x, a list, `{"tuple": [...]}` or
 `{"dict": [[key, ...], ...]}` of arguments, or the value itself if it is not a tensor.
@@ -18,13 +18,13 @@ _DEPTH = 50
 
 
 def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | None:
-    """Returns the arguments as a file stores them; None if a file cannot.
+    """Returns the arguments in the form of a file; None if a file cannot store them.
 
-    Starred parameters are left out where nothing was given for them.
+    Starred parameters without arguments are left out.
 
     Args:
         placeholders: the inputs of the graph, whose `val` are the arguments of its example.
-        names: of the tensors in them, in order.
+        names: the names of the tensors in them, in order.
     """
     rest = iter(names)
     starred = [node for node in placeholders if str(node.target).startswith("*")]
@@ -57,11 +57,11 @@ class Arguments:
     """Finds the arrays in the arguments of a call.
 
     Args:
-        content: what the file says.
-        names: of the inputs, in order.
+        content: the content of the file.
+        names: the names of the inputs, in order.
 
     Raises:
-        ConversionError: it says what no file does.
+        ConversionError: the content is not valid.
     """
 
     def __init__(self, content: Any, names: list[str]) -> None:
@@ -76,8 +76,8 @@ class Arguments:
         """Returns the arrays, in the order of the inputs.
 
         Raises:
-            TypeError: the arguments are of another structure, or another value is given for what
-                is no tensor.
+            TypeError: the arguments have a different structure, or a value that is not a tensor
+                differs.
         """
         parameters = list(self._parameters)
         if len(args) > len(parameters):

@@ -1,8 +1,7 @@
 """Plain records of the calls in a graph, which converters receive.
 
-A record has no nodes, proxies or tensors in it, only names, shapes and numbers. Arguments are named
-and their defaults filled in, so a converter need not know how the program happened to write the
-call.
+A record contains no nodes, proxies or tensors, only names, shapes and numbers. Arguments are named
+and defaults filled in, so a converter does not depend on how the program wrote the call.
 """
 
 import dataclasses
@@ -30,20 +29,20 @@ _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torc
 
 @dataclass(frozen=True)
 class Call:
-    """One call of a graph.
+    """A call in a graph.
 
     Attributes:
         name: its name, which is unique in the graph.
-        op: what is called: `"torch.nn.functional.relu"`, `"Tensor.view"`, `"torch.nn.Linear"` or
-            `"aten.relu.default"`; `"Tensor.T"` for reading a property.
+        op: the name of the operation: `"torch.nn.functional.relu"`, `"Tensor.view"`,
+            `"torch.nn.Linear"` or `"aten.relu.default"`; `"Tensor.T"` for reading a property.
         kind: `"function"`, `"method"`, `"module"` or `"operator"`.
         target: the function, the name of the method, the module, or the operator itself.
         arguments: by name, defaults included; tensors are `TensorInfo` or `WeightInfo`.
-        inputs: the tensors among the arguments, weights left out, in order.
+        inputs: the tensors among the arguments, without weights, in order.
         outputs: the tensors that it returns.
         weights: the arrays of the weights among the arguments, or of the module, by name.
-        source: the line of the program; None if it is not known.
-        path: the module that it is called in, or that is called.
+        source: the line of the program; None if not known.
+        path: the path of the module that contains the call, or that is called.
     """
 
     name: str
@@ -64,12 +63,12 @@ class Calls:
     Args:
         graph: a graph from `calque.record`, `calque.trace` or any other tracer; nodes without `val`
             in their `meta` have tensors of unknown shape.
-        without: nodes that are left out.
+        without: nodes to leave out.
 
     Attributes:
         graph: the graph.
-        inputs: the tensors that the graph takes.
-        outputs: what it returns, in its containers, with `TensorInfo` in place of tensors.
+        inputs: the graph's inputs.
+        outputs: its result, in its containers, with `TensorInfo` instead of tensors.
     """
 
     def __init__(self, graph: GraphModule, without: Collection[Node] = ()) -> None:
@@ -78,7 +77,7 @@ class Calls:
         self._infos: dict[Node, Any] = {}
         self.inputs: list[TensorInfo] = []
         self.outputs: Any = None
-        self.results: list[Any] = []  # the tensors in it, without containers
+        self.results: list[Any] = []  # the tensors in `outputs`, without containers
         self._calls = list(self._read())
 
     def __iter__(self) -> Iterator[Call]:
@@ -110,9 +109,7 @@ class Calls:
                 yield self._call(node)
 
     def _only_for_guards(self, node: Node) -> bool:
-        """Returns True if a node is only part of a check of inputs,
-        not of a value that the program reads.
-        """
+        """Returns True if a node is only used to check inputs, not values the program reads."""
         reads = any(user.target is expect_answer for user in node.users)
         return bool(node.users) and all(map(is_guard, node.users)) and not reads
 
@@ -216,7 +213,7 @@ class Calls:
 
 
 def leaves(value: Any) -> Iterator[Any]:
-    """Yields the leaves of nested containers, tensors among them."""
+    """Yields the leaves of nested containers, including tensors."""
     if isinstance(value, (TensorInfo, WeightInfo)):
         yield value
     elif isinstance(value, dict):

@@ -1,5 +1,5 @@
-"""Floating-point operations of matrix products and convolutions: the formulas of
-`torch.utils.flop_counter`, and some for operators that it does not count.
+"""Counts floating-point operations of matrix products and convolutions, by the formulas of
+`torch.utils.flop_counter` and some for operators that it does not count.
 """
 
 import math
@@ -19,7 +19,7 @@ from calque.tracing.lower.unseen_writes import name_of
 from calque.upstream import torch_c
 
 _aten = torch.ops.aten
-_COUNTED_AS = {  # the attention of the CPU is like the other
+_COUNTED_AS = {  # the CPU's attention has the same cost
     _aten._scaled_dot_product_flash_attention_for_cpu: _aten._scaled_dot_product_flash_attention
 }
 
@@ -28,7 +28,7 @@ def flops_of(node: Node) -> int | None:
     """Returns the floating-point operations of an operator; None if it is not counted.
 
     Args:
-        node: it and its arguments have their abstract values as `val` in their `meta`.
+        node: a node that, like its arguments, has its abstract value as `val` in its `meta`.
     """
     packet: Any = getattr(node.target, "overloadpacket", None)
     own, theirs = _FORMULAS.get(packet), flop_registry.get(_COUNTED_AS.get(packet, packet))
@@ -43,8 +43,8 @@ def flops_of(node: Node) -> int | None:
 def macs_singly(graph: GraphModule) -> dict[str, int] | None:
     """Returns the multiply-accumulate operations of each call of a graph, by the name of its node.
 
-    Each call is lowered separately, for the shapes of the recorded run; so shapes may depend on
-    values. None if there is a call that cannot be, and that may have products in it.
+    Each call is lowered separately, for the shapes of the recorded run, so shapes may depend on
+    values. Returns None if a call that may contain products cannot be lowered.
     """
     known: dict[Any, Lowered] = {}
     found: dict[str, int] = {}
@@ -75,7 +75,7 @@ def _of_packed(node: Node) -> int | None:
 
 
 def _may_have_products(node: Node) -> bool:
-    """Returns True unless a call is one operator that is not counted."""
+    """Returns True unless a call is a single operator that is not counted."""
     packet = getattr(torch.ops.aten, name_of(node), None) if node.op != "call_module" else None
     if packet is None or packet in _FORMULAS or packet in flop_registry:
         return True
@@ -83,7 +83,7 @@ def _may_have_products(node: Node) -> bool:
     try:
         names = [getattr(packet, each).name() for each in packet.overloads()]
         return any(torch_c.dispatch_has_kernel_for_dispatch_key(name, key) for name in names)
-    except RuntimeError:  # an overload of TorchScript alone
+    except RuntimeError:  # an overload that exists only in TorchScript
         return True
 
 
@@ -99,7 +99,7 @@ _WITHOUT = frozenset(
         *("set_grad_enabled", "is_grad_enabled", "_enter_autocast", "_exit_autocast"),
     )
 )
-"""Calls without products, also where they cannot be lowered."""
+"""Calls without products, also if they cannot be lowered."""
 
 
 def _grouped(a: Tensor, b: Tensor, *others: Any, **options: Any) -> int:
@@ -133,4 +133,4 @@ _FORMULAS: dict[Any, Callable[..., int]] = {
     _aten.mv: lambda matrix, vector: matrix.numel(),
     _aten.vdot: lambda a, b: a.numel(),
 }
-"""The multiply-accumulate operations of operators without a formula of PyTorch's."""
+"""The multiply-accumulate operations of operators for which PyTorch has no formula."""

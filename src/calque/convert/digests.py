@@ -19,7 +19,7 @@ def require_whole(content: dict[str, Any]) -> None:
     """Raise ConversionError if there is a digest and it does not match.
 
     Raises:
-        ConversionError: it is of another program.
+        ConversionError: it belongs to a different program.
     """
     if DIGEST in content and content[DIGEST] != digest(content):
         raise ConversionError(

@@ -1,7 +1,7 @@
 """`load`: loads a program from JSON and safetensors as a JAX function.
 
-Nothing in the files is executed. The name of an operator is looked up in PyTorch's registry, its
-arguments are checked, and the program is run once without data before it is returned.
+Nothing in the files is executed. Names of operators are looked up in PyTorch's registry, arguments
+are checked, and the program is run once without data before it is returned.
 """
 
 import ast
@@ -48,7 +48,7 @@ class Input(NamedTuple):
 
 
 class Loaded:
-    """A program from files; called with arrays, it returns arrays, in the program's containers.
+    """A program from files, which takes arrays and returns arrays, in the program's containers.
 
     It can be passed to `jax.jit`, `jax.vmap` and `jax.grad`, unless it checks values that the
     program read.
@@ -68,15 +68,14 @@ class Loaded:
         """Runs the program.
 
         Args:
-            *given: an array of JAX or numpy for each input; or the arguments of the program, with
-                arrays in the place of tensors, in its lists, tuples and dicts.
+            *given: a JAX or NumPy array for each input; or the arguments of the program, with
+                arrays instead of tensors, in its lists, tuples and dicts.
             rng: a JAX key, for programs that draw random numbers.
             **named: arguments of the program by name.
 
         Raises:
-            TraceError: the program has read a value, and it is another one now.
-            TypeError: a wrong number of arrays, one of another shape or dtype, or arguments in
-                other containers.
+            TraceError: a value that the program reads differs from the recorded one.
+            TypeError: the number of arrays, a shape, a dtype or a container is wrong.
         """
         arrays = given
         is_flat = not named and all(hasattr(part, "dtype") for part in given)
@@ -121,8 +120,8 @@ def load(directory: str | Path) -> Loaded:
     arguments = Arguments(content["arguments"], names) if "arguments" in content else None
     _try(Loaded(reader.inputs, JaxInterpreter(graph)))
     for check in graph.graph.find_nodes(op="call_function", target=_expect_looks):
-        graph.graph.erase_node(check)  # shapes are the same in every call
-    require_whole(content)  # last: what else is wrong says more
+        graph.graph.erase_node(check)  # shapes are fixed
+    require_whole(content)  # last, because other errors are more specific
     return Loaded(reader.inputs, JaxInterpreter(graph), arguments)
 
 
@@ -234,7 +233,7 @@ class _Reader:
         if key == "number":
             return float(value) if value in ("inf", "-inf", "nan") else _complex(value)
         if key == "device":
-            return torch.device("cpu")  # the program runs where its inputs are
+            return torch.device("cpu")  # the program runs on its inputs' device
         tables: dict[str, dict[str, Any]] = {
             "dtype": DTYPES,
             "layout": _LAYOUTS,
@@ -273,7 +272,7 @@ _trial = threading.local()
 
 
 def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = None) -> None:
-    """Raise an error if a value that the program reads is not what it was when it was recorded."""
+    """Raise an error if a value that the program reads differs from the recorded one."""
     array = read(tensor)
     if isinstance(array, jax.core.Tracer):
         if getattr(_trial, "runs", False):
@@ -296,10 +295,10 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
 
 
 def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> None:
-    """Raise an error if a result does not have the shape and dtype that the file says.
+    """Raise an error if a result does not have the shape and dtype stated in the file.
 
     Raises:
-        ConversionError: it has others.
+        ConversionError: the shape or dtype differs.
     """
     said = f"{dtype_name(dtype)}{list(shape)}"
     if not isinstance(tensor, torch.Tensor):
@@ -314,7 +313,7 @@ def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where
 def _formatted(number: Any, spec: str) -> Any:
     try:
         return format(number, spec)
-    except ValueError:  # which is none of a number of this dtype
+    except ValueError:  # the format does not apply to this dtype
         return number
 
 

@@ -1,4 +1,4 @@
-"""The arguments of a call by the names that its signature or schema gives them."""
+"""The arguments of a call, by their names in its signature or schema."""
 
 import inspect
 from collections.abc import Callable
@@ -16,7 +16,7 @@ def named_arguments(
 ) -> dict[str, Any]:
     """Returns the arguments of a call by name, with defaults filled in.
 
-    Where the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
+    If the signature is not known, positional arguments are called `"0"`, `"1"` and so on.
 
     >>> named_arguments("function", torch.nn.functional.relu, (3,), {})
     {'input': 3, 'inplace': False}
@@ -31,14 +31,15 @@ def named_arguments(
         return _bound(signature, args, kwargs)
     name = target if isinstance(target, str) else getattr(target, "__name__", "")
     schemas = torch_c.jit_get_schemas_for_operator(f"aten::{name}")
-    for numbers in (False, True):  # torch.max(x, 1) has no tensor 1, torch.where(mask, x, 1) has
+    # In torch.where(mask, x, 1), unlike torch.max(x, 1), the 1 is a tensor.
+    for numbers in (False, True):
         for schema in schemas:
             if not any(argument.is_out for argument in schema.arguments):
                 found = _by_schema(schema, args, kwargs, numbers)
                 if found is not None:
                     return found
     method = getattr(torch.Tensor, name, None) if kind == "method" else None
-    if inspect.isfunction(method):  # written in Python, as `__rsub__` is
+    if inspect.isfunction(method):  # written in Python, like `__rsub__`
         return _bound(inspect.signature(method), args, kwargs)
     return _numbered(args, kwargs)
 
@@ -82,7 +83,7 @@ def _by_schema(
     """Returns the arguments by the names of a schema; None if they do not match it.
 
     Args:
-        numbers: whether a number may stand for a tensor.
+        numbers: whether a number may be passed for a tensor.
     """
     parameters = schema.arguments
     positional = [p for p in parameters if not p.kwarg_only]
@@ -96,7 +97,7 @@ def _by_schema(
     found: dict[str, Any] = {}
     given = {p.name: a for p, a in zip(positional, args)}
     if given.keys() & kwargs.keys():
-        return None  # x.var(1, unbiased=False) is none of x.var(unbiased)
+        return None  # x.var(1, unbiased=False) is not x.var(unbiased)
     given.update(kwargs)
     if any(parameter.name == "self" for parameter in parameters) and "input" in given:
         given["self"] = given.pop("input")
@@ -115,7 +116,7 @@ def _by_schema(
 
 
 def _is_one(kind: str, value: Any) -> bool:
-    """Returns True if one number stands for a list of them, as in `x.sum(-1)`."""
+    """Returns True if a number is passed for a list of numbers, as in `x.sum(-1)`."""
     return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
 
 

@@ -1,6 +1,6 @@
 """The names of calls, and the names under which converters are registered.
 
-Registering a name that no call can have is an error: its converter would never be used.
+Registering a name that no call can have is an error, because its converter would never be used.
 """
 
 import importlib.util
@@ -16,7 +16,7 @@ from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
 
 
 def name_of(target: Any) -> str:
-    """Returns the name by which a class or a function is known.
+    """Returns the public name of a class or a function.
 
     >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
     ('torch.nn.Linear', 'torch.nn.functional.relu', 'torch.relu')
@@ -138,7 +138,7 @@ def _names_meant(name: str) -> list[str]:
 def _is_package(root: str) -> bool:
     try:
         return importlib.util.find_spec(root) is not None
-    except ValueError:  # it is there already, and nobody knows from where
+    except ValueError:  # the overload is already defined elsewhere
         return True
 
 
@@ -147,7 +147,7 @@ def _is_class_of(target: Any, kind: type) -> bool:
 
 
 class _Asking(TorchFunctionMode):
-    """Notes which tensor method a function of Python calls, without calling it."""
+    """Records which tensor method a Python function calls, without calling it."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -159,13 +159,13 @@ class _Asking(TorchFunctionMode):
 
 
 def _method_behind(function: Callable[..., Any]) -> list[str]:
-    """Returns the method that an operator of Python is recorded as: `x + y` as `Tensor.add`."""
+    """Returns the method as which a Python operator is recorded: `Tensor.add` for `x + y`."""
     for count in (1, 2):
         tensors = [torch.empty(1)] * count
         with _Asking() as asking:
             try:
                 function(*tensors)
             except TypeError:
-                continue  # takes another number of arguments
+                continue  # takes a different number of arguments
         return asking.names[:1]
     return []

@@ -1,4 +1,4 @@
-"""A call of an operator, as the converters to ONNX see it."""
+"""A call of an operator, in the form for converters to ONNX."""
 
 import importlib
 from typing import Any
@@ -10,14 +10,14 @@ from calque.convert.errors import ConversionError
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 
 NARROW, WIDE = "bfloat16", "float32"
-"""A dtype, and the one in whose place it is computed with."""
+"""A dtype, and the wider one that replaces it in computations."""
 
 _OF_THE_RESULT = ("dtype", "layout", "device", "pin_memory", "memory_format", "non_blocking")
-"""Arguments that show in the dtype of the result, or have no meaning in ONNX."""
+"""Arguments that only affect the dtype of the result, or have no meaning in ONNX."""
 
 
 class OnnxCall:
-    """A call that is converted: its arguments by name, as names of ONNX values or as numbers."""
+    """A call to convert, with its arguments by name, as names of ONNX values or as numbers."""
 
     def __init__(self, call: Call, graph: Any) -> None:
         self.call: Call = call
@@ -41,14 +41,16 @@ class OnnxCall:
         return self.named(self[argument], dtype)
 
     def shown(self, *names: str) -> None:
-        """Mark arguments as handled: the result's shape reflects them, or they change nothing."""
+        """Mark arguments as handled, because the result's shape reflects them, or they have no
+        effect.
+        """
         self._asked.update(names)
 
     def refuse_unasked(self) -> None:
         """Raise an error if the call has an argument that its converter has not read.
 
         Raises:
-            ConversionError: it is given, and is not its default.
+            ConversionError: there is such an argument, with a value other than the default.
         """
         for parameter in self.call.target._schema.arguments:
             name = parameter.name
@@ -71,7 +73,7 @@ class OnnxCall:
         return found if dtype in (None, value.dtype) else self.cast(found, dtype)
 
     def cast(self, name: str, dtype: str | None) -> str:
-        """Returns a value in another dtype."""
+        """Returns a value in a different dtype."""
         return self.graph.value("Cast", [name], to=kind_of(dtype))
 
     def add(self, kind: str, inputs: list[str], **attributes: Any) -> None:
@@ -80,7 +82,7 @@ class OnnxCall:
         self.graph.add(kind, inputs, names if kind == "Split" else names[:1], **attributes)
 
     def add_choice(self, condition: str, yes: str, no: str) -> None:
-        """Add the result: one value where the condition holds, and the other elsewhere."""
+        """Add the result, which is one value where the condition holds, and the other elsewhere."""
         if self.out.dtype != "bool":
             self.add("Where", [condition, yes, no])
             return
@@ -93,11 +95,11 @@ class OnnxCall:
         return "float" in str(self.out.dtype)
 
     def size(self) -> int:
-        """Returns how many elements the result has."""
+        """Returns the number of elements of the result."""
         return int(np.prod(self.shape))
 
     def rank(self, argument: str = "self") -> int:
-        """Returns how many dimensions a tensor has."""
+        """Returns the number of dimensions of a tensor."""
         return len(self[argument].shape)
 
     def refuse(self, why: str) -> None:

@@ -94,7 +94,7 @@ def _atan2(self: Tensor, other: Tensor) -> Tensor:
     dtype = torch.result_type(self, other)
     dtype = dtype if dtype.is_floating_point else torch.get_default_dtype()
     y, x = torch.broadcast_tensors(self.to(dtype), other.to(dtype))
-    down, back = ((v < 0) | (v.reciprocal() < 0) for v in (y, x))  # -0.0 among them
+    down, back = ((v < 0) | (v.reciprocal() < 0) for v in (y, x))  # includes -0.0
     inf = float("inf")
     quotient = torch.where((y == 0) & (x == 0), y, y / x)
     both = (y.abs() == inf) & (x.abs() == inf)
@@ -143,7 +143,7 @@ def _searchsorted(
     side: str | None = None,
     sorter: Tensor | None = None,
 ) -> Tensor:
-    """Counts the elements that are not greater than each value; NaN is the greatest."""
+    """Counts the elements that are not greater than each value, with NaN as the greatest."""
     rows = sorted_sequence if sorter is None else sorted_sequence.gather(-1, sorter)
     values = torch.as_tensor(self, dtype=rows.dtype) if not isinstance(self, Tensor) else self
     flat = values.reshape(-1) if rows.dim() == 1 else values
@@ -230,7 +230,7 @@ def _copysign(self: Tensor, other: Tensor) -> Tensor:
 
 
 def _or_the_other(largest: Callable[..., Tensor]) -> Callable[..., Tensor]:
-    """`fmax` and `fmin`: a NaN gives way."""
+    """Implements `fmax` and `fmin`, which prefer the other operand to NaN."""
 
     def choose(self: Tensor, other: Tensor) -> Tensor:
         found = largest(self, other)

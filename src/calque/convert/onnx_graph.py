@@ -97,11 +97,11 @@ def dtype_of(name: str | None) -> np.dtype:
 class OnnxGraph:
     """The nodes and constants of a model that converters have added.
 
-    Numbers of bfloat16 are computed with in float32, and what an operator gives is rounded, as
-    PyTorch's CPU does: runtimes have few operators of bfloat16.
+    bfloat16 is computed in float32, and the results of operators are rounded, as on PyTorch's CPU,
+    because runtimes support few operators for bfloat16.
 
     Args:
-        taken: names of the program's inputs and of what its operators give.
+        taken: the names of the program's inputs and its operators' results.
 
     Attributes:
         nodes: the nodes, in order.
@@ -152,10 +152,10 @@ class OnnxGraph:
                 self._wide[info.name] = self.value("Cast", [narrow], to=kind_of(WIDE))
 
     def prune(self, results: list[str], inputs: set[str]) -> None:
-        """Remove what no result needs.
+        """Remove nodes and constants that no result needs.
 
         Raises:
-            ConversionError: a result needs what no node gives.
+            ConversionError: a result needs a value that no node computes.
         """
         needed, kept = set(results), []
         for node in reversed(self.nodes):
@@ -171,7 +171,7 @@ class OnnxGraph:
         self.constants = {name: a for name, a in self.constants.items() if name in needed}
 
     def named(self, name: str) -> str:
-        """Returns the value that stands for a tensor of the program."""
+        """Returns the ONNX value that represents a tensor of the program."""
         return self._wide.get(name, name)
 
     def weight(self, name: str, array: np.ndarray) -> str:
@@ -184,7 +184,9 @@ class OnnxGraph:
         return name
 
     def output(self, info: TensorInfo) -> TensorInfo:
-        """Returns a separate name for an output: a tensor may be several outputs, or an input."""
+        """Returns a separate name for an output, because a tensor may be several outputs, or an
+        input.
+        """
         name = f"output_{self._outputs}"
         while name in self._taken or name in self.constants:
             name += "_"

@@ -36,7 +36,7 @@ def _transpose(c: OnnxCall) -> None:
         order = [dim % len(order) for dim in c["dims"]]
     else:
         first, second = (c["dim0"], c["dim1"]) if "dim0" in c.call.arguments else (0, -1)
-        if len(order) > 1:  # `t` takes vectors, and numbers
+        if len(order) > 1:  # `t` also takes vectors and scalars
             order[first], order[second] = order[second], order[first]
     x = [c.name("self")]
     if order:
@@ -107,7 +107,7 @@ def _pad(c: OnnxCall) -> None:
 
 
 def _triangle(c: OnnxCall) -> None:
-    """Uses a mask: `Trilu` does not support every dtype."""
+    """Uses a mask, because `Trilu` does not support every dtype."""
     mask = np.ones(c.shape[-2:], bool)
     mask = np.triu(mask, c["diagonal"]) if "triu" in c.call.op else np.tril(mask, c["diagonal"])
     x = c.name("self")
@@ -255,7 +255,7 @@ def _put_by_mask(c: OnnxCall, given: list[Any], dims: list[int]) -> None:
 
 
 def _sort(c: OnnxCall) -> None:
-    c.shown("stable")  # equal elements stay in their order
+    c.shown("stable")  # the conversion is always stable
     if not c.rank():
         c.refuse("the order of a number")
     names = [out.name for out in c.call.outputs]
@@ -264,7 +264,7 @@ def _sort(c: OnnxCall) -> None:
     if c.out.dtype != "bool":
         c.graph.add("TopK", [c.name("self"), count], names, **options)
         return
-    wide = f"{c.graph.fresh()}.wide"  # booleans have no order in ONNX
+    wide = f"{c.graph.fresh()}.wide"  # ONNX does not order booleans
     c.graph.add("TopK", [c.name("self", "int32"), count], [wide, *names[1:]], **options)
     c.add("Cast", [wide], to=kind_of("bool"))
 

@@ -15,7 +15,7 @@ def _product(c: OnnxCall) -> None:
 
 
 def _addmm(c: OnnxCall) -> None:
-    if not c.is_floating():  # of which ONNX Runtime has products only
+    if not c.is_floating():  # ONNX Runtime supports only products
         found = c.graph.value("MatMul", [c.name("mat1"), c.name("mat2")])
         found = c.graph.value("Mul", [found, c.named(c["alpha"])])
         rest = c.graph.value("Mul", [c.name("self"), c.named(c["beta"])])
@@ -48,7 +48,7 @@ def _convolution(c: OnnxCall) -> None:
 
 
 def _batch_norm(c: OnnxCall) -> None:
-    c.shown("momentum", "cudnn_enabled")  # of the running statistics, which stay as they are
+    c.shown("momentum", "cudnn_enabled")  # they concern the running statistics, which do not change
     channels = c["input"].shape[1]
     scale = c["weight"] if c["weight"] is not None else np.ones(channels)
     shift = c["bias"] if c["bias"] is not None else np.zeros(channels)
@@ -105,7 +105,7 @@ def _max_pool(c: OnnxCall) -> None:
     dilations = _each(c, c["dilation"])
     sizes, x, count = _windows(c, dilations), _batched(c), len(dilations)
     if any(pad >= size for pad, size in zip(sizes["pads"][count:], sizes["kernel_shape"])):
-        # ONNX pads by less than a window.
+        # ONNX requires padding smaller than a window.
         after = [*[0] * (2 + count), 0, 0, *sizes["pads"][count:]]
         lowest = -np.inf if c.is_floating() else np.iinfo(str(c.out.dtype)).min
         sizes["pads"] = [*sizes["pads"][:count], *[0] * count]
@@ -114,7 +114,7 @@ def _max_pool(c: OnnxCall) -> None:
     c.graph.add("MaxPool", [x], [found, places], dilations=dilations, **sizes)
     _pooled(c, found)
     if any(after != before for before, after in zip(sizes["pads"], sizes["pads"][count:])):
-        return  # places within what was padded are not those of PyTorch
+        return  # the indices in the padded image differ from PyTorch's
     plane = int(np.prod(c["self"].shape[-count:]))
     inside = c.graph.value("Mod", [places, c.graph.constant(plane, np.int64)])
     shape = c.graph.constant(c.shape, np.int64)
@@ -122,7 +122,7 @@ def _max_pool(c: OnnxCall) -> None:
 
 
 def _average_pool(c: OnnxCall) -> None:
-    """PyTorch divides by the part of a window that is within the image and its padding."""
+    """PyTorch divides by the size of the part of a window in the image and its padding."""
     sizes, padded = _windows(c), bool(c["count_include_pad"])
     divisor, kernel = c["divisor_override"], sizes["kernel_shape"]
     counted = int(padded or divisor is not None)
@@ -134,7 +134,7 @@ def _average_pool(c: OnnxCall) -> None:
 
 
 def _batched(c: OnnxCall) -> str:
-    """Returns the images that are pooled, as a batch."""
+    """Returns the images to pool, as a batch."""
     count = len(_each(c, c["kernel_size"]))
     shape = c["self"].shape
     if len(shape) == count + 2:
@@ -255,7 +255,7 @@ _SCALES = ("scales_d", "scales_h", "scales_w")
 
 
 def _nearest(c: OnnxCall) -> None:
-    """Gathers the elements that PyTorch selects: ONNX rounds differently."""
+    """Gathers the elements that PyTorch selects, because ONNX rounds differently."""
     x, count = c.name("self"), c.rank() - 2
     c.shown("output_size", "scales", *_SCALES)
     for dim in range(2, 2 + count):
@@ -297,7 +297,7 @@ def _safe_softmax(c: OnnxCall) -> None:
 
 
 def _embedding(c: OnnxCall) -> None:
-    c.shown("padding_idx", "scale_grad_by_freq", "sparse")  # of the gradient
+    c.shown("padding_idx", "scale_grad_by_freq", "sparse")  # they concern the gradient
     c.add("Gather", [c.name("weight"), c.name("indices")], axis=0)
 
 
@@ -329,7 +329,7 @@ def _attention(c: OnnxCall) -> None:
     if c.get("attn_mask") is not None:
         scores = graph.value("Add", [scores, c.name("attn_mask", dtype)])
     weights = graph.value("Softmax", [scores], axis=-1)
-    if c.get("attn_mask") is not None:  # a query that may look at nothing gets zeros
+    if c.get("attn_mask") is not None:  # a query with no unmasked key gets zeros
         highest = graph.value("ReduceMax", [scores, graph.constant([-1], np.int64)], keepdims=1)
         none = graph.value("Equal", [highest, graph.constant(-np.inf, np.dtype(str(dtype)))])
         weights = graph.value("Where", [none, graph.constant(0, np.dtype(str(dtype))), weights])

@@ -27,12 +27,12 @@ from calque.upstream.torch_internals import (
 
 
 def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
-    """Returns a copy of the graph in which operators are decomposed as far as needed.
+    """Returns a copy of the graph in which operators are decomposed as needed.
 
     Args:
-        graph: of ATen operators, with `val` in their `meta`.
-        converted: names of operators that stay as they are. An operator of which some part would
-            not be one of these stays too, unless no input has a part in it: then it is computed.
+        graph: a graph of ATen operators, with `val` in their `meta`.
+        converted: the names of operators to keep. An operator that cannot be decomposed into these
+            is kept too, unless it does not depend on inputs, in which case it is computed.
     """
     table = {
         target: function
@@ -62,7 +62,7 @@ def _drop_checks_of_matrices(graph: torch.fx.Graph) -> None:
 
 
 def _flatten_objects(graph: torch.fx.Graph) -> None:
-    """Replace an object in the result by the tuple of its tensors."""
+    """Replace an object in the result with the tuple of its tensors."""
 
     def parts_of(node: Node) -> Any:
         return tuple(node.args[1:]) if node.target is rebuilt else node
@@ -72,10 +72,10 @@ def _flatten_objects(graph: torch.fx.Graph) -> None:
 
 
 def _settle_constant_guards(graph: GraphModule) -> None:
-    """Check now what does not depend on inputs, and remove the check.
+    """Perform and remove checks that do not depend on inputs.
 
     Raises:
-        TraceError: a value is not what it was when the program was recorded.
+        TraceError: a value differs from the recorded one.
     """
     run = torch.fx.Interpreter(graph)
     for guard in graph.graph.find_nodes(op="call_function", target=expect_answer):
@@ -88,7 +88,7 @@ def _settle_constant_guards(graph: GraphModule) -> None:
 
 
 def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
-    """Replace unconverted operators that do not depend on inputs by their results."""
+    """Replace unconverted operators that do not depend on inputs with their results."""
     run = torch.fx.Interpreter(graph)
     for node in list(graph.graph.nodes):
         if not isinstance(node.target, OpOverload) or str(node.target) in converted:
@@ -104,7 +104,7 @@ def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
 
 
 def _give(graph: GraphModule, node: Node, found: Any) -> None:
-    """Replace a node by one or more constants."""
+    """Replace a node with one or more constants."""
     if isinstance(found, Tensor):
         with graph.graph.inserting_before(node):
             node.replace_all_uses_with(_constant(graph, found.detach().clone(), node))
@@ -116,7 +116,7 @@ def _give(graph: GraphModule, node: Node, found: Any) -> None:
 
 
 def _needed_by(node: Node) -> list[Node]:
-    """Returns the nodes that the node is computed from, in the order of the graph."""
+    """Returns the nodes from which the node is computed, in the order of the graph."""
     found: set[Node] = set()
     waiting = list(node.all_input_nodes)
     while waiting:
@@ -168,7 +168,7 @@ def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModul
         try:
             return make_fx(call, decomposition_table=table)(*(vals[i] for i in places))
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
-            return None  # the operator is listed as one that cannot be converted
+            return None  # the operator is then reported as not convertible
 
 
 def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
@@ -180,7 +180,7 @@ def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:
 
 
 def _gives(inner: GraphModule, node: Node) -> bool:
-    """Returns True if a graph returns all results of an operator that are used."""
+    """Returns True if a graph returns all used results of an operator."""
     result: Any = inner.graph.output_node().args[0]
     if isinstance(result, Node):
         return True

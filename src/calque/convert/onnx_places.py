@@ -75,12 +75,12 @@ def _resized(self: Tensor, made: Callable[[Tensor, list[int], int], Tensor], siz
     """Returns a linear resizing of images: a matrix product along each dimension.
 
     Args:
-        made: what resizes, given an image, its size and the dimension along which it is resized.
+        made: resizes an image, given the size and the dimension along which to resize.
     """
     with disable_current_modes():
         height, width = self.shape[-2:]
         rows, columns = (torch.eye(n, dtype=self.dtype)[None] for n in (height, width))
-        # Twice beside each other: of one column, PyTorch takes channels for rows.
+        # Two columns, because for a single column PyTorch confuses channels and rows.
         rows = rows[..., None].expand(1, height, height, 2).contiguous()
         columns = columns[:, :, None].expand(1, width, 2, width).contiguous()
         down = made(rows, [size[0], 2], 0)[0, :, :, 0].T.contiguous()

@@ -37,7 +37,7 @@ BINARY = {
 }
 LOGICAL = ("And", "Or", "Not", "Xor")
 BOOLEAN = {"Add": "Or", "Max": "Or", "Mul": "And", "Min": "And"}
-"""The logical operators that arithmetic on booleans becomes."""
+"""The logical operators that replace arithmetic on booleans."""
 COMPARISONS = {"gt": "Greater", "ge": "GreaterOrEqual", "lt": "Less", "le": "LessOrEqual"}
 COMPARISONS["eq"] = "Equal"
 IDENTITIES = ("clone", "detach", "alias", "lift_fresh_copy", "dropout")
@@ -55,11 +55,11 @@ def _named(kind: str) -> Callable[[OnnxCall], None]:
 
 
 _OF_FLOATS = ("IsNaN", "IsInf", "Ceil", "Floor", "Relu")
-"""Operators that ONNX or its runtime has for floating point numbers only."""
+"""Operators that ONNX or its runtime supports for floating-point numbers only."""
 
 
 def _of_whole(c: OnnxCall, kind: str) -> None:
-    """Integers stay unchanged, and are finite."""
+    """Handles integers, which are unchanged by rounding, and finite."""
     if kind == "Relu":
         c.add("Max", [c.name("self"), c.named(0, c.out.dtype)])
     elif kind.startswith("Is"):
@@ -100,14 +100,14 @@ def _binary(kind: str) -> Callable[[OnnxCall], None]:
 
 
 def _divide_whole(c: OnnxCall, left: str, right: str, rounding: str) -> None:
-    """ONNX truncates quotients, but its remainders have the sign of the divisor."""
+    """Adjusts for ONNX, which truncates quotients but gives remainders the sign of the divisor."""
     if rounding == "floor":
         left = c.graph.value("Sub", [left, c.graph.value("Mod", [left, right])])
     c.add("Div", [left, right])
 
 
 def _divide_down(c: OnnxCall, left: str, right: str) -> None:
-    """Divides as Python does: 1.0 // 0.1 is 9, although 1.0 / 0.1 rounds to 10."""
+    """Divides like Python: 1.0 // 0.1 is 9, although 1.0 / 0.1 rounds to 10."""
     value, zero, one = c.graph.value, c.named(0, c.out.dtype), c.named(1, c.out.dtype)
     rest = value("Mod", [left, right], fmod=1)
     exact = value("Div", [value("Sub", [left, rest]), right])
@@ -130,7 +130,7 @@ def _power(c: OnnxCall) -> None:
 
 
 def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
-    """By squaring, modulo 2**64; the runtime's own goes through float64."""
+    """Squares repeatedly, modulo 2**64, because the runtime's own operator uses float64."""
     value, zero, one, two = c.graph.value, *(c.named(n, "int64") for n in (0, 1, 2))
     kind = getattr(exponent, "dtype", None)
     bits = _BITS[kind] if kind is not None else int(exponent).bit_length()
@@ -148,7 +148,7 @@ def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
             square = value("Mul", [square, square])
     if kind is None:
         return power
-    # Of what is below zero: of 1 and -1 there is a power, and of others it is cut off to 0.
+    # Negative exponents: powers of 1 and -1 are integers, others are truncated to 0.
     sign = value("Where", [value("Equal", [value("Mod", [given, two]), one]), base, one])
     is_unit = value("Equal", [value("Abs", [base]), one])
     inverse = value("Where", [is_unit, sign, zero])
@@ -156,7 +156,7 @@ def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
 
 
 _BITS = {"bool": 1, "uint8": 8, "int8": 7, "int16": 15, "int32": 31, "int64": 63}
-"""How many bits an exponent has, but for its sign."""
+"""The number of bits of an exponent, without its sign."""
 
 
 def _truncate(c: OnnxCall, value: str) -> None:
@@ -194,7 +194,7 @@ def _sides(c: OnnxCall) -> list[str]:
     sides = [c["self"], c["other"]]
     dtype = torch.result_type(*map(_example, sides))
     if dtype == torch.bool:
-        dtype = torch.int32  # ONNX has no order of booleans
+        dtype = torch.int32  # ONNX does not order booleans
     return [c.named(side, str(dtype).removeprefix("torch.")) for side in sides]
 
 
@@ -299,7 +299,7 @@ def _log_of(base: float) -> Callable[[OnnxCall], None]:
 
 
 def _logarithm_near_one(c: OnnxCall) -> None:
-    """`log1p` with Kahan's correction, which is accurate for small numbers."""
+    """Implements `log1p` with Kahan's correction, which is accurate for small numbers."""
     x, dtype = c.name("self", c.out.dtype), c.out.dtype
     moved = c.graph.value("Add", [x, c.named(1, dtype)])
     same = c.graph.value("Equal", [moved, c.named(1, dtype)])

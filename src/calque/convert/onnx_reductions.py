@@ -42,7 +42,7 @@ def _reduced_over(c: OnnxCall, kind: str, x: str, axes: str) -> str:
 
 
 def _any_or_all(kind: str) -> Callable[[OnnxCall], None]:
-    """Casts booleans, because ONNX only reduces numbers."""
+    """Casts booleans, because ONNX reduces only numbers."""
 
     def convert(c: OnnxCall) -> None:
         if c.out.dtype != "bool":
@@ -99,8 +99,8 @@ def _norm(c: OnnxCall) -> None:
 
 
 def _place_of(kind: str) -> Callable[[OnnxCall], None]:
-    """`argmax` and `argmin`: the first of equal elements, and NaN before all else,
-    as in PyTorch.
+    """Implements `argmax` and `argmin`: as in PyTorch, the first of equal elements, or the first
+    NaN.
     """
 
     def convert(c: OnnxCall) -> None:
@@ -110,7 +110,7 @@ def _place_of(kind: str) -> Callable[[OnnxCall], None]:
         keeps = int(bool(c.get("keepdim")) and dim is not None)
         extreme = np.inf if kind == "ArgMax" else -np.inf
         if "float" in str(c["self"].dtype):
-            # Only what is NaN stays apart from what is as large as a number can be.
+            # NaN must be distinguished from the largest number.
             x = _nan_first(c, x, 0 if dim is None else dim, extreme)
         places = {"axis": 0 if dim is None else dim, "select_last_index": 0}
         if dim is None and c.get("keepdim"):
@@ -139,7 +139,9 @@ def _nan_first(c: OnnxCall, x: str, dim: int, extreme: float) -> str:
 
 
 def _extreme(kind: str) -> Callable[[OnnxCall], None]:
-    """`max` and `min`: of all elements, of two tensors, or along a dimension with indices."""
+    """Implements `max` and `min`: of all elements, of two tensors, or along a dimension with
+    indices.
+    """
 
     def convert(c: OnnxCall) -> None:
         if "other" in c.call.arguments:
@@ -170,8 +172,8 @@ def _largest(c: OnnxCall) -> None:
 
 
 def _at_rank(c: OnnxCall) -> None:
-    """`kthvalue` and `median`: NaN comes last, and is the median if there is any."""
-    c.shown("keepdim")  # as the result's shape is
+    """Implements `kthvalue` and `median`: NaN is sorted last, and is the median if there is any."""
+    c.shown("keepdim")  # reflected in the result's shape
     is_median, dim = ".median." in c.call.op, c.get("dim")
     x, graph, size = c.name("self"), c.graph, c["self"].shape
     if dim is None:

@@ -1,6 +1,6 @@
 """ONNX converters of scans along a dimension: a loop that carries a value.
 
-Partial results in another order may overflow, or lose small numbers.
+Partial results in a different order may overflow, or lose small numbers.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ import numpy as np
 from calque.convert.onnx_calls import OnnxCall, kind_of, library
 
 Step = Callable[["Body", dict[str, str]], dict[str, str]]
-"""From the values that are carried, and `each`, to those that are carried on."""
+"""A function from the carried values and `each` to the new carried values."""
 
 
 class Body:
@@ -39,8 +39,8 @@ def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[st
     """Add the loop; its results are the carried values at each step.
 
     Args:
-        starts: the values that are carried, by name, as they are before the first step.
-        shown: which of these the results are.
+        starts: the initial carried values, by name.
+        shown: the names of the values that are results.
     """
     helper, body, dim = library().helper, Body(), c["dim"] % c.rank()
     shape = [size for i, size in enumerate(c.shape) if i != dim]
@@ -76,7 +76,7 @@ def _start(c: OnnxCall, value: Any) -> np.ndarray:
 
 
 def _is_trivial(c: OnnxCall) -> bool:
-    """Returns True, having added the result, if there is nothing to loop over."""
+    """Adds the result and returns True if there is nothing to loop over."""
     if c.rank() and c.size():
         return False
     c.add("Identity", [c.name("self", c.out.dtype)])
@@ -96,11 +96,14 @@ def _running_product(c: OnnxCall) -> None:
 
 
 def _running_extreme(kind: str) -> Callable[[OnnxCall], None]:
-    """`cummax` and `cummin`: the last of equal elements, and NaN from the first NaN on."""
+    """Implements `cummax` and `cummin`: the last of equal elements, and NaN from the first NaN
+    on.
+    """
 
     def convert(c: OnnxCall) -> None:
         c.shown("dim")
-        dtype = "int32" if c.out.dtype == "bool" else str(c.out.dtype)  # booleans have no order
+        # ONNX does not order booleans.
+        dtype = "int32" if c.out.dtype == "bool" else str(c.out.dtype)
         if _is_trivial(c):
             return
 

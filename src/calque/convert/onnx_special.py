@@ -18,9 +18,11 @@ _LANCZOS = (
     *(-0.21026444172410488319e-3, 0.21743961811521264320e-3, -0.16431810653676389022e-3),
     *(0.84418223983852743293e-4, -0.26190838401581408670e-4, 0.36899182659531622704e-5),
 )
-"""Of Lanczos' approximation of the gamma function, with g = 607/128 (Godfrey, 2001)."""
+"""The coefficients of Lanczos' approximation of the gamma function, with g = 607/128 (Godfrey,
+2001).
+"""
 _BERNOULLI = (1 / 12, -1 / 120, 1 / 252, -1 / 240, 1 / 132, -691 / 32760, 1 / 12)
-"""Of the asymptotic series of digamma."""
+"""The coefficients of the asymptotic series of digamma."""
 _CENTRAL = (
     (
         *(3.3871328727963666080e0, 1.3314166789178437745e2, 1.9715909503065514427e3),
@@ -149,7 +151,7 @@ def _hypot(self: Tensor, other: Tensor) -> Tensor:
 
 def is_negative(x: Tensor) -> Tensor:
     """Returns whether each number has a minus sign."""
-    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # -0.0 among them
+    return (x < 0) | (x.reciprocal() < 0) if x.is_floating_point() else x < 0  # includes -0.0
 
 
 def _angle(self: Tensor) -> Tensor:

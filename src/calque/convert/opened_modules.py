@@ -19,9 +19,9 @@ class Opened(NamedTuple):
 
     Attributes:
         op: its class, such as `"torch.nn.Linear"`.
-        path: of the module in the program.
-        source: the line that calls it; None where it is not known.
-        reason: why one call cannot stand for it.
+        path: the path of the module in the program.
+        source: the line that calls it; None if not known.
+        reason: why one call cannot represent it.
     """
 
     op: str
@@ -31,9 +31,7 @@ class Opened(NamedTuple):
 
 
 def call_of(made: ModuleCall) -> Call:
-    """Returns a call of a module as a converter would see it,
-    except that its tensors have no names.
-    """
+    """Returns a call of a module in the form for converters, without names of tensors."""
     given = mapped(made.args, _info), mapped(made.kwargs, _info)
     arguments = named_arguments("module", made.module, *given)
     inputs, outputs = _tensors(arguments), _tensors(mapped(made.result, _info))

@@ -1,4 +1,4 @@
-"""`opened`: replaces calls in a graph by the ATen operators that they run."""
+"""`opened`: replaces calls in a graph with the ATen operators that they run."""
 
 import operator
 from collections.abc import Callable
@@ -17,7 +17,7 @@ from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.singly import OPERATORS, inputs_of, likeness, lower_singly
 from calque.upstream import torch_c
 
-_ASK = (getattr, expect_answer, expect_one)  # for a part by its name, or for a value
+_ASK = (getattr, expect_answer, expect_one)  # they read a field or a value
 _PART = type(operator.getitem)
 _COPY = torch.ops.aten.copy_.default
 
@@ -27,13 +27,13 @@ def opened(
 ) -> GraphModule:
     """Returns a copy of the graph with calls replaced by their operators.
 
-    What a call writes to, its operators write to, in the same order. A call that cannot be lowered
-    from shapes alone stays. Where gradients are off, results are detached.
+    The operators write to the same tensors as the call, in the same order. A call that cannot be
+    lowered from shapes alone is kept. Where gradients are off, results are detached.
 
     Args:
-        graph: with `val` in the `meta` of its nodes.
-        may_open: asked of each call.
-        wants: asked of the graph of a call's operators before they take its place.
+        graph: a graph with `val` in the `meta` of its nodes.
+        may_open: returns True if a call may be replaced.
+        wants: returns True if a call should be replaced with this graph of operators.
     """
     opening = _Opening(graph)
     for node in graph.graph.nodes:
@@ -47,19 +47,20 @@ def opened(
 
 
 class _Opening:
-    """The graph that is being made."""
+    """The graph under construction."""
 
     def __init__(self, graph: GraphModule) -> None:
         self._old = graph
         self._made = TracedGraph()
-        self._values: dict[Node, Any] = {}  # of the old graph: nodes of the new one, in containers
+        # From nodes of the old graph to nodes of the new one, in containers.
+        self._values: dict[Node, Any] = {}
         self._constants: dict[str, Any] = {}
         self._known: dict[Any, GraphModule | None] = {}
-        self._records: Any = True  # whether gradients are recorded
+        self._records: Any = True  # whether gradients are enabled
         self._found: dict[Node, Any] = {}
 
     def follow_mode(self, node: Node) -> None:
-        """Note whether gradients are recorded from here on."""
+        """Record whether gradients are enabled from here on."""
         if node.target is torch_c.is_grad_enabled:
             self._found[node] = self._records
         elif node.target is torch_c.set_grad_enabled:
@@ -67,7 +68,7 @@ class _Opening:
             self._records = self._found.get(mode, mode) if isinstance(mode, Node) else mode
 
     def operators_of(self, node: Node) -> GraphModule | None:
-        """Returns the graph of a call's operators; None if none can replace the call."""
+        """Returns the graph of a call's operators; None if it cannot replace the call."""
         if node.op not in ("call_function", "call_method"):
             return None
         is_tensor = isinstance(node.meta.get("val"), torch.Tensor)
@@ -81,7 +82,7 @@ class _Opening:
             if any(each.target is _COPY for each in found.operators):
                 found = lower_singly(node, self._old, functional=False)
             fits = found.graph is not None and _is_plain(found.graph, node)
-            if not found.operators:  # fits if it does nothing, as `contiguous` may
+            if not found.operators:  # correct if the call does nothing, as `contiguous` may
                 fits = fits and bool(node.all_input_nodes) and not has_effect(node)
             if fits and found.graph is not None and not self._records:
                 _detach(found.graph)
@@ -95,7 +96,7 @@ class _Opening:
         return not isinstance(resolve(self._old, str(node.target)), torch.Tensor)
 
     def keep(self, node: Node) -> None:
-        """Copy a node as it is."""
+        """Copy a node unchanged."""
         if node.op == "output":
             self._made.output(self._new(node.args[0])).meta = dict(node.meta)
             return
@@ -122,7 +123,7 @@ class _Opening:
         self._values[node] = torch.fx.map_arg(result, known.__getitem__)
 
     def _part(self, node: Node, known: dict[Node, Any]) -> tuple[bool, Any]:
-        """Returns what a node takes out of a container of new nodes, if it does."""
+        """Returns the part that a node takes from a container of new nodes, if it does."""
         if node.target is not operator.getitem or not isinstance(node.args[0], Node):
             return False, None
         whole: Any = known[node.args[0]]
@@ -135,7 +136,7 @@ class _Opening:
 
     def _constant(self, value: Any, part: Node) -> Node | None:
         if not isinstance(value, torch.Tensor):
-            return None  # the class that a result is rebuilt as
+            return None  # the class of a rebuilt result
         name = f"_opened_{len(self._constants)}"
         while hasattr(self._old, name):
             name += "_"
@@ -177,10 +178,10 @@ def _detach(inner: GraphModule) -> None:
 
 
 def _is_plain(inner: GraphModule, node: Node) -> bool:
-    """Returns True if there are only operators, whose result is that of the call."""
+    """Returns True if a graph has only operators, whose result is the call's."""
     result = inner.graph.output_node().args[0]
     if isinstance(node.meta.get("val"), torch.Tensor) and not isinstance(result, Node):
-        return False  # `x.grad`, of which nothing is known without data
+        return False  # `x.grad`, which is not known without data
     for part in inner.graph.nodes:
         if part.op == "call_function" and part.target is rebuilt:
             given = node.meta.get("val")

@@ -21,7 +21,7 @@ def read_files(directory: Path) -> tuple[dict[str, Any], dict[str, torch.Tensor]
     """Returns a program and its weights.
 
     Raises:
-        ConversionError: a file is missing, damaged or not of this format.
+        ConversionError: a file is missing, damaged or has a different format.
         ImportError: safetensors is not installed.
     """
     while True:
@@ -64,9 +64,10 @@ def _read_weights(directory: Path, content: dict[str, Any]) -> dict[str, torch.T
     path = directory / WEIGHTS
     try:
         data = _of_program(path, content)
-        with contextlib.suppress(FileNotFoundError):  # its own name, until they are saved
+        # The temporary name while they are being saved.
+        with contextlib.suppress(FileNotFoundError):
             data = data or _of_program(directory / named_weights(content), content)
-        data = data or _of_program(path, content)  # they may be since
+        data = data or _of_program(path, content)  # they may have been saved since
     except OSError as error:
         raise ConversionError(f"{path.name} cannot be read: {error}") from error
     if data is None:
@@ -85,7 +86,7 @@ def _read_weights(directory: Path, content: dict[str, Any]) -> dict[str, torch.T
 
 
 def _of_program(path: Path, content: dict[str, Any]) -> bytes | None:
-    """The content of a file; None if the program was saved with another one."""
+    """Returns the content of a file; None if the program was saved with a different file."""
     data = path.read_bytes()
     return data if hashlib.sha256(data).hexdigest() == content["weights_sha256"] else None
 

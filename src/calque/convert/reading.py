@@ -1,7 +1,7 @@
-"""Values that a program has read into Python, as files store them: a tensor and its value.
+"""Values that a program has read into Python, in the form for files: a tensor and its value.
 
-Reads of several tensors (`torch.equal`) become operators that compute one truth value, which is
-read. The text of a single number is described by the number's format; other text is not supported.
+Reads of several tensors (`torch.equal`) become operators that compute one boolean, which is read.
+The text of a single number is described by the number's format; other text is not supported.
 """
 
 import re
@@ -30,9 +30,9 @@ class Read(NamedTuple):
     """A read of one tensor.
 
     Attributes:
-        tensor: which.
-        answers: what it gave, once for each guard.
-        spec: the format, where it gave text.
+        tensor: the tensor.
+        answers: the values that it returned, one for each guard.
+        spec: the format, if it returned text.
     """
 
     tensor: Node
@@ -46,10 +46,10 @@ def is_read(node: Node) -> bool:
 
 
 def read_of(graph: GraphModule, node: Node) -> Read:
-    """Returns what a node reads, which describes the guards on it.
+    """Returns the read that a node performs, which describes its guards.
 
     Raises:
-        ConversionError: it reads something that no file tells.
+        ConversionError: a file cannot express the read.
     """
     guards = [user for user in node.users if user.target is expect_answer]
     answers = [_plain(_member(graph, str(guard.args[1])).value) for guard in guards]
@@ -149,7 +149,7 @@ def _contains(add: _Adding, tensor: Node, element: Any) -> Node:
 
 
 def _left_aligned(add: _Adding, tensor: Node, mask: Node) -> Node:
-    """Returns a node that tells whether the True elements of each row of a mask come first."""
+    """Returns a node for whether the True elements of each row of a mask come first."""
     ones = add(_aten._to_copy.default, mask, dtype=torch.int64)
     end = mask.meta["val"].shape[1] + 1
     places = add(_aten.arange.start, 1, end, device=torch.device("cpu"), pin_memory=False)

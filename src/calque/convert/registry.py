@@ -1,4 +1,4 @@
-"""Converters: which one converts a call, and which parts of a program have none."""
+"""The registry of converters, and the report on which parts of a program have none."""
 
 from collections import Counter
 from collections.abc import Callable, Collection, Iterable
@@ -25,11 +25,11 @@ Converter = Callable[[Call], Any]
 
 @dataclass(frozen=True)
 class Placeholder:
-    """Stands for a call that was not converted.
+    """Represents a call that was not converted.
 
     Attributes:
         call: the call.
-        reason: why: no converter accepts it, or what its converter raised.
+        reason: the reason: no converter accepts it, or its converter raised an error.
     """
 
     call: Call
@@ -38,12 +38,13 @@ class Placeholder:
 
 @dataclass
 class Converted:
-    """A program in another form.
+    """A converted program.
 
     Attributes:
-        inputs: the tensors that it takes.
-        nodes: the results of the converters, in order; a `Placeholder` where there is none.
-        outputs: what it returns, in its containers.
+        inputs: the program's inputs.
+        nodes: the results of the converters, in order, with a `Placeholder` for each call without
+            one.
+        outputs: its result, in its containers.
     """
 
     inputs: list[TensorInfo]
@@ -61,10 +62,10 @@ class Coverage:
     """A report on which parts of a program can be converted.
 
     Attributes:
-        claimed: for each operation that has a converter, how often it occurs.
+        claimed: the number of occurrences of each operation that has a converter.
         missing: the calls that have no converter, by operation.
-        opened: the calls of modules that have one but are opened all the same, because one call
-            cannot stand for them: what they call is converted.
+        opened: the calls of modules that have a converter, but whose contents are converted
+            instead, because one call cannot represent them.
     """
 
     claimed: Counter[str] = field(default_factory=Counter)
@@ -104,14 +105,14 @@ def _places(calls: Iterable[Call | Opened]) -> list[str]:
 class Converters:
     """A registry of converters, each a function from a `Call` to anything.
 
-    The last registered predicate that claims a call converts it, or else the converter of its
-    function, method, module class or operator. A module that a predicate claims, or whose class
-    (or a base class) has a converter, is one call; any other module is opened. So is a function
-    call that no converter claims, if there are converters for all the operators that it runs.
+    A call is converted by the last registered predicate that claims it, or else by the converter of
+    its function, method, module class or operator. A module that a predicate claims, or whose class
+    (or a base class) has a converter, is one call; other modules are opened. So is a function call
+    that no converter claims, if there are converters for all operators that it runs.
 
     Args:
-        level: how deep calls that no converter claims are opened: to `"function"` calls, or to
-            `"aten"` operators throughout. With `"aten"`, predicates are not asked about modules.
+        level: the level to which unclaimed calls are opened: `"function"` calls, or always `"aten"`
+            operators. With `"aten"`, predicates are not called for modules.
 
     >>> import calque, torch
     >>> converters = Converters()
@@ -139,18 +140,19 @@ class Converters:
         An `autograd.Function` counts as one, by class or by `apply`; `operator.add` is `x + y`.
 
         Raises:
-            ValueError: no function has such a name.
+            ValueError: there is no function of this name.
             TypeError: a target is a module, or cannot be called.
         """
         return self._named([name for target in targets for name in function_names(target)])
 
     def operator(self, *targets: Any) -> Callable[[Converter], Converter]:
-        """For operators, `torch.ops.aten.relu.default` or `"aten.relu.default"`.
+        """Registers a converter of operators, `torch.ops.aten.relu.default` or
+        `"aten.relu.default"`.
 
-        Without an overload (`torch.ops.aten.add` or `"aten.add"`), it is for all overloads.
+        Without an overload (`torch.ops.aten.add` or `"aten.add"`), it applies to all overloads.
 
         Raises:
-            ValueError: no operator has such a name.
+            ValueError: there is no operator of this name.
             TypeError: a target is a function or a module.
         """
         return self._named([name for target in targets for name in operator_names(target)])
@@ -170,10 +172,10 @@ class Converters:
     def when(self, predicate: Callable[[Call], bool]) -> Callable[[Converter], Converter]:
         """Registers a converter of calls for which `predicate` is true, including calls of modules.
 
-        It is asked about modules from the outside in, beginning with the program itself: what is
-        claimed as a whole is not opened. `call.kind` distinguishes modules from what is called in
-        them. With `level="aten"`, it is asked about operators, and about calls that the converter
-        of a module or function claims.
+        It is called for modules from the outside in, beginning with the program itself; a claimed
+        module is not opened. `call.kind` distinguishes modules from calls in them. With
+        `level="aten"`, it is called for operators, and for calls that the converter of a module or
+        function claims.
         """
 
         def enter(converter: Converter) -> Converter:
@@ -246,9 +248,9 @@ class Converters:
         return Calls(calls.graph, labels) if labels else calls
 
     def _with_modules(self, program: Recording) -> tuple[Calls, list[Opened]]:
-        """Returns the calls of modules with a converter, and the function calls outside of them.
+        """Returns the calls of modules with a converter, and the function calls outside them.
 
-        With them, the calls of modules that are claimed, and are none of these.
+        Also returns the claimed calls of modules that are not among these.
         """
         asks = bool(self._predicates) and self.level == "function"
         entered: set[ModuleCall] = set()
@@ -261,7 +263,8 @@ class Converters:
             graph, modules, opened = program.graph_of_calls(is_leaf)
             calls = Calls(graph)
             names = [call.name for call in calls if self._is_unclaimed(call)]
-            unclaimed = {modules[name] for name in names if name in modules}  # not TorchScript's
+            # Excludes TorchScript's.
+            unclaimed = {modules[name] for name in names if name in modules}
             if unclaimed <= entered:
                 break
             entered |= unclaimed
@@ -272,8 +275,8 @@ class Converters:
     def _opened(self, calls: Calls) -> Calls:
         """Returns the calls, with those that have no converter replaced by their operators.
 
-        At the level of functions, where all of its operators are claimed. What needs no conversion
-        is left out.
+        At the level of functions, only if all its operators are claimed. Nodes that need no
+        conversion are left out.
         """
         unclaimed = {call.name for call in calls if self.find(call) is None}
         if unclaimed and (self.level == "aten" or self._operators):
@@ -284,7 +287,7 @@ class Converters:
         return Calls(calls.graph, left_out) if left_out else calls
 
     def _wants(self, operators: GraphModule) -> bool:
-        """Returns True if a call is to be replaced by its operators."""
+        """Returns True if a call should be replaced by its operators."""
         parts = (call for call in Calls(operators) if call.kind == "operator")
         return self.level == "aten" or all(self.find(part) is not None for part in parts)
 
@@ -292,7 +295,7 @@ class Converters:
         return call.kind == "module" and self.find(call) is None
 
     def coverage(self, program: Recording | GraphModule) -> Coverage:
-        """Reports which nodes can and which cannot be converted, where, and how often."""
+        """Reports which calls can and which cannot be converted, with lines and counts."""
         calls, opened = self._read(program)
         found = Coverage(opened=opened)
         for call in calls:
@@ -303,7 +306,7 @@ class Converters:
         return found
 
     def convert(self, program: Recording | GraphModule) -> Converted:
-        """Converts every call; one that cannot be converted becomes a `Placeholder`.
+        """Converts every call; calls that cannot be converted become a `Placeholder`.
 
         Raises:
             TraceError: no graph of the recording would be right (`Recording.graph`).

@@ -11,8 +11,8 @@ the tensors. An argument of an operator is one of
 
 `program_sha256` is the SHA-256 of the rest of `program.json` (`digests.py`); it may be absent.
 
-The operator `read` is a check: the tensor has the value that it `gave` when the program was
-recorded, or gives this text in the `format`.
+The operator `read` is a check that the tensor has the value that it `gave` when the program was
+recorded, or that its text in the `format` is the same.
 """
 
 import contextlib
@@ -57,15 +57,14 @@ ATTRIBUTES: dict[type, str] = {
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """Write a program as JSON and safetensors, for `load` or any other reader.
 
-    A program that is there already is replaced at once: a process that is killed leaves it.
+    An existing program is replaced atomically, so that a killed process leaves it intact.
 
     Tuples, lists and dicts with string keys are preserved. Any other object in the result, such as
-    a `ModelOutput` or a dict with numbers as keys, becomes the tuple of its tensors, each of them
-    once.
+    a `ModelOutput` or a dict with numbers as keys, becomes the tuple of its distinct tensors.
 
     Args:
         program: a recording, or a graph of ATen operators (`calque.lower`).
-        directory: the directory; it is created if it does not exist.
+        directory: the directory, which is created if it does not exist.
 
     Raises:
         TraceError: no graph of the recording would be right, or it cannot be lowered to operators.
@@ -95,10 +94,11 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
 
 
 def _write(written: dict[str, Any], weights: dict[str, torch.Tensor], directory: Path) -> None:
-    """Write the two files so that there is a whole program at each moment, the old or the new one.
+    """Write the two files so that at each moment there is a complete program, the old or the new
+    one.
 
-    The program takes its name while the weights have one of their own, by their digest, with which
-    `load` finds them, too.
+    While the program is renamed, the weights have a temporary name with their digest, under which
+    `load` finds them too.
     """
     from safetensors.torch import save as serialized  # pyright: ignore[reportMissingImports]
 
@@ -114,12 +114,12 @@ def _write(written: dict[str, Any], weights: dict[str, torch.Tensor], directory:
 
 
 def named_weights(content: dict[str, Any]) -> str:
-    """The name of the file of weights while a program is being saved."""
+    """Returns the name of the weights file while a program is being saved."""
     return f"weights.{content['weights_sha256'][:_DIGITS]}.safetensors"
 
 
 def _remove_left(directory: Path) -> None:
-    """Remove what is left of programs that were not saved to the end."""
+    """Remove the remains of incompletely saved programs."""
     remove_parts(directory, ".json", ".safetensors")
     used = None
     with contextlib.suppress(FileNotFoundError):
@@ -132,7 +132,7 @@ def _remove_left(directory: Path) -> None:
 
 
 def _text(written: dict[str, Any]) -> str:
-    """JSON with a line for each input, operator and weight."""
+    """Returns JSON with a line for each input, operator and weight."""
 
     def shown(value: Any) -> str:
         if isinstance(value, list):
@@ -157,7 +157,9 @@ class _Writer:
         self._inputs: dict[Node, str] = {}
 
     def written(self) -> dict[str, Any]:
-        """Returns the content of `program.json`; `arguments` says how the inputs are passed."""
+        """Returns the content of `program.json`; `arguments` describes how the inputs are
+        passed.
+        """
         inputs, operators, outputs = [], [], None
         for node in self._graph.graph.nodes:
             if node.op == "output":
@@ -209,7 +211,7 @@ class _Writer:
         return str(target)
 
     def _reads(self, node: Node) -> list[dict[str, Any]]:
-        """Returns the checks that a value read by the program is the same again."""
+        """Returns the checks that a value read by the program is unchanged."""
         read = read_of(self._graph, node)
         made = {"op": READ, "args": [self._value(read.tensor)], "source": str(origin_of(node))}
         if read.spec is not None:
@@ -257,7 +259,7 @@ class _Writer:
                 raise ConversionError(f"{name} is not a tensor and cannot be saved")
             self._weights[name] = None
             return {"weight": name}
-        if node.target is rebuilt:  # an object; its tensors, in order
+        if node.target is rebuilt:  # an object becomes its tensors, in order
             return {"tuple": [self._value(part) for part in node.args[1:]]}
         return {"value": node.name}
 

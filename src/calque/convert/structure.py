@@ -1,7 +1,7 @@
-"""The nodes of a graph that need no conversion: checks, marks of blocks, containers of results.
+"""Finds the nodes of a graph that need no conversion: checks, block markers, containers of results.
 
-Such a node runs no operator and returns no new tensor. Values that a program reads do not belong
-here: its graph depends on them.
+Such a node runs no operator and returns no new tensor. Reads of values are not among them, because
+the graph depends on the values.
 """
 
 import operator
@@ -41,9 +41,9 @@ def makes_container(node: Node) -> bool:
 
 
 def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str], Any]) -> Any:
-    """Returns the container that a node makes, with its arguments converted by `plain`.
+    """Returns the container that a node creates, with its arguments converted by `plain`.
 
-    A class that takes nothing but tensors is told by the dict or tuple of its arguments.
+    A class that takes only tensors is represented by the dict or tuple of its arguments.
     """
     target: Any = node.target
     first, *rest = (plain(part) for part in node.args) if node.args else (None,)
@@ -52,7 +52,7 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
         first = member(str(node.args[0].target))  # pyright: ignore[reportOptionalMemberAccess, reportAttributeAccessIssue]
     try:
         return target(*((first, *rest) if node.args else ()), **named)
-    except Exception as error:  # whatever the class asks of tensors
+    except Exception as error:  # the class may use the tensors in any way
         if is_of_handler(error):
             raise
         if target is with_attributes:
@@ -75,7 +75,7 @@ def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node
     """Returns the nodes of a graph that need no conversion.
 
     Args:
-        is_claimed: whether somebody converts a node all the same.
+        is_claimed: returns True if a node has a converter anyway.
     """
     nodes = [n for n in graph.graph.nodes if n.op in ("call_function", "call_method")]
     nodes = [n for n in nodes if not is_claimed(n)]
@@ -89,14 +89,14 @@ def needless(graph: GraphModule, is_claimed: Callable[[Node], bool]) -> set[Node
 
 
 def is_label(node: Node) -> bool:
-    """Returns True if a node begins or ends a block that only a profiler sees."""
+    """Returns True if a node begins or ends a profiler block."""
     name = getattr(node.target, "_qualified_op_name", None)
     name = name or (node.target.name() if isinstance(node.target, OpOverload) else "")
     return str(name).startswith("profiler::")
 
 
 def _asks(node: Node) -> bool:
-    """Returns True if a node may return something else than a tensor, and changes nothing."""
+    """Returns True if a node may return something other than a tensor, and has no effect."""
     leaves = pytree.tree_leaves(node.meta.get("val"))
     gives = any(isinstance(leaf, torch.Tensor) for leaf in leaves)
     is_mark = node.target in _MARKS and node.target is not torch_c.is_grad_enabled

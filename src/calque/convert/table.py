@@ -25,14 +25,13 @@ from calque.tracing.record.recording import lowered
 
 @dataclass
 class Layer:
-    """One row: a call of a layer, or of a function.
+    """A row: a call of a layer or a function.
 
     Attributes:
         name: the path of the module, or the name of the call.
         kind: the class of the module, or the function.
         output: the shapes of its results.
-        parameters: the number of elements of its parameters; those that a row above already
-            counts are left out.
+        parameters: the number of elements of its parameters, without those counted in a row above.
         macs: multiply-accumulate operations, in matrix products and convolutions.
         activation_bytes: the bytes of its results.
         source: the line of the program.
@@ -95,8 +94,8 @@ class LayerTable:
 def layer_table(recording: Recording) -> LayerTable:
     """Returns the layers of a recorded program, in the order in which it calls them.
 
-    A PyTorch layer is one row, and so is a function call outside such a layer. MACs are counted
-    in the operators of the program, with the formulas of `torch.utils.flop_counter`.
+    A PyTorch layer is one row, and so is a function call outside such a layer. MACs are counted in
+    the program's operators, by the formulas of `torch.utils.flop_counter`.
 
     Raises:
         TraceError: no graph of the recording would be right, or the operations of a call cannot be
@@ -146,7 +145,7 @@ def _bytes(info: TensorInfo) -> int:
 def _macs(graph: GraphModule) -> dict[str, int]:
     """Returns the MACs of each call of a graph, by the name of its node."""
     try:
-        with torch.no_grad():  # what is counted has no gradient
+        with torch.no_grad():  # gradients are not counted
             operators = lowered(_marked(graph))
     except SymbolicTraceError:
         singly = macs_singly(graph)
@@ -166,7 +165,7 @@ def _macs(graph: GraphModule) -> dict[str, int]:
 def _marked(graph: GraphModule) -> GraphModule:
     """Returns a copy of a graph whose nodes have their own names as their origins.
 
-    Two inputs that are one tensor are two here, as operators have them: they count the same.
+    Two inputs that are the same tensor become two, which does not affect the counts.
     """
     made = TracedGraph()
     made._codegen = graph.graph._codegen

@@ -8,7 +8,7 @@ class TensorInfo(NamedTuple):
 
     Attributes:
         name: its name; `"split.1"` is the second result of the call `split`.
-        shape, dtype: such as `(2, 3)` and `"float32"`; None if unknown.
+        shape, dtype: for example `(2, 3)` and `"float32"`; None if unknown.
     """
 
     name: str

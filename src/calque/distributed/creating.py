@@ -1,4 +1,4 @@
-"""`torch.distributed.tensor.zeros`, `randn` and similar functions on a mesh of JAX's devices."""
+"""`torch.distributed.tensor.zeros`, `randn` and similar functions on a mesh of JAX devices."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -22,9 +22,9 @@ def created(
     requires_grad: bool = False,
     **options: Any,
 ) -> torch.Tensor:
-    """Returns a plain tensor of the device with a placement, never whole on one device.
+    """Returns a plain tensor on the device with a placement; it is never whole on one device.
 
-    Its numbers, if they are random, are those that the device draws without a mesh.
+    Random numbers are the same as those that the device draws without a mesh.
 
     Args:
         init_op: `torch.zeros`, `torch.full`, `torch.randn`, ...
@@ -32,7 +32,7 @@ def created(
         device_mesh: of type "jax".
         placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
         requires_grad: whether the tensor does.
-        options: of `init_op`: `dtype`, `layout`, `fill_value`.
+        options: keyword arguments of `init_op`: `dtype`, `layout`, `fill_value`.
 
     Raises:
         ValueError: the placements do not fit the shape or the mesh.

@@ -1,6 +1,6 @@
-"""`DistributedDataParallel` over tensors on the device: replicated weights, a split batch.
+"""`DistributedDataParallel` for tensors on the device: replicated weights and a split batch.
 
-Gradients are those of the loss over the global batch, so hooks need not sum anything.
+Gradients are those of the loss over the global batch, so hooks need not sum them.
 """
 
 import functools
@@ -26,14 +26,16 @@ from calque.upstream.torch_internals import tree_map
 
 
 class JaxDistributedDataParallel(DistributedDataParallel):
-    """The class of `DistributedDataParallel(module)` for a module of the device "jax"."""
+    """The class of `DistributedDataParallel(module)` for a module on the device "jax"."""
 
     module: nn.Module
     _mesh: Mesh
     _pin: Pin
 
     def forward(self, *inputs: Any, **kwargs: Any) -> Any:
-        """Returns the module's result for a global batch, split over all devices in dimension 0."""
+        """Returns the module's result for a global batch, which is split over all devices in
+        dimension 0.
+        """
         inputs, kwargs = tree_map(self._split, (inputs, kwargs))
         return self.module(*inputs, **kwargs)
 
@@ -51,7 +53,7 @@ class JaxDistributedDataParallel(DistributedDataParallel):
 
     @contextmanager
     def no_sync(self) -> Iterator[None]:
-        """Does nothing: gradients add up in `.grad` as without a wrapper."""
+        """Does nothing: gradients accumulate in `.grad` as without a wrapper."""
         yield
 
     @contextmanager

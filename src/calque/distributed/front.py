@@ -19,16 +19,16 @@ from calque.upstream.torch_distributed import dtensor_init_helper
 
 _installed: list[bool] = []
 routes: dict[str, Callable[..., Any]] = {}
-"""What PyTorch's functions call now, by their names."""
+"""The functions that PyTorch's functions now call, by name."""
 
 
 def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -> None:
     """`DeviceMesh.__init__` for a mesh of type "jax".
 
     Args:
-        init: PyTorch's.
+        init: PyTorch's own `__init__`.
         mesh: the new mesh.
-        args, kwargs: of the call, but for the type.
+        args, kwargs: the arguments of the call, except the type.
     """
     install()
     mesh.__class__ = meshes.JaxDeviceMesh
@@ -38,7 +38,7 @@ def make_mesh(init: Callable[..., None], mesh: Any, *args: Any, **kwargs: Any) -
 
 
 def make_group(options: Any, *_: Any) -> Any:
-    """Returns the process group of the backend "calque": it joins the processes for JAX, too."""
+    """Returns the process group of the backend "calque"; it also connects the processes for JAX."""
     if options.group_size > 1:
         join()
     install()
@@ -83,7 +83,7 @@ def _tell_dynamo(module: Any) -> None:
 
 
 def _replace(theirs: Any, ours: Any, position: int | None) -> None:
-    """Make a function check its mesh first, under any name that refers to it.
+    """Make a function check its mesh first, whichever name it is called by.
 
     Its code object is replaced, because a script may have imported the function before the mesh
     existed.
@@ -91,7 +91,7 @@ def _replace(theirs: Any, ours: Any, position: int | None) -> None:
     Args:
         theirs: PyTorch's function.
         ours: serves meshes of type "jax".
-        position: of the mesh among the arguments; None if it is a keyword.
+        position: the mesh's position among the arguments; None if it is a keyword.
     """
     code = theirs.__code__
     own = FunctionType(
@@ -126,8 +126,8 @@ def _routing(name: str, free: tuple[str, ...]) -> CodeType:
     """Returns the code of a function that calls an entry of `routes`, with the same enclosing
     variables.
 
-    It has to be compiled with these: else who looks at its frame (a debugger, a report of an
-    exception) finds them without a value, which ends the process.
+    It has to be compiled with these: otherwise code that inspects its frame (a debugger, a report
+    of an exception) finds them without a value, which crashes the process.
     """
     found: dict[str, Any] = {}
     exec(_ROUTED.format(name=name, names=", ".join(free)), found)

@@ -1,8 +1,8 @@
-"""`fully_shard` on a mesh of JAX's devices.
+"""`fully_shard` on a mesh of JAX devices.
 
 Parameters are split over the mesh, and so are their gradients and the optimizer's state; XLA
 gathers a parameter where it is used. The batch at the module's inputs and outputs is pinned to the
-same axes: without that XLA may gather activations instead.
+same axes; otherwise XLA may gather activations instead.
 """
 
 import copyreg
@@ -43,9 +43,7 @@ class JaxFSDPModule(FSDPModule):
         return object.__new__(cls)
 
     def __reduce_ex__(self, protocol: Any) -> Any:
-        """Like the module's own, but the class is recreated,
-        because pickles cannot find it by name.
-        """
+        """Like the module's own, but recreates the class, which pickle cannot find by name."""
         made, args, *rest = super().__reduce_ex__(protocol)
         if made is copyreg.__newobj__:  # type: ignore[attr-defined]
             made, args = _remade, type(self)._made_of
@@ -105,8 +103,8 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
 def goes_without(args: tuple[Any, ...], given: Any) -> bool:
     """Returns True if a call of `fully_shard` without a mesh concerns tensors of the device.
 
-    Those on "meta" will be, unless the processes talk by another backend, and those of the CPU
-    where they talk by ours.
+    Tensors on "meta" count unless the process group has another backend; CPU tensors count if its
+    backend is "calque".
     """
     if given is not None or not args:
         return False
@@ -129,23 +127,24 @@ def fully_shard(
     ignored_params: set[nn.Parameter] | None = None,
     **others: Any,
 ) -> Any:
-    """Like PyTorch's, on a mesh of type "jax": one dimension, or two of which the second splits.
+    """Like PyTorch's, on a mesh of type "jax" with one dimension, or two of which the second
+    splits.
 
     Args:
-        module: a module, or a list of them; its parameters are split, those that are split along
-            other axes already (by a parallel style) along these as well. One that the mesh does
-            not divide stays whole.
-        mesh: the mesh; the devices in one dimension without it.
-        reshard_after_forward: without effect: XLA decides when to gather and when to let go.
-        shard_placement_fn: gives a parameter's `Shard(dim)`, or None.
-        mp_policy: the default only; mixed precision is `torch.autocast`'s.
-        offload_policy: the default only.
-        ignored_params: stay as they are.
-        others: PyTorch's further options, which are refused.
+        module: a module, or a list of them; its parameters are split, also if they are already
+            split along other axes (by a parallel style). One that the mesh does not divide stays
+            whole.
+        mesh: the mesh; by default all devices in one dimension.
+        reshard_after_forward: has no effect: XLA decides when to gather and when to free.
+        shard_placement_fn: returns a parameter's `Shard(dim)`, or None.
+        mp_policy: only the default; use `torch.autocast` for mixed precision.
+        offload_policy: only the default.
+        ignored_params: parameters to leave unchanged.
+        others: PyTorch's further options, which are not supported.
 
     Raises:
-        NotImplementedError: a policy that is not the default.
-        ValueError: the mesh has more than two dimensions, or the module is such a one already.
+        NotImplementedError: a policy is not the default.
+        ValueError: the mesh has more than two dimensions, or `fully_shard` was already applied.
     """
     on = _default() if mesh is None and not is_ours(mesh) else in_use(mesh)
     if mp_policy != MixedPrecisionPolicy():
@@ -179,7 +178,7 @@ def _default() -> JaxDeviceMesh:
 
 
 def _warn_of_whole(module: nn.Module, ignored: set[Any], split: tuple[str, ...]) -> None:
-    """Warn if parameters without a divisible dimension are more than a hundredth of the module."""
+    """Warn if parameters without a divisible dimension make up more than 1% of the module."""
     whole, total = {}, 0
     for name, parameter in module.named_parameters():
         if any(parameter is one for one in ignored):
@@ -225,8 +224,8 @@ def _class_of(kind: type, pin: tuple[Mesh, tuple[str, ...]] | None) -> type:
     """Returns the class of a module after `fully_shard`.
 
     Args:
-        kind: its class before.
-        pin: along which axes of which mesh its `forward` has batches lie, if it has them.
+        kind: its original class.
+        pin: the mesh and axes over which its `forward` splits batches, if it does.
     """
     own: dict[str, Any] = {"_made_of": (kind, pin)}
     if pin is not None:
@@ -246,7 +245,7 @@ def _hook(module: nn.Module, pin: Pin) -> None:
 def _pinned(theirs: Any, pin: Pin) -> Any:
     """Returns a `forward` that fixes the placements of inputs and outputs.
 
-    Dynamo takes the hooks of the outermost module for other graphs than its `forward`.
+    Not hooks, because Dynamo puts those of the outermost module into separate graphs.
     """
 
     @functools.wraps(theirs)

@@ -1,7 +1,7 @@
 """The process group of `init_process_group("calque")`: a rank is a process.
 
-CPU tensors use gloo, those on the device a JAX program over one device of each process. Neither
-belongs inside `calque.jit`: tensors there are already global.
+CPU tensors use gloo; tensors on the device use a JAX program over one device of each process. Do
+not use either inside `calque.jit`, where tensors are already global.
 """
 
 from collections.abc import Callable
@@ -30,7 +30,7 @@ _REDUCTIONS: dict[Any, Callable[..., Any]] = {
     Reduction.MAX: lambda x: x.max(0),
 }
 
-# Gloo records what is on the CPU itself. For the rest PyTorch would ask the group for its name.
+# Gloo records CPU collectives itself. For the rest PyTorch would read the group's name.
 torch_distributed.unrecorded.add("calque")
 
 
@@ -38,10 +38,10 @@ class ProcessGroupCalque(dist.ProcessGroup):
     """Collectives between processes.
 
     Args:
-        store: where gloo finds the others.
-        rank: of this process.
-        size: how many there are.
-        options: PyTorch's, with the ranks of the group among all processes.
+        store: where gloo finds the other processes.
+        rank: the rank of this process.
+        size: the number of processes.
+        options: PyTorch's options, with the global ranks of the group.
     """
 
     def __init__(self, store: Any, rank: int, size: int, options: Any) -> None:
@@ -195,7 +195,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
             _write(output, value)
         return _Done(outputs)
 
-    # What newer releases of PyTorch call them.
+    # The names in newer releases of PyTorch.
     all_gather_single = _allgather_base  # type: ignore[assignment]
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
     all_to_all_single = alltoall_base  # type: ignore[assignment]
@@ -255,7 +255,7 @@ def _write(tensor: torch.Tensor, value: Any) -> None:
 
 @lru_cache(maxsize=32)
 def _mesh(ranks: tuple[int, ...]) -> Mesh:
-    """A mesh of one device of each process in a group."""
+    """A mesh with one device of each process in a group."""
     first = {device.process_index: device for device in reversed(jax.devices())}
     devices = np.array([first[rank] for rank in ranks])
     return Mesh(devices, ("processes",), axis_types=(AxisType.Auto,))

@@ -1,6 +1,6 @@
-"""Hooks that `import calque` installs; a mesh of type "jax" loads the rest.
+"""Hooks that `import calque` installs; a mesh of type "jax" loads the rest of this package.
 
-Nothing is loaded for that. `torch.distributed` is unchanged until such a mesh, or a process group
+The hooks import nothing. `torch.distributed` is unchanged until such a mesh, or a process group
 with the backend "calque", is requested.
 """
 
@@ -38,7 +38,7 @@ def install() -> None:
 
 
 def _plans(mixin: Any) -> None:
-    """Make plans of transformers' models work on the device."""
+    """Make the plans of transformers models work on the device."""
     ours, kind = _hugging_face(), mixin.DistributedMixin
     _wrap(mixin.DistributedConfig, "_resolve_parallelism", ours.sizes)
     _wrap(mixin, "initialize_distributed_mesh", ours.meshes(mixin.TransformersDeviceMesh))

@@ -1,4 +1,4 @@
-"""The tensor-parallel and FSDP plans of transformers' models, on a mesh of JAX's devices.
+"""The tensor-parallel and FSDP plans of transformers models, on a mesh of JAX devices.
 
 `from_pretrained(..., tp_plan="auto")` and `distributed_config=` count devices here, not processes.
 transformers shards a model on "meta" and then loads it: the styles of its plan record the
@@ -41,7 +41,7 @@ _PARAMETERS: dict[str, Callable[[nn.Parameter, str], Placement]] = {
     "embedding_rowwise": lambda p, name: Shard(0),
     "embedding_colwise": lambda p, name: Shard(1),
 }
-"""How the styles of transformers' plans split a parameter; by the others it is whole."""
+"""How the styles of transformers' plans split a parameter; other styles replicate it."""
 
 _OUTPUTS: dict[str, Placement] = {
     "colwise": Shard(-1),
@@ -54,7 +54,7 @@ _OUTPUTS: dict[str, Placement] = {
     "embedding_colwise": _WHOLE,
     "sequence_parallel": Shard(1),
 }
-"""How the results of modules lie. What other styles sum or scale, XLA does of itself."""
+"""The placements of the results of modules. XLA adds the sums and scalings of other styles."""
 
 
 def _of_device() -> bool:
@@ -87,10 +87,10 @@ def _join() -> None:
 
 
 def meshes(of_axes: Callable[[Any, Any], Any]) -> Callable[..., Any]:
-    """Makes `initialize_distributed_mesh` return a mesh over JAX's devices.
+    """Makes `initialize_distributed_mesh` return a mesh over JAX devices.
 
     Args:
-        of_axes: makes transformers' mesh from one for dense layers and one for experts.
+        of_axes: creates transformers' mesh from one for dense layers and one for experts.
     """
     return lambda theirs: functools.wraps(theirs)(functools.partial(_meshes, theirs, of_axes))
 
@@ -112,7 +112,7 @@ def _meshes(theirs: Callable[[Any], Any], of_axes: Callable[[Any, Any], Any], co
 
 
 def tensor_parallel(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`apply_tensor_parallelism` for a plan that has a style for each parameter and module."""
+    """`apply_tensor_parallelism` for a plan with a style for each parameter and module."""
 
     @functools.wraps(theirs)
     def apply(model: Any, tp_mesh: Any, tp_plan: dict[str, str]) -> nn.Module:
@@ -157,7 +157,7 @@ def _count_no_ranks(model: Any) -> None:
 
 
 def fully_sharded(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
-    """`apply_fully_sharded_data_parallelism`, without the wait for other ranks."""
+    """`apply_fully_sharded_data_parallelism`, without waiting for other ranks."""
 
     @functools.wraps(theirs)
     def apply(model: Any, mesh_manager: Any, *plans: Any) -> nn.Module:
@@ -171,7 +171,7 @@ def fully_sharded(theirs: Callable[..., nn.Module]) -> Callable[..., nn.Module]:
 
 
 def loading(theirs: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns a function that sets a model's parameter and gives it its promised placement."""
+    """Returns a function that sets a model's parameter and gives it its recorded placement."""
 
     @functools.wraps(theirs)
     def load(model: Any, name: str, *args: Any, **kwargs: Any) -> Any:

@@ -1,4 +1,4 @@
-"""PyTorch's `Shard` and `Replicate`, and JAX's specs."""
+"""Converts between PyTorch's `Shard` and `Replicate` and JAX's specs."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,8 +20,8 @@ def spec_of(
     """Returns the spec for PyTorch's placements, one for each dimension of a mesh.
 
     Raises:
-        ValueError: there are not as many placements as dimensions of the mesh, or one names a
-            dimension that the tensor has not.
+        ValueError: the number of placements is not that of the mesh's dimensions, or one names a
+            dimension that the tensor does not have.
         NotImplementedError: a placement is neither `Shard` nor `Replicate`.
     """
     given = list(placements) if placements is not None else [Replicate()] * mesh.ndim
@@ -61,7 +61,7 @@ def with_axes(
 ) -> PartitionSpec:
     """Returns a spec with a tensor split over more axes; unchanged if no dimension is divisible.
 
-    The first dimension that is whole so far is taken, or else one that is split already.
+    The first unsplit dimension that is divisible is chosen, or else one that is already split.
     """
     entries = [axes_of(entry) for entry in spec or ()]
     entries += [()] * (len(shape) - len(entries))
@@ -83,7 +83,7 @@ def with_axes(
 
 
 def divides(tensor: torch.Tensor, dim: int, mesh: JaxDeviceMesh, axes: Sequence[str]) -> bool:
-    """Returns True if a dimension of a tensor can be split over some axes evenly."""
+    """Returns True if a dimension of a tensor can be split evenly over some axes."""
     count = 1
     for name in axes:
         count *= axis_size(mesh._jax_mesh, name)
@@ -91,5 +91,5 @@ def divides(tensor: torch.Tensor, dim: int, mesh: JaxDeviceMesh, axes: Sequence[
 
 
 def is_tensor(value: Any) -> bool:
-    """Returns True if a value is a tensor of the device, which may be spread."""
+    """Returns True if a value is a tensor on the device, which can have a placement."""
     return isinstance(value, torch.Tensor) and value.device.type == "jax"

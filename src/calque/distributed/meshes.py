@@ -1,4 +1,4 @@
-"""PyTorch's device meshes over JAX's devices.
+"""PyTorch's device meshes over JAX devices.
 
 A mesh counts the devices of all processes. PyTorch's meshes have one process per device and process
 groups along each dimension; here a process has several devices and XLA handles the groups.
@@ -47,7 +47,8 @@ class JaxDeviceMesh(DeviceMesh):
 
     @property
     def mesh(self) -> torch.Tensor:
-        """The numbers of the devices, in the shape of the mesh; of a slice, that of this process.
+        """The numbers of the devices, in the shape of the mesh; for a slice, the one with this
+        process.
 
         A CPU tensor of int32.
         """
@@ -73,9 +74,9 @@ class JaxDeviceMesh(DeviceMesh):
         return first_device()
 
     def get_local_rank(self, mesh_dim: int | str | None = None) -> int:
-        """Returns where along a dimension the first device of this process is.
+        """Returns the position of this process's first device along a dimension.
 
-        Warns if the process has devices at other places, too: a batch is a global one then.
+        Warns if the process also has devices at other positions, because batches are global then.
         """
         if self.ndim > 1 and mesh_dim is None:
             raise RuntimeError(
@@ -95,13 +96,13 @@ class JaxDeviceMesh(DeviceMesh):
 
 
 def first_device() -> int:
-    """Returns the number, among all devices, of the first one of this process."""
+    """Returns the global number of this process's first device."""
     own = jax.process_index()
     return next(i for i, device in enumerate(jax.devices()) if device.process_index == own)
 
 
 def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
-    """Returns where along some axes each device of this process is, each place once per device."""
+    """Returns the position of each device of this process along some axes."""
     index = np.moveaxis(
         mesh.devices, [mesh.axis_names.index(name) for name in names], range(len(names))
     )
@@ -111,14 +112,14 @@ def _places(mesh: Mesh, names: tuple[str, ...]) -> list[int]:
 
 
 def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
-    """Set up a new mesh on JAX's devices.
+    """Set up a new mesh on JAX devices.
 
     Args:
-        made: PyTorch's mesh, whose own fields are there.
-        root: the mesh it is a slice of, if it is one.
+        made: PyTorch's mesh, whose own fields are already set.
+        root: the mesh that it is a slice of, if any.
 
     Raises:
-        ValueError: it does not have as many devices as there are.
+        ValueError: it does not contain all devices.
     """
     names = made.mesh_dim_names
     made._dim_group_names = _NoGroups()
@@ -136,7 +137,7 @@ def set_up(made: JaxDeviceMesh, root: DeviceMesh | None) -> None:
     flat = {name: one._axes[0] for name, one in root._flatten_mapping.items()}
     known = made._jax_mesh.axis_names
     made._axes = tuple((n,) if n in known else flat.get(n, ()) for n in names or ())
-    if () in made._axes:  # a flattened mesh, which says it afterwards
+    if () in made._axes:  # a flattened mesh, whose axes are set later
         made._axes = ()
 
 
@@ -154,7 +155,7 @@ def is_ours(mesh: Any) -> bool:
 
 
 def in_use(mesh: Any) -> JaxDeviceMesh:
-    """Returns a mesh, or the one of the enclosing context."""
+    """Returns a mesh; by default that of the enclosing context."""
     if mesh is None:
         mesh = torch_distributed.mesh_resources.get_current_mesh()
     return mesh

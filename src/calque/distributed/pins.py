@@ -1,4 +1,4 @@
-"""Placements of values between modules, for the hooks of styles and of `fully_shard`."""
+"""Placements of values between modules, for the hooks of parallel styles and `fully_shard`."""
 
 import math
 from collections.abc import Callable
@@ -18,14 +18,14 @@ from calque.upstream.torch_internals import tree_map
 class Way(NamedTuple):
     """A placement of values of any shape along some axes of a mesh; other axes are left to XLA.
 
-    It is asked when an operator runs or is compiled, so that tracers see no question of shapes.
+    It is evaluated when an operator runs or is compiled, so that tracers see no reads of shapes.
 
     Attributes:
-        mesh: of JAX's devices.
-        axes: of the mesh.
-        dim: the dimension that they split; values that have none such, or whose size they do not
-            divide, stay as they are. None for whole, but for the first dimension: batches lie along
-            other axes there.
+        mesh: the mesh of JAX devices.
+        axes: names of axes of the mesh.
+        dim: the dimension that they split; values that do not have it, or whose size they do not
+            divide, are unchanged. None for unsplit, except in the first dimension, which may be
+            split over other axes for batches.
     """
 
     mesh: Mesh
@@ -33,7 +33,7 @@ class Way(NamedTuple):
     dim: int | None
 
     def __call__(self, shape: tuple[int, ...]) -> NamedSharding | None:
-        """Returns the placement for a shape; None to leave it unchanged."""
+        """Returns the placement for a shape; None to leave the value unchanged."""
         count = math.prod(self.mesh.shape[axis] for axis in self.axes)
         entries: list[Any] = [FREE] * len(shape)
         if self.dim is None:
@@ -46,10 +46,10 @@ class Way(NamedTuple):
 
 
 class Split:
-    """Gives tensors of the device a `Way`, and returns other values unchanged; picklable.
+    """Applies a `Way` to tensors on the device, and returns other values unchanged; picklable.
 
     Attributes:
-        way: how they lie.
+        way: the placement.
     """
 
     def __init__(self, way: Way) -> None:
@@ -61,7 +61,7 @@ class Split:
             return value
         return torch.ops.calque_sharding.constrain(value, self._number)
 
-    def __reduce__(self) -> Any:  # the number is this process's own
+    def __reduce__(self) -> Any:  # the number is valid only in this process
         return Split, (self.way,)
 
 
@@ -69,12 +69,14 @@ Pin = Callable[[Any], Any]
 
 
 def split(mesh: Mesh, axes: tuple[str, ...], dim: int | None) -> Pin:
-    """Returns a function that gives tensors of the device a `Way`, and returns others unchanged."""
+    """Returns a function that applies a `Way` to tensors on the device, and returns others
+    unchanged.
+    """
     return Split(Way(mesh, axes, dim))
 
 
 def laid(layout: Placement | None, mesh: JaxDeviceMesh) -> Pin:
-    """Like `split`, for PyTorch's layout on a mesh of one dimension; None where nothing changes."""
+    """Like `split`, for PyTorch's layout on a mesh of one dimension; None if nothing changes."""
     if layout is None:
         return as_it_is
     dim = layout.dim if isinstance(layout, Shard) else None
@@ -86,26 +88,26 @@ def as_it_is(value: Any) -> Any:
     return value
 
 
-# Hooks of modules, which take their pin first: partial functions are pickled with the module.
+# Hooks of modules. The pin comes first because partial functions can be pickled with the module.
 
 
 def first_input_pinned(pin: Pin, module: nn.Module, inputs: tuple[Any, ...]) -> Any:
-    """Returns a forward pre-hook."""
+    """Pins the first input; for use as a forward pre-hook."""
     return (pin(inputs[0]), *inputs[1:]) if inputs else inputs
 
 
 def inputs_pinned(
     pin: Pin, module: nn.Module, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Returns a forward pre-hook with keywords."""
+    """Pins all inputs; for use as a forward pre-hook with keywords."""
     return tree_map(pin, (args, kwargs))
 
 
 def output_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
-    """Returns a forward hook of a module that gives a tensor."""
+    """Pins the output, a tensor; for use as a forward hook."""
     return pin(output)
 
 
 def outputs_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
-    """Returns a forward hook."""
+    """Pins all outputs; for use as a forward hook."""
     return tree_map(pin, output)

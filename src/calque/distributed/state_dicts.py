@@ -1,6 +1,7 @@
-"""`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, for placed tensors.
+"""`torch.distributed.checkpoint.state_dict` with `full_state_dict=True`, for tensors with a
+placement.
 
-PyTorch gathers DTensors across processes, and treats any other tensor as present in each.
+PyTorch gathers DTensors across processes, and assumes that each process has any other tensor.
 """
 
 import functools
@@ -13,7 +14,7 @@ from calque.upstream.torch_internals import tree_map
 
 
 def install() -> None:
-    """Make whole state dicts gather one tensor at a time."""
+    """Make full state dicts gather one tensor at a time."""
     collect = theirs._gather_state_dict
 
     @functools.wraps(collect)

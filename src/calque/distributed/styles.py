@@ -1,7 +1,8 @@
-"""PyTorch's parallel styles (`ColwiseParallel`, ...) on a mesh of JAX's devices.
+"""PyTorch's parallel styles (`ColwiseParallel`, ...) on a mesh of JAX devices.
 
 A style places the parameters of a module and pins the placements of its inputs and outputs; XLA
-inserts the necessary communication. `use_local_output` has no meaning: all tensors are global.
+inserts the necessary communication. `use_local_output` has no effect, because all tensors are
+global.
 """
 
 import functools

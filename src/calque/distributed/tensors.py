@@ -30,18 +30,18 @@ def distribute_tensor(
     """Like PyTorch's, but the result is a plain tensor of the device "jax" with the global shape.
 
     Args:
-        tensor: the whole tensor, the same in every process; one on "meta" gets the placement with
-            its memory.
+        tensor: the whole tensor, the same in every process; one on "meta" gets the placement when
+            it gets memory.
         device_mesh: of type "jax".
         placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
-        src_data_rank: without meaning: every process has the whole tensor.
+        src_data_rank: has no effect, because every process has the whole tensor.
 
     Returns:
-        A new tensor, a leaf that requires a gradient if the first does.
+        A new tensor: a leaf that requires a gradient if the given one does.
 
     Raises:
-        ValueError: the placements do not fit the tensor or the mesh; dimensions that the mesh does
-            not divide evenly are refused, too.
+        ValueError: the placements do not fit the tensor or the mesh, or the mesh does not divide a
+            dimension evenly.
     """
     mesh = in_use(device_mesh)
     shape = tuple(tensor.shape)
@@ -91,8 +91,8 @@ def _output_hook(function: Any, mesh: Any, module: nn.Module, inputs: Any, outpu
 def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
     """Give a parameter of a module a placement; a CPU parameter is moved to the device.
 
-    It stays the same object, so that weights that are shared and optimizers keep it. One on "meta"
-    gets the placement with its memory (`to_empty`, `materialize`).
+    It stays the same object, so that shared weights and optimizers keep it. A parameter on "meta"
+    gets the placement when it gets memory (`to_empty`, `materialize`).
     """
     owner, _, last = name.rpartition(".")
     parent = module.get_submodule(owner)
@@ -119,18 +119,18 @@ def _kind_of(module: nn.Module) -> str:
 
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
-    """Returns the spec of a tensor, or the one promised to it; None if it has none."""
+    """Returns the spec of a tensor, or the one recorded for it; None if it has none."""
     found = promised(tensor) or placement(tensor)
     return None if found is None else found.spec
 
 
 def full_tensor(tensor: torch.Tensor, *, grad_placements: Any = None) -> torch.Tensor:
     """Like DTensor's: returns the tensor, whole on each device of its mesh; differentiable, also in
-    a program.
+    a traced program.
 
     Args:
         tensor: a tensor with a placement, or a value in a program.
-        grad_placements: without meaning: a gradient has the placement of its parameter.
+        grad_placements: has no effect: a gradient has the placement of its parameter.
     """
     found = _placement(tensor)
     return constrain(tensor, P(), mesh=None if found is None else found.mesh)
@@ -145,11 +145,11 @@ def redistribute(
     forward_dtype: torch.dtype | None = None,
     backward_dtype: torch.dtype | None = None,
 ) -> torch.Tensor:
-    """Like DTensor's: returns the tensor with other placements; differentiable, also in a program.
+    """Like DTensor's: returns the tensor with new placements; differentiable, also when traced.
 
     Args:
         tensor: a tensor with a placement, or a value in a program.
-        device_mesh: by default the tensor's own, in a program the one made last.
+        device_mesh: by default the tensor's own; in a traced program, the one created last.
         placements: `Shard(dim)` or `Replicate()` for each dimension of the mesh.
         async_op: has no effect: JAX does not wait.
         forward_dtype, backward_dtype: not supported.
@@ -168,10 +168,10 @@ def redistribute(
 
 
 def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
-    """Like DTensor's, for a tensor that each device has whole: returns the tensor.
+    """Like DTensor's, for a tensor that is whole on each device: returns the tensor.
 
     Raises:
-        RuntimeError: no device has it whole, or that is not known, in a program.
+        RuntimeError: it is not whole on each device, or in a traced program that is not known.
     """
     found = _placement(tensor)
     if found is not None and not found.is_split:
@@ -186,18 +186,20 @@ def to_local(tensor: torch.Tensor, **_: Any) -> torch.Tensor:
 
 
 def _placement(tensor: torch.Tensor) -> Any:
-    """Returns the placement of a tensor; None for a value in a program."""
+    """Returns the placement of a tensor; None for a value in a traced program."""
     return None if _is_in_program(tensor) else placement(tensor)
 
 
 def _is_in_program(tensor: torch.Tensor) -> bool:
-    """Returns True for a value that a program computes, also in Dynamo."""
+    """Returns True for a value in a traced program, also in Dynamo."""
     cell = getattr(tensor.untyped_storage(), "cell", None)
     return cell is None or isinstance(cell.array, jax.core.Tracer)
 
 
 def _mesh_of(tensor: torch.Tensor) -> Any:
-    """Returns the PyTorch mesh of a tensor; for a value in a program, the last one created."""
+    """Returns the PyTorch mesh of a tensor; for a value in a traced program, the last one
+    created.
+    """
     if _is_in_program(tensor):
         return torch_mesh(mesh_or_latest(None))
     found = placement(tensor)

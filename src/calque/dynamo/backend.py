@@ -1,8 +1,8 @@
 """The backend of `torch.compile(model, backend="calque")`.
 
-PyTorch finds it by the entry point `torch_dynamo_backends`. Dynamo captures the user's Python,
-AOTAutograd makes one graph of the forward and one of the backward; each becomes one XLA program.
-Tensors on the device are passed on directly; those on the CPU share their memory.
+PyTorch finds it by the entry point `torch_dynamo_backends`. Dynamo captures the user's Python, and
+AOTAutograd creates a forward and a backward graph; each becomes one XLA program. Tensors on the
+device are passed directly; those on the CPU share their memory with JAX.
 """
 
 from collections.abc import Callable
@@ -31,19 +31,19 @@ def backend(
     mode: str | None = None,
     options: dict[str, Any] | None = None,
 ) -> Callable[..., Any]:
-    """Compile a graph of dynamo's.
+    """Compile a graph captured by Dynamo.
 
     Args:
-        graph: what dynamo captured.
-        example_inputs: the inputs it captured it with.
+        graph: the captured graph.
+        example_inputs: the inputs that it was captured with.
         mode: only "default": XLA has no such modes.
-        options: `max_programs`, for how many sets of shapes a graph with dynamic shapes keeps
-            programs (64); `buckets`, what sizes that vary are padded to: "pow2", a list of sizes,
-            or a dict of such by the dimension of the input; `checks`, whether bad indices, class
-            labels, divisors and matrices raise what PyTorch raises (False).
+        options: `max_programs`, the number of programs that a graph with dynamic shapes keeps, one
+            for each set of shapes (64); `buckets`, the sizes to pad varying sizes to: "pow2", a
+            list of sizes, or a dict of either by the dimension of the input; `checks`, whether bad
+            indices, class labels, divisors and matrices raise PyTorch's errors (False).
 
     Raises:
-        ValueError: a mode or an option that this backend does not have.
+        ValueError: this backend does not support the mode or an option.
     """
     chosen = _settings(mode, options)
     most, checks = chosen["max_programs"], chosen["checks"]
@@ -69,8 +69,8 @@ def backend(
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )
-    # The operators of a view of one of several arguments with one memory would be repeated on the
-    # memory, not on the argument.
+    # If several arguments share memory, the operators of a view would be replayed on the memory
+    # instead of the argument.
     repeated = functorch_config.view_replay_for_aliased_outputs and not may_overlap(example_inputs)
     with functorch_config.patch(view_replay_for_aliased_outputs=repeated):
         run = compiler(graph, example_inputs)
@@ -97,6 +97,6 @@ def _settings(mode: str | None, options: dict[str, Any] | None) -> dict[str, Any
 
 
 def _returned() -> int | None:
-    """Returns how many results of a forward the user gets, before those its backward takes."""
+    """Returns how many results of a forward graph are the user's; those for its backward follow."""
     context = TracingContext.try_get()
     return None if context is None else getattr(context.fw_metadata, "num_forward_returns", None)

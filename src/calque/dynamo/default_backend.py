@@ -1,7 +1,8 @@
 """Makes `torch.compile(model)` without a backend use calque for models on the device.
 
 PyTorch's default, inductor, generates code for the devices that it knows, and raises a KeyError for
-others. So a graph with tensors on the device goes to this backend; others go to inductor.
+the rest. So a graph with tensors on the device is compiled by this backend, and any other graph by
+inductor.
 """
 
 import functools
@@ -18,7 +19,7 @@ logger: logging.Logger = logging.getLogger("calque.compile")
 
 
 def install() -> None:
-    """Put calque's check in front of inductor."""
+    """Make the default backend check for tensors on the device first."""
     wrapper: Any = InductorWrapper
     theirs = wrapper.__call__
 

@@ -1,9 +1,9 @@
-"""What dynamo is told when it is imported: JAX's code is not to be compiled, and several threads
-may load the backend for the first time at once.
+"""Changes Dynamo when it is imported: it must not compile JAX's code, and several threads may load
+the backend for the first time at once.
 
 `torch.compile(model, backend="calque")` looks up the name, loads the entry point if necessary, and
-registers the result. Threads that do so at the same time register it once each, and PyTorch refuses
-all but the first: "duplicate name: calque".
+registers the result. Threads that do so at the same time each register it, and PyTorch raises an
+error for all but the first: "duplicate name: calque".
 """
 
 from collections.abc import Callable
@@ -17,21 +17,23 @@ _REGISTER, _THEIRS = "register_backend", "_register_backend_once"
 
 
 def install() -> None:
-    """Once dynamo is imported, leave JAX's code to Python, and make repeated registration of a
-    backend harmless.
+    """Once Dynamo is imported, keep it from compiling JAX's code, and allow repeated registration
+    of a backend.
     """
     when_imported("torch._dynamo.backends.registry", _be_lenient)
     when_imported("torch._dynamo.trace_rules", _leave_jax_alone)
 
 
 def _leave_jax_alone(trace_rules: ModuleType) -> None:
-    """Have functions of JAX called: dynamo's copies of them fail in the midst of JAX's traces."""
+    """Make Dynamo call JAX's functions: compiled copies of them fail in the middle of JAX's
+    traces.
+    """
     for package in ("jax", "jaxlib"):
         keep_dynamo_out(trace_rules, package)
 
 
 def _be_lenient(registry: ModuleType) -> None:
-    """Change the function's code in place, because calls of it may be in progress."""
+    """Replace the function's code in place, because calls of it may be in progress."""
     register = getattr(registry, _REGISTER, None)
     known = isinstance(getattr(registry, "_COMPILER_FNS", None), dict)
     if not (known and isinstance(register, FunctionType)) or hasattr(registry, _THEIRS):

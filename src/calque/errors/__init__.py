@@ -1,4 +1,4 @@
-"""Errors, and where in the user's program they come from."""
+"""Errors, and the places in the user's program that cause them."""
 
 from calque.errors.exceptions import (
     CacheWarning,

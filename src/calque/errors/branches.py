@@ -1,9 +1,9 @@
-"""Finds out from running code whether a truth value only decides about an exception.
+"""Finds out from running code whether a truth value only decides if an exception is raised.
 
-`if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` read a value only to refuse
-it. The bytecode shows such code: a conditional jump, and on one of its sides straight code that
-ends in `raise`, outside of any `try` of the same function and of any `except` around the calls that
-led to it. An exception that Python itself handles does not count: `getattr` with a default catches
+`if labels.max() >= n: raise ValueError(...)` and `assert mask.all()` read a value only to check it.
+Such code can be recognized by its bytecode: a conditional jump with straight-line code on one side
+that ends in `raise`, outside of any `try` of the function and of any `except` around its callers.
+An exception that Python itself handles does not count: `getattr` with a default catches
 AttributeError.
 """
 
@@ -34,13 +34,13 @@ _LONGEST = 200
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 _PROTOCOL = frozenset(("AttributeError", "StopIteration", "StopAsyncIteration"))
 _OF_ITEMS = frozenset(("IndexError", "KeyError"))
-"""What methods of Python's protocols raise to say that there is no such item."""
+"""Exceptions by which methods of Python's protocols report a missing item."""
 
 
 def harmless_answer(frame: FrameType) -> bool | None:
-    """Returns the truth value with which a frame that needs one now does not raise.
+    """Returns the truth value for which a frame that is reading one does not raise.
 
-    None where something else depends on it, or where it cannot be told.
+    None if anything else depends on it, or if that is unknown.
     """
     answer = _answer(frame.f_code, frame.f_lasti)
     return None if answer is None or _is_caught_by_a_caller(frame.f_back) else answer
@@ -71,7 +71,7 @@ def _answer(code: CodeType, at: int) -> bool | None:
     if index is None:
         return None
     if not instructions[index].opname.startswith(_JUMPS):
-        index += 1  # what runs now gives the value (`.item()`), or makes a bool of it
+        index += 1  # the current instruction returns the value (`.item()`) or converts it to bool
         while index < len(instructions) and instructions[index].opname in _PASSED:
             index += 1
     if index >= len(instructions) or not instructions[index].opname.startswith(_JUMPS):
@@ -83,16 +83,14 @@ def _answer(code: CodeType, at: int) -> bool | None:
     places = {one.offset: i for i, one in enumerate(instructions)}
     said = _PROTOCOL | (_OF_ITEMS if code.co_name.startswith("__") else frozenset())
     if _raises(instructions[index + 1 :], said):
-        return wanted  # the jump leaps over it
+        return wanted  # the jump skips the `raise`
     if _raises(instructions[places[jump.argval] :], said):
         return not wanted
     return None
 
 
 def _raises(instructions: list[dis.Instruction], said: frozenset[str]) -> bool:
-    """Returns True if straight code raises an exception,
-    other than one that means "nothing there".
-    """
+    """Returns True if straight-line code raises an exception, except those that mean "missing"."""
     for one in instructions[:_LONGEST]:
         if one.opname == "RAISE_VARARGS":
             return True
@@ -109,11 +107,11 @@ def _is_caught(code: CodeType, offset: int) -> bool:
 
 
 def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
-    """Returns True if the user's code has made this call within a `try` with an `except`."""
+    """Returns True if the user's code made this call inside a `try` with an `except`."""
     while frame is not None:
         code = frame.f_code
         if code.co_filename.startswith(_CALQUE):
-            return False  # what lies around the traced function is none of it
+            return False  # callers of the traced function do not count
         if not is_library(code.co_filename) and _has_except(code, frame.f_lasti):
             return True
         frame = frame.f_back
@@ -122,7 +120,7 @@ def _is_caught_by_a_caller(frame: FrameType | None) -> bool:
 
 @lru_cache(maxsize=1024)
 def _has_except(code: CodeType, offset: int) -> bool:
-    """Returns True if an `except` of a code object catches what is raised at an instruction."""
+    """Returns True if an `except` of a code object catches exceptions raised at an instruction."""
     entries = dis.Bytecode(code).exception_entries  # type: ignore[attr-defined]
     targets = [entry.target for entry in entries if entry.start <= offset < entry.end]
     if not targets:

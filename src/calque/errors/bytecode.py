@@ -1,4 +1,4 @@
-"""The effects of instructions on Python's stack, for straight code."""
+"""The effects of instructions on Python's stack, for straight-line code."""
 
 import dis
 import sys
@@ -9,9 +9,9 @@ from types import CodeType
 Instruction = dis.Instruction
 _OLD = sys.version_info < (3, 12)
 LOCALS: frozenset[str] = frozenset(("LOAD_FAST", "LOAD_FAST_BORROW", "LOAD_FAST_CHECK"))
-"""The instructions that load one variable of a function."""
+"""The instructions that load one local variable."""
 _METHOD = 0 if _OLD else 1
-"""What the lowest bit of the argument of LOAD_ATTR says from Python 3.12 on: a method is loaded."""
+"""The lowest bit of LOAD_ATTR's argument, which is set for methods from Python 3.12 on."""
 
 _NOTHING = ("CACHE", "COPY_FREE_VARS", "EXTENDED_ARG", "KW_NAMES", "MAKE_CELL", "NOP")
 _LOADS = (
@@ -60,7 +60,7 @@ def instructions_of(code: CodeType) -> list[Instruction]:
 
 
 def is_branch(one: Instruction) -> bool:
-    """Returns True if an instruction takes a value and jumps, or not."""
+    """Returns True for a conditional jump."""
     return one.opname.startswith(("POP_JUMP_", "JUMP_IF_"))
 
 
@@ -78,7 +78,7 @@ def effect(one: Instruction) -> tuple[int, int] | None:
 def producer(instructions: list[Instruction], index: int, depth: int) -> int | None:
     """Returns the instruction that pushed the value at a depth of the stack (0 is the top).
 
-    None where the code between is not straight.
+    None if there are jumps in between.
     """
     wanted = depth + 1
     for at in range(index - 1, -1, -1):

@@ -10,8 +10,8 @@
 Warnings are `FallbackWarning`, `EagerWarning`, `CacheWarning`, `RetraceWarning` and
 `ShapeWarning` (all `UserWarning`s).
 
-What PyTorch itself would raise on another device (a shape mismatch, an index out of range) is
-raised as PyTorch's own class instead.
+Errors that PyTorch itself raises on other devices (a shape mismatch, an index out of range) have
+PyTorch's own class instead.
 """
 
 import threading
@@ -39,7 +39,7 @@ class TraceError(CalqueError, RuntimeError):
 
 @contextmanager
 def preparing_errors() -> Iterator[None]:
-    """A context manager in which created errors are not noted, because they may never be raised."""
+    """A context manager in which new errors are not recorded, because they may never be raised."""
     before = getattr(_noted, "refusals", None)
     _noted.refusals = None
     try:
@@ -49,7 +49,7 @@ def preparing_errors() -> Iterator[None]:
 
 
 def note_refusal(error: BaseException) -> None:
-    """Note a prepared error that is now raised."""
+    """Record a prepared error that is now raised."""
     refusals = getattr(_noted, "refusals", None)
     if refusals is not None and isinstance(error, TraceError):
         refusals.append(error)
@@ -57,7 +57,7 @@ def note_refusal(error: BaseException) -> None:
 
 @contextmanager
 def noting_refusals() -> Iterator[list[TraceError]]:
-    """A context manager that notes every `TraceError` of this thread, even if it is caught."""
+    """A context manager that records every `TraceError` of this thread, even if it is caught."""
     before = getattr(_noted, "refusals", None)
     refusals: list[TraceError] = []
     _noted.refusals = refusals
@@ -68,7 +68,7 @@ def noting_refusals() -> Iterator[list[TraceError]]:
 
 
 class UnsupportedOpError(CalqueError, NotImplementedError):
-    """An operator has no rule, no decomposition and no CPU kernel that can serve it."""
+    """An operator has no rule, no decomposition and no CPU kernel that can run it."""
 
 
 class FederatedTypeError(CalqueError, TypeError):
@@ -79,14 +79,14 @@ class ClientError(CalqueError, RuntimeError):
     """A value that one client holds or computes cannot be used; the message names the client.
 
     Attributes:
-        position: the client's position among those of the call, if it was found after the call.
+        position: the client's position in the call, if the error was found after the call.
     """
 
     position: int | None = None
 
 
 class InternalError(CalqueError, RuntimeError):
-    """calque failed at a call in which PyTorch finds no error: a bug in calque."""
+    """calque failed in a call that is valid in PyTorch: a bug in calque."""
 
 
 class FallbackWarning(UserWarning):
@@ -94,33 +94,35 @@ class FallbackWarning(UserWarning):
 
 
 class EagerWarning(UserWarning):
-    """Calls of a jitted function run eagerly from now on, or a compiled function did so once."""
+    """Calls of a jitted function run eagerly from now on, or one call of a compiled function
+    did.
+    """
 
 
 class CacheWarning(UserWarning):
-    """Compiled programs cannot be kept for the next process."""
+    """Compiled programs cannot be stored for later processes."""
 
 
 class RetraceWarning(UserWarning):
-    """A jitted function is traced at each call, or again and again for different arguments."""
+    """A jitted function is traced at each call, or repeatedly for different arguments."""
 
 
 class ShapeWarning(UserWarning):
-    """A line is compiled again and again, because its tensors have a different length each time."""
+    """A line is compiled repeatedly, because its tensors have a different length each time."""
 
 
 for _public in (
     *(CalqueError, TraceError, UnsupportedOpError, FederatedTypeError, ClientError, InternalError),
     *(FallbackWarning, EagerWarning, CacheWarning, RetraceWarning, ShapeWarning),
 ):
-    _public.__module__ = "calque"  # the name that a traceback prints is the one to catch it by
+    _public.__module__ = "calque"  # so that tracebacks print the public name
 
 
 def unrepeatable(what: str, why: str, remedy: str) -> TraceError:
-    """The error for a step that one XLA program cannot repeat, at the user's line.
+    """Returns the error for an operation that an XLA program cannot repeat, at the user's line.
 
     Args:
-        what: the operation, and the shape and dtype of its tensor.
+        what: the operation, with the shape and dtype of its tensor.
         why: the reason, without a full stop.
         remedy: what to do instead, as a sentence.
     """

@@ -1,7 +1,7 @@
-"""Signal handlers and their exceptions (a timeout, say), which are not the program's.
+"""Signal handlers and their exceptions (such as a timeout), which do not belong to the program.
 
-Code that tests what a program supports treats an exception as "no". An exception of a signal
-handler is unrelated to that.
+Code that tests whether a program supports something treats an exception as "no". An exception of a
+signal handler says nothing about that.
 """
 
 import functools
@@ -19,12 +19,12 @@ def run_apart(
     signum: int,
     frame: FrameType | None,
 ) -> Any:
-    """Run a handler that comes while a program is traced, of which it is no part.
+    """Run a handler that interrupts a trace, outside of the trace.
 
     Args:
         apart: the context in which nothing is traced.
-        handler: the user's.
-        signum, frame: what Python gives it.
+        handler: the user's handler.
+        signum, frame: the handler's arguments.
     """
     with apart:
         return handler(signum, frame)
@@ -46,8 +46,8 @@ def is_of_handler(error: BaseException) -> bool:
 
 
 def _code_of(handler: Any) -> CodeType | None:
-    """Returns the code of a function, a method, or an object that is called."""
-    handler = getattr(handler, "handler", handler)  # of the one that waits where it has to
+    """Returns the code of a function, a method or a callable object."""
+    handler = getattr(handler, "handler", handler)  # unwrap calque's deferring wrapper
     while isinstance(handler, functools.partial):
         handler = handler.func
     function = getattr(handler, "__func__", handler)

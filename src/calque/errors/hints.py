@@ -1,7 +1,7 @@
-"""Hints for errors of PyTorch's and JAX's own, which calque can only explain when they are printed.
+"""Hints for PyTorch's and JAX's own errors, which calque can only explain when they are printed.
 
-The name of a device is read by PyTorch's C++, and an argument of `jax.jit` by JAX: no code of
-calque runs there.
+PyTorch's C++ parses the name of a device, and JAX the arguments of `jax.jit`, so that no code of
+calque runs.
 """
 
 import re
@@ -24,7 +24,7 @@ _ARRAY = (
     "calque.jit(fn)."
 )
 
-# The class of an error, what its text contains, and the hint.
+# The class of an error, a pattern in its text, and the hint.
 _HINTS = tuple(
     (kind, re.compile(pattern), hint)
     for kind, pattern, hint in (
@@ -50,14 +50,14 @@ _HINTS = tuple(
     )
 )
 _REGISTERED = re.compile(r"\n+(\w+: (fallthrough )?registered at .*\n?)+")
-"""Where PyTorch lists the devices that have an operator: some sixty lines."""
+"""PyTorch's list of the devices that have an operator, about sixty lines."""
 
 
 def add_hint(error: Exception) -> bool:
-    """Add a note to an error of PyTorch or JAX that says what to write instead.
+    """Add a note with a remedy to an error of PyTorch or JAX.
 
     Returns:
-        whether there is a hint for it.
+        Whether there is a hint for it.
     """
     for kind, pattern, hint in _HINTS:
         if type(error).__name__ == kind and pattern.search(text := str(error)):

@@ -1,4 +1,4 @@
-"""Finds the layer of a model that an error comes from, from the frames of its traceback."""
+"""Finds the layer of a model that raised an error, from the frames of its traceback."""
 
 from itertools import pairwise
 from types import TracebackType
@@ -9,13 +9,13 @@ from torch.nn import Module
 from calque.upstream import torch_internals
 
 SURROUNDS = "surrounds_the_users_module"
-"""An attribute of classes of modules that calque puts around the user's."""
+"""An attribute of calque's module classes that wrap the user's modules."""
 
 _CALL = torch_internals.Module._call_impl.__code__
 
 
 def layer_of(traceback: TracebackType | None) -> str | None:
-    """Returns the innermost layer that was running, by its path in the model; None outside of
+    """Returns the innermost layer that was running, with its path in the model; None outside of
     models.
 
     The path is that of `named_modules()`, as in the keys of `state_dict()`.
@@ -42,7 +42,7 @@ def _running(traceback: TracebackType | None) -> list[Module]:
     found: list[Module] = []
     step = traceback
     while step is not None:
-        # A trace calls the `forward` of the model itself, and a layer's own is within its call.
+        # A trace calls the model's `forward` directly; a layer's `forward` is called by `__call__`.
         if step.tb_frame.f_code is _CALL or step.tb_frame.f_code.co_name == "forward":
             module: Any = step.tb_frame.f_locals.get("self")
             is_users = isinstance(module, Module) and not hasattr(type(module), SURROUNDS)

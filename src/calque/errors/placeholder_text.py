@@ -8,14 +8,14 @@ from calque.errors.frames import is_librarys
 
 
 class PlaceholderText(str):
-    """Text that a traced program may print, log and concatenate, but must not read.
+    """Text that a traced program may print, log and concatenate, but not read.
 
-    Eagerly it would be another one, so whatever the program's own code asks of it raises. Code of
-    libraries may ask: what writes to a terminal looks for the ends of lines.
+    The eager text would differ, so any use by the program's own code raises. Libraries may read it:
+    code that writes to a terminal looks for line ends.
 
     Args:
         text: the text.
-        refusal: makes the error.
+        refusal: creates the error.
     """
 
     refusal: Callable[[], Exception]
@@ -30,7 +30,7 @@ class PlaceholderText(str):
         return PlaceholderText(str(other) + str.__str__(self), self.refusal)
 
     def splitlines(self, keepends: bool = False) -> list[str]:
-        """Like that of `str`, for code that indents text or prints it line by line."""
+        """Like `str.splitlines`, for code that indents text or prints it line by line."""
         return [PlaceholderText(line, self.refusal) for line in str.splitlines(self, keepends)]
 
     def __reduce__(self) -> tuple[Any, ...]:

@@ -1,9 +1,9 @@
-"""Finds out what happens to text: whether a program reads it, or only shows it.
+"""Finds out whether a program reads text, or only displays it.
 
-This follows the bytecode of the function that creates it, of its callers and of functions that it
-is passed to: whether the text, or a value computed from it, is compared, decides a branch, is
-returned or kept. Text itself may be kept in variables and containers, printed and raised. Uses that
-cannot be followed count as shown.
+This follows the bytecode of the function that creates the text, of its callers and of functions
+that it is passed to. The text counts as read if it, or a value computed from it, is compared or
+decides a branch, or if a computed value is returned or stored. The text itself may be stored in
+variables and containers, printed and raised. Uses that cannot be followed count as display.
 """
 
 import dataclasses
@@ -41,16 +41,16 @@ _FORMS = frozenset(
         *("title", "translate", "upper", "zfill"),
     )
 )
-"""Methods of text that give text."""
+"""String methods that return text."""
 _BLIND = (callable, id, isinstance, type)
-"""What is told of any object, whatever text says."""
+"""Functions of an object whose result does not depend on the content of text."""
 _WRITERS = (str, repr, ascii, format, print)
 _ASKING_TYPE = (callable, isinstance, type)
-"""Functions that ask for the type of a value alone."""
+"""Functions that only depend on the type of a value."""
 _AROUND = frozenset((dataclasses.__file__, reprlib.__file__))
-"""Whose functions stand between `repr` and the `__repr__` of a class."""
+"""The files of functions that `repr` may call before the `__repr__` of a class."""
 _TELLING = frozenset((logging.__file__, warnings.__file__))
-"""Whose functions only write."""
+"""The files of functions that only write text."""
 _DEEPEST = 8
 
 
@@ -59,15 +59,15 @@ class Value(Enum):
 
     TEXT = auto()
     TEXTS = auto()
-    """A list or tuple with text in it."""
+    """A list or tuple that contains text."""
     LINES = auto()
-    """The lines of text: how many there are, the text decides."""
+    """The lines of text; their number depends on the text."""
     COMPUTED = auto()
-    """What was computed from text."""
+    """A value computed from text."""
 
 
 class End(Enum):
-    """What happened to it."""
+    """What happened to a followed value."""
 
     READ = auto()
     RETURNED = auto()
@@ -78,7 +78,7 @@ def is_read(frame: FrameType) -> bool:
     """Returns True if the program reads the text that a frame is creating now.
 
     Args:
-        frame: of the program, at the instruction that gives the text.
+        frame: a frame of the program, at the instruction that creates the text.
     """
     return _Following().up(frame, Value.TEXT) is End.READ
 
@@ -98,8 +98,8 @@ class _Following:
             return end
         caller = frame.f_back
         while caller is not None and caller.f_code.co_filename in _AROUND:
-            caller = caller.f_back  # around the `__repr__` of data classes
-        if caller is None or is_library(caller.f_code.co_filename):  # text is seen there
+            caller = caller.f_back  # the wrapper of a data class's `__repr__`
+        if caller is None or is_library(caller.f_code.co_filename):  # a library displays the text
             return End.READ if value is Value.COMPUTED else End.SHOWN
         return self.up(caller, value)
 
@@ -139,7 +139,7 @@ class _Following:
         return End.SHOWN, value
 
     def _used(self, use: Use, value: Value) -> End | Value:
-        """Returns what happens to a value that an instruction takes."""
+        """Returns what happens to a value that an instruction uses."""
         one, name = use.instruction, use.instruction.opname
         if is_branch(one):
             return End.READ if value is Value.COMPUTED else End.SHOWN
@@ -172,7 +172,7 @@ class _Following:
     def _called(self, use: Use, value: Value) -> End | Value:
         """Returns what happens to an argument of a call."""
         place = use.argument()
-        if place is None:  # it is a method of the value's
+        if place is None:  # it calls a method of the value
             return value
         called, discarded = use.callee(), use.is_discarded()
         if called in _ASKING_TYPE or (called is len and value is Value.TEXTS):
@@ -226,7 +226,7 @@ def _is_one_of(called: Any, functions: tuple[Any, ...]) -> bool:
 
 
 def _depths(one: Instruction, name: str) -> list[int]:
-    """Returns the stack depths at which an instruction puts a variable."""
+    """Returns the stack depths at which an instruction pushes a variable."""
     if one.opname in LOCALS:
         return [0] if one.argval == name else []
     if one.opname == "STORE_FAST_LOAD_FAST":

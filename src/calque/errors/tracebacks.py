@@ -25,10 +25,10 @@ def is_full() -> bool:
 def tidy(error: E) -> E:
     """Returns the same exception, without library frames in its traceback, to be raised again.
 
-    Of calque's own errors, which name the line themselves, only the innermost frame is kept. The
-    layer of a model that was running is added as a note. Exceptions that libraries caught on the
-    way are left out, those that the user's code caught are not.
-    With `CALQUE_TRACEBACK=full` in the environment nothing is left out.
+    Only the innermost frame of calque's own errors is kept, because they name the line themselves.
+    The layer that was running is added as a note. Exceptions in the chain that libraries caught are
+    removed; those that the user's code caught are kept. With `CALQUE_TRACEBACK=full` in the
+    environment nothing is removed.
     """
     if is_full():
         return error
@@ -41,8 +41,8 @@ def with_user_frames_only(error: BaseException, innermost: bool = False) -> None
     """Remove library frames, and exceptions that libraries caught.
 
     Args:
-        error: the exception; it is changed.
-        innermost: whether of the user's frames only the innermost is kept.
+        error: the exception; it is changed in place.
+        innermost: whether only the innermost of the user's frames is kept.
     """
     _name_layer(error)
     frames = _user_frames(error.__traceback__)
@@ -58,7 +58,7 @@ def with_user_frames_only(error: BaseException, innermost: bool = False) -> None
 def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
     """A decorator for public functions, whose exceptions then show only the user's frames.
 
-    Functions of users may be called within, and call such functions in turn.
+    These may call functions of the user, which may call decorated functions again.
     """
 
     @functools.wraps(function)
@@ -67,7 +67,7 @@ def with_user_frames(function: Callable[P, R]) -> Callable[P, R]:
             return function(*args, **kwargs)
         except Exception as error:
             tidy(error)
-            raise  # which adds no frame, unlike `raise error`
+            raise  # adds no frame, unlike `raise error`
 
     return call
 
@@ -101,7 +101,8 @@ def _leave_out_internal(error: BaseException) -> None:
 def _is_internal(error: BaseException, later: BaseException) -> bool:
     """Returns True if the outermost frame of an exception, which caught it, belongs to a library.
 
-    One that nobody raised was only named, in `raise later from error`: who did so counts.
+    For an exception that was never raised, only named in `raise later from error`, the code with
+    that statement counts.
     """
     traceback = error.__traceback__
     if traceback is None and later.__cause__ is error:

@@ -1,12 +1,12 @@
-"""Prints uncaught exceptions that passed through calque with the user's frames only.
+"""Prints uncaught exceptions that passed through calque with only the user's frames.
 
-An eager operator raises within frames of PyTorch and calque, with outer frames of PyTorch that a
+An eager operator raises inside frames of PyTorch and calque, with outer frames of PyTorch that a
 library cannot remove from the exception. So they are omitted when the traceback is printed.
-Exceptions that did not pass through calque's code are printed as usual, except that mistakes which
-a program makes with calque in PyTorch's or JAX's own functions get a hint (`hints`).
+Exceptions that did not pass through calque's code are printed as usual, but wrong uses of calque in
+PyTorch's or JAX's own functions get a hint (`hints`).
 
-A worker of a `DataLoader`, and a thread of `DataParallel`, send the traceback as the text of an
-exception, which is raised again in the user's loop: that text is treated like a traceback.
+Workers of a `DataLoader` and threads of `DataParallel` send the traceback as the text of an
+exception that is raised again in the user's loop; this text is treated like a traceback.
 """
 
 import os
@@ -20,8 +20,8 @@ from calque.errors.hints import add_hint
 from calque.errors.tracebacks import is_full, with_user_frames_only
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
-_SENT = "\nOriginal Traceback (most recent call last):\n"  # torch._utils.ExceptionWrapper
-# A frame as Python prints it: its file, and the lines of the program below, further indented.
+_SENT = "\nOriginal Traceback (most recent call last):\n"  # from torch._utils.ExceptionWrapper
+# A frame as Python prints it: its file, then lines of the program, further indented.
 _FRAME = re.compile(r'  File "(?P<file>[^"\n]*)", line \d+.*\n(?:    .*\n)*')
 
 
@@ -41,8 +41,8 @@ def install() -> None:
 
 
 def _is_ours(error: Exception, tb: TracebackType | None, has_hint: bool) -> bool:
-    """Returns True if an exception passed through the user's code, and through calque or has a hint
-    of calque.
+    """Returns True if an exception passed through the user's code, and either passed through calque
+    or has a hint.
     """
     ours, users = has_hint or isinstance(error, CalqueError) or _is_sent_by_ours(error), False
     while tb is not None:

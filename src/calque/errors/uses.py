@@ -1,4 +1,4 @@
-"""Instructions that take a followed value, and calls among them."""
+"""Instructions that use a followed value, including calls."""
 
 import builtins
 import inspect
@@ -9,14 +9,14 @@ from calque.errors.bytecode import LOCALS, Instruction, producer
 
 
 class Use:
-    """An instruction that takes a followed value (see `text_use`).
+    """An instruction that uses a followed value (see `text_use`).
 
     Args:
-        code: where.
-        instructions, at: the instruction.
-        depth: how many values lie above it on the stack.
+        code: the code with the instruction.
+        instructions, at: the code's instructions, and the index of this one.
+        depth: how many values are above the value on the stack.
         known: the globals of the code.
-        frame: that runs it; None where it does not run now.
+        frame: the frame that runs it; None if it is not running.
     """
 
     def __init__(
@@ -71,7 +71,7 @@ class Use:
         return None
 
     def _value(self, at: int) -> Any:
-        """Returns the value that an instruction has loaded, without running code of the program."""
+        """Returns the value that an instruction loaded, without running code of the program."""
         one = self._instructions[at]
         if one.opname == "LOAD_GLOBAL":
             return self.known.get(one.argval, getattr(builtins, one.argval, None))
@@ -93,7 +93,7 @@ class Use:
 
 
 def parameter(called: Any, place: int | str) -> str | None:
-    """Returns the name of the parameter of a function that an argument is bound to."""
+    """Returns the name of the function's parameter that an argument is bound to."""
     if isinstance(place, str):
         return place
     if isinstance(called, MethodType):

@@ -1,6 +1,6 @@
-"""The releases that the tests run with; other releases cause a warning, once.
+"""The releases that calque is tested with; any other release causes a warning, once.
 
-The bounds of `pyproject.toml` are the first and the last of these, and a test compares the two.
+The bounds in `pyproject.toml` are the first and last of these; a test compares them.
 """
 
 import platform
@@ -16,22 +16,22 @@ TESTED: dict[str, dict[Release, str]] = {
     "torch": {(2, 13): "all tests", (2, 15): "a sample"},
     "jax": {(0, 10): "all tests", (0, 12): "a sample"},
 }
-"""How much of the tests ran with each release."""
+"""How many of the tests ran with each release."""
 
 
 class UntestedVersionWarning(UserWarning):
-    """calque has not been tested with the release of Python, PyTorch or JAX."""
+    """calque has not been tested with the installed release of Python, PyTorch or JAX."""
 
 
 def untested(installed: Mapping[str, str]) -> list[str]:
-    """Returns a warning about releases that no test has run with.
+    """Returns warnings about releases that calque was not tested with.
 
     >>> from calque.errors.versions import untested
     >>> untested({"torch": "2.13.1+cpu", "jax": "0.31.0"})
     ['jax 0.31.0 (all tests run with 0.10, a sample with 0.12)']
 
     Args:
-        installed: the version of each.
+        installed: the version of each package.
     """
     said = []
     for name, version in installed.items():
@@ -46,10 +46,10 @@ def untested(installed: Mapping[str, str]) -> list[str]:
 
 
 def warn_of_untested(installed: Mapping[str, str]) -> None:
-    """Warn, at the line that imports calque, of releases that no test has run with.
+    """Warn of untested releases, at the line that imports calque.
 
     Args:
-        installed: the version of PyTorch and JAX.
+        installed: the versions of PyTorch and JAX.
     """
     if said := untested({"Python": platform.python_version(), **installed}):
         warn(

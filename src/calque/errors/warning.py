@@ -1,4 +1,4 @@
-"""Warnings that point at the user's line: that of the call, or of the function concerned."""
+"""Warnings that point at the user's line: that of the call, or that of a function's definition."""
 
 import inspect
 import sys
@@ -11,7 +11,7 @@ from calque.errors.frames import user_frame
 
 
 def warn(message: str, category: type[Warning] = UserWarning) -> None:
-    """Like `warnings.warn`, at the innermost line of the user; at the caller's if there is none."""
+    """Like `warnings.warn`, at the user's innermost line, or at the caller's if there is none."""
     frame: FrameType = user_frame() or sys._getframe(1)
     warnings.warn_explicit(
         message,

@@ -1,4 +1,4 @@
-"""`calque.explain`: how a program reaches XLA, or why it does not."""
+"""`calque.explain`: how a program runs on XLA, or why it cannot."""
 
 from calque.explaining.api import explain
 from calque.explaining.report import Door, Operator, Report

@@ -19,14 +19,14 @@ from calque.upstream.torch_internals import tree_map
 def explain(
     fn: Module | Callable[..., Any], /, *args: Any, compare: bool = True, **kwargs: Any
 ) -> Report:
-    """Explains how a program reaches XLA, or if it does not, why not and what to do.
+    """Explains how a program runs on XLA, or why it cannot and what to do.
 
     Like `torch._dynamo.explain`, but it leaves the program unchanged: the program is traced, and
-    what has to run, runs on a copy of a module, or on a graph.
+    only copies of modules, or graphs, are run.
 
     Args:
-        fn: a module or a function, jitted by `calque.jit` or not. CPU tensors among its
-            arguments, and a module on the CPU, are treated as if on the device (as copies).
+        fn: a module or a function, jitted by `calque.jit` or not. CPU tensors among its arguments,
+            and a module on the CPU, are copied to the device.
         *args: an example call.
         compare: whether to compare the results on the CPU and on the device.
         **kwargs: the keyword arguments of the example call.
@@ -77,7 +77,7 @@ def explain(
 
 
 def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
-    """Returns the program as it would be on the device: a copy, if it is a module of the CPU."""
+    """Returns the program on the device: a copy if it is a module on the CPU."""
     if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
         return doors.copied(fn, args, kwargs)
 

@@ -1,4 +1,4 @@
-"""Tries each way into XLA on a program, and finds out more by running a copy of it."""
+"""Tries each entry point to XLA on a program, and finds out more by running a copy of it."""
 
 import copy
 import logging
@@ -26,8 +26,8 @@ def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
     """`calque.jit`.
 
     Args:
-        error: what a trace raised that may assume no values.
-        reads: what was asked for in a run; None where there was none.
+        error: the error of a trace that assumes no values.
+        reads: the values that were read in a run; None if the program was not run.
     """
     if error is None:
         return Door("calque.jit", True)
@@ -49,17 +49,17 @@ def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
 
 
 def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
-    """`torch.compile`: how many graphs dynamo makes of a copy of a module."""
+    """`torch.compile`: how many graphs Dynamo captures of a copy of a module."""
     if not isinstance(fn, Module):
         return Door(
             "torch.compile", None, "tried for modules only, because dynamo runs what it compiles"
         )
-    from calque.upstream import torch_compile  # loads dynamo
+    from calque.upstream import torch_compile  # imports Dynamo
 
     module, args, kwargs = copied(fn, args, kwargs)
     torch_compile.dynamo.reset()
     log = logging.getLogger("torch._subclasses.fake_tensor")
-    heard, log.disabled = log.disabled, True  # the report has the error
+    heard, log.disabled = log.disabled, True  # the error is in the report
     try:
         found = torch_compile.dynamo.explain(module)(*args, **kwargs)
     except Exception as error:
@@ -99,8 +99,8 @@ def disagreements(module: Module, args: Any, kwargs: Any) -> list[str]:
 
 
 def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> list[str]:
-    """Like `disagreements`, for a function, by the graphs of its traces, because it may have side
-    effects.
+    """Like `disagreements`, for a function, but compares the graphs of its traces, because it may
+    have side effects.
 
     Raises:
         TraceError: it cannot be traced on both.

@@ -1,4 +1,4 @@
-"""A program as a trace of `calque.jit` sees it, and as XLA compiles it; nothing runs."""
+"""A program as traced by `calque.jit` and compiled by XLA; nothing is run."""
 
 from collections import Counter
 from collections.abc import Callable
@@ -42,10 +42,10 @@ class Inspection:
     """A program, traced as `calque.jit` traces it.
 
     Attributes:
-        error: why it cannot be; None where it can.
-        operators: what it calls, as far as the trace came.
+        error: why it cannot be traced; None if it can.
+        operators: the operators that it calls, until the end of the trace.
         is_random: whether it draws random numbers.
-        described: of the program, what `Jitted.explain` tells.
+        described: the description of the program by `Jitted.explain`.
         lowered: the program as `jax.stages.Lowered`; None after an error.
     """
 
@@ -69,9 +69,7 @@ class Inspection:
         )
 
     def costs(self) -> tuple[float | None, dict[str, int]]:
-        """Returns the floating-point operations of a run,
-        and the bytes that it takes; compiles it.
-        """
+        """Returns the floating-point operations and the memory of a run; compiles the program."""
         compiled = self.lowered.compile()
         cost = compiled.cost_analysis()
         cost = cost[0] if isinstance(cost, list) and cost else cost

@@ -10,7 +10,7 @@ Served = Literal["rule", "decomposition", "fallback"]
 
 @dataclass(frozen=True)
 class Door:
-    """One way into XLA, tried on a program.
+    """An entry point to XLA, tried on a program.
 
     Attributes:
         name: what a user calls: `"calque.jit"`, `"calque.trace"` or `"torch.compile"`.
@@ -30,7 +30,7 @@ class Operator:
     Attributes:
         name: PyTorch's name, such as "aten::addmm".
         count: how often it is called in one run.
-        served: what serves it. `"rule"`: a rule of the device; `"decomposition"`: PyTorch's
+        served: how it runs. `"rule"`: a rule of the device; `"decomposition"`: PyTorch's
             decomposition into other operators; `"fallback"`: the CPU kernel, with copies in both
             directions.
     """
@@ -42,24 +42,24 @@ class Operator:
 
 @dataclass
 class Report:
-    """How a program reaches XLA; `print` it, show it in a notebook, or take `to_dict()`.
+    """How a program runs on XLA; `print` it, show it in a notebook, or call `to_dict()`.
 
     Attributes:
         name: the program's name.
-        doors: the ways into XLA, and whether each captures the program.
+        doors: the entry points to XLA, and whether each captures the program.
         operators: the operators that it calls, the most frequent first; if the trace was refused,
             only those up to that line.
-        host_reads: where it asks for a tensor's value; None if that was not looked at.
-        lifted: what becomes an input of the program, by kind, with names.
-        guards: what is compared before each call.
-        written, donated: how many tensors it writes to, and the memory of how many is reused.
+        host_reads: where Python reads a tensor's value; None if that was not checked.
+        lifted: the implicit inputs of the program, by kind, with names.
+        guards: the values that are compared before each call.
+        written, donated: how many tensors it writes to, and how many of their buffers are reused.
         traces: for a jitted function, the reason for each trace.
         flops: floating-point operations of one run, as XLA counts them; None if unknown.
         memory: bytes of `"arguments"`, `"outputs"`, `"temporaries"` and `"code"`, as XLA plans
             them.
         differences: where the CPU and the device disagree, in order; None if they were not
             compared.
-        notes: what could not be looked at, and why.
+        notes: what could not be checked, and why.
     """
 
     name: str

@@ -1,4 +1,4 @@
-"""The outside state that a function reads; changing it later is an error."""
+"""The outside state that a function reads, which must not change later."""
 
 import dis
 import functools
@@ -20,30 +20,31 @@ from calque.federated.errors import type_error
 from calque.federated.positions import is_iterator, position_of
 
 _COMPARED = (bool, int, float, complex, str, bytes, tuple, frozenset, type(None))
-"""Classes whose values are compared; of all others it must be the same object."""
+"""Classes whose values are compared by equality; objects of other classes are compared by identity.
+"""
 
 GENERATORS = (random.Random, np.random.RandomState, np.random.Generator)
 _OF_ALL = (random.Random(), np.random.default_rng())
-"""What stands for the generators that all code shares."""
+"""Objects that represent the generators that all code shares."""
 
 _JITTED = type(jax.jit(lambda: None))
 
 _MOST = 10_000
-"""How many values are looked at."""
+"""The maximum number of values to compare."""
 
 _MOST_BYTES = 2**26
-"""Up to how many bytes the content of an array is."""
+"""The maximum number of bytes of an array whose content is compared."""
 
 
 class Closure:
     """The current closure variables and globals that a function's code reads.
 
-    Also what these hold, as far as that can be found out: the items of containers, the attributes
-    that the code names, the numbers of tensors and arrays. The variables that the function itself
-    assigns are left out.
+    It includes their contents, as far as they can be found: the items of containers, the attributes
+    that the code reads, the values of tensors and arrays. It excludes variables that the function
+    itself assigns.
 
     Args:
-        function: a function of Python's, a method, or a module; anything else reads nothing here.
+        function: a Python function, a method, or a module; other callables are not examined.
     """
 
     def __init__(self, function: Any) -> None:
@@ -60,11 +61,11 @@ class Closure:
         return _all_found(self._roots)
 
     def changed(self, since: dict[str, "_Part"], of_c: bool = False) -> str | None:
-        """Returns what has changed, even by the function itself; None if nothing has.
+        """Returns what has changed, including changes by the function itself; None if nothing has.
 
         Args:
-            since: what it was.
-            of_c: whether only generators of random numbers and iterators are meant.
+            since: the earlier state.
+            of_c: whether to compare only random number generators and iterators.
         """
         now = self.now()
         for path, before in since.items():
@@ -80,7 +81,7 @@ class Closure:
         """Raise if anything has changed.
 
         Raises:
-            FederatedTypeError: something is not; shows both.
+            FederatedTypeError: something has changed; shows both values.
         """
         now = _found(self._roots)
         for path, before in self._before.items():
@@ -120,7 +121,7 @@ def _roots(function: Any) -> list[tuple[str, Any]]:
     if isinstance(function, FunctionType):
         return [("", function)]
     if isinstance(function, torch.nn.Module):
-        return []  # traced as it was
+        return []  # traced with its current state
     if isinstance(function, functools.partial):
         given = [("args", function.args), ("keywords", function.keywords)]
         return [*_roots(function.func), *given]
@@ -150,7 +151,7 @@ def states_of_all() -> dict[str, bytes]:
 
 def state_of(generator: Any) -> bytes:
     """Returns the next draw of a generator."""
-    if isinstance(generator, random.SystemRandom):  # has none, and draws another number each time
+    if isinstance(generator, random.SystemRandom):  # it has no state
         return b""
     if isinstance(generator, random.Random):
         return pickle.dumps(generator.getstate())
@@ -164,7 +165,7 @@ def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _P
     with assigned variables on request.
     """
     names: set[str] = set()
-    while True:  # code that is met names attributes of what was met before
+    while True:  # repeat: new code may read attributes of objects found before
         reader = _Reader(names, assigned)
         reader.read(roots)
         if reader.names <= names:
@@ -173,7 +174,7 @@ def _found(roots: list[tuple[str, Any]], assigned: bool = False) -> dict[str, _P
 
 
 class _Reader:
-    """Walks over everything that a function reads; of objects, the named attributes."""
+    """Walks over everything that a function reads; for objects, the attributes that code reads."""
 
     def __init__(self, names: set[str], assigned: bool) -> None:
         self._assigned = assigned
@@ -188,7 +189,7 @@ class _Reader:
         for path, value in roots:
             if path:
                 waiting.append((path, value))
-            else:  # the function itself, be it of a library
+            else:  # the function itself, even a library's
                 self._seen[id(value)] = value
                 waiting.extend(self._of_code(value))
         while waiting and len(self.found) < _MOST:
@@ -248,7 +249,7 @@ class _Reader:
         for name, cell in zip(code.co_freevars, function.__closure__ or ()):
             try:
                 found[name] = cell.cell_contents
-            except ValueError:  # nothing has been assigned yet
+            except ValueError:  # the cell is empty
                 continue
         scope = function.__globals__
         found |= {name: scope[name] for name in read if name in scope and name not in found}
@@ -276,7 +277,7 @@ def _part(value: Any) -> _Part:
 
 
 def _equal(first: Any, second: Any) -> bool:
-    """Returns True for equal values of the same class, also inside tuples."""
+    """Returns True for equal values of the same class, including the items of tuples."""
     if type(first) is not type(second) or type(first) not in _COMPARED:
         return False
     if isinstance(first, tuple):
@@ -294,8 +295,8 @@ def _has_attributes(value: Any) -> bool:
 
 
 def _names(code: CodeType) -> tuple[set[str], set[str], set[str]]:
-    """Returns the globals that code reads, what it assigns of globals and of variables around it,
-    and the attributes that it reads.
+    """Returns the globals that code reads, the globals and enclosing variables that it assigns, and
+    the attributes that it reads.
     """
     read: set[str] = set()
     assigned: set[str] = set()

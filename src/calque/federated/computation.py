@@ -34,7 +34,8 @@ from calque.interop.from_jax import from_jax
 
 
 class Computation:
-    """A typed computation: called with arrays, it runs; called with symbolic values, it is traced.
+    """A typed computation, which runs when called with arrays, and is traced when called with
+    symbolic values.
 
     Attributes:
         type_signature: its type, a `FunctionType`.
@@ -53,11 +54,11 @@ class Computation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result for these arguments, bound as Python binds them.
+        """Returns the result for these arguments, bound by Python's rules.
 
         Raises:
-            FederatedTypeError: an argument is of another type; shows both.
-            ClientError: what a client holds or computes cannot be used; names the client.
+            FederatedTypeError: an argument has a different type; shows both.
+            ClientError: a client's data or result cannot be used; names the client.
         """
         if current() is None and active.trace is not None and _has_tensors((args, kwargs)):
             return from_jax(lambda *a, **k: self._program(self._packing.pack(a, k)))(
@@ -80,8 +81,8 @@ class Computation:
         """Returns the program for these arguments; `.as_text()` is StableHLO, `.compile()` compiles
         it.
 
-        Without arguments, it is the program for the types of the parameters and the number of
-        clients in `configured(clients=...)`; all sizes have to be known.
+        Without arguments, returns the program for the types of the parameters and the number of
+        clients in `configured(clients=...)`; all sizes must be known.
         """
         if not args and not kwargs:
             return self._program.lower_types()
@@ -101,9 +102,10 @@ class Computation:
         """Returns the same computation with different settings for compilation.
 
         Args:
-            chunk: how many clients are computed at once on a device. More need more memory.
+            chunk: the number of clients that a device computes at once. More clients need more
+                memory.
             mesh: the devices that share the clients.
-            axis: the axis of the mesh that the clients are spread over; the first by default.
+            axis: the axis of the mesh over which the clients are distributed; the first by default.
             clients: the number of clients, if no argument determines it.
             check: whether a client that computes NaN is an error. The check waits for the
                 result of every call.
@@ -147,7 +149,7 @@ class Computation:
         return self.building_block
 
     def __deepcopy__(self, memo: Any) -> "Computation":
-        return self  # as of a function
+        return self  # like a function
 
     @with_user_frames
     def __reduce__(self) -> str:
@@ -161,7 +163,7 @@ class Computation:
 
 
 class PolymorphicComputation:
-    """A computation whose types are those of the arguments that it is called with."""
+    """A computation that takes its types from the arguments of each call."""
 
     def __init__(self, name: str, make: Callable[[tuple[Any, ...], dict[str, Any]], Any]) -> None:
         self.__name__ = name
@@ -170,8 +172,8 @@ class PolymorphicComputation:
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the result for these arguments;
-        traced once for each combination of their types.
+        """Returns the result for these arguments; traces the function for each new combination of
+        types.
         """
         types = tuple(type_of(value) for value in args)
         named = {name: type_of(value) for name, value in kwargs.items()}
@@ -218,10 +220,10 @@ def _is_whole(number: Any) -> bool:
 
 
 def _reference(made: Computation | PolymorphicComputation) -> str:
-    """Returns the name by which a computation is pickled, as Python's functions are.
+    """Returns the name by which a computation is pickled, like Python functions.
 
     Raises:
-        TypeError: it is not found by a name in its module.
+        TypeError: its module has no such name for it.
     """
     name = getattr(made, "__qualname__", made.__name__)
     found: Any = sys.modules.get(made.__module__)

@@ -1,7 +1,7 @@
-"""Tensors from outside a local function are constants and must not be written to.
+"""Refuses writes to tensors from outside a local function, which are constants.
 
-Code on the CPU runs once, while the function is traced: a write would not be repeated, and random
-numbers would be the same at every call.
+Code on the CPU runs once, while the function is traced, so a write would not be repeated, and
+random numbers would be the same in every call.
 """
 
 from collections.abc import Mapping
@@ -21,15 +21,15 @@ from calque.upstream.torch_internals import (
 )
 
 _LIFT = torch.ops.aten.lift_fresh.default
-"""What `torch.tensor` calls with the tensor that it has made."""
+"""The function that `torch.tensor` calls with the tensor that it has created."""
 
 
 class Constants(TorchDispatchMode):
     """Refuses uses of outside tensors in a local function that its program cannot repeat.
 
     Args:
-        trained: by name, parameters that clients train: others stand in for them, and whoever reads
-            these would get what they were before.
+        trained: parameters that clients train, by name. Copies replace them in the trace, so a read
+            of the originals would return their old values.
     """
 
     supports_higher_order_operators = True
@@ -68,7 +68,7 @@ class Constants(TorchDispatchMode):
         return active.trace is not None and cell is not None and not active.trace.is_fresh(cell)
 
     def _see(self, tensors: list[torch.Tensor]) -> None:
-        """Refuse an operator that takes a parameter of which clients train copies."""
+        """Refuse an operator on a parameter of which clients train copies."""
         for tensor in tensors:
             memory = _memory(tensor)
             if memory in self._trained:
@@ -85,7 +85,9 @@ class Constants(TorchDispatchMode):
 
 
 def written_constant() -> TraceError:
-    """The error for a write to a tensor from outside, or to a copy of it, which would be lost."""
+    """Returns the error for a write to a tensor from outside, or to its copy, which would be
+    lost.
+    """
     return TraceError(
         "a local function writes to a tensor from outside, which is a constant for it.\nWrite to "
         "a tensor that the function creates (tensor.clone()), and return it; keep state of a "

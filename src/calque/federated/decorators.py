@@ -36,19 +36,19 @@ def computation(*types: Any, **named: Any) -> Any:
     annotations or no parameters. Any other function without types is polymorphic: it is traced
     for the types of the arguments of each call.
 
-    The function is called once, with a symbolic value for each argument, and what it does to
-    them is recorded; Python's own control flow runs then. Called with arrays, the computation
-    is compiled to one XLA program, and runs.
+    The function is called once, with a symbolic value for each argument, and the operations on
+    these are recorded; Python's control flow runs at this time. When the computation is called with
+    arrays, it is compiled to one XLA program, and runs.
 
     Args:
-        *types: types of parameters by position, as for `to_type`; one struct may be for all.
+        *types: types of parameters by position, as for `to_type`; a single struct may describe all.
         **named: types of parameters by name.
 
     Returns:
         A `Computation`, or a `PolymorphicComputation`; with types, a decorator that returns one.
 
     Raises:
-        FederatedTypeError: types or placements do not fit; the error shows both, and the line.
+        FederatedTypeError: types or placements do not match; the error shows both, and the line.
 
     >>> from calque import federated
     >>> @federated.computation("{float32}@CLIENTS", "float32@SERVER")
@@ -93,7 +93,7 @@ def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
 
 
 def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: Any) -> Any:
-    """Returns the decorator, or the computation of the function that it was called with."""
+    """Returns a decorator or, if it was applied without arguments, the function's computation."""
     if types and _is_function(types[0]):
         function, *rest = types
         return _of_function(make, function, tuple(rest), named)
@@ -112,7 +112,7 @@ def _of_function(
     if packing is not None:
         return make(function, packing)
 
-    closure = None if make is _trace else Closure(function)  # local functions keep their values
+    closure = None if make is _trace else Closure(function)  # local functions check this themselves
 
     def for_types(types: tuple[Any, ...], named: dict[str, Any]) -> Computation:
         packing = packing_of(function, types, named)
@@ -150,7 +150,9 @@ def _trace(function: Any, packing: Packing) -> Computation:
 
 @contextmanager
 def _values_explained() -> Iterator[None]:
-    """Explains an error of a function, such as JAX's, that got a `Value`."""
+    """A context manager that explains errors of functions, such as JAX's, that were passed a
+    `Value`.
+    """
     try:
         yield
     except TypeError as error:
@@ -185,7 +187,7 @@ def _known(kind: Type | None) -> Type:
 
 
 def _is_function(value: Any) -> bool:
-    """Returns True for a callable that does not describe a type, as classes and `list[int]` do."""
+    """Returns True for a callable other than classes and `list[int]`, which describe types."""
     is_type = isinstance(value, type | str | Type) or typing.get_origin(value) is not None
     return callable(value) and not is_type
 

@@ -33,7 +33,9 @@ _WORDING = (
     ),
     ("; or calque.jit(fn, specialize=True), a program for each number of elements", ""),
 )
-"""What errors say of `calque.jit`, and what they say here: nothing is compiled for each value."""
+"""Replacements for text about `calque.jit` in errors, because values are not compiled separately
+here.
+"""
 
 
 @contextlib.contextmanager
@@ -41,7 +43,7 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
     """A context manager in which new tensors are on "jax", and CPU tensors are constants.
 
     Args:
-        trained: as of `Constants`.
+        trained: see `Constants`.
     """
     try:
         with (
@@ -74,9 +76,9 @@ _READ_GRADIENT = _GRADIENT.__get__
 class _MovedConstants(TorchFunctionMode):
     """Copies CPU tensors in calls that mix them with tensors on "jax".
 
-    Writing to such a copy would be lost, and is an error; so would a gradient be that reaches it.
-    What a function copies itself stands beside its arguments. An index may be a tensor: see
-    `indexing`. Where autocast is on for the CPU, it is for "jax".
+    Writes to such a copy, and gradients that reach it, would be lost, so they are errors. Copies
+    that the function itself makes may be mixed with its arguments. An index may be a tensor: see
+    `indexing`. Autocast for the CPU also applies to "jax".
     """
 
     def __init__(self) -> None:
@@ -128,7 +130,7 @@ class _MovedConstants(TorchFunctionMode):
         return result
 
     def _copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a constant that notes whether a gradient reaches it."""
+        """Returns a constant that records whether a gradient reaches it."""
         copy = _constant(tensor)
         if tensor.requires_grad and torch.is_grad_enabled():
             copy.requires_grad_()
@@ -139,7 +141,7 @@ class _MovedConstants(TorchFunctionMode):
         result = (self._elements.indexing(func, args) or func)(*args, **kwargs)
         self._elements.settle()
         if func == torch.Tensor.requires_grad_ and not result.is_leaf:
-            result.retain_grad()  # an argument's clone is no leaf, as its gradient may be asked for
+            result.retain_grad()  # an argument's clone is not a leaf, but its gradient may be read
         return result
 
 

@@ -1,6 +1,6 @@
 """Handles tensors without values that a traced function stores in Python state.
 
-A function only runs while it is traced. So its side effects must not change its next call, which is
+A function runs only while it is traced. So its side effects must not affect its next call, which is
 checked (`interop.repeated_calls`).
 """
 
@@ -18,31 +18,33 @@ from calque.interop.functional import Repeats
 from calque.state import MISSING, Row, Snapshot
 
 _MANY = 2**10 * 3**2 * 5**3 * 7
-"""After how many calls a count is tried: one that most numbers divide that programs count to."""
+"""The number of calls after which a counter is tried: a number with many divisors, so that most
+periods of counters divide it.
+"""
 
 
 def put_back(snapshot: Snapshot, repeats: Repeats) -> None:
-    """Restore state in which a function has stored tensors of its trace.
+    """Restore the state in which a function has stored tensors of its trace.
 
-    Modules keep such for someone who looks at them while the function runs, as hooks do.
+    Modules may store such tensors for code that reads them while the function runs, such as hooks.
 
     Args:
-        snapshot: the state that it began with.
-        repeats: tells whether a second call would compute the same; see `Functional.settle`.
+        snapshot: the state before the call.
+        repeats: returns True if a second call would compute the same; see `Functional.settle`.
 
     Raises:
-        TraceError: it would not: what the function leaves is read by its next call.
+        TraceError: it would not, because the next call reads the changed state.
     """
     _settle(snapshot, repeats, lambda row: False)
 
 
 class Draws:
-    """Refuses random numbers of Python and NumPy that a module computes with.
+    """Refuses random numbers of Python and NumPy in a module.
 
-    They would be drawn once, while the module is traced, and be the same in each of its calls.
+    They would be drawn once, while the module is traced, and be the same in each call.
 
     Args:
-        module: may hold generators of its own.
+        module: the module, which may have its own generators.
     """
 
     def __init__(self, module: torch.nn.Module) -> None:
@@ -50,11 +52,11 @@ class Draws:
         self._before: dict[str, bytes] = {}
 
     def note(self) -> None:
-        """Record the next draws of generators before a trace."""
+        """Record the states of generators before a trace."""
         self._before = self._states()
 
     def settle(self, snapshot: Snapshot, repeats: Repeats) -> None:
-        """Like `put_back`, after a trace that followed a call of `note`."""
+        """Like `put_back`, after a trace that began with `note`."""
         drawn = [name for name, state in self._states().items() if state != self._before.get(name)]
         if drawn:
             same = repeats(None)
@@ -78,7 +80,7 @@ class Draws:
 
 
 def refuse(snapshot: Snapshot, repeats: Repeats) -> None:
-    """Like `put_back`, but refuses tensors of the trace that are stored outside modules."""
+    """Like `put_back`, but refuses tensors of the trace stored outside modules."""
     of_modules = {
         id(value)
         for row in snapshot.rows.values()
@@ -116,7 +118,7 @@ def _settle(snapshot: Snapshot, repeats: Repeats, is_outside: Callable[[Row], bo
 def _same_whenever_called(
     snapshot: Snapshot, changed: list[tuple[Row, dict[Any, Any]]], repeats: Repeats
 ) -> bool:
-    """Returns True if the next call, and one after many more, computes the same."""
+    """Returns True if the next call, and a call after many more, compute the same."""
     counts = [
         (row, key, row.before[key], value)
         for row, now in changed
@@ -131,7 +133,7 @@ def _same_whenever_called(
 
         return count_on
 
-    # What is counted before it is compared has the number one call earlier.
+    # Code may increment a counter before comparing it, so try one call earlier too.
     tried = [None, *map(later, (_MANY, _MANY - 1) if counts else ())]
     for between in tried:
         same = repeats(between)
@@ -142,7 +144,7 @@ def _same_whenever_called(
 
 
 def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
-    """The error for state that would have to be kept from call to call."""
+    """Returns the error for state that would have to be kept between calls."""
     line = _written_at(snapshot, key) if row.attribute else None
     at = "" if line is None else f" ({line})"
     return TraceError(

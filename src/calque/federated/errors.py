@@ -1,10 +1,12 @@
-"""The form of federated errors: the user's line, what does not fit, and a remedy."""
+"""The form of federated errors: the user's line, what is wrong, and a remedy."""
 
 from calque.errors import FederatedTypeError, Origin, user_origin
 
 
 class FederatedFieldError(FederatedTypeError, AttributeError):
-    """A struct has no such field; also an `AttributeError`, so that `hasattr` is False."""
+    """A struct has no such field. This is also an `AttributeError`, so that `hasattr` returns
+    False.
+    """
 
 
 def type_error(
@@ -13,13 +15,13 @@ def type_error(
     kind: type[FederatedTypeError] = FederatedTypeError,
     origin: Origin | None = None,
 ) -> FederatedTypeError:
-    """The error for types that do not fit, at the user's line.
+    """Returns the error for types that do not match, at the user's line.
 
     Args:
-        what: what does not fit, with both types, without a full stop.
-        remedy: what to do instead, as a sentence.
+        what: what is wrong, with both types, without a full stop.
+        remedy: the remedy, as a sentence.
         kind: the class of the error.
-        origin: the user's line; the one that runs now by default.
+        origin: the user's line; by default the running one.
     """
     origin = origin or user_origin()
     place = f"{origin}: " if origin else ""

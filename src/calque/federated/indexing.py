@@ -1,7 +1,7 @@
 """`t[k]` with a one-element integer tensor `k`: PyTorch reads its value, which a trace lacks.
 
-PyTorch returns a view. Here it is a gathered copy that is kept in sync: writes to it are written to
-its tensor, and it is gathered again when the tensor is written to.
+PyTorch returns a view. Here, a gathered copy is kept in sync: writes to it are copied to the
+tensor, and it is gathered again after the tensor is written to.
 """
 
 from collections.abc import Callable
@@ -31,7 +31,7 @@ class _Element:
 
 
 class Elements:
-    """The elements that a program has read by indices with unknown values."""
+    """The elements that a program has indexed by tensors with unknown values."""
 
     def __init__(self) -> None:
         self._all: list[_Element] = []
@@ -73,7 +73,7 @@ class Elements:
 
 
 def assign(tensor: torch.Tensor, index: Any, value: Any) -> None:
-    """`tensor[index] = value`."""
+    """Performs `tensor[index] = value`."""
     found = _unknown(tensor, index)
     if found is None:
         tensor[index] = value
@@ -95,9 +95,9 @@ def _gathered(tensor: torch.Tensor, index: Any) -> tuple[torch.Tensor, bool]:
 
 
 def _unknown(tensor: Any, index: Any) -> tuple[int, torch.Tensor, Any] | None:
-    """Returns the axis and the position of the first integer with an unknown value, if any.
+    """Returns the axis and position of the first index with an unknown value, if any.
 
-    The third is the index into what `index_select` gives for them.
+    The third value is the index to apply to the result of `index_select`.
     """
     parts = index if isinstance(index, tuple) else (index,)
     axis = 0
@@ -120,7 +120,7 @@ def _is_unknown(part: Any) -> bool:
 
 
 def _axes_of(part: Any) -> int:
-    """Returns how many axes a part of an index covers."""
+    """Returns the number of axes that a part of an index covers."""
     if part is None or isinstance(part, bool):
         return 0
     if isinstance(part, torch.Tensor):

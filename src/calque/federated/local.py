@@ -42,17 +42,19 @@ from calque.interop.functional import functional
 Framework = Literal["torch", "jax"]
 
 SIZES = (5, 7)
-"""Sizes that are not known are tried as these; what differs in the result is not known either."""
+"""The values that are tried for unknown sizes; parts of the result that differ are unknown, too."""
 
 
 def wide(kind: Type) -> bool:
-    """Returns True if a type has tensors of 64 bits, which need JAX's 64-bit mode."""
+    """Returns True if a type has 64-bit tensors, which need JAX's 64-bit mode."""
     parts = (part for part in walk(kind) if isinstance(part, TensorType))
     return any(part.dtype.itemsize >= 8 and part.dtype != np.dtype("complex64") for part in parts)
 
 
 def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
-    """JAX's 64-bit mode if one of the types has tensors of 64 bits; else the user's."""
+    """A context manager for JAX's 64-bit mode, if one of the types has 64-bit tensors; otherwise
+    the user's mode.
+    """
     if any(kind is not None and wide(kind) for kind in kinds):
         return jax.enable_x64(True)
     return contextlib.nullcontext()
@@ -65,15 +67,16 @@ _DESCRIPTIONS = {
 
 
 class LocalFunction:
-    """A user's function as one of a single held argument, which JAX can trace.
+    """A user's function as a function of one held argument, which JAX can trace.
 
-    It computes what it did where it was defined. If all sizes are known there, it is the program
-    that was traced then; if not, it is traced for each, and must close over the same.
+    It always computes what it did when it was defined. If all sizes are known, it is the program
+    that was traced then; otherwise, it is traced for each size, and its closure must not have
+    changed.
 
     Args:
         function: a function, or a module.
-        packing: how its arguments are packed.
-        framework: what it is written in.
+        packing: the packing of its arguments.
+        framework: the framework in which it is written.
     """
 
     def __init__(self, function: Any, packing: Packing, framework: Framework) -> None:
@@ -97,7 +100,7 @@ class LocalFunction:
             self._call = call
 
     def __call__(self, *held: Any) -> Any:
-        """Returns the held result for the held argument, if there is one."""
+        """Returns the held result for the held argument, if it has one."""
         if self._program is not None:
             program, structure = self._program
             return jax.tree.unflatten(structure, program(*jax.tree.leaves(held)))
@@ -113,7 +116,7 @@ class LocalFunction:
         """Returns the type of the result, found by tracing the function.
 
         Raises:
-            FederatedTypeError: it returns something that is not a value.
+            FederatedTypeError: the result is not a value.
         """
         parameter = self.packing.type
         found: Type | None = None
@@ -128,7 +131,8 @@ class LocalFunction:
         return found
 
     def _require_names(self, result: Any) -> None:
-        """Raise unless the fields of a result have the names that were found, in that order.
+        """Raise unless the fields of a result have the names found by the first trace, in that
+        order.
 
         Raises:
             FederatedTypeError: they differ for these sizes; shows both types.
@@ -176,15 +180,15 @@ class LocalFunction:
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
 
     def _require_repeatable(self, before: Any, jaxpr: Any, shapes: tuple[Any, ...]) -> None:
-        """Raise a `TraceError` if a call changes what the next one reads.
+        """Raise a `TraceError` if a call changes state that the next call reads.
 
-        Of a function of PyTorch, `effects` has seen to everything but random numbers and
-        iterators.
+        For a PyTorch function, `effects` has checked everything but random numbers and iterators.
         """
         path = self._closure.changed(before, of_c=self._framework == "torch")
         if path is None:
             return
-        other = LocalFunction(self._function, self.packing, self._framework)  # remembers no trace
+        # A new one has no cached trace.
+        other = LocalFunction(self._function, self.packing, self._framework)
         again = jax.make_jaxpr(lambda *held: to_held(other._result(*held)))(*shapes)
         if not _same_program(jaxpr, again):
             raise TraceError(
@@ -205,7 +209,7 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
     """Returns a user's function as a building block, traced once to find its type.
 
     Raises:
-        FederatedTypeError: a parameter or the result is of no type of tensors.
+        FederatedTypeError: the type of a parameter or the result is not a type of tensors.
     """
     local = LocalFunction(function, packing, framework)
     kind = FunctionType(packing.type, local.result_type())
@@ -213,7 +217,7 @@ def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledC
 
 
 def _with_own_arguments(function: Any) -> Any:
-    """Returns a function of records that may write to its arguments, as nobody else holds them."""
+    """Returns a function of records that may write to its arguments, because they are copies."""
     if isinstance(function, torch.nn.Module):
         return _OfRecords(function)
 
@@ -229,7 +233,7 @@ def _with_own_arguments(function: Any) -> Any:
 
 
 class _OfRecords(torch.nn.Module):
-    """A module of records, whose parameters are constants."""
+    """A module that takes and returns records, whose parameters are constants."""
 
     surrounds_the_users_module = True
 
@@ -247,14 +251,12 @@ class _OfRecords(torch.nn.Module):
 
 
 def _with_own_arrays(traced: Any) -> Any:
-    """Returns a traced program whose constants nobody else writes to:
-    JAX refers to NumPy's arrays.
-    """
+    """Returns a traced program with copies of its constants, since JAX refers to NumPy's arrays."""
     if isinstance(traced, np.ndarray):
         return traced.copy()
     if isinstance(traced, Constant) and isinstance(traced.val, np.ndarray):
         return Constant(traced.val.copy(), traced.aval)
-    if isinstance(traced, ClosedJaxpr | Jaxpr):  # one class in later releases of JAX
+    if isinstance(traced, ClosedJaxpr | Jaxpr):  # the same class in later releases of JAX
         inner = traced.jaxpr if isinstance(traced, ClosedJaxpr) else traced
         steps = [
             step.replace(
@@ -273,14 +275,16 @@ def _with_own_arrays(traced: Any) -> Any:
 
 
 def _same_program(first: Any, second: Any) -> bool:
-    """Returns True if two traces of a function, with the arrays they have met, are the same."""
+    """Returns True if two traces of a function, including their constants, are the same."""
     texts = [re.sub(r" at 0x[0-9a-f]+", "", str(one.jaxpr)) for one in (first, second)]
     pairs = zip(first.consts, second.consts)
     return texts[0] == texts[1] and all(np.array_equal(a, b, True) for a, b in pairs)
 
 
 def _same_names(target: Type, source: Type) -> bool:
-    """Returns True if the fields of structs have the same names, where `target` has some."""
+    """Returns True if the fields of structs have the same names, ignoring unnamed fields of
+    `target`.
+    """
     if isinstance(target, StructType) and isinstance(source, StructType):
         pairs = zip(target.elements, source.elements)
         return all(n in (None, m) and _same_names(t, s) for (n, t), (m, s) in pairs)
@@ -290,7 +294,7 @@ def _same_names(target: Type, source: Type) -> bool:
 
 
 def is_open(kind: Type | None) -> bool:
-    """Returns True if a type has sizes, or lengths, that are not known."""
+    """Returns True if a type has unknown sizes or lengths."""
     if kind is None:
         return False
     return any(

@@ -1,6 +1,6 @@
-"""PyTorch optimizers in traced functions, where the state that they read has no values.
+"""PyTorch optimizers in traced functions, in which their state has no values.
 
-Within a step, reading a one-element tensor returns a traced number, as in a jitted function.
+In a step, reading a one-element tensor returns a traced number, as in a jitted function.
 """
 
 from collections.abc import Iterator
@@ -21,7 +21,7 @@ from calque.program.traced_numbers import Watch, number_of
 
 @contextmanager
 def numbers_traced() -> Iterator[None]:
-    """A context manager in which reading a one-element tensor gives a traced number."""
+    """A context manager in which reading a one-element tensor returns a traced number."""
     lifting = active.trace
     assert lifting is not None
     before, lifting.trace_number = lifting.trace_number, lambda array: number_of(array, Watch())
@@ -34,7 +34,7 @@ def numbers_traced() -> Iterator[None]:
 
 
 def _explained(error: TraceError) -> TraceError:
-    """Rewrites the error if a step needs a number as a Python float."""
+    """A context manager that rewrites the error of a step that needs a number as a Python float."""
     if "into a Python float" in str(error):
         said = (
             "an optimizer's step or hook reads a tensor as a Python number (float(), "
@@ -91,12 +91,12 @@ class _Step:
         count_on_device(optimizer)
         self._numbers = numbers_traced()
         self._numbers.__enter__()
-        if type(optimizer) in STEPS and len(args) == 1 and not kwargs:  # args are (optimizer,)
+        if type(optimizer) in STEPS and len(args) == 1 and not kwargs:  # args is (optimizer,)
             self._handle = optimizer.register_step_pre_hook(self._take)
 
     def _take(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
-        """Replace the step of an optimizer that branches on values;
-        its own step finds no gradients.
+        """Replace the step of an optimizer that branches on values; removes the gradients from its
+        own step.
         """
         STEPS[type(optimizer)](optimizer)
         leaves = [p for group in optimizer.param_groups for p in group["params"]]
@@ -105,7 +105,7 @@ class _Step:
             leaf.grad = None
 
     def end(self, *_: Any) -> None:
-        """Runs after a step, also if it has failed."""
+        """Runs after a step, even if it failed."""
         if self._handle is not None:
             self._handle.remove()
             self._handle = None

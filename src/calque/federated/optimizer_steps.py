@@ -1,4 +1,4 @@
-"""Steps of PyTorch's optimizers that branch on values, computed with tensors instead."""
+"""Steps of PyTorch optimizers that branch on values, rewritten with tensors."""
 
 import math
 from collections.abc import Callable
@@ -7,13 +7,13 @@ from typing import Any
 import torch
 
 ParameterStep = Callable[[torch.Tensor, dict[str, Any], dict[str, Any]], None]
-"""A step of one parameter, which has a gradient: of it, its state and its group's settings."""
+"""A step of one parameter, given its gradient, its state and its group's settings."""
 
 
 def _for_each_parameter(
     step: ParameterStep,
 ) -> Callable[[torch.optim.Optimizer], None]:
-    """Returns the step of an optimizer that takes `step` for each parameter with a gradient."""
+    """Returns the step of an optimizer, which runs `step` for each parameter with a gradient."""
 
     def whole_step(optimizer: torch.optim.Optimizer) -> None:
         for group in optimizer.param_groups:
@@ -25,9 +25,9 @@ def _for_each_parameter(
 
 
 def _adafactor_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """A step of Adafactor (Shazeer and Stern 2018), with the state that PyTorch's keeps.
+    """A step of Adafactor (Shazeer and Stern 2018), with PyTorch's state.
 
-    Its step sizes are the least and the greatest of a constant and a tensor's value.
+    PyTorch computes its step sizes by Python's min and max of a constant and a tensor's value.
     """
     assert parameter.grad is not None
     gradient = -parameter.grad if group["maximize"] else parameter.grad
@@ -57,9 +57,9 @@ def _adafactor_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[
 
 
 def _radam_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str, Any]) -> None:
-    """A step of RAdam (Liu et al. 2020), with the state that PyTorch's keeps.
+    """A step of RAdam (Liu et al. 2020), with PyTorch's state.
 
-    It chooses by the number of steps, in which float32 would lose all but three digits.
+    It branches on a function of the step count, which naive float32 would compute to three digits.
     """
     assert parameter.grad is not None
     gradient = -parameter.grad if group["maximize"] else parameter.grad
@@ -83,15 +83,15 @@ def _radam_step(parameter: torch.Tensor, state: dict[str, Any], group: dict[str,
 
 
 def _one_minus_power(base: float, count: torch.Tensor) -> torch.Tensor:
-    """`1 - base**count`, to all digits."""
+    """Returns `1 - base**count`, to full precision."""
     return -torch.expm1(count * math.log(base)) if base > 0 else torch.ones_like(count)
 
 
 def _averaged_length(count: torch.Tensor, beta: float) -> torch.Tensor:
-    """`2/(1-beta) - 1 - 2*count*beta**count/(1-beta**count)`, to all digits.
+    """Returns `2/(1-beta) - 1 - 2*count*beta**count/(1-beta**count)`, to full precision.
 
-    With `a = -count*log(beta)` the last term is `-2/log(beta) * a/(exp(a)-1)`, which for small `a`
-    is known by its series, so that the first terms need not be subtracted in float32.
+    With `a = -count*log(beta)`, the last term is `-2/log(beta) * a/(exp(a)-1)`. For small `a`, its
+    series avoids the subtraction in float32.
     """
     rate = -math.log(beta)
     a = (count * rate).clamp(max=80.0)
@@ -110,4 +110,4 @@ STEPS: dict[type, Callable[[torch.optim.Optimizer], None]] = {
     torch.optim.Adafactor: _for_each_parameter(_adafactor_step),
     torch.optim.RAdam: _for_each_parameter(_radam_step),
 }
-"""By the class of an optimizer, the function that takes the place of its `step`."""
+"""The functions that replace `step`, by the class of the optimizer."""

@@ -1,5 +1,5 @@
-"""Converts dicts and dataclasses to ordered pytrees, for functions that only support JAX's
-containers. JAX sorts the keys of a dict, and does not support data classes.
+"""Converts dicts and dataclasses to ordered pytrees. JAX sorts the keys of dicts, and does not
+support dataclasses.
 """
 
 from collections import OrderedDict
@@ -20,17 +20,17 @@ class Record:
         self.values = values
 
     def tree_flatten(self) -> tuple[tuple[Any, ...], tuple[type, tuple[Any, ...]]]:
-        """For JAX: the values."""
+        """Returns the values, for JAX."""
         return self.values, (self.kind, self.names)
 
     @classmethod
     def tree_unflatten(cls, form: tuple[type, tuple[Any, ...]], values: Any) -> "Record":
-        """For JAX: a record of other values."""
+        """Returns a record of new values, for JAX."""
         return cls(*form, tuple(values))
 
 
 def as_records(tree: Any) -> Any:
-    """Returns a pytree with records in place of dicts and of instances of data classes."""
+    """Returns a pytree with records instead of dicts and dataclass instances."""
 
     def record(leaf: Any) -> Any:
         fields = _fields(leaf)
@@ -43,7 +43,7 @@ def as_records(tree: Any) -> Any:
 
 
 def from_records(tree: Any) -> Any:
-    """Returns a pytree with dicts and instances of data classes in place of records."""
+    """Returns a pytree with dicts and dataclass instances instead of records."""
 
     def instance(leaf: Any) -> Any:
         if not isinstance(leaf, Record):

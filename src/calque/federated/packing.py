@@ -1,7 +1,7 @@
-"""Packs the arguments of a Python function into one: none, the only one, or a struct.
+"""Packs the arguments of a Python function into one argument: none, the only one, or a struct.
 
-`inspect.Signature` decides which argument belongs to which parameter. Arguments
-that can be passed by keyword become fields with names, the others fields without.
+`inspect.Signature` assigns arguments to parameters. Arguments that can be passed by keyword become
+fields with names, other arguments fields without.
 """
 
 import inspect
@@ -22,13 +22,13 @@ _MANY = (inspect.Parameter.VAR_POSITIONAL, inspect.Parameter.VAR_KEYWORD)
 
 @dataclass(frozen=True)
 class Packing:
-    """How the arguments of a function are packed into one, and unpacked.
+    """Packs the arguments of a function into one argument, and unpacks them.
 
     Args:
         signature: the parameters that have types.
         type: the type of the packed argument; None if there is no parameter.
-        positional: how many of the fields are passed by position.
-        single: whether the packed argument is the only argument itself.
+        positional: the number of fields that are passed by position.
+        single: whether there is one argument, which is not packed into a struct.
     """
 
     signature: inspect.Signature
@@ -40,7 +40,7 @@ class Packing:
         """Returns the arguments of a call as one value.
 
         Raises:
-            FederatedTypeError: they do not fit the parameters; says what Python would.
+            FederatedTypeError: they do not match the parameters; the message is Python's.
         """
         bound = _bind(self.signature, args, kwargs)
         bound.apply_defaults()
@@ -76,17 +76,17 @@ class Packing:
 def packing_of(
     function: Callable[..., Any], types: tuple[Any, ...], named: Mapping[str, Any]
 ) -> Packing:
-    """Returns how a function's arguments are packed, if they have these types.
+    """Returns the packing of a function's arguments of these types.
 
-    Parameters with a default and no type keep their default.
+    Parameters that have a default and no type keep their default.
 
     Args:
         function: the user's function, or a module.
-        types: for parameters by position; one struct may stand for all of them.
-        named: for parameters by name.
+        types: types of parameters by position; a single struct may describe all.
+        named: types of parameters by name.
 
     Raises:
-        FederatedTypeError: the types do not fit the parameters.
+        FederatedTypeError: the types do not match the parameters.
     """
     signature = _signature(getattr(function, "forward", function))
     specs = [to_type(spec) for spec in types]
@@ -101,7 +101,7 @@ def packing_of(
 
 
 def _signature(function: Callable[..., Any]) -> inspect.Signature:
-    """Returns a function's signature; positional arguments only if it has none, as in C."""
+    """Returns a function's signature; `*args` for C functions that have none."""
     try:
         return inspect.signature(function)
     except ValueError:
@@ -110,13 +110,13 @@ def _signature(function: Callable[..., Any]) -> inspect.Signature:
 
 
 def annotated_packing(function: Callable[..., Any]) -> Packing | None:
-    """Returns how arguments are packed by the types of a function's annotations.
+    """Returns the packing for the types of a function's annotations.
 
-    Returns None if a parameter without a default has no annotation, or one of any array
-    (`torch.Tensor`): the types are open.
+    Returns None if a parameter without a default has no annotation, or the annotation of any array
+    (`torch.Tensor`), so the types are open.
 
     Raises:
-        FederatedTypeError: an annotation describes no type.
+        FederatedTypeError: an annotation does not describe a type.
     """
     signature = _signature(function)
     names = getattr(inspect.unwrap(function), "__globals__", {})
@@ -133,7 +133,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
 
 
 def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
-    """Returns True if an annotation gives no type: it is missing, or means any array."""
+    """Returns True if an annotation is missing, or allows any array."""
     if isinstance(annotation, str):
         found: Any = names
         for part in annotation.split("."):
@@ -146,7 +146,7 @@ def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
 
 
 def _packing(signature: inspect.Signature, arguments: Mapping[str, Any], single: bool) -> Packing:
-    """Returns the packing for types that are bound to parameters."""
+    """Returns the packing for types bound to parameters."""
     pairs: list[tuple[str | None, Type]] = []
     positional = 0
     for name, parameter in signature.parameters.items():

@@ -1,6 +1,6 @@
 """The positions of builtin iterators and generators.
 
-A function that takes items from an outer one changes the arguments of its next call.
+A function that takes items from an outer iterator changes what its next call gets.
 """
 
 import warnings
@@ -31,7 +31,7 @@ def position_of(iterator: Any, depth: int = 0) -> Any:
     if isinstance(iterator, GeneratorType):
         return _of_generator(iterator)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # itertools are not to be pickled any more
+        warnings.simplefilter("ignore")  # pickling itertools is deprecated
         try:
             parts = iterator.__reduce__()
         except TypeError:
@@ -55,7 +55,7 @@ def _is_plain_iterator(value: Any) -> bool:
 def _plain(value: Any, depth: int) -> Any:
     """Returns a part of an iterator's state in comparable form."""
     if type(value) in _PLAIN:
-        return repr(value)  # nan is nan
+        return repr(value)  # so that nan equals nan
     if type(value) is tuple and depth < _DEEPEST:
         return tuple(_plain(part, depth + 1) for part in value)
     if is_iterator(value) and depth < _DEEPEST:

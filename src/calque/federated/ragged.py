@@ -1,7 +1,7 @@
-"""The sequences of many clients without padding, so that memory grows only with the data.
+"""The sequences of many clients without padding, which need memory only for their elements.
 
-The elements of all clients are concatenated in the same arrays. For each client, its own are taken
-from there, padded to the most that any client has.
+The elements of all clients are concatenated in the same arrays. A client's elements are sliced from
+these, padded to the largest length of any client.
 """
 
 from collections.abc import Callable
@@ -16,11 +16,11 @@ from calque.federated.representation import Sequence
 
 
 class Place(NamedTuple):
-    """The position of a client's elements, or with a leading axis those of many clients.
+    """The position of a client's elements or, with a leading axis, those of many clients.
 
     Attributes:
-        start: the row of the first, int32.
-        length: how many there are, int32.
+        start: the row of the first element, int32.
+        length: the number of elements, int32.
     """
 
     start: Any
@@ -29,13 +29,13 @@ class Place(NamedTuple):
 
 @jax.tree_util.register_pytree_node_class
 class Ragged:
-    """The sequences of many clients, one after the other in the same arrays.
+    """The sequences of many clients, concatenated in the same arrays.
 
     Attributes:
-        elements: a pytree of arrays of shape `[rows, ...]`; rows behind the last client's mean
-            nothing.
+        elements: a pytree of arrays of shape `[rows, ...]`; rows after the last client's are
+            unused.
         places: a `Place` with the clients as leading axis.
-        capacity: the most elements that a client has, and at least 1.
+        capacity: the largest number of elements of a client, at least 1.
 
     >>> ragged = Ragged.of([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
     >>> ragged.length, ragged.padded().elements
@@ -50,7 +50,9 @@ class Ragged:
 
     @classmethod
     def of(cls, clients: SequenceOf[Any]) -> "Ragged":
-        """Returns the sequences of clients, each a pytree of arrays with the elements first."""
+        """Returns the sequences of clients, each given as a pytree of arrays with a leading axis of
+        elements.
+        """
         lengths = np.array([jax.tree.leaves(one)[0].shape[0] for one in clients], np.int32)
         ends = np.cumsum(lengths, dtype=np.int32)
         rows = _with_room(int(ends[-1]))
@@ -61,7 +63,7 @@ class Ragged:
             np.concatenate(leaves, out=whole[: ends[-1]])
             return jnp.asarray(whole)
 
-        # A client with no elements is padded with the first of all.
+        # A client without elements is padded with the first element of all.
         start = np.where(lengths > 0, ends - lengths, 0).astype(np.int32)
         return cls(
             jax.tree.map(joined, *clients), Place(start, lengths), max(int(lengths.max()), 1)
@@ -73,7 +75,7 @@ class Ragged:
         return self.places.length
 
     def take(self, clients: Any) -> "Ragged":
-        """Returns the sequences of some clients, by their numbers; no element is copied."""
+        """Returns the sequences of some clients, by number, without copying elements."""
         places = jax.tree.map(lambda leaf: leaf[clients], self.places)
         return Ragged(self.elements, places, self.capacity)
 
@@ -81,21 +83,21 @@ class Ragged:
         """Returns the sequence of one client, padded with copies of its last element.
 
         Args:
-            place: where the client's elements are.
-            first: the number of the first row of the arrays, where they are a part of all rows.
+            place: the position of the client's elements.
+            first: the number of the arrays' first row, if they are a part of all rows.
         """
         own = jnp.clip(jnp.arange(self.capacity), 0, jnp.maximum(place.length - 1, 0))
         elements = jax.tree.map(lambda leaf: leaf[place.start - first + own], self.elements)
         return Sequence(elements, place.length)
 
     def over_devices(self, devices: int, clients: int) -> "Ragged":
-        """Returns the same sequences with as many rows for each device, which hold its clients'
-        elements.
+        """Returns the same sequences with the same number of rows for each device, which contain
+        its clients' elements.
 
         Args:
-            devices: each has as many clients, in their order.
-            clients: how many there are then, a multiple of `devices`. Those that are added are
-                copies of the first client of their device; of the very first, if it has none.
+            devices: the number of devices, which have equal numbers of clients, in order.
+            clients: the new number of clients, a multiple of `devices`. Added clients are copies of
+                the first client of their device or, if it has none, of the first of all.
         """
         length, start = np.asarray(self.length), np.asarray(self.places.start)
         number, each = np.arange(clients), clients // devices
@@ -116,21 +118,21 @@ class Ragged:
         return Ragged(elements, places, self.capacity)
 
     def padded(self) -> Sequence:
-        """Returns the sequences of all clients, with the clients as leading axis."""
+        """Returns the padded sequences of all clients, with a leading axis of clients."""
         found = jax.vmap(self.at)(jax.tree.map(jnp.asarray, self.places))
         return Sequence(found.elements, found.length)
 
     def with_elements(self, elements: Any) -> "Ragged":
-        """Returns a copy with other arrays, in which clients have the same rows."""
+        """Returns a copy with different arrays, in which clients have the same rows."""
         return Ragged(elements, self.places, self.capacity)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], int]:
-        """For JAX: the arrays."""
+        """Returns the arrays, for JAX."""
         return (self.elements, self.places), self.capacity
 
     @classmethod
     def tree_unflatten(cls, capacity: int, parts: tuple[Any, Any]) -> "Ragged":
-        """For JAX: the sequences in other arrays."""
+        """Returns the sequences in different arrays, for JAX."""
         return cls(*parts, capacity)
 
     def __repr__(self) -> str:
@@ -138,12 +140,12 @@ class Ragged:
 
 
 def take(data: Any, clients: Any) -> Any:
-    """Returns the values of some clients, by their numbers."""
+    """Returns the values of some clients, by number."""
     return over_ragged(data, lambda part: part.take(clients), lambda leaf: leaf[clients])
 
 
 def padded(held: Any) -> Any:
-    """Returns a held value with the clients as leading axis of all its arrays."""
+    """Returns a held value with a leading axis of clients in all arrays."""
     return over_ragged(held, Ragged.padded, lambda leaf: leaf)
 
 

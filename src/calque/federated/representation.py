@@ -1,6 +1,6 @@
-"""The representation of values while a program runs: structs as tuples, padded sequences.
+"""The representation of values in a running program: structs as tuples, padded sequences.
 
-Tuples keep the order of fields, which JAX's dicts do not. Functions of users see the containers.
+Unlike JAX's dicts, tuples keep the order of fields. Users' functions get the original containers.
 """
 
 from collections.abc import Callable, Mapping
@@ -24,13 +24,13 @@ from calque.federated.types import (
 )
 
 _CHUNK = "#chunk"
-"""The name of the axis of the clients that are computed together."""
+"""The name of the axis of clients that are computed together."""
 
 _in_chunk: ContextVar[bool] = ContextVar("_in_chunk", default=False)
 
 
 def over_chunk(function: Callable[..., Any], size: int) -> Callable[..., Any]:
-    """`jax.vmap` over the clients of a chunk, which `Sequence.longest` refers to."""
+    """Applies `jax.vmap` over the clients of a chunk, over which `Sequence.longest` is computed."""
 
     def call(*args: Any) -> Any:
         before = _in_chunk.set(True)
@@ -44,9 +44,9 @@ def over_chunk(function: Callable[..., Any], size: int) -> Callable[..., Any]:
 
 @jax.tree_util.register_pytree_node_class
 class Sequence:
-    """Elements stacked along a leading axis, of which the first `length` count.
+    """Elements stacked along a leading axis; those after the first `length` are padding.
 
-    What lies behind them is padding, of no meaning: mask it, or use `reduce` and `sum`.
+    The padding has arbitrary values: mask it, or use `reduce` and `sum`.
 
     Attributes:
         elements: a pytree of arrays of shape `[capacity, ...]`.
@@ -63,15 +63,15 @@ class Sequence:
 
     @property
     def capacity(self) -> int:
-        """The number of elements that there is room for."""
+        """The number of elements including padding."""
         return jax.tree.leaves(self.elements)[0].shape[0]
 
     @property
     def longest(self) -> Any:
         """The greatest length among the clients that are computed together.
 
-        What comes behind it can be skipped for all of them at once. In PyTorch, and where a client
-        is computed alone, it is the length.
+        Elements after it can be skipped for all of these clients. In PyTorch, and when a client is
+        computed alone, it is the length.
         """
         if isinstance(self.length, jax.core.Tracer) and _in_chunk.get():
             return jax.lax.pmax(self.length, _CHUNK)
@@ -79,13 +79,15 @@ class Sequence:
 
     @property
     def mask(self) -> Any:
-        """Booleans of shape `[capacity]`: which elements count."""
+        """Booleans of shape `[capacity]`, False for padding."""
         if isinstance(self.length, torch.Tensor):
             return torch.arange(self.capacity, device=self.length.device) < self.length
         return jnp.arange(self.capacity) < self.length
 
     def reduce(self, zero: Any, op: Callable[[Any, Any], Any]) -> Any:
-        """`op(op(op(zero, first), second), …)` over the elements that count; not in PyTorch."""
+        """Returns `op(op(op(zero, first), second), …)` over the elements without padding; not in
+        PyTorch.
+        """
         if isinstance(self.length, torch.Tensor):
             raise type_error(
                 "Sequence.reduce is called in a PyTorch local function",
@@ -99,9 +101,9 @@ class Sequence:
         return jax.lax.scan(step, zero, (jnp.arange(self.capacity), self.elements))[0]
 
     def unless_behind(self, index: Any, step: Callable[[Any], Any], carry: Any) -> Any:
-        """`step(carry)` if the element of this index counts, else `carry`.
+        """Returns `step(carry)` if the element of this index is not padding, otherwise `carry`.
 
-        Where no client of a chunk has it, nothing is computed.
+        If no client of a chunk has the element, nothing is computed.
         """
 
         def own(carry: Any) -> Any:
@@ -113,7 +115,7 @@ class Sequence:
         return jax.lax.cond(index < longest, own, lambda c: c, carry)
 
     def sum(self) -> Any:
-        """Returns the sum of the elements that count."""
+        """Returns the sum of the elements without padding."""
 
         def total(leaf: Any) -> Any:
             counts = self.mask.reshape(-1, *[1] * (leaf.ndim - 1))
@@ -124,12 +126,12 @@ class Sequence:
         return jax.tree.map(total, self.elements)
 
     def tree_flatten(self) -> tuple[tuple[Any, Any], None]:
-        """For JAX: the arrays."""
+        """Returns the arrays, for JAX."""
         return (self.elements, self.length), None
 
     @classmethod
     def tree_unflatten(cls, _: None, parts: tuple[Any, Any]) -> "Sequence":
-        """For JAX: a sequence of other arrays."""
+        """Returns a sequence of different arrays, for JAX."""
         return cls(*parts)
 
     def __repr__(self) -> str:
@@ -159,7 +161,7 @@ def to_held(value: Any) -> Any:
 
 
 def type_of_held(value: Any) -> Type:
-    """Returns the type of a value in containers, sequences among them."""
+    """Returns the type of a value in containers, including sequences."""
     if isinstance(value, Sequence):
         return SequenceType(_without_leading_axis(type_of_value(value.elements)))
     if isinstance(value, Mapping):
@@ -175,7 +177,7 @@ def type_of_held(value: Any) -> Type:
 
 
 def shapes_of(kind: Type, unknown: int, leading: tuple[int, ...] = ()) -> Any:
-    """Returns the shapes of a held value of a type; unknown sizes are `unknown`."""
+    """Returns the shapes of a held value of a type, with `unknown` for unknown sizes."""
     match kind:
         case TensorType():
             sizes = tuple(unknown if size is None else size for size in kind.shape)
@@ -199,6 +201,6 @@ def _without_leading_axis(kind: Type) -> Type:
 
 
 def _weak_dtype(value: Any) -> Any:
-    """Returns the dtype of a Python number, as `type_of_value` has it; an array keeps its own."""
+    """Returns the dtype of a Python number according to `type_of_value`, or an array's dtype."""
     kind = type_of_value(value) if isinstance(value, bool | int | float | complex) else None
     return kind.dtype if isinstance(kind, TensorType) else None

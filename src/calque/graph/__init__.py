@@ -1,6 +1,6 @@
-"""An ATen-level graph of `torch.fx`, run on JAX arrays: each node is a rule of the op table."""
+"""Runs ATen-level graphs of `torch.fx` on JAX arrays, with a rule of the op table for each node."""
 
-from calque.graph import flex  # its rules go into the table
+from calque.graph import flex  # registers its rules
 from calque.graph.interpreter import JaxInterpreter
 
 __all__ = ["JaxInterpreter", "flex"]

@@ -1,7 +1,7 @@
 """Runs a functional ATen graph on arrays, with a rule of the op table for each node.
 
-Tensors on the device have numeric sizes. Arrays may have JAX's symbolic dimensions, so that a graph
-becomes one program for all sizes.
+Tensors on the device have numeric sizes, but arrays may have JAX's symbolic dimensions, so that a
+graph becomes one program for all sizes.
 """
 
 import math
@@ -63,7 +63,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
     math.floor: _of_whole(math.floor),
     math.ceil: _of_whole(math.ceil),
 }
-"""Functions of sizes that JAX's dimensions have other names for."""
+"""Functions of sizes that have other names for JAX's dimensions."""
 
 
 def _is_arithmetic(target: Any) -> bool:
@@ -101,7 +101,7 @@ class ArrayNodes(Nodes):
         return pytree.tree_map_only(RealSize, as_array, found)
 
     def run_node(self, n: fx.Node) -> Any:
-        """Like the base class's, but a result with another dtype than in the graph is an error."""
+        """Like the base class's, but verifies that a result has its dtype in the graph."""
         result = super().run_node(n)
         if n.op == "call_function":
             _verify(n, result)
@@ -163,7 +163,7 @@ def call(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
 
 @cache
 def _of_shapes() -> dict[str, OpOverload]:
-    """Handles random operators that the device composes of others."""
+    """Handles random operators that the device composes of other operators."""
     return {canonical(like): overload_of(name) for name, like in operators_with("like").items()}
 
 
@@ -215,7 +215,7 @@ def _verify(node: fx.Node, result: Any) -> None:
     """Raise TraceError if a rule's dtype or shape differs from PyTorch's."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, Array):
-        return  # the parts of a tuple that are used are nodes of their own
+        return  # used parts of a tuple have their own nodes
     sizes = [n if isinstance(n, int) else m for n, m in zip(value.shape, result.shape)]
     if result.dtype != to_numpy(value.dtype) or result.shape != tuple(sizes):
         raise TraceError(

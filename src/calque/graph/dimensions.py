@@ -19,13 +19,13 @@ _FUNCTIONS = {"FloorDiv": floordiv, "Mod": mod, "PythonMod": mod}
 
 
 class Dimensions:
-    """The symbols in the shapes of some placeholders, as JAX's dimensions in one scope.
+    """The symbols in the shapes of some placeholders, as JAX dimensions in one scope.
 
     Args:
-        placeholders: nodes whose `val` has sizes in it.
+        placeholders: nodes whose `val` contains sizes.
         ranges: the least and greatest value of each symbol.
-        fixed: symbols that are numbers instead.
-        same: symbols that are other ones instead.
+        fixed: symbols to replace by numbers.
+        same: symbols to replace by other symbols.
 
     Attributes:
         known: the dimension of each symbol.
@@ -57,7 +57,7 @@ class Dimensions:
         return tuple(self._of(n.node.expr) if isinstance(n, torch.SymInt) else n for n in shape)
 
     def _of(self, expression: Any) -> Any:
-        """Returns a dimension, or a sum or product of some (`2 * batch + 1`)."""
+        """Returns a dimension, or an expression of dimensions (`2 * batch + 1`)."""
         if expression.is_Symbol:
             return self.known[str(expression)]
         if expression.is_Integer:

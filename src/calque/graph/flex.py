@@ -1,9 +1,10 @@
 """`torch.nn.attention.flex_attention` in a compiled graph, forward and backward.
 
-PyTorch's operator takes two subgraphs: what `score_mod` makes of one score at (batch, head, query,
-key), and whether `mask_mod` keeps it. Both are vectorized with `jax.vmap`; the scores are formed in
-full, in float32 at least, and XLA fuses what lies between the two products. The backward follows
-PyTorch's own graph for the gradient of one score, so that `detach` and the like keep their meaning.
+PyTorch's operator takes two subgraphs for one score at (batch, head, query, key): `score_mod`
+changes it, and `mask_mod` says whether it is kept. Both are vectorized with `jax.vmap`; the full
+scores are computed, at least in float32, and XLA fuses the operations between the two products. The
+backward uses PyTorch's own graph for the gradient of one score, so that `detach` and the like keep
+their meaning.
 """
 
 import math
@@ -19,17 +20,17 @@ from calque.graph.array_graph import ArrayNodes
 from calque.graph.higher_order import higher_order
 from calque.ops.create.in_graphs import ARRAY_OPS
 
-_LN2 = math.log(2)  # PyTorch's kernels give logarithms to the base 2
+_LN2 = math.log(2)  # PyTorch's kernels return logarithms to the base 2
 
 
 def _over_scores(function: Callable[..., Any], with_scores: int, out_axes: Any) -> Any:
-    """Returns a function of scores and one position, over all positions of (batch, head, query,
-    key).
+    """Returns a function of scores and one position, vectorized over all positions (batch, head,
+    query, key).
 
     Args:
         function: takes `with_scores` scores, then b, h, q, k.
         with_scores: how many of its arguments are scores.
-        out_axes: 0 for results of the scores' shape, None for those summed over all of them.
+        out_axes: 0 for results with the shape of the scores, None for results summed over them.
     """
     for place in (3, 2, 1, 0):
         positions = [0 if p == place else None for p in range(4)]
@@ -56,8 +57,8 @@ def _sum(size: int, batched: Any, value: Array) -> tuple[Array, bool]:
 def _scatter(shape: Sequence[int], indices: Sequence[Array], vals: Array) -> Array:
     """Adds values to zeros at indices; vectorized calls share the zeros.
 
-    The gradient of `bias[h, q - k]`: a table for each score would not fit into memory. Without
-    indices, as for a number that scales every score, it is the sum.
+    This is the gradient of `bias[h, q - k]`; a separate table for each score would not fit into
+    memory. Without indices (a number that scales every score) it is the sum.
     """
     if not indices:
         return _summed(jnp.broadcast_to(vals, tuple(shape)))
@@ -86,9 +87,7 @@ def _wide(array: Array) -> Array:
 
 
 def _scores(query: Array, key: Array, scale: float) -> Array:
-    """Returns the scaled products; keys have fewer heads than queries,
-    or a batch of one, if shared.
-    """
+    """Returns the scaled products; shared keys have fewer heads than queries, or a batch of one."""
     groups = query.shape[1] // key.shape[1]
     key = jnp.repeat(_wide(key), groups, axis=1)
     return jnp.einsum("bhqe,bhke->bhqk", _wide(query), _whole(key, query)) * scale
@@ -99,9 +98,7 @@ def _whole(array: Array, query: Array) -> Array:
 
 
 def _attend(scores: Array, value: Array, query: Array) -> tuple[Array, Array]:
-    """Returns the attention and the logarithm of the sum;
-    a row that is masked as a whole gives zeros.
-    """
+    """Returns the attention and the logarithm of the sum; fully masked rows give zeros."""
     masked = jnp.isneginf(scores)
     top = jax.lax.stop_gradient(jnp.max(scores, -1, keepdims=True))
     top = jnp.where(jnp.isneginf(top), 0, top)

@@ -1,7 +1,7 @@
 """PyTorch's higher-order operators on arrays: control flow becomes JAX's control flow.
 
-The first argument of a rule turns a subgraph into a function of arrays that returns a tuple, with
-None where the subgraph returns None.
+The first argument of a rule converts a subgraph to a function of arrays that returns a tuple, which
+contains None where the subgraph returns None.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,7 +13,7 @@ from jax import Array, lax
 Function = Callable[..., tuple[Any, ...]]
 AsFunction = Callable[[Any], Function]
 HIGHER_ORDER: dict[str, Callable[..., Any]] = {}
-"""The rules by the operator's name."""
+"""The rules by the name of the operator."""
 
 
 def higher_order(name: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:

@@ -42,7 +42,7 @@ class JaxInterpreter:
 
     It takes and returns arrays: the inputs and outputs of the graph, in the same order, or for an
     `ExportedProgram`, the user's inputs and outputs, in their own containers. It can be passed to
-    `jax.jit`, `jax.vmap` and similar functions. Writes to inputs have no effect outside.
+    `jax.jit`, `jax.vmap` and similar functions. Writes to inputs have no effect on the caller.
 
     >>> import torch, jax, calque
     >>> from calque.graph import JaxInterpreter
@@ -104,15 +104,14 @@ class JaxInterpreter:
 
 
 class Nodes(fx.Interpreter):
-    """Runs the nodes of a graph on tensors of the device, regardless of the device it was traced
-    for.
+    """Runs the nodes of a graph on tensors on the device, whatever device it was traced for.
 
     Args:
         module: the graph.
-        differentiable: whether JAX may differentiate it; `detach` gives no alias then.
+        differentiable: whether JAX may differentiate it; then `detach` returns no alias.
 
     Attributes:
-        single: whether the graph gives one value that is not in a tuple.
+        single: whether the graph returns one value that is not in a tuple.
     """
 
     def __init__(self, module: fx.GraphModule, differentiable: bool = True) -> None:
@@ -128,7 +127,7 @@ class Nodes(fx.Interpreter):
             return self.run(*inputs, enable_io_processing=False)
 
     def results(self, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the graph's results, one after another."""
+        """Returns the graph's results as a flat list."""
         found = self.found(inputs)
         return [found] if self.single else list(found)
 
@@ -159,7 +158,7 @@ class Nodes(fx.Interpreter):
         return found
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
-        """Returns an input; remaining ones are a tuple or a dict, as in a function."""
+        """Returns an input; the remaining ones are a tuple or a dict, as in a function."""
         if target.startswith("**"):
             return {}
         found = super().placeholder(target, args, kwargs)
@@ -175,11 +174,11 @@ class Nodes(fx.Interpreter):
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Calls an operator, or a higher-order operator with its subgraphs."""
         if target is assign:
-            return None  # as what is written to members: a function of arrays has only results
+            return None  # a function of arrays has no effects but its results
         if target is expect_container and isinstance(args[0], dict):
-            args = (dict(sorted(args[0].items())), *args[1:])  # JAX does not keep their order
+            args = (dict(sorted(args[0].items())), *args[1:])  # JAX does not keep the order of keys
             args = (*args[:2], sorted(args[2]) if isinstance(args[2], list) else args[2], args[3])
-        if target is expect_tensor:  # an array has the gradients that JAX is asked for
+        if target is expect_tensor:  # an array has whatever gradients JAX computes
             args = (*args[:2], {what: args[2][what] for what in args[2] if what != "requires_grad"})
         if not isinstance(target, HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
@@ -199,15 +198,16 @@ class Nodes(fx.Interpreter):
     def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Calls an ATen operator, or a function of numbers."""
         if target is torch.ops.aten.detach.default and self._stopping:
-            # Below autograd nothing says so; an alias of what is written to must stay one.
+            # JAX does not see `detach`, which runs below autograd. An alias of a written tensor
+            # must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
         args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
         if target is torch.ops.aten.view.default:
-            # Fake kernels give some results other strides than PyTorch's CPU kernels and ours do:
-            # what could be viewed when the graph was made may have to be copied.
+            # The strides of some results differ between fake kernels, PyTorch's CPU kernels and
+            # ours, so a view may have to be a copy.
             target = torch.ops.aten.reshape.default
         if target is torch.ops.aten.view_as_real.default:
-            # An argument that was conjugated when the graph was made comes as its own values.
+            # Arguments that were lazily conjugated in the trace are passed with resolved values.
             args = (args[0].resolve_conj(),)
         return foreign.run(target, args, kwargs)
 
@@ -226,8 +226,8 @@ class Nodes(fx.Interpreter):
 
 
 def _as_foretold(found: Any, foretold: Any) -> Any:
-    """Returns results with their strides in the graph,
-    because those of control flow are row-major.
+    """Returns results with their strides in the graph, because control flow returns row-major
+    arrays.
     """
     values, spec = pytree.tree_flatten(found)
     likes = tree_leaves(foretold)
@@ -246,14 +246,12 @@ def _restrided(value: Any, like: Any) -> Any:
 
 
 def on_device(device: torch.device) -> torch.device:
-    """Returns the device for an operator's result, regardless of the device of its trace."""
+    """Returns the device for an operator's result, whatever device it was traced for."""
     return device if device.type == "meta" else torch.device("jax")
 
 
 def constant(tensor: torch.Tensor) -> Array:
-    """Returns the value of a tensor that belongs to a graph: a constant,
-    not an input of the trace.
-    """
+    """Returns the value of a tensor that belongs to a graph, as a constant instead of an input."""
     trace, active.trace = active.trace, None
     try:
         with eval_context():
@@ -277,9 +275,9 @@ def _plain(value: Any) -> Any:
 
 
 def _writes(node: fx.Node) -> bool:
-    """Returns True if a node writes to a tensor that another one may read afterwards.
+    """Returns True if a node writes to a tensor that another node may read afterwards.
 
-    What is copied to an input or a member at the end is not read again.
+    Final copies to inputs and members are not read again.
     """
     target: Any = node.target
     if not isinstance(target, OpOverload) or not target._schema.is_mutable:

@@ -36,7 +36,7 @@ def scopes_of(node: fx.Node) -> AbstractContextManager[Any]:
 
 @lru_cache(maxsize=4096)
 def _names(paths: tuple[str, ...]) -> tuple[str, ...]:
-    """Returns the name of each enclosing layer, from outside in."""
+    """Returns the name of each enclosing layer, outermost first."""
     return tuple(_relative(paths))
 
 

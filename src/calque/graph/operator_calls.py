@@ -1,4 +1,4 @@
-"""Higher-order operators that call one operator: with an order, a random state, or on copies."""
+"""Higher-order operators that call one operator: in order, with a random state, or on copies."""
 
 from collections.abc import Callable
 from typing import Any, Protocol
@@ -44,7 +44,7 @@ def _with_random(nodes: Caller, state: Any, op: Any, *args: Any, **kwargs: Any) 
 def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
     """Calls an operator of `torch.library` that writes to its arguments, on copies of these.
 
-    It gives the operator's results and the copies.
+    Returns the operator's results and the copies.
     """
     if "_all_bases" not in kwargs or not isinstance(op, OpOverload):
         raise UnsupportedOpError(f"{op} writes to its arguments in a way that has no rule")
@@ -70,4 +70,4 @@ CALLING: dict[str, Callable[..., Any]] = {
     "run_and_save_rng_state": _and_save_random,
     "run_with_rng_state": _with_random,
 }
-"""The functions, by the name of the higher-order operator."""
+"""The functions by the name of the higher-order operator."""

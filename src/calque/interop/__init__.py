@@ -1,1 +1,1 @@
-"""Bridges between PyTorch programs and JAX functions, and export."""
+"""Conversions between PyTorch programs and JAX functions, and export."""

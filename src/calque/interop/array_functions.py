@@ -1,4 +1,4 @@
-"""Programs of a functional module as functions of arrays, which JAX may transform."""
+"""The programs of a functional module as functions of arrays, which JAX may transform."""
 
 from collections.abc import Callable
 from typing import Any
@@ -26,9 +26,7 @@ def picking(jaxpr: ClosedJaxpr, places: list[int], constant: bool) -> Callable[.
 
 
 def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., Any]:
-    """Returns a function whose results at some indexes cannot be differentiated,
-    and raise the given errors.
-    """
+    """Returns a function some of whose results raise given errors when differentiated."""
 
     def refusal(said: str) -> Callable[..., Array]:
         @jax.custom_vjp
@@ -44,14 +42,15 @@ def refusing(run: Callable[..., Any], used_up: dict[int, str]) -> Callable[..., 
     marks = {index: refusal(said) for index, said in used_up.items()}
 
     def marked(*arrays: Array) -> list[Array]:
-        results = enumerate(run(*arrays))  # which need not depend on the arrays for a derivative
+        # These have a derivative even if they do not depend on the arrays.
+        results = enumerate(run(*arrays))
         return [marks[i](a, arrays) if i in marks else a for i, a in results]
 
     return marked
 
 
 def _words(said: str) -> str:
-    """Returns the message for a result whose backward pass PyTorch has refused."""
+    """Returns the message for a result whose backward pass raised an error in PyTorch."""
     said = said.strip().partition("\n")[0].rstrip(".")
     if "second time" not in said:
         return (
@@ -66,7 +65,7 @@ def _words(said: str) -> str:
 
 
 def in_64_bits(jaxpr: ClosedJaxpr) -> Callable[..., Any]:
-    """Returns a function that runs a program in 64 bits, also when it is transformed."""
+    """Returns a function that runs a program with 64-bit types, also when it is transformed."""
     function = jaxpr_as_fun(jaxpr)
 
     def run(*arrays: Array) -> list[Array]:

@@ -38,17 +38,17 @@ def export(
     """Exports a module as one StableHLO program that runs without PyTorch.
 
     Like `torch.export.export`, which it calls. Parameters and buffers are not part of the program
-    but arguments of it, in a dict with the keys of `state_dict()`. So one program serves every
-    set of weights, and weights can be stored in a format made for them.
+    but arguments, in a dict with the keys of `state_dict()`. So one program works with any weights,
+    and weights can be stored in a format of their own.
 
     Args:
-        model: a module on any device, as you want to run it: `model.eval()` first for inference.
+        model: a module on any device, in the mode to run it in: call `model.eval()` for inference.
         args: example inputs. Tensors become inputs of the program; Python values become part of
             it.
         kwargs: example keyword inputs, likewise.
         dynamic_shapes: which dimensions may change, as for `torch.export.export`.
-        platforms: the platforms that the program is for: "cpu", "cuda" or "tpu"; by default the
-            one that JAX runs on here.
+        platforms: the platforms to compile for: "cpu", "cuda" or "tpu"; by default the one that JAX
+            uses here.
 
     Returns:
         The program; see `Exported`.
@@ -86,9 +86,9 @@ def export(
 def _decomposed(program: ExportedProgram) -> ExportedProgram:
     """Returns the program in PyTorch's core operators."""
     with warnings.catch_warnings(), Patches() as patches:
-        # PyTorch copies its own deprecated objects.
+        # PyTorch itself copies deprecated objects.
         warnings.filterwarnings("ignore", ".*treespec, LeafSpec", FutureWarning)
-        # It looks up all operators that are made of others, once for each of many namespaces.
+        # PyTorch lists all composite operators once for each of many namespaces.
         patches.hold(export_utils, "_materialize_cpp_cia_ops", functools.cache)
         return program.run_decompositions()
 
@@ -98,16 +98,16 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
 
     Args:
         data: the bytes, complete and unchanged.
-        state: a `state_dict()` of tensors or arrays; it may hold more than the program takes.
+        state: a `state_dict()` of tensors or arrays; it may contain more than the program takes.
 
     Returns:
         The program; see `Exported`.
 
     Raises:
-        TypeError: `data` is not bytes (but a path, say).
+        TypeError: `data` is not bytes, but for example a path.
         ValueError: the bytes are damaged, or are not from `Exported.serialize()`.
         KeyError: the state lacks an array that the program takes.
-        ValueError: an array of the state has another shape or dtype.
+        ValueError: an array of the state has the wrong shape or dtype.
 
     >>> import torch, calque
     >>> model = torch.nn.Linear(3, 2)
@@ -119,7 +119,7 @@ def load_exported(data: bytes | bytearray, state: Mapping[str, Any] | None = Non
 
 
 def _restored(data: bytes, state: dict[str, Array], values: Mapping[str, Any]) -> "Exported":
-    """Returns a program that was pickled."""
+    """Returns a pickled program."""
     return Exported(jax.export.deserialize(bytearray(unseal(data))), state, values, None)
 
 
@@ -129,7 +129,7 @@ class Exported:
     Attributes:
         program: JAX's exported program, a function of `(state, *args, **kwargs)`.
         state: the weights that it runs with: arrays, with the keys of `state_dict()`.
-        exported_program: what PyTorch exported; None for a program that was loaded.
+        exported_program: PyTorch's exported program; None for a loaded program.
     """
 
     def __init__(
@@ -157,13 +157,13 @@ class Exported:
         """Returns the program as bytes, without its weights; `jax.export.deserialize` reads them
         too.
 
-        `load_exported` checks a checksum at the end, to detect incomplete bytes. JAX ignores it.
+        `load_exported` verifies a checksum at the end, to detect incomplete bytes. JAX ignores it.
 
         Raises:
             ImportError: the package flatbuffers is missing (`pip install calque[export]`).
         """
         try:
-            importlib.import_module("flatbuffers")  # what JAX writes with
+            importlib.import_module("flatbuffers")  # JAX needs it for writing
         except ImportError:
             raise ImportError(
                 "serialize() needs the package flatbuffers: pip install calque[export]"
@@ -196,9 +196,8 @@ class Exported:
             the result, and a dict of the buffers' new values.
 
         Raises:
-            ValueError: the arguments are not those that the program was exported for: a Python
-                value differs, or a tensor is missing or has a different shape or dtype; the error
-                names them all.
+            ValueError: the arguments do not fit the program: a Python value differs, or a tensor is
+                missing or has a different shape or dtype; the error names them all.
         """
         tree = plain((args, kwargs))
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree, is_leaf=_is_none)
@@ -225,7 +224,7 @@ class Exported:
 
     @cached_property
     def _names(self) -> list[str]:
-        """The names of the positional arguments; none for a program that was loaded."""
+        """The names of the positional arguments; none for a loaded program."""
         if self.exported_program is None:
             return []
         call = self.exported_program.module_call_graph[0].signature

@@ -1,4 +1,4 @@
-"""Checks that the arguments of a call are those that a program was exported for."""
+"""Checks that the arguments of a call fit an exported program."""
 
 import re
 from collections.abc import Mapping, Sequence
@@ -18,10 +18,11 @@ def check(
         expected: the abstract value of each input, by its path in (args, kwargs); None for Python
             values, which are part of the program.
         given: the array of each tensor of the call, likewise, and None for Python values.
-        names: those of the positional arguments, as far as they are known.
+        names: the names of the positional arguments, if known.
 
     Raises:
-        ValueError: one is missing, or too many, or has another shape or dtype; names all of them.
+        ValueError: an argument is missing, unexpected, or has the wrong shape or dtype; the message
+            names all of them.
     """
     wrong = [
         f"{named(path, names)} is missing: {_described(aval)}"
@@ -58,8 +59,8 @@ def explained(
     """Rewrites JAX's error for sizes that do not fit, in terms of the arguments.
 
     Args:
-        error: JAX's.
-        expected, given, names: as for `check`, which has found nothing.
+        error: JAX's error.
+        expected, given, names: as for `check`, which found no error.
     """
     if not str(error).startswith("Input shapes do not match"):
         return error

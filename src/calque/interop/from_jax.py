@@ -26,9 +26,9 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
     """Turns a JAX function into a PyTorch function on the device "jax".
 
     The function is compiled by `jax.jit` once for each signature; Python values among the
-    arguments are static. Gradients come from JAX and flow through torch's autograd, as often as
-    they are differentiated; `torch.func`, `calque.jit` and `torch.compile` take the function as
-    one operator.
+    arguments are static. Gradients come from JAX and flow through PyTorch's autograd, also for
+    higher derivatives; `torch.func`, `calque.jit` and `torch.compile` treat the function as one
+    operator.
 
     Args:
         fn: takes and returns pytrees of JAX arrays and Python values. Inside it, 64-bit types are
@@ -40,8 +40,8 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
 
     Raises:
         RuntimeError: when called with a tensor that is not on "jax".
-        TypeError: it is not a function; or, when called, an argument is not a tensor, an array or a
-            hashable value.
+        TypeError: `fn` is not a function; or, when called, an argument is not a tensor, an array or
+            a hashable value.
 
     >>> import jax, torch, calque
     >>> softplus = calque.from_jax(jax.nn.softplus)
@@ -75,26 +75,26 @@ _callable_in_graphs: WeakSet[Callable[..., Any]] = WeakSet()
 
 
 def _tell_dynamo(rules: ModuleType) -> None:
-    """Let `torch.compile` treat these functions as operators of its graphs."""
+    """Make `torch.compile` treat these functions as operators of its graphs."""
     while _callable_in_graphs:
         let_dynamo_call(rules, _callable_in_graphs.pop())
 
 
 class _Function:
-    """A JAX function for one structure of its arguments and some static values.
+    """A JAX function for one structure of its arguments and fixed static values.
 
     Args:
         fn: the function.
-        spec: what puts the leaves back into the arguments.
+        spec: the structure of the arguments.
         static: the leaves, with a `_Key` or None for arrays.
-        places: those of the arrays.
+        places: the indexes of the arrays.
     """
 
     def __init__(
         self, fn: Callable[..., Any], spec: Any, static: list[Any], places: list[int]
     ) -> None:
         self._fn, self._spec, self._static, self._places = fn, spec, static, places
-        self._forms: dict[Any, _Form] = {}  # of the results, by the shapes and dtypes of the arrays
+        self._forms: dict[Any, _Form] = {}  # by the shapes and dtypes of the arrays
         self._program = JaxProgram(self._flat)
 
     def _flat(self, *arrays: Array) -> list[Array]:
@@ -113,7 +113,7 @@ class _Function:
         """Returns the results in the function's own structure."""
         found = jax_nodes.call(self._program, tensors)
         key = tuple((tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors)
-        if key not in self._forms:  # nothing has run: a graph is made of it
+        if key not in self._forms:  # only traced, not run, so far
             self._program.shapes([jax.ShapeDtypeStruct(*one) for one in key])
         return self._forms[key].of(found)
 
@@ -123,13 +123,13 @@ class _Key:
     """A JAX random key among the arguments.
 
     Attributes:
-        kind: which generator it is for.
+        kind: its random number generator.
     """
 
     kind: str
 
     def of(self, words: Array) -> Array:
-        """Returns the key with some words."""
+        """Returns a key with the given words."""
         return jax.random.wrap_key_data(words, impl=self.kind)
 
 
@@ -139,7 +139,8 @@ class _Form:
 
     Attributes:
         tree: their structure.
-        constants: those that are neither arrays nor numbers, each in a tuple; None for others.
+        constants: the results that are neither arrays nor numbers, each in a tuple; None for the
+            rest.
     """
 
     tree: Any

@@ -55,7 +55,8 @@ def functional(
     Raises:
         TypeError: it is not a module or function; from `apply`: `rng` is not a key, or an argument
             is neither an array nor hashable.
-        RuntimeError: from `apply`: parameters or buffers are missing or unexpected; it names them.
+        RuntimeError: from `apply`: parameters or buffers are missing or unexpected; the message
+            names them.
         TraceError: from `apply`: a buffer was written to without `buffers=`, or a random operator
             ran without `rng=`; or the module cannot be traced.
 
@@ -77,7 +78,7 @@ def functional(
 
 
 def _settle_nothing(snapshot: Snapshot, repeats: Repeats) -> None:
-    """Does nothing: keeps what a trace changes in Python."""
+    """Does nothing: keeps the changes of a trace to Python's state."""
 
 
 class Functional:
@@ -85,9 +86,10 @@ class Functional:
 
     Attributes:
         buffers: the module's buffers as they were, with the keys of `state_dict()`.
-        settle: is called after a trace with the Python state that it began with, and a function
-            that tells whether a second call, which finds the state that the first has left, would
-            be the same (see `repeats`); the state has to be put back before that is called.
+        settle: called after a trace with a snapshot of the Python state before it, and with a
+            function that returns whether a second call, which starts with the state after the
+            first, would compute the same (see `repeats`); the state must be restored before calling
+            that function.
     """
 
     def __init__(self, module_or_fn: Module | Callable[..., Any], gradient: Gradient) -> None:
@@ -101,7 +103,7 @@ class Functional:
             self.buffers = {n: to_jax(b) for n, b in self._module.named_buffers()}
 
     def __getstate__(self) -> dict[str, Any]:
-        # Traces belong to this process.
+        # Traces are valid only in this process.
         return self.__dict__ | {"_traces": {}, "settle": _settle_nothing}
 
     def parameters(self) -> dict[str, Array]:
@@ -141,9 +143,7 @@ class Functional:
         rng: Any = None,
         **kwargs: Any,
     ) -> set[str]:
-        """Returns the names of the parameters that gradients of the result get to,
-        for such a call.
-        """
+        """Returns the names of the parameters that the result's gradients reach."""
         trace = self._trace(*_flat(params, buffers, args, kwargs))
         names = sorted(params)
         return {names[place] for place in trace.gradient_of if place < len(names)}
@@ -181,7 +181,7 @@ class Functional:
     def _traced(
         self, leaves: list[Any], spec: Any, arguments_are_leaves: bool = True
     ) -> tuple[Trace, StateGuard]:
-        """Returns one trace, and the guard of the Python state that it has read."""
+        """Returns a trace, and the guard for the Python state that it read."""
         snapshot = Snapshot(self._fn)
         try:
             with taken_back(self._module):
@@ -201,7 +201,7 @@ class Functional:
         """Run the module on traced tensors.
 
         Returns:
-            The result, the buffers if they were given, and what has stood in for its members.
+            The result, the buffers if they were given, and the traced members.
         """
         params, buffers, args, kwargs = tree
         if self._module is None:

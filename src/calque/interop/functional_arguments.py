@@ -20,10 +20,10 @@ def is_array(value: Any) -> bool:
 
 
 def as_given(leaf: Any) -> Any:
-    """Returns a leaf of the arguments, as an array if it has values."""
+    """Returns a leaf of the arguments; one with values as an array."""
     if isinstance(leaf, torch.Tensor):
         return to_jax(leaf)
-    # As JAX takes them: without its 64-bit mode, numpy's int64 arrives as int32.
+    # As JAX converts them: without its 64-bit mode, NumPy's int64 becomes int32.
     return jnp.asarray(leaf) if isinstance(leaf, np.ndarray) else leaf
 
 

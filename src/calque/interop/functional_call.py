@@ -1,4 +1,4 @@
-"""Calls a functional module on traced tensors: its results, and their gradients."""
+"""Calls a functional module on traced tensors, and computes its results and their gradients."""
 
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
@@ -26,7 +26,7 @@ class Pure(Lifting):
     """Lifts nothing: values that are not arguments of a pure function are constants."""
 
     def read(self, cell: Cell) -> Array:
-        """Returns the value of a cell; for one from outside, the current value."""
+        """Returns the value of a cell; for one created before the trace, its current value."""
         if self.is_fresh(cell) or cell in self.values or isinstance(cell.array, jax.core.Tracer):
             return super().read(cell)
         return cell.array
@@ -42,16 +42,16 @@ class Call:
     Args:
         functional: the module.
         lifting: the trace.
-        running: watches what it reads of Python's state, if anything has to.
-        arguments_are_leaves: as of `functional_trace.Trace`.
+        running: records its reads of Python's state, if necessary.
+        arguments_are_leaves: as for `functional_trace.Trace`.
 
     Attributes:
-        results: the result, taken apart.
-        has_buffers: whether the new buffers are a part of it.
-        n_outputs: how many arrays it has.
-        carriers: which of these have a gradient that comes in.
-        gradient_of: the arguments that gradients get to, in the order of these.
-        used_up: of results whose graph was used up: their place, and what PyTorch says.
+        results: the flattened result.
+        has_buffers: whether it contains the new buffers.
+        n_outputs: its number of arrays.
+        carriers: which of these have an incoming gradient.
+        gradient_of: the arguments that gradients reach, in the order of the gradients.
+        used_up: the results whose graph was already freed: PyTorch's message by position.
     """
 
     def __init__(
@@ -96,11 +96,11 @@ class Call:
         self.results: Results = Results((result, buffers))
         self.has_buffers: bool = buffers is not None
         tensors, self.results.tensors = self.results.tensors, []
-        # A result that is an argument itself has the gradient that comes in.
+        # The gradient of a result that is itself an argument is the incoming one.
         tensors = [t.view_as(t) if t.requires_grad and t.is_leaf else t for t in tensors]
         arrays = [read(t.resolve_conj().resolve_neg()) for t in tensors]
         self.n_outputs: int = len(arrays)
-        with self._functional.standing_in(state):  # checkpoints run parts of the module again
+        with self._functional.standing_in(state):  # checkpoints rerun parts of the module
             return arrays + self._trace_gradients(tensors, stand_ins)
 
     def _trace_gradients(self, tensors: list[torch.Tensor], stand_ins: list[Any]) -> list[Array]:
@@ -129,7 +129,7 @@ def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
 
 
 def _computed(value: Any) -> Any:
-    """Returns a tensor that a function may write to, whose gradient goes through to `value`."""
+    """Returns a tensor that a function may write to, whose gradient flows to `value`."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value
     made = value.clone()

@@ -17,7 +17,7 @@ class Results:
     """A flattened result, including objects that hold tensors (a dataclass).
 
     Attributes:
-        tensors: those in it.
+        tensors: the tensors in it.
     """
 
     def __init__(self, tree: Any) -> None:

@@ -1,4 +1,4 @@
-"""One trace of a functional module: what it computes, and its gradient, as a function of arrays."""
+"""A trace of a functional module: its result and its gradient as functions of arrays."""
 
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
@@ -31,14 +31,14 @@ def _place(source: Source, count: int) -> int:
 
 
 class Trace:
-    """One traced form of a functional module.
+    """A traced form of a functional module.
 
     Args:
         functional: the module.
         leaves, spec: an example call, flattened.
-        running: watches what it reads of Python's state.
-        arguments_are_leaves: whether the tensors among the arguments are leaves of PyTorch's
-            graph, as far as they are differentiated. Those may not be written in place.
+        running: records its reads of Python's state.
+        arguments_are_leaves: whether differentiated tensors among the arguments are leaves of
+            PyTorch's graph, which must not be written in place.
     """
 
     def __init__(

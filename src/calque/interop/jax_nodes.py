@@ -1,10 +1,10 @@
 """JAX programs as nodes of the autograd graph.
 
-`_Node` keeps what the backward needs from the forward. It handles tensors with values, in eager
-calls and in traces of calque. Under the transforms of `torch.func`, in forward mode, and where
-tensors have no values (`torch.compile`, `torch.export`), `_Transformed` is used: one operator of
-PyTorch, whose derivatives and maps are programs of the same kind. Its backward recomputes the
-forward.
+`_Node` saves intermediate values of the forward for the backward. It handles tensors with values,
+in eager calls and in traces of calque. Under the transforms of `torch.func`, in forward mode, and
+for tensors without values (`torch.compile`, `torch.export`), `_Transformed` is used: a PyTorch
+operator whose derivatives and vectorized forms are programs of the same kind. Its backward
+recomputes the forward.
 """
 
 from collections.abc import Sequence
@@ -61,7 +61,7 @@ def _at(places: Sequence[int], values: Sequence[Any], count: int) -> list[Any]:
 
 
 class _Node(torch.autograd.Function):
-    """A call that saves what its backward pass needs."""
+    """A call that saves values for its backward pass."""
 
     @staticmethod
     def forward(ctx: Any, jax_program: JaxProgram, *tensors: Tensor) -> Any:
@@ -112,7 +112,7 @@ class _Transformed(torch.autograd.Function):
 
     @staticmethod
     def setup_context(ctx: Any, inputs: Any, output: Any) -> None:
-        """Keep the arguments."""
+        """Save the arguments."""
         number, *tensors = inputs
         ctx.program = program_of(number)
         ctx.carrying = [i for i, one in enumerate(output) if _has_tangents(one)]

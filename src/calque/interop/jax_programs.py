@@ -1,6 +1,6 @@
 """Compiled functions of flat lists of arrays, and their JAX transformations.
 
-Each is stored with the function that it was made from, so that it is compiled only once.
+Each is stored with its original function, so that it is compiled only once.
 """
 
 import secrets
@@ -27,7 +27,7 @@ class JaxProgram:
     """A function from some arrays to a list of arrays, compiled by `jax.jit`.
 
     Attributes:
-        number: by which an operator of PyTorch can name it; one that no other process has.
+        number: identifies it in a PyTorch operator; unique across processes.
     """
 
     def __init__(self, function: Callable[..., list[Array]]) -> None:
@@ -46,14 +46,14 @@ class JaxProgram:
             return settled(self._run(*arrays))
 
     def shapes(self, arrays: Sequence[Any]) -> list[jax.ShapeDtypeStruct]:
-        """Returns the shapes and dtypes of the results, for those of the arrays."""
+        """Returns the shapes and dtypes of the results for given arrays."""
         with precision(arrays):
             return jax.eval_shape(self._run, *arrays)
 
     def _gradient(self, wanted: Places, count: int) -> "JaxProgram":
         """Returns the gradients of the arrays at some positions, in PyTorch's convention.
 
-        It takes `count` arrays and then the gradients of those results that are not integers.
+        It takes `count` arrays, followed by the gradients of the results that are not integers.
         """
 
         def gradients(*arrays: Array) -> list[Array]:
@@ -70,7 +70,7 @@ class JaxProgram:
     def _tangent(self, places: Places) -> "JaxProgram":
         """Returns the tangents of the results that are not integers.
 
-        It takes the arrays, and then the tangents of those at some places.
+        It takes the arrays, followed by the tangents of those at the given places.
         """
 
         def tangents(*arrays: Array) -> list[Array]:
@@ -82,12 +82,12 @@ class JaxProgram:
         return JaxProgram(tangents)
 
     def _mapped(self, axes: tuple[int | None, ...]) -> "JaxProgram":
-        """Returns the function mapped over some axes, with the axis of results first."""
+        """Returns the function mapped over some axes, with the mapped axis of results first."""
         return JaxProgram(jax.vmap(self.function, axes))
 
     def _of(self, places: Places, arrays: Sequence[Array]) -> Callable[..., Any]:
-        """Returns the function of the arrays at some positions: its inexact results,
-        and all results.
+        """Returns a function of the arrays at some positions that returns the inexact results, and
+        all results.
         """
 
         def of(*wanted: Array) -> tuple[list[Array], list[Array]]:
@@ -101,11 +101,11 @@ class JaxProgram:
 
 
 class WithResiduals:
-    """A function that also returns what its backward pass needs.
+    """A function that also returns residuals for its backward pass.
 
     Args:
         program: the function.
-        wanted: the places of the arrays whose gradients are asked for.
+        wanted: the positions of the arrays whose gradients are needed.
     """
 
     def __init__(self, program: JaxProgram, wanted: Places) -> None:
@@ -113,26 +113,27 @@ class WithResiduals:
         self.wanted: Places = wanted
         self._run = jax.jit(self._forward)
 
-        # Its own: JAX keeps what it compiles as long as the function that it was made of.
+        # A new function for each instance, because JAX caches compiled programs as long as their
+        # function exists.
         def pull(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
             return pulled(pullback, incoming)
 
         self._pull = jax.jit(pull)
 
     def __call__(self, arrays: Sequence[Array]) -> tuple[list[Array], Pullback]:
-        """Returns the results, and what the backward needs."""
+        """Returns the results, and the residuals for the backward."""
         with precision(arrays):
             return settled(self._run(*arrays))
 
     def pull_back(
         self, pullback: Pullback, arguments: Sequence[Array], incoming: Sequence[Array]
     ) -> list[Array]:
-        """Returns the gradients for incoming ones, those of the results that are not integers.
+        """Returns the gradients for the incoming gradients of the results that are not integers.
 
         Args:
-            pullback: what a forward has left.
-            arguments: those of the forward.
-            incoming: the gradients.
+            pullback: the residuals of a forward.
+            arguments: the arguments of the forward.
+            incoming: the incoming gradients.
         """
         with precision([*arguments, *incoming]):
             return settled(self._pull(pullback.over(arguments), list(incoming)))
@@ -188,7 +189,8 @@ class precision:
 
     @entered_unseen
     def __enter__(self) -> None:
-        # As of `x64`: nothing comes between what an iterator of C gives and its note.
+        # As in `x64`: no signal can interrupt between the swap, which C code performs, and the
+        # assignment.
         (self._previous,) = map(enable_x64.swap_local, (self._value,))
 
     @entered_unseen

@@ -1,4 +1,6 @@
-"""Tensors of a trace that a module keeps as attributes (a cache that is filled when first used)."""
+"""Tensors of a trace that a module stores as attributes (a cache that is filled at the first
+use).
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -16,7 +18,7 @@ _ABSENT = object()
 
 @contextmanager
 def taken_back(module: Module | None) -> Iterator[None]:
-    """A context manager that restores attributes which hold tensors of the trace."""
+    """A context manager that restores attributes to which tensors of the trace were assigned."""
     modules = [] if module is None else list(module.modules())
     before = [dict(vars(one)) for one in modules]
     try:

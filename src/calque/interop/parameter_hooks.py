@@ -12,7 +12,7 @@ from calque.interop.functional_arguments import is_array
 
 
 def hooks_of(module: torch.nn.Module | None) -> tuple[int, ...]:
-    """Returns which hooks the parameters of a module have."""
+    """Returns the hooks of a module's parameters."""
     if module is None:
         return ()
     return tuple(
@@ -26,11 +26,11 @@ def hooks_of(module: torch.nn.Module | None) -> tuple[int, ...]:
 def register_hooks(module: torch.nn.Module, stand_ins: Mapping[str, torch.Tensor]) -> None:
     """Register the hooks of parameters on the tensors that represent them.
 
-    What runs when a gradient has been accumulated has no place in a pure function, so there the
-    backward raises.
+    A pure function cannot run hooks for accumulated gradients, so the backward raises an error for
+    these.
     """
     for name, parameter in module.named_parameters(remove_duplicate=False):
-        stand_in = stand_ins.get(name)  # of tied parameters, one name may be missing
+        stand_in = stand_ins.get(name)  # one name of tied parameters may be missing
         if stand_in is None or not stand_in.requires_grad:
             continue
         for hook in (parameter._backward_hooks or {}).values():
@@ -52,12 +52,13 @@ def _refusal(name: str) -> Callable[[torch.Tensor], Any]:
 def refusing_hooks(
     module: torch.nn.Module, params: dict[str, Any], given: Any
 ) -> tuple[dict[str, Any], Any]:
-    """Returns arrays for a program that JAX differentiates, which raise where hooks would run.
+    """Returns arrays for a program that JAX differentiates; they raise errors where hooks would
+    run.
 
     Args:
         module: the module.
         params: its parameters.
-        given: the other arrays that it is given, in containers.
+        given: its other arguments, in containers.
     """
     hooked = {
         name: f"the parameter {name!r}"

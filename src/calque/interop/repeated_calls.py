@@ -1,4 +1,4 @@
-"""Checks whether a call of a functional module computes the same after another one."""
+"""Checks whether a second call of a functional module computes the same as the first."""
 
 import re
 from collections.abc import Callable, Hashable
@@ -25,17 +25,17 @@ def repeats(
     arguments_are_leaves: bool,
     between: Callable[[], None] | None = None,
 ) -> bool:
-    """Returns True if the second of two calls does the same computation as the first.
+    """Returns True if the second of two calls computes the same as the first.
 
-    Both are traced one after the other, and what the first leaves in Python's state, the second
-    finds: a tensor that it keeps, a number that it counts.
+    Both are traced in turn, and the second starts with the Python state after the first, such as
+    stored tensors and counters.
 
     Args:
         functional: the module.
         leaves, spec: an example call, flattened.
-        arguments_are_leaves: as of `functional_trace.Trace`.
-        between: is called between the two; gives the state values that it may have later. If the
-            second call raises then, it may as well be that it never has them.
+        arguments_are_leaves: as for `functional_trace.Trace`.
+        between: called between the two; changes the state to values that it may have later. If the
+            second call then raises, the state may never have those values.
     """
     lifting = Pure()
     given_to: list[int] = []
@@ -56,7 +56,8 @@ def repeats(
     except Exception as error:
         if is_of_handler(error) or (between is None and not isinstance(error, RuntimeError)):
             raise
-        return between is not None  # without, such as a graph that the first call has used up
+        # Raised without `between`, for example because the first call freed a graph.
+        return between is not None
     own = {id(one) for one in lifting.inputs[: given_to[0]]}
     of_first = [id(one) in own for one in lifted.inputs]
     half = len(lifted.closed.jaxpr.outvars) // 2
@@ -76,11 +77,12 @@ def _reached(closed: ClosedJaxpr, inputs: list[bool]) -> list[bool]:
 
 
 def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
-    """Returns a number for each output, equal for those that are computed in the same way.
+    """Returns a number for each output; outputs that are computed in the same way have equal
+    numbers.
 
     Args:
         closed: the program.
-        inputs: what its inputs are told apart by.
+        inputs: values that distinguish its inputs.
     """
     jaxpr = closed.jaxpr
     numbers: dict[Hashable, int] = {}
@@ -105,9 +107,7 @@ def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
 
 
 def _key(value: Any) -> Hashable:
-    """Returns a key of an equation's parameter, or a constant,
-    that is equal for equivalent ones.
-    """
+    """Returns a key of a parameter or constant that is equal for equivalent ones."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)
         return array.shape, str(array.dtype), array.tobytes()

@@ -1,4 +1,4 @@
-"""Bytes with a trailing checksum and version, by which damage is detected.
+"""Bytes with a trailing checksum and version, to detect damage.
 
 JAX's reader of exported programs does not validate its input: one wrong byte may crash the process
 or make it hang. The seal is at the end, so that `jax.export.deserialize`, which ignores trailing
@@ -11,7 +11,8 @@ import struct
 _MAGIC = b"\x89calque\n"
 _VERSION = 1
 _SEAL = struct.Struct("<Q32sI8s")
-"""The length of what is sealed, the SHA-256 of it and of the version, the version, the magic."""
+"""The length of the content, the SHA-256 of content and version, the version, and the magic number.
+"""
 
 
 def seal(content: bytes) -> bytes:

@@ -1,22 +1,22 @@
-"""Checks that the arrays of a call are those of a module, by their names."""
+"""Checks that the names of a call's arrays are those of a module."""
 
 from collections.abc import Container, Mapping
 from typing import Any
 
 
 def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[str] = ()) -> None:
-    """Compare names that are given with those that a module has.
+    """Compare given names with those of a module.
 
     Args:
-        kind: what the argument is called.
-        given: a dict, whose keys are compared.
-        names: the module's names, each with the identity of what it has: of two names for one
-            thing, one is enough.
-        elsewhere: names that belong into the argument `buffers`.
+        kind: the name of the argument.
+        given: a dict whose keys are compared.
+        names: the module's names with the identity of their values: of several names for one value,
+            one is enough.
+        elsewhere: names that belong in the argument `buffers`.
 
     Raises:
         TypeError: it is not a dict.
-        RuntimeError: names are missing, or there are others.
+        RuntimeError: names are missing or unexpected.
     """
     if not isinstance(given, Mapping):
         raise TypeError(

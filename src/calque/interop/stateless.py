@@ -1,4 +1,4 @@
-"""Turns a program of `torch.export` into a pure JAX function of its state and inputs."""
+"""Converts a program of `torch.export` to a pure JAX function of its state and inputs."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -38,19 +38,20 @@ class _Input:
 class Stateless:
     """A functional program of `torch.export` as a function of `(state, *args, **kwargs)`.
 
-    It gives what the program gives in plain containers, paired with a dict of what the state
-    becomes if the program writes to it.
+    It returns the program's results in plain containers; if the program writes to the state, in a
+    pair with a dict of the new values.
 
     Attributes:
-        state: the parameters that are used, and those buffers that `state_dict()` holds or that are
+        state: the parameters that are used, and the buffers that are in `state_dict()` or are
             written.
         state_shapes: their shapes and dtypes.
-        inputs: the shapes and dtypes of the other arguments, `(args, kwargs)`; None stands for
-            Python values, which are part of the program.
-        values: those Python values, by their places in `(args, kwargs)`.
+        inputs: the shapes and dtypes of the other arguments, `(args, kwargs)`; None for Python
+            values, which are part of the program.
+        values: these Python values, by their positions in `(args, kwargs)`.
 
     Raises:
-        TraceError: the program writes to its inputs or has effects; names the user's line.
+        TraceError: the program writes to its inputs or has effects; the message names the user's
+            line.
     """
 
     def __init__(self, program: ExportedProgram) -> None:
@@ -77,7 +78,7 @@ class Stateless:
         self.state_shapes: Any = jax.tree.map(jax.typeof, self.state)
 
     def _hold(self, program: ExportedProgram, spec: Any, written: set[Any]) -> Array | str:
-        """Returns a tensor of the program: a constant, or its name in the state."""
+        """Returns a tensor of the program if it is a constant, or its name in the state."""
         name = spec.target
         if spec.kind not in _TENSORS:
             raise TraceError(
@@ -90,7 +91,7 @@ class Stateless:
         return name
 
     def _arrange(self, tree: Any) -> None:
-        """Separate the function's arguments from Python values in the tree of inputs."""
+        """Separate tensors from Python values in the tree of inputs."""
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree)
         inputs = [one for _, one in leaves]
         self.inputs: Any = jax.tree.unflatten(spec, [one.shape for one in inputs])
@@ -153,23 +154,23 @@ def _check_outputs(specs: Any, graph: fx.Graph) -> None:
 
 
 def _only_raises(op: OpOverload) -> bool:
-    """Returns True if a PyTorch operator has no results and no writes, and so can only raise.
+    """Returns True if a PyTorch operator has no results and writes nothing, and so can only raise.
 
-    A StableHLO program cannot; what JAX gives for such values instead is not finite.
+    A StableHLO program cannot raise; for such values JAX returns non-finite results instead.
     """
     schema = op._schema
     return op.namespace == "aten" and not schema.returns and not schema.is_mutable
 
 
 def _without_checks(graph: fx.Graph, specs: list[Any]) -> list[Any]:
-    """Remove operators that only raise from the chain of effects, and its end if it is empty.
+    """Remove operators that can only raise from the chain of effect tokens, and an empty chain.
 
     Returns:
-        What remains of the outputs.
+        The remaining outputs.
     """
     for node in list(graph.nodes):
         if str(node.target) == "with_effects" and _only_raises(node.args[1]):
-            for token in list(node.users):  # there is no other result
+            for token in list(node.users):  # the token is the only result
                 token.replace_all_uses_with(node.args[0])
                 graph.erase_node(token)
             graph.erase_node(node)
@@ -187,7 +188,7 @@ def _effects(graph: fx.Graph) -> str:
 
 
 def _drop_assertions(graph: fx.Graph) -> None:
-    """Remove PyTorch's checks of sizes, which JAX checks against their bounds."""
+    """Remove PyTorch's checks of sizes, because JAX checks their bounds."""
     for node in reversed(graph.nodes):
         if isinstance(node.target, OpOverload) and not node.users:
             if _only_raises(node.target) or torch.Tag.data_dependent_output in node.target.tags:

@@ -1,4 +1,4 @@
-"""Guards about memory: which arguments and which parts of the state share storages."""
+"""Guards about memory: which arguments and state tensors share storages."""
 
 from collections.abc import Mapping, Sequence, Set
 from typing import Any
@@ -14,11 +14,11 @@ Leaves = list[Any]
 
 
 class PinnedGuard:
-    """Guards that arguments which also belong to the function's own state still do.
+    """Guards that the same arguments as before belong to the function's own state.
 
     Args:
         pinned: their cells and storage offsets, by index.
-        hosts: the same of CPU tensors: the tensors, with their indexes.
+        hosts: the CPU tensors among them, with their indexes.
     """
 
     guarded = "which arguments belong to the state"
@@ -33,7 +33,7 @@ class PinnedGuard:
         self._failed = 0
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they still do."""
+        """Returns True if the same arguments belong to the state."""
         for index, (cell, offset) in self._pinned.items():
             leaf = leaves[index]
             if leaf.untyped_storage().cell is not cell or leaf.storage_offset() != offset:
@@ -54,7 +54,7 @@ class StorageGuard:
     """Guards the positions of arguments in their storages, if the function reads them.
 
     Args:
-        forms: what `form` gives for them, by index.
+        forms: the result of `form` for each, by index.
     """
 
     guarded = "positions of arguments in their storages"
@@ -80,10 +80,10 @@ class StorageGuard:
 
 
 class SharingGuard:
-    """Guards that the storages passed in addition to a call's arguments exist, in the same form.
+    """Guards that implicit arguments exist in the same form, and share storages as before.
 
     Args:
-        sources: of the leaves.
+        sources: the sources of the leaves.
         arrangement: which of them share storages.
         pinned: the cells of arguments that are part of the state.
         state: the cells of the state.
@@ -108,8 +108,8 @@ class SharingGuard:
         self._reason = ""
 
     def holds_for(self, leaves: Leaves, given: Any) -> bool:
-        """Returns True if they do, and nothing else shares the memory
-        that the program writes to.
+        """Returns True if they do, and if nothing else shares the memory that the program writes
+        to.
         """
         found: list[Any] = []
         for source in self._sources:

@@ -1,7 +1,7 @@
 """Hooks that PyTorch runs even if a module raises (`always_call=True`).
 
-PyTorch skips them while a function is traced, and a call of a jitted function that raises is undone
-as a whole: what such a hook would do on an error is refused, not lost.
+PyTorch skips them while a function is traced, and a jitted call that raises is undone completely,
+so the effects of such a hook after an error would be lost. It is refused instead.
 """
 
 from collections.abc import Iterable, Iterator
@@ -14,11 +14,11 @@ from calque.upstream import torch_internals
 
 
 def refusal(error: BaseException, modules: Iterable[Module]) -> TraceError | None:
-    """Returns the exception to raise instead of the function's own; None to keep that one.
+    """Returns the exception to raise instead of the function's own; None to keep the original.
 
     Args:
-        error: what the function raised.
-        modules: those that it calls.
+        error: the exception that the function raised.
+        modules: the modules that it calls.
     """
     if not isinstance(error, Exception) or isinstance(error, CalqueError):
         return None

@@ -48,7 +48,7 @@ def jit(
 
     The function is run once with traced tensors. Tensors that it reads but that are not arguments
     (parameters, buffers, optimizer state) become inputs. Tensors that it writes become outputs,
-    which are updated in place; their old memory is donated if nothing else holds it. A whole
+    which are updated in place; their old memory is donated if nothing else uses it. A whole
     training step, with `loss.backward()` and `optimizer.step()`, is one program.
 
     Args:
@@ -64,34 +64,34 @@ def jit(
             is donated. Without the checks, a read out of bounds gives NaN (for integers the
             smallest number, for unsigned ones the largest), a write out of bounds is dropped, and
             a matrix that cannot be factored gives NaN.
-        specialize: what happens where a tensor's value is needed while the function is traced
-            (`if`, `.item()`, `x[mask]`). With False, a TraceError is raised. With True, the call
-            runs eagerly, which shows the value. The next call is compiled for that value, and
-            every call of the program compares it: if it differs, the call runs eagerly, or by a
-            program made for the other value. The default, None, is True for the code of installed
-            packages and False for the user's own.
+        specialize: what happens if a tensor's value is needed while the function is traced (`if`,
+            `.item()`, `x[mask]`). With False, a TraceError is raised. With True, the call runs
+            eagerly, which shows the value. The next call is compiled for that value, and every call
+                of the program compares it: if it differs, the call runs eagerly, or uses a program
+                for the new value. The default, None, is True for the code of installed packages and
+            False for the user's own.
         verify: whether the second call traces the function once more, without compiling, to check
             that it does the same. If it does not (because it reads the clock or a file, say), the
             function is traced at each call.
-        max_programs: for how many kinds of arguments (their shapes, dtypes and Python values)
-            programs are kept. If there are more, one that was not called recently is dropped.
-        scan_layers: whether equal layers of a model run as one loop over their weights. This
-            saves compilation time, and saves memory if the weights are spread over devices,
-            because only those of one layer are gathered at a time. A step may take longer.
+        max_programs: the number of kinds of arguments (their shapes, dtypes and Python values) for
+            which programs are kept. If there are more, one that was not called recently is dropped.
+        scan_layers: whether equal layers of a model run as one loop over their weights. This saves
+            compilation time, and saves memory if the weights are sharded, because only one layer's
+            weights are gathered at a time. A step may take longer.
 
     Returns:
         A callable like `fn`: a `Jitted`, which has `lower`, `explain` and `history`, or for a
         module a `JittedModule`.
 
     Raises:
-        TypeError: an argument has the wrong type, or is no option.
+        TypeError: an argument has the wrong type, or is not an option.
         ValueError: `max_programs` is less than 1.
         TraceError: when called: the function needs a tensor's value while it is traced, or does
             something else that a compiled program cannot repeat; or `scan_layers` is True and no
             layers are equal. Nothing has changed then.
 
     Warns:
-        EagerWarning: the assumed values differ at most calls, so calls with such arguments run
+        EagerWarning: the assumed values differ in most calls, so calls with such arguments run
             eagerly from now on.
         RetraceWarning: the function is traced at each call, because it does something different
             each time, or because each call changes Python state that it reads (a counter, a
@@ -120,7 +120,7 @@ def jit(
 
 
 def _jitted(settings: Settings, fn: Any) -> Any:
-    """Returns a function, a module or a class of modules, jitted."""
+    """Returns a jitted function, module or class of modules."""
     if isinstance(fn, type) and issubclass(fn, Module):
         fn.forward = Jitted(fn.forward, settings)
         return fn

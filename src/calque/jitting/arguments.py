@@ -22,15 +22,15 @@ class Arguments:
 
     Args:
         leaves: the leaves of the call's arguments.
-        own: the cells of the function's own state, as far as they are known before it runs.
-        with_storage: the arguments that must come with their whole storage.
+        own: the cells of the function's own state that are known before it runs.
+        with_storage: the arguments that must be passed with their whole storage.
 
     Attributes:
-        stand_ins: what the function is given for each leaf, and behind those the implicit ones.
-        indexes: which argument each cell belongs to.
-        pinned: arguments that are part of the state, with their cell and offset.
-        stored: arguments that come with their whole storage, with how they lie in it.
-        windows: the others that are views.
+        stand_ins: the values passed to the function for each leaf, followed by the implicit ones.
+        indexes: the index of the argument to which each cell belongs.
+        pinned: arguments that are part of the state, with their cells and offsets.
+        stored: arguments passed with their whole storage, with their positions in it.
+        windows: the other arguments that are views.
     """
 
     def __init__(
@@ -75,10 +75,11 @@ class Arguments:
 
     @contextmanager
     def watched(self) -> Iterator[None]:
-        """A context manager in which to run the function.
+        """A context manager for running the function.
 
         Raises:
-            Inseparable: it asked for more of an argument than its window; whatever else it raised.
+            Inseparable: it needs more of an argument's storage than its window. This replaces any
+                other exception.
         """
         with ExitStack() as stack:
             self.windows.watch(stack)
@@ -97,8 +98,8 @@ class Arguments:
     def check_apart(self, state: Iterable[Tensor]) -> None:
         """Raise Joined if tensors of the state are arguments, or share memory with them.
 
-        What the function makes of an argument lies there, too, and may look like state: it only
-        counts if another tensor lay there before.
+        Tensors that the function creates from an argument share its memory too, and may look like
+        state. They only count if a different tensor shared it before.
         """
         given = set(map(id, self.stand_ins))
         joined = {
@@ -127,5 +128,5 @@ def _held_elsewhere(leaves: list[Any]) -> set[Cell]:
     return {
         cell
         for cell, storage in storages.items()
-        if torch_c.storage_use_count(storage._cdata) > given[cell] + 1  # the Python object, too
+        if torch_c.storage_use_count(storage._cdata) > given[cell] + 1  # plus the Python object
     }

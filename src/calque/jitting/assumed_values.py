@@ -1,10 +1,10 @@
-"""Values that a program assumes: observed in an eager call, compared at each call of the program.
+"""Values that a program assumes, which are observed in an eager call and compared in each call.
 
-A trace does not know the values that the host reads. An `Observer` records those of an eager call;
-`Assumptions` return them in a trace when the same code reads the same kind of value; each read
-value becomes an output of the program, and `Assumed` compares it before anything is written. The
-first value depends on no assumption, the second on the first, and so on: if all are equal, the
-program did what the function does.
+A trace does not know the values that the host reads. An `Observer` records those of an eager call.
+`Assumptions` return them in a trace if the same code reads the same kind of value. Each such value
+becomes an output of the program, and `Assumed` compares it before anything is written. The first
+value depends on no assumption, the second on the first, and so on, so if all are equal, the program
+did what the function does.
 """
 
 import operator
@@ -31,7 +31,7 @@ from calque.program.compile_flags import announced_as_compiling, compiling_flag
 from calque.program.value_checks import Checks
 
 _LARGEST = 1 << 22
-"""How many bytes of values a program may assume."""
+"""The maximum number of bytes of values that a program may assume."""
 _CLOSE = 1e-4
 
 
@@ -42,12 +42,12 @@ class Seen(NamedTuple):
     value: np.ndarray
 
     def agrees(self, value: np.ndarray) -> bool:
-        """Returns True if another value is the same, bit for bit."""
+        """Returns True if another value has the same bits."""
         return self.value.tobytes() == value.tobytes()
 
     def is_near(self, value: np.ndarray) -> bool:
-        """Returns True if it is the same up to rounding,
-        in which programs differ from eager calls.
+        """Returns True if it is the same up to rounding, which differs between programs and eager
+        calls.
         """
         if self.agrees(value):
             return True
@@ -63,10 +63,10 @@ Observation = list[Seen]
 
 
 class Observer:
-    """Observes the values that the host reads in an eager call.
+    """Records the values that the host reads in an eager call.
 
     Attributes:
-        seen: the values, in order; None if they are too large to be kept.
+        seen: the values, in order; None if they are too large to keep.
     """
 
     def __init__(self) -> None:
@@ -83,12 +83,13 @@ class Observer:
 
     @contextmanager
     def watching(self) -> Iterator[None]:
-        """A context manager in which the thread runs eagerly,
-        but code takes the branches of a trace.
+        """A context manager in which the thread runs eagerly, but code takes the same branches as
+        in a trace.
         """
         before, active.observer, active.inlining = active.observer, self, True
         handles = [
-            # In the step of an optimizer a trace lends it numbers: that is no branch of its code.
+            # In an optimizer's step, a trace replaces its numbers, so the code must not branch
+            # differently.
             register_optimizer_step_pre_hook(lambda *_: self._tell(False)),
             register_optimizer_step_post_hook(lambda *_: self._tell(True)),
         ]
@@ -101,7 +102,7 @@ class Observer:
                 handle.remove()
 
     def _tell(self, compiling: bool) -> None:
-        if active.observer is self:  # and not the step of another thread
+        if active.observer is self:  # not a step in another thread
             compiling_flag(compiling)
 
 
@@ -109,13 +110,13 @@ class Assumptions:
     """The values that a trace may assume, and those that it has assumed.
 
     Args:
-        everywhere: whether the user's own code may be answered, too.
-        observation: the values that were seen; None if there are none yet.
+        everywhere: whether values may be assumed in the user's own code too.
+        observation: the observed values; None if there are none yet.
 
     Attributes:
-        taken: the values assumed, each with its traced array.
-        has_answered: whether any was.
-        unmet: what the trace was stopped for; code in between may have caught it.
+        taken: the assumed values, each with its traced array.
+        has_answered: whether any value was assumed.
+        unmet: the exception that stopped the trace, which other code may have caught.
     """
 
     def __init__(self, everywhere: bool, observation: Observation | None) -> None:
@@ -132,12 +133,12 @@ class Assumptions:
         """Returns the value to assume; None if none may be assumed.
 
         Raises:
-            NeedsValue: it may be assumed, but was not seen.
-            NeverServed: it is asked for in the backward of what the function returns.
+            NeedsValue: it may be assumed, but was not observed.
+            NeverServed: it is needed in the backward pass of the function's results.
         """
         if not self.allowed(asking_frame().f_code.co_filename):
             return None
-        if self._closed:  # a backward outside: the program has given its results by then
+        if self._closed:  # a backward pass outside, which runs after the program
             self.unmet = NeverServed(str(_prepared(error)))
             raise self.unmet
         asked = Asked.of(array, use)
@@ -151,19 +152,19 @@ class Assumptions:
         return seen.value.copy()
 
     def allowed(self, file: str) -> bool:
-        """Returns True if code in a file may get assumed values."""
+        """Returns True if code in this file may get assumed values."""
         return self._everywhere or is_library(file)
 
     def shown(self, file: str) -> bool:
-        """Returns True if text that code in a file makes from a tensor shows its values.
+        """Returns True if the text of a tensor for code in this file contains its values.
 
-        That of debuggers and loggers has not, unless they are to be had everywhere.
+        It does not for debuggers and loggers, unless values may be assumed everywhere.
         """
         return self.allowed(file) and (self._everywhere or not is_standard(file))
 
     def refused(self, error: Exception) -> BaseException:
-        """Returns the error for a step that no program can repeat;
-        in a package's code, a signal.
+        """Returns the error for an action that no program can repeat; in a package's code, a
+        signal.
         """
         if not is_packages(asking_frame()):
             return error
@@ -171,12 +172,14 @@ class Assumptions:
         return self.unmet
 
     def check_met(self) -> None:
-        """Raise the error that stopped the trace again."""
+        """Raise again the exception that stopped the trace."""
         if self.unmet is not None:
             raise self.unmet
 
     def checked_by(self, checks: Checks, describer: Describer) -> "Checks | Assumed":
-        """Returns the program's checks, including those of assumed values; ends the assumptions."""
+        """Returns the program's checks, including those of assumed values, and ends the
+        assumptions.
+        """
         self._closed = True
         taken, self.taken = self.taken, []
         if not taken:
@@ -192,11 +195,11 @@ def _prepared(error: Callable[[], Exception]) -> Exception:
 
 
 class Missed(Unforeseen):
-    """A program has found values that differ from those it assumes.
+    """Signals that a program found values that differ from those that it assumes.
 
     Attributes:
-        observed: what was asked for, as the program computed it.
-        certain: how many of them, from the first, are what the function computes.
+        observed: the values that were read, as the program computed them.
+        certain: how many of them, from the first, are the function's values.
     """
 
     def __init__(self, observed: Observation, certain: int) -> None:
@@ -208,16 +211,17 @@ class Missed(Unforeseen):
 
     @property
     def asked(self) -> Asked:
-        """The first value that differs."""
+        """The read of the first value that differs."""
         return self.observed[self.certain - 1].asked
 
 
 class Assumed:
-    """The assumptions of a program; compared before its checks.
+    """The assumptions of a program, which are compared before its checks.
 
     Attributes:
-        expected: the values, in the order in which they are asked for.
-        hits, misses: how often all were right, and how often not.
+        expected: the values, in the order in which they are read.
+        hits, misses: the numbers of calls in which all values were right, and in which some were
+            not.
     """
 
     looks = True
@@ -234,7 +238,7 @@ class Assumed:
         """Compare the outputs of a call, from index `first`.
 
         Raises:
-            Missed: they differ.
+            Missed: a value differs.
         """
         arrays = [outputs[first + index] for index in self._outputs]
         try:
@@ -253,14 +257,16 @@ class Assumed:
         self.hits += 1
 
     def failed(self, error: Exception) -> NeedsValue:
-        """Returns the error to raise for one of the program's,
-        which may result from wrong values.
+        """Returns the error to raise for an error of the program, which wrong values may have
+        caused.
         """
         self.misses += 1
         return NeedsValue(error)
 
     def allows(self, missed: Missed) -> bool:
-        """Returns True if this program's assumptions fit the values that another program found."""
+        """Returns True if this program's assumptions match the values that another program
+        found.
+        """
         found = missed.observed[: missed.certain]
         return all(
             mine.asked == other.asked and mine.agrees(other.value)
@@ -268,7 +274,7 @@ class Assumed:
         )
 
     def lines(self) -> list[str]:
-        """Lists the assumptions, each once."""
+        """Lists the distinct assumptions."""
         return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
 
 
@@ -276,9 +282,9 @@ def merged(observation: Observation, missed: Missed, same_call: bool = False) ->
     """Returns an observation with the values that a program computed; None if they differ.
 
     Args:
-        observation: what an eager call has shown.
-        missed: what a program has.
-        same_call: whether both are of one call, so that only rounding tells them apart.
+        observation: the values observed in an eager call.
+        missed: the values that a program found.
+        same_call: whether both belong to the same call, so that they differ only by rounding.
     """
     places: dict[Asked, deque[int]] = defaultdict(deque)
     for index, seen in enumerate(observation):

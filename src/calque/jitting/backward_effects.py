@@ -1,8 +1,9 @@
-"""What the backward pass of results may not do: it runs outside of the program, after the call.
+"""Refuses side effects in the backward pass of results, which runs outside the program, after the
+call.
 
-It is traced once, with the function, and later replayed without its Python code. So whatever this
-code changes (in its hooks, and in functions with their own backward) would be lost, and whatever it
-draws from something that moves on would stay as it was in the trace.
+It is traced once, with the function, and later replayed without its Python code. So changes by this
+code (in hooks, and in functions with their own backward) would be lost, and values from iterators
+and random generators would be frozen.
 """
 
 import weakref
@@ -32,7 +33,7 @@ _REMEDY = "Call backward() in the jitted function as well."
 
 
 class BackwardEffects:
-    """What the trace of the backward pass of results changes.
+    """The changes made while the backward pass of results is traced.
 
     Args:
         trace: the trace, whose function has returned.
@@ -47,18 +48,18 @@ class BackwardEffects:
 
     @contextmanager
     def refused(self) -> Iterator[None]:
-        """A context manager for that trace.
+        """A context manager for tracing the backward pass.
 
         Raises:
-            TraceError: it changes something, or depends on what moves on.
+            TraceError: it changes state, or reads from an iterator or random generator.
         """
         noted = len(self._snapshot.unrepeatable)
-        before: dict[int, Any] = {}  # what the function has changed, which stays so
+        before: dict[int, Any] = {}  # the function's own changes, which are allowed
         for row, now in self._snapshot.changed():
-            before[id(row)] = now if _are_same(now, row.items()) else None  # no state to compare
+            before[id(row)] = now if _are_same(now, row.items()) else None  # nothing to compare
         with noting_refusals() as refusals, _without_writes(self._lifting):
             yield
-        if refusals:  # its code has caught it
+        if refusals:  # which the code caught
             raise refusals[0]
         for row, now in list(self._snapshot.changed()):
             then = before.get(id(row), {})
@@ -71,11 +72,11 @@ class BackwardEffects:
         self._unrepeatable += self._snapshot.unrepeatable[noted:]
 
     def _check(self, row: Row, now: dict[Any, Any]) -> None:
-        """Refuse that a row has changed, unless it may."""
-        if not row.restored:  # a library's own: none of the program's business
+        """Refuse the change of a row, unless it is allowed."""
+        if not row.restored:  # a library's private state
             row.guarded = False
             return
-        if isinstance(row, CacheRow):  # filled now: the next call finds it so
+        if isinstance(row, CacheRow):  # the next call would find the entries
             self._unrepeatable.append(f"{row.path} is filled by the backward pass of a result")
             return
         changed = row.difference(now)
@@ -85,13 +86,13 @@ class BackwardEffects:
         raise TraceError(f"{place}{what} is changed {_WHY}.\n{_REMEDY}")
 
     def check_nothing_stays(self, before: Collection[weakref.ref[Cell]]) -> None:
-        """Check that no tensor made by the backward pass is kept.
+        """Check that no tensor created by the backward pass is kept.
 
         Args:
-            before: the cells that the function has made.
+            before: the cells that the function has created.
 
         Raises:
-            TraceError: one is.
+            TraceError: one is kept.
         """
         known = set(map(id, before))
         made = [ref for ref in self._lifting.fresh.values() if id(ref) not in known]
@@ -106,7 +107,7 @@ class BackwardEffects:
                 )
 
     def _place(self, key: Any = None) -> str:
-        """Returns where the user's code that ran begins; first that which names a key."""
+        """Returns the first line of the user's code that ran, preferring code that names a key."""
         codes = list(self._snapshot.codes.items())
         own = [c for c, owner in codes if owner is Owner.USER and not c.co_filename.startswith("<")]
         new = [c for c, _ in codes[self._ran :] if c in own]
@@ -117,7 +118,7 @@ class BackwardEffects:
 
 @contextmanager
 def _without_writes(lifting: Lifting) -> Iterator[None]:
-    """A context manager in which tensors from outside are not written to."""
+    """A context manager that refuses writes to tensors from outside."""
 
     def refuse(cell: Cell, array: Array) -> None:
         raise unrepeatable(

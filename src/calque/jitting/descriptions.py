@@ -1,4 +1,6 @@
-"""Describe the results and other remains of a traced function (see `results`)."""
+"""Describes the results of a traced function, and other tensors that outlive the trace (see
+`results`).
+"""
 
 from collections.abc import (
     AsyncIterator,
@@ -44,24 +46,25 @@ from calque.state.template import Template
 
 
 class Describer:
-    """Collects the arrays of tensors that outlive a trace, each storage once.
+    """Collects the arrays of the tensors that outlive a trace, one for each storage.
 
-    Every tensor that outlives it, whoever found it, is to be described here: one that has a graph
-    behind it is connected to PyTorch's graph at each call.
+    Every tensor that outlives the trace must be described here. A tensor with an autograd graph is
+    connected to PyTorch's graph in each call.
 
     Args:
-        leaves: the tensors that stand for the call's arguments.
+        leaves: the tensors that represent the call's arguments.
         handles: for each cell from outside, a tensor over it.
-        outside: the other tensors that were there before the trace, by id.
+        outside: the other tensors that existed before the trace, by id.
         pinned: the arguments that are part of the state.
-        stored: those that stand in their whole storage.
-        count: how many were given by the call; the others are implicit.
-        template: how each call makes values anew, given what describes the tensors in them.
-        hooked: whether hooks may have been put on tensors between views and their bases.
+        stored: the arguments that are passed with their whole storage.
+        count: the number of arguments of the call; the others are implicit.
+        template: returns a template for creating values in each call, given a function that
+            describes the tensors in them.
+        hooked: whether tensors between views and their bases may have hooks.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
-        carriers: the tensors that have a graph behind them.
+        carriers: the tensors that have an autograd graph.
     """
 
     def __init__(
@@ -98,14 +101,14 @@ class Describer:
     def describe(self, value: Any) -> Any:
         """Returns the description of a tensor, or of a leaf of a result.
 
-        What is described twice is one object after each call, too.
+        A tensor that is described twice becomes one object in each call.
         """
         if not isinstance(value, torch.Tensor) and type(value) is not np.ndarray:
             if isinstance(value, Awaitable | AsyncIterator):
                 code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
                 if isinstance(value, Coroutine):
-                    value.close()  # which nobody will await now
+                    value.close()  # it will not be awaited
                 raise unrepeatable(
                     f"the function returns or stores a {type(value).__name__}{made}",
                     "which would run in only one call",
@@ -208,7 +211,7 @@ class Describer:
         return Leaf(is_parameter, requires_grad, gradient)
 
     def _view_of_leaf(self, value: torch.Tensor) -> Description | None:
-        """Describes a view of a leaf that was created in the trace; None for other tensors."""
+        """Describes a view of a leaf created in the trace; returns None for other tensors."""
         leaf = source_of(value)
         if leaf is None or not leaf.is_leaf:
             return None
@@ -221,7 +224,7 @@ class Describer:
     def _differentiable(
         self, value: torch.Tensor, source: Existing | Argument | Fresh
     ) -> ViewOf | Attached:
-        """Describes a view with a graph, whose gradients flow to its base or elsewhere."""
+        """Describes a view that has an autograd graph, whose gradients may flow to its base."""
         view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
         if self._is_plain(value):
             flow = Flow(value.retains_grad, gradient)
@@ -233,7 +236,7 @@ class Describer:
         return not self._hooked and is_plain_view(value)
 
     def _retained(self, value: torch.Tensor) -> Description | None:
-        """Describes the gradient that a tensor with a graph has."""
+        """Describes the retained gradient of a non-leaf tensor."""
         if not value.retains_grad or value.grad is None:
             return None
         return self.describe(value.grad)
@@ -262,7 +265,7 @@ class Describer:
         return self.carriers.attach(value, ViewOf(source, view, value.dtype))
 
     def leaf(self, tensor: torch.Tensor) -> Fresh | ViewOf | None:
-        """Returns the description of a leaf made in the trace, if it outlives it."""
+        """Returns the description of a leaf created in the trace, if it outlives the trace."""
         known = self._known.get(id(tensor))
         if known is None or not isinstance(known[1], Fresh | ViewOf):
             return None
@@ -274,15 +277,15 @@ class Describer:
         return self.carriers.attach(tensor, target)
 
     def settle(self) -> None:
-        """Finish: nothing more will be described."""
+        """Finish; nothing more may be described."""
         self.carriers.settle(self._fresh, self._is_plain)
         self._relate()
 
     def _relate(self) -> None:
-        """Relate views without a graph to the tensors that share their storage.
+        """Relate views without an autograd graph to the tensors that share their storage.
 
-        A tensor is a view of one that outlives the trace, too; or several are views of one that
-        does not: that is made at each call for them.
+        A base may outlive the trace too. Otherwise, if several tensors are views of the same base,
+        each call creates it for them.
         """
         groups: dict[int, list[tuple[Fresh, torch.Tensor]]] = {}
         for made, value in self._plain:
@@ -303,7 +306,7 @@ class Describer:
         """Release the tensors.
 
         Returns:
-            What was made in the trace, by its place among the outputs.
+            The cells created in the trace, by the index of their output.
         """
         made: dict[int, Description] = {}
         for _, one in self._known.values():

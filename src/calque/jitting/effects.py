@@ -23,12 +23,12 @@ class Change:
     """The keys of a row that change, or all of its contents, in order.
 
     Attributes:
-        row: where.
-        keys: the keys whose values are given.
-        whole: whether it is to hold these and no others.
+        row: the row.
+        keys: the keys of the new values.
+        whole: whether the row then holds only these keys.
         path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
             or the attributes of one of its tensors.
-        counts: whether the values are added to the numbers that it holds.
+        counts: whether the values are added to the row's numbers.
     """
 
     row: Row
@@ -50,13 +50,13 @@ class Change:
 
 
 class Effects:
-    """The changes of one trace, in the form in which each call repeats them.
+    """The changes of one trace, in a form that each call can repeat.
 
     Args:
         changes: the changes.
-        template: how their values are made.
-        computed: numbers that are computed of those that are there: where, and how.
-        returns: whether the function returns some of the values, too.
+        template: creates their values.
+        computed: numbers that are computed from existing ones, with their positions.
+        returns: whether the function also returns some of the values.
     """
 
     def __init__(
@@ -75,13 +75,14 @@ class Effects:
         return bool(self._changes or self._computed or self._returns)
 
     def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
-        """Make the changes; also returns the values that the function returns.
+        """Make the changes; returns the values that the function also returns.
 
         Args:
-            make: gives the tensor for a description.
+            make: returns the tensor for a description.
             given: the call's (args, kwargs).
         """
-        numbers = [compute() for _, _, compute in self._computed]  # of those that others become
+        # Before the numbers they depend on change.
+        numbers = [compute() for _, _, compute in self._computed]
         values = iter(self._template.build(make))
         for change in self._changes:
             change.apply([next(values) for _ in change.keys], given)
@@ -91,7 +92,7 @@ class Effects:
 
 
 def stands_alone(row: Row) -> bool:
-    """Returns True if no row of another object describes the same state."""
+    """Returns True if no other object's row describes the same state."""
     if isinstance(row, AttributeRow):
         return row.write is set_attribute
     return type(row) in (DictRow, ListRow, NamedRow, ClassRow, CellRow)

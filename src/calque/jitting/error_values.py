@@ -1,4 +1,4 @@
-"""What an error of the program says of tensors, once its trace has ended."""
+"""Removes traced tensors from errors of the program when its trace has ended."""
 
 from typing import TYPE_CHECKING, Any
 
@@ -10,13 +10,13 @@ if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
 
 TRACED = "a traced tensor"
-"""How the text begins that stands for a tensor of a trace that has ended."""
+"""The prefix of the text for a tensor of a trace that has ended."""
 
 
 def without_values(error: BaseException, trace: "Trace") -> None:
-    """Let an error hold no tensors of the trace, which have no values, and no questionable text.
+    """Replace the trace's tensors, which have no values, and their text in an error.
 
-    Whoever catches it may print it, or look for words in it.
+    Code that catches the error may print it, or search its message.
     """
     one: BaseException | None = error
     seen: set[int] = set()
@@ -30,7 +30,7 @@ def without_values(error: BaseException, trace: "Trace") -> None:
 
 
 def _outside(value: Any, trace: "Trace", given: dict[int, int]) -> Any:
-    """Returns what stands for a value when the trace has ended."""
+    """Returns the replacement for a value when the trace has ended."""
     if isinstance(value, PlaceholderText):
         return "".join([value])
     if not is_tensor(value):

@@ -1,4 +1,4 @@
-"""Places in the state whose tensor is replaced between calls, by code outside the function."""
+"""State variables whose tensor is replaced between calls by code outside the function."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -11,24 +11,24 @@ from calque.state.weak import WeakRow
 
 _MOST = 64
 Place = tuple[Any, Any]
-"""A container, and a key of it."""
+"""A container and a key in it."""
 
 
 class Exchanged:
-    """The places that a jitted function has found replaced: `self.hidden = hidden.detach()`.
+    """The variables whose tensors were replaced, as by `self.hidden = hidden.detach()`.
 
-    A program compares which tensor a place holds. Where another one has come, the next program
-    takes what it finds there, as an input.
+    A program compares the tensor of a variable by identity. If it was replaced, the next program
+    reads the variable in each call, as an input.
 
     Attributes:
-        places: the places.
+        places: the variables.
     """
 
     def __init__(self) -> None:
         self.places: tuple[Place, ...] = ()
 
     def learn(self, guard: Any) -> None:
-        """Record the place where a guard has failed."""
+        """Record the variable for which a guard has failed."""
         found = guard.first_difference() if isinstance(guard, StateGuard) else None
         if found is None or isinstance(found[0], WeakRow) or len(self.places) == _MOST:
             return
@@ -49,10 +49,10 @@ def _is_plain(value: Any) -> bool:
 def exchanged(
     places: tuple[Place, ...], snapshot: Snapshot, changed: set[Place]
 ) -> Iterator[Rebound]:
-    """Yields the places that a trace has met and that are not in `changed` (the row's id, and a
-    key).
+    """Yields the replaced variables that a trace has found, except those in `changed` (pairs of a
+    row's id and a key).
 
-    It yields none if the program may ask which tensor a place holds.
+    Yields none if the program may compare tensors by identity.
     """
     if not places or snapshot.compares_objects or snapshot.asks_identity or _has_keys(snapshot):
         return
@@ -65,9 +65,9 @@ def exchanged(
 
 
 def _has_keys(snapshot: Snapshot) -> bool:
-    """Returns True if tensors are keys of a dict or elements of a set: they are found by identity.
+    """Returns True if tensors are keys of a dict or elements of a set, which are found by identity.
 
-    An optimizer has such a dict, but of parameters.
+    It ignores an optimizer's dict, whose keys are parameters.
     """
     return any(
         any(map(_is_plain, row.before if isinstance(row, DictRow) else row.before.values()))

@@ -18,12 +18,12 @@ class Executables:
     """Compiled programs, by their text.
 
     Args:
-        name: of the function, in messages.
-        kept: how many of the latest live on when no program uses them: a function that is traced
-            at each call compiles once.
+        name: the function's name, for messages.
+        kept: the number of recent executables to keep when no program uses them, so that a
+            function that is traced at each call compiles once.
 
     Attributes:
-        compilations: how often XLA compiled.
+        compilations: the number of compilations by XLA.
     """
 
     def __init__(self, name: str, kept: int) -> None:
@@ -34,7 +34,7 @@ class Executables:
 
     def of(self, lowered: Any, options: Options) -> Any:
         """Returns the executable of a lowered program, compiled if it is new."""
-        if calls_back(lowered):  # its text says nothing of what it calls
+        if calls_back(lowered):  # its text does not identify the callbacks
             return self._compile(lowered, options)
         text = hash((lowered.as_text(), devices_of(lowered), *options.items()))
         known = self._known.get(text)

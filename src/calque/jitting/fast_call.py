@@ -1,8 +1,8 @@
-"""Generated functions for calls with the same kinds of tensors as the last one.
+"""Generated functions for calls with the same kinds of tensors as the last call.
 
 The general path flattens a call's arguments as pytrees, looks up its signature and checks the
-programs that it finds. Most calls are like the previous one: some tensors, nothing else. For these
-a function is generated that makes the same comparisons; other calls take the general path.
+programs that it finds. Most calls are like the previous one, with only tensors as arguments. For
+these, a function is generated that makes the same comparisons; other calls take the general path.
 """
 
 from collections.abc import Callable
@@ -34,14 +34,14 @@ Call = Callable[[tuple[Any, ...]], Any]
 
 
 class FastCall(NamedTuple):
-    """One program, for calls with tensors alone.
+    """A program for calls with only tensors.
 
-    Both functions take the positional arguments of a call, and return its result; or `MISS` if the
-    call is of another kind. Nothing has been changed then.
+    Both functions take the positional arguments of a call, and return its result, or `MISS`,
+    without changing anything, if the call is of a different kind.
 
     Attributes:
-        alone: for a thread that knows that it is alone on the device, and holds `threads.turn`;
-            None if the program has to be run as in `shared`.
+        alone: for a thread that is alone on the device, and holds `threads.turn`; None if the
+            program must always run as in `shared`.
         shared: for any thread.
     """
 
@@ -50,11 +50,11 @@ class FastCall(NamedTuple):
 
 
 class FastCalls:
-    """The fast calls of one program, which has one signature.
+    """The fast calls of a program, which has one signature.
 
     Args:
-        program: serves every call of that signature, as long as its guards hold and no argument
-            shares memory with its `state_written`.
+        program: a program that serves every call of the signature, provided that its guards hold
+            and no argument shares memory with its `state_written`.
     """
 
     def __init__(self, program: "JittedProgram") -> None:
@@ -64,17 +64,17 @@ class FastCalls:
         self._seen: Any = None
 
     def like(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
-        """Returns the fast call for calls like this one, if their arguments are plain tensors and
-        nothing else has to be compared.
+        """Returns the fast call for calls like this one, if the arguments are plain tensors and
+        nothing else must be compared.
 
         Args:
-            args, kwargs: of a call that the program serves.
+            args, kwargs: the arguments of a call that the program serves.
             key: its signature.
         """
         guards = self._program.guards
         now = (spread.exists, *(g.expected for g in guards if type(g) is StateGuard))
         if now != self._made_for:
-            if now != self._seen:  # made when it has come twice
+            if now != self._seen:  # generated at the second such call
                 self._seen = now
                 return None
             self._made = _made(self._program, args, kwargs, key)
@@ -97,12 +97,12 @@ def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCal
 def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
     _, (grad, _, _, dtype, _), *_ = key
     source = Source("args")
-    if alone:  # what is shared by threads has been asked before
+    if alone:  # state shared by threads was checked before
         write_surroundings(source, not args)
     else:
         source.line("{}.checked = {}.changes", program, turns.past)
     guards = program.guards
-    if alone:  # some are looked at later, with the numbers and arrays that they are about
+    if alone:  # some guards are checked later, with their numbers and arrays
         later = guards_of_inputs(program)
         guards = [one for one in guards if type(one) is not OptimizerGuard and one not in later]
     write_arguments(source, list(args), program.state_written, grad, tensors_of(guards))

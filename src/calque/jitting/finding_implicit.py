@@ -1,4 +1,6 @@
-"""Finds the tensors that a program looks up at each call, although they are not passed to it."""
+"""Finds the tensors that a program reads from variables in each call, although they are not passed
+to it.
+"""
 
 from collections import Counter
 from collections.abc import Mapping
@@ -20,29 +22,29 @@ Tensor = torch.Tensor
 
 
 def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int, Any]) -> Target:
-    """Returns how each call finds a tensor from outside.
+    """Returns the target by which each call finds a tensor from outside.
 
     Args:
         positions: the indexes of the arguments, by id.
-        pinned: those that are part of the state, too, by index.
+        pinned: the arguments that are also part of the state, by index.
     """
     index = positions.get(id(tensor))
     return Existing(tensor) if index is None or index in pinned else Argument(index)
 
 
 class ImplicitFinder:
-    """Finds these tensors: those that the function rebinds, and gradients.
+    """Finds these tensors: tensors that the function rebinds, and gradients.
 
     Args:
         state: the Python state of the trace.
-        known: the leaves that it met.
-        arguments: what the function was given; what is found comes behind it.
+        known: the leaves that the trace has found.
+        arguments: the arguments of the function, to which the tensors are appended.
         values: the cells that the program reads or writes.
 
     Attributes:
-        found: where they are found, with the tensors of the trace.
-        free: keys of rows that may hold others at each call.
-        fixed: tensors whose gradient is a variable, too, and these gradients.
+        found: their sources, with the tensors of the trace.
+        free: keys of rows that may hold different tensors in each call.
+        fixed: tensors whose gradient is also a variable, with these gradients.
     """
 
     def __init__(
@@ -61,7 +63,7 @@ class ImplicitFinder:
         self._values = values
 
     def find(self, rebound: list[Rebound], tensors: dict[int, Tensor]) -> None:
-        """Find them; `tensors` are all that the function reaches, by id."""
+        """Find them; `tensors` has all tensors that the function reaches, by id."""
         counts = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
         rebound = [*rebound, *self._state.freed]
         for place in self._held_alone(rebound) if rebound else ():
@@ -82,7 +84,7 @@ class ImplicitFinder:
         arguments = self._arguments
         positions = {id(t): i for i, t in enumerate(arguments.stand_ins)}
         found = self._known.gradients()
-        # One that several tensors have is none of its own.
+        # A gradient that several tensors share does not belong to one of them.
         counts.update(cell_of(one) for one in found.values() if one is not None)
         for key, tensor in self._known.tensors.items():
             gradient = found[key]
@@ -95,7 +97,9 @@ class ImplicitFinder:
                 self._add(GradientOf(target), [gradient])
 
     def _held_alone(self, places: list[Rebound]) -> list[Rebound]:
-        """Returns the places whose tensors and containers no other place of the state holds."""
+        """Returns the variables whose tensors and containers are not in other variables of the
+        state.
+        """
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
             stack = list(row.before.values())
@@ -120,7 +124,7 @@ class ImplicitFinder:
         ]
 
     def _is_replaceable(self, tensor: Tensor) -> bool:
-        """Returns True if another tensor may take its place in the next call."""
+        """Returns True if a different tensor may replace it in the next call."""
         if not tensor.is_leaf:
             return True
         before = self._known.before.get(id(tensor))

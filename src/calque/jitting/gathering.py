@@ -1,4 +1,4 @@
-"""The arrays that a program of `calque.jit` takes in a call, and the cells that it changes."""
+"""The arrays that a jitted program takes in a call, and the cells that it changes."""
 
 from collections.abc import Callable, Sequence
 from operator import attrgetter, itemgetter
@@ -14,20 +14,21 @@ from calque.program.turns import PYTHON
 _array = attrgetter("array")
 _place = itemgetter(0)
 Call = tuple[list[Any], Sequence[tuple[int, Any]], Any, list[list[Any]]]
-"""One call: the leaves of its arguments; what was found for them (see `Gathering.beforehand`); its
-(args, kwargs), in whose containers the function may write; and a list for the arrays that its
-program is given, where derivatives of gradients need them."""
+"""A call: the leaves of its arguments; the values found for them (see `Gathering.beforehand`); its
+(args, kwargs), to whose containers the function may write; and a list for the arrays that its
+program is passed, if derivatives of gradients need them.
+"""
 
 
 class Gathering:
     """Gathers the arrays of a call.
 
     Args:
-        inputs: those of the program.
-        keeps: whether the arrays are needed when the program has run.
+        inputs: the program's inputs.
+        keeps: whether the arrays are needed after the program has run.
 
     Attributes:
-        early: what is found before the call begins.
+        early: inputs that are gathered before the call begins.
     """
 
     def __init__(self, inputs: Sequence[Input], keeps: bool = False) -> None:
@@ -43,7 +44,7 @@ class Gathering:
         ]
 
     def beforehand(self, leaves: list[Any]) -> list[tuple[int, Any]]:
-        """Gathers the inputs that are not on the device, which may run the user's code."""
+        """Gathers the inputs that are not on the device, which may run user code."""
         return [(place, source(leaves)) for place, source in self.early]
 
     def arrays(self, call: Call) -> list[Any]:
@@ -70,7 +71,7 @@ class Changing:
     """Finds the cells that a call changes, including those of tensors whose gradient it assigns.
 
     Args:
-        recording: of the function.
+        recording: the recording of the function.
     """
 
     def __init__(self, recording: Any) -> None:
@@ -92,7 +93,7 @@ class Changing:
         return not (self._cells or self._arguments)
 
     def cells(self, leaves: list[Any]) -> list[Cell]:
-        """Returns the cells, each once."""
+        """Returns the distinct cells."""
         if not self._arguments:
             return self._cells
         found = [_cell_of(leaves[index]) for index in self._arguments]

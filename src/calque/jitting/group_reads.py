@@ -1,7 +1,7 @@
-"""Decides whether code reads more of an optimizer's dicts than items with constant keys.
+"""Checks whether code reads more of an optimizer's dicts than items with constant keys.
 
-Numbers of param groups are inputs of a program, and code outside of the optimizer's step that reads
-one has to see it. `group["lr"]` names it; `dict(group)` reads all of them.
+Numbers of param groups are inputs of a program, so reads of a number by code outside the
+optimizer's step must be found. `group["lr"]` names the number; `dict(group)` reads all of them.
 """
 
 import dis
@@ -15,7 +15,7 @@ _ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD"))
 _OF_DICTS = frozenset(("items", "values", "get", "pop", "setdefault", "copy", "update"))
 _STORES = frozenset(("STORE_SUBSCR", "DELETE_SUBSCR"))
 _INLINED = frozenset(("LOAD_FAST_AND_CLEAR", "SWAP", "BUILD_LIST", "BUILD_SET", "BUILD_MAP"))
-"""What stands before the loop of a comprehension that is part of the code."""
+"""The instructions before the loop of an inlined comprehension."""
 
 
 class _Step(NamedTuple):
@@ -29,7 +29,8 @@ def _steps_of(code: CodeType) -> Iterator[_Step]:
     for one in dis.get_instructions(code):
         if one.opname in _HIDDEN:
             continue
-        if isinstance(one.argval, tuple) and one.opname.count("_FAST") == 2:  # two in one
+        # An instruction that combines two.
+        if isinstance(one.argval, tuple) and one.opname.count("_FAST") == 2:
             first, second = one.opname.split("_FAST_")
             yield _Step(f"{first}_FAST", one.argval[0])
             yield _Step(second, one.argval[1])
@@ -39,7 +40,7 @@ def _steps_of(code: CodeType) -> Iterator[_Step]:
 
 @lru_cache(maxsize=16384)
 def reads_all(code: CodeType, name: str) -> bool:
-    """Returns True if code may read anything that the attribute `name` leads to.
+    """Returns True if code may read anything reachable through the attribute `name`.
 
     >>> def rate(optimizer):
     ...     return [group["lr"] for group in optimizer.param_groups]
@@ -61,21 +62,22 @@ def _is_by_key(steps: list[_Step], place: int, code: CodeType) -> bool:
     """Returns True if code only takes items by constant keys from the loaded value.
 
     Args:
-        steps: of the code.
-        place: the instruction after that which has loaded it.
+        steps: the instructions of the code.
+        place: the index of the instruction after the load.
         code: the code.
     """
     one = _at(steps, place)
     if one.opname in _ATTRIBUTES:
         if one.argval not in ("values", "items"):
-            return one.argval not in _OF_DICTS  # an object of another kind
+            return one.argval not in _OF_DICTS  # not a dict
         return one.argval == "values" and _is_by_key(steps, place + 2, code)
     if one.opname == "GET_ITER":
         return _is_gone_through(steps, place + 1, code)
     if _at(steps, place + 1).opname == "BINARY_SUBSCR":
         named = one.opname == "LOAD_CONST" and isinstance(one.argval, str)
         return named or _is_by_key(steps, place + 2, code)
-    while one.opname.startswith("LOAD_") and place < len(steps):  # a subscript of several steps
+    # A subscript of several instructions.
+    while one.opname.startswith("LOAD_") and place < len(steps):
         place += 1
         one = _at(steps, place)
     if one.opname == "BINARY_SUBSCR":

@@ -1,7 +1,7 @@
-"""Guards: conditions that a compiled program depends on, other than its inputs.
+"""Guards: conditions, other than its inputs, on which a compiled program depends.
 
-A program serves a call only if every guard holds; one that fails names itself, so that
-`explain()` can say why a function was traced again.
+A program serves a call only if every guard holds. A guard that fails describes the difference, so
+that `explain()` can report why a function was traced again.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -60,7 +60,7 @@ class CallGuard(Protocol):
         ...
 
 
-# These loops run over every tensor of the state at every call: they are kept in C.
+# These loops run over every tensor of the state in every call, so they are in C.
 _storage_of = torch.Tensor.untyped_storage
 _dtype = attrgetter("dtype")
 _GEOMETRY: tuple[tuple[str, Any], ...] = (
@@ -68,7 +68,9 @@ _GEOMETRY: tuple[tuple[str, Any], ...] = (
     ("stride", torch.Tensor.stride),
     ("offset", torch.Tensor.storage_offset),
 )
-"""What a `View` has, and what tells it of a tensor: each in C, as a guard is asked at each call."""
+"""The fields of a `View`, and C functions that return them for a tensor, because guards are
+evaluated at each call.
+"""
 _requires_grad = attrgetter("requires_grad")
 _gradient = attrgetter("grad")
 _param_groups = attrgetter("param_groups")
@@ -77,7 +79,7 @@ _param_groups = attrgetter("param_groups")
 class CellGuard:
     """Guards that tensors of the state have the same storages and geometry.
 
-    `p.data = x` changes that, without an operator.
+    `p.data = x` changes them without an operator.
     """
 
     guarded = "storages of the state"
@@ -99,7 +101,7 @@ class CellGuard:
 
     def holds(self) -> bool:
         """Returns True if every tensor has the same storage and geometry."""
-        if list(map(_storage_of, self.tensors)) != self.storages:  # compares identities in C
+        if list(map(_storage_of, self.tensors)) != self.storages:  # compares by identity, in C
             return False
         if list(map(_dtype, self.tensors)) != self.dtypes:
             return False
@@ -109,7 +111,9 @@ class CellGuard:
         return self.have_shapes()
 
     def have_shapes(self) -> bool:
-        """Returns True if the arrays have the same shapes; operators report changes."""
+        """Returns True if the arrays have the same shapes, which are checked only after operators
+        that change them.
+        """
         count = regeometries.count
         if count != self.looked_at:
             if [cell.array.shape for cell in self.cells] != self.shapes:
@@ -123,13 +127,14 @@ class CellGuard:
 
 
 class GradientGuard:
-    """Guards requires_grad of the leaves a program reads, and which of them have a gradient.
+    """Guards requires_grad of the leaves that a program reads, and which of them have a gradient.
 
     Args:
-        leaves: they.
+        leaves: the leaves.
         has_gradient: whether each had a gradient before the function ran.
         fixed: leaves with the gradient that they must have.
-        looked_at: whether the program may look at the gradient of each that requires none.
+        looked_at: for each leaf that does not require a gradient, whether the program may read its
+            gradient.
     """
 
     guarded = "requires_grad and presence of gradients"
@@ -187,11 +192,12 @@ class GradientGuard:
 
 
 class WeakGradientGuard:
-    """Like `GradientGuard`, for leaves that the state holds weakly: the guard keeps none alive.
+    """Like `GradientGuard`, for leaves that the state holds weakly; the guard does not keep them
+    alive.
 
     Args:
-        leaves: they, whether they have a gradient, and whether the program may look at it even if
-            they require none.
+        leaves: the leaves, whether each has a gradient, and whether the program may read it even if
+            the leaf does not require one.
     """
 
     guarded = "requires_grad and presence of gradients"
@@ -203,7 +209,7 @@ class WeakGradientGuard:
         ]
 
     def holds(self) -> bool:
-        """Returns True if all live ones are unchanged; the state guard covers the others."""
+        """Returns True if all live leaves are unchanged; the state guard covers the others."""
         for reference, flag, looks, has_gradient in self._rows:
             leaf = reference()
             if leaf is None:
@@ -218,7 +224,8 @@ class WeakGradientGuard:
 
 
 class OptimizerGuard:
-    """Guards settings of optimizers that are not inputs (nesterov, amsgrad), and the param groups.
+    """Guards the settings of optimizers that are not inputs (nesterov, amsgrad), and the param
+    groups.
 
     Attributes:
         optimizers: the optimizers.
@@ -244,11 +251,11 @@ class OptimizerGuard:
         self._versions: list[int] = []
 
     def holds(self) -> bool:
-        """Returns True if every setting and comparison is as it was."""
+        """Returns True if every setting and comparison is unchanged."""
         if version_of is None or self._counters:
             return self._hold()
         groups = chain.from_iterable(map(_param_groups, self.optimizers))
-        versions = list(map(version_of, groups))  # no two dicts have the same
+        versions = list(map(version_of, groups))  # versions are unique over all dicts
         if versions != self._versions:
             if not self._hold():
                 return False
@@ -263,7 +270,9 @@ class OptimizerGuard:
         )
 
     def _are_groups(self) -> bool:
-        """Returns True if the param groups are the very dicts whose numbers the program reads."""
+        """Returns True if the param groups are still the dicts from which the program reads
+        numbers.
+        """
         now = list(chain.from_iterable(map(_param_groups, self.optimizers)))
         return len(now) == len(self._groups) and all(map(is_, now, self._groups))
 
@@ -278,7 +287,7 @@ class OptimizerGuard:
 
 
 class HostGuard:
-    """Guards the values of CPU tensors that Python code of the function read, bit by bit."""
+    """Guards the bits of CPU tensors that the function's Python code has read."""
 
     guarded = "values of CPU tensors"
 
@@ -289,7 +298,7 @@ class HostGuard:
         ]
 
     def holds_for(self, leaves: list[Any], given: Any) -> bool:
-        """Returns True if every tensor has the values it had."""
+        """Returns True if every tensor has the same values."""
         return all(
             has_same_bits(leaves[index] if tensor is None else tensor, value)
             for tensor, index, value in self.rows

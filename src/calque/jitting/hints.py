@@ -1,4 +1,4 @@
-"""Hints for errors that are PyTorch's or Python's own and are raised in a trace."""
+"""Hints for errors of PyTorch or Python that are raised in a trace."""
 
 from typing import Any
 
@@ -24,7 +24,7 @@ _KEY = (
 
 
 def add_hint(error: Exception) -> None:
-    """Add a note to an error whose message would mislead the user."""
+    """Add a note to an error with a misleading message."""
     if isinstance(error, KeyError) and any(map(_is_tensor, error.args)):
         if _KEY not in getattr(error, "__notes__", ()):
             error.add_note(_KEY)
@@ -40,7 +40,7 @@ def _is_tensor(key: Any) -> bool:
 
 
 def refuse_traced_by_jax(leaves: list[Any]) -> None:
-    """Raise TraceError if JAX traces the call of a jitted function: an argument has no value."""
+    """Raise TraceError if an argument of a jitted function is traced by JAX."""
     for leaf in leaves:
         if isinstance(leaf, Tracer):
             raise unrepeatable(

@@ -1,7 +1,8 @@
-"""Tensors from outside whose autograd history a traced function sees and changes.
+"""Tensors from outside whose autograd history a traced function reads or changes.
 
-A function may write values with gradients into an argument, and a backward inside it may reach what
-was computed before the call. A trace has no lasting effect on either: each call applies them.
+A function may write values with gradients into an argument, and a backward pass in it may reach
+tensors computed before the call. A trace has no lasting effect on either; each call applies the
+effects.
 """
 
 from collections.abc import Callable, Iterable, Iterator
@@ -22,7 +23,7 @@ Tensor = torch.Tensor
 
 
 class Entry(torch.autograd.Function):
-    """The border before an argument that has its own autograd graph."""
+    """The autograd node at the boundary of an argument that has an autograd graph."""
 
     @staticmethod
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
@@ -38,7 +39,7 @@ class Entry(torch.autograd.Function):
 
 
 def entered(inside: Tensor, argument: Tensor) -> Tensor:
-    """Returns a tensor that is like the argument it represents: a leaf, or with a graph."""
+    """Returns a tensor like the argument that it represents: a leaf, or a non-leaf."""
     inside.requires_grad_(argument.requires_grad)
     if argument.is_leaf or torch.is_inference_mode_enabled():
         return inside
@@ -47,7 +48,7 @@ def entered(inside: Tensor, argument: Tensor) -> Tensor:
 
 
 def sequence() -> int:
-    """Returns the sequence number of the next autograd node that this thread creates."""
+    """Returns the sequence number of the next autograd node in this thread."""
     with torch.inference_mode(False), torch.enable_grad():
         node = torch.empty(0, requires_grad=True).view(0).grad_fn
     assert node is not None
@@ -58,7 +59,7 @@ class Histories:
     """The histories of tensors from outside in one trace.
 
     Attributes:
-        border: those that have one.
+        border: the tensors that have a history.
     """
 
     def __init__(self) -> None:
@@ -91,7 +92,7 @@ class Histories:
         """Check an operator that is about to run.
 
         Raises:
-            TraceError: it gives a tensor a history that a program could not give it.
+            TraceError: it changes a tensor's history in a way that a program could not repeat.
         """
         if not func._schema.is_mutable or not torch.is_grad_enabled():
             return
@@ -107,7 +108,7 @@ class Histories:
                     )
 
     def _is_free(self, tensor: Tensor) -> bool:
-        """Returns True if a tensor's history may change, should it be from outside."""
+        """Returns True if a tensor's history may change even if it is from outside."""
         if id(tensor) in self._leaves:
             return not tensor._is_view()
         if tensor._is_view() and tensor not in self.border:
@@ -132,21 +133,21 @@ class Histories:
             self._leaves.pop(key, None)
 
     def restore(self) -> None:
-        """Undo what the trace did to tensors that others hold."""
+        """Undo the trace's changes to tensors from outside."""
         for tensor in self._changed():
             tensor.detach_()
 
     def passed(
         self, leaves: list[Any], is_known: Callable[[Tensor], bool]
     ) -> list[tuple[int, Tensor, bool]]:
-        """Returns the gradients that backward passes inside the function compute for arguments with
-        a graph from outside.
+        """Returns the gradients that backward passes in the function compute for arguments whose
+        autograd graph is from outside.
 
         Returns:
-            The index of the argument, the gradient, and whether the graph is to be kept.
+            The index of the argument, the gradient, and whether the graph is kept.
 
         Raises:
-            TraceError: the function may see the gradients that are behind them.
+            TraceError: the function may read the gradients further back in these graphs.
         """
         found = []
         for index, tensor in self._entries.items():
@@ -172,7 +173,9 @@ class Histories:
 
 @contextmanager
 def without_saved_hooks() -> Iterator[None]:
-    """A context manager without outer hooks for saved tensors, because a trace saves no values."""
+    """A context manager without the outer hooks for saved tensors, because a trace saves no
+    values.
+    """
     hooks = []
     while (found := torch_c.autograd._top_saved_tensors_default_hooks(True)) is not None:
         hooks.append(found)
@@ -185,8 +188,8 @@ def without_saved_hooks() -> Iterator[None]:
 
 
 def _is_kept(node: Any) -> bool:
-    """Returns True if a node still has its saved tensors:
-    all backward passes through it kept the graph.
+    """Returns True if a node still has its saved tensors, because all backward passes kept the
+    graph.
     """
     try:
         node.saved_tensors  # noqa: B018

@@ -1,8 +1,8 @@
-"""Watches the CPU tensors of a traced function, and records the tensors it uses.
+"""Observes the CPU tensors of a traced function, and records the tensors it uses.
 
-A CPU tensor made in the trace is a constant; one from outside that goes to the device is an input;
-one from outside that Python code computes with becomes a guard on its value; one from outside
-that is written to is an error, because the program could not repeat the write.
+A CPU tensor created in the trace is a constant. For one from outside, a copy to the device is an
+input, a computation with it on the CPU becomes a guard on its value, and a write is an error,
+because the program could not repeat it.
 """
 
 from collections.abc import Callable
@@ -26,22 +26,22 @@ from calque.upstream.torch_internals import tree_leaves, tree_map
 
 _LARGEST_GUARD = 4096
 _LIFT = torch.ops.aten.lift_fresh.default
-"""What `torch.tensor` calls with the tensor that it has made."""
+"""The function that `torch.tensor` calls with the tensor that it has created."""
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
 
 
 class Witness(DispatchMode):
-    """Sees every operator of one trace.
+    """Observes every operator of one trace.
 
     Args:
-        on_tensor: called with each tensor that an operator takes over memory from outside.
-        on_operator: called before each operator with it, its arguments and its keywords.
-        outside: the tensors that each call has anew, by id: no other one may take their place.
+        on_tensor: called with each operand whose memory is from outside.
+        on_operator: called before each operator, with the operator, its arguments and its keywords.
+        outside: the tensors that differ in each call, by id, which must not be used as handles.
 
     Attributes:
         handles: for each cell from outside, a tensor over it.
-        looked_at: CPU tensors from outside that the function computed with on the CPU, by id, each
-            with the values that it had then.
+        looked_at: the CPU tensors from outside that the function used on the CPU, by id, each with
+            its values at that time.
     """
 
     def __init__(
@@ -62,7 +62,7 @@ class Witness(DispatchMode):
 
     @classmethod
     def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
-        """Returns a witness for a part of a trace, which reports to this one."""
+        """Returns an observer for a part of a trace, which reports to this one."""
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})
         return cls(lifting, lambda tensor: None, around._on_operator, around._outside)
@@ -109,7 +109,8 @@ class Witness(DispatchMode):
                     self.handles[cell] = tensor if is_leaf(tensor) else tensor.detach()
             return True
         if kind == "cpu" and id(tensor) not in self.lifting.host_born:
-            if _memory(tensor) in self.lifting.host_memory:  # such as a parameter over it
+            # For example a parameter that shares it.
+            if _memory(tensor) in self.lifting.host_memory:
                 self.lifting.host_born[id(tensor)] = tensor
             else:
                 outside.append(tensor)
@@ -140,7 +141,7 @@ class Witness(DispatchMode):
         if id(tensor) in self._outside:
             self._look_at_one(tensor, what)
             return
-        memory = _memory(tensor)  # another tensor over that of an argument, perhaps
+        memory = _memory(tensor)  # may be shared with an argument
         hosts = (t for t in self._outside.values() if t.device.type == "cpu")
         for one in [t for t in hosts if _memory(t) == memory] or [tensor]:
             self._look_at_one(one, what)
@@ -160,7 +161,7 @@ class Witness(DispatchMode):
         """Returns the CPU tensors that were read, each with its values at that time.
 
         Raises:
-            TraceError: one was written to, by no operator.
+            TraceError: one was written to without an operator.
         """
         for key, (tensor, value) in self.looked_at.items():
             if not has_same_bits(tensor, value):
@@ -204,7 +205,9 @@ def _memory(tensor: torch.Tensor) -> int:
 
 
 def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns True if two CPU tensors hold the same bits: 0.0 is not -0.0, and NaN is NaN."""
+    """Returns True if two CPU tensors have the same bits: 0.0 differs from -0.0, and NaN equals
+    NaN.
+    """
     if tensor.dtype != other.dtype or tensor.shape != other.shape or tensor.layout != other.layout:
         return False
     if tensor.layout is not torch.strided or tensor.is_quantized:
@@ -218,7 +221,7 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
-    """Run an operator that must not change its tensor's geometry."""
+    """Run an operator, which must not change its tensor's geometry."""
     tensor = args[0]
     before = view_of(tensor)
     func(*args, **kwargs)
@@ -245,12 +248,12 @@ def _takes_traced_number(args: Any, kwargs: Any) -> bool:
 
 
 def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
-    """Returns the arguments of an operator that takes a number of the program, moved to the device.
+    """Moves the arguments of an operator that takes a number of the program to the device.
 
-    A kernel of the CPU would compute with the number, which has no value yet.
+    A CPU kernel would compute with the number, which has no value yet.
 
     Raises:
-        TraceError: the operator writes to a CPU tensor, or makes one of no other tensor.
+        TraceError: the operator writes to a CPU tensor, or creates one from no other tensor.
     """
     tensors = [x for x in tree_leaves((args, kwargs)) if isinstance(x, Tensor)]
     if not tensors or func._schema.is_mutable:

@@ -1,5 +1,5 @@
-"""Implicit arguments: tensors that a function looks up and that may differ in each call (a hidden
-state that it rebinds, a gradient that is computed elsewhere).
+"""Implicit arguments: tensors in variables that may differ in each call (a hidden state that the
+function rebinds, a gradient that is computed elsewhere).
 """
 
 from typing import Any, Protocol
@@ -17,15 +17,13 @@ class Implicit(Protocol):
     """A source of leaves in addition to those of a call."""
 
     def expect(self, leaves: list[Any]) -> None:
-        """Use the leaves of the trace as the form that later ones must have."""
+        """Store the form of the trace's leaves, which later ones must have."""
 
     def find(self, leaves: list[Any]) -> list[Any] | None:
-        """Returns the leaves, given those of the call;
-        None if their form differs from the trace.
-        """
+        """Returns the leaves, given those of the call; None if their form differs."""
 
     def why(self) -> str:
-        """Returns what is expected."""
+        """Returns what differs."""
         ...
 
 

@@ -1,4 +1,4 @@
-"""Decides whether a call of a jitted function is part of an enclosing trace, not a program."""
+"""Decides whether a call of a jitted function is inlined into an enclosing trace."""
 
 from typing import Any
 
@@ -19,10 +19,11 @@ _is_anomaly = torch.is_anomaly_enabled
 def is_inlined() -> bool:
     """Returns True if a jitted function is inlined into an enclosing trace.
 
-    That is another jitted function, a transformation of `torch.func`, forward-mode derivatives,
-    whose tangents do not enter a program, a `TorchDispatchMode`, which is to see each operator,
-    anomaly detection, which is to name the one that gives nan, or a tracer: ours, dynamo or
-    `torch.export`. (Exports turn on anomaly detection for all threads, without nan.)
+    It is inlined into another jitted function, a `torch.func` transform, forward-mode derivatives
+    (whose tangents do not enter a program), a `TorchDispatchMode` (which must see each operator),
+    anomaly detection (which must name the operator that gives NaN), or a tracer: calque's, dynamo
+    or `torch.export`. (Exports turn on anomaly detection for all threads, without the check for
+    NaN.)
     """
     return (
         active.inlining
@@ -44,8 +45,9 @@ SURROUNDINGS: tuple[tuple[str, Any], ...] = (
     ("{}()", profiler_enabled),
 )
 """Conditions as text, each with its object. If none holds, the call is not inlined, and no profiler
-runs; they may hold although `is_inlined` is false. `active.inlining` and Dynamo's traces are not
-among them, because they are checked before."""
+is running; they may hold although `is_inlined` is false. `active.inlining` and Dynamo's traces are
+not among them, because they are checked before.
+"""
 
 DISPATCHED: tuple[tuple[str, Any], ...] = (
     ("{}() is not None", _functorch_level),

@@ -1,4 +1,4 @@
-"""Names for lifted tensors in terms of the user's program, for reports."""
+"""Names of lifted tensors in the user's program, for reports."""
 
 import torch
 from torch.optim import Optimizer
@@ -12,12 +12,12 @@ from calque.program.trees import is_tensor
 def names_by_cell(
     reach: Reach, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
 ) -> dict[Cell, str]:
-    """Returns a name for the cell of each tensor that was reached, of its gradient and optimizer
+    """Returns names for the cells of the tensors that were reached, their gradients and optimizer
     state.
 
     Args:
-        reach: what the function reaches.
-        optimizers: those that stepped.
+        reach: the objects that the function reaches.
+        optimizers: the optimizers that stepped.
         gradients: the gradients of tensors before the trace, by the tensor's id.
     """
     names = {cell_of(t): reach.names[key] for key, t in reach.tensors.items() if is_tensor(t)}

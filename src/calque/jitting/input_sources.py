@@ -1,6 +1,4 @@
-"""Finds where each call of a program gets its inputs and writes its outputs: state,
-or an argument.
-"""
+"""Finds the sources of a program's inputs and the sinks of its outputs: state or arguments."""
 
 from collections.abc import Iterable
 from typing import Any
@@ -28,11 +26,11 @@ class SourceFinder:
 
     Args:
         leaves: the leaves of the call's arguments.
-        arguments: what the function was given for them.
+        arguments: the values that the function was called with for them.
         own_hosts: the CPU tensors of the function's own state.
 
     Attributes:
-        pinned_hosts: CPU tensors that are arguments and state at once, with their index.
+        pinned_hosts: CPU tensors that are both arguments and state, with their index.
     """
 
     def __init__(
@@ -44,7 +42,7 @@ class SourceFinder:
         self._own_hosts = own_hosts
 
     def find(self, one: Input, cells: dict[Cell, str], tensors: dict[int, str]) -> None:
-        """Find the source and name of an input, given names of cells, and of tensors by id."""
+        """Find the source and name of an input, given the names of cells, and of tensors by id."""
         source = one.source
         if isinstance(source, CellSource):
             one.name = cells.get(source.cell, "")
@@ -61,7 +59,7 @@ class SourceFinder:
         return ArgumentSource(index) if whole else UnrepeatedSource(index)
 
     def _find_host(self, one: Input, tensor: torch.Tensor, tensors: dict[int, str]) -> None:
-        """Finds where a CPU tensor comes from by its memory: kernels see aliases of it."""
+        """Finds the source of a CPU tensor by its memory, because kernels see aliases of it."""
         for index, leaf in enumerate(self._leaves):
             on_host = isinstance(leaf, torch.Tensor) and leaf.device.type == "cpu"
             if on_host and tensor.is_set_to(leaf):
@@ -76,7 +74,7 @@ class SourceFinder:
 
 
 def sink_of(cell: Cell, arguments: Arguments, count: int) -> Sink:
-    """Returns the sink of a cell in a call with `count` leaves in its arguments."""
+    """Returns the sink for a cell, in a call whose arguments have `count` leaves."""
     placement = placement_of(cell.array)
     index = arguments.indexes.get(cell)
     if index is None:

@@ -52,7 +52,7 @@ _DEFAULTS = Settings()
 _alone, _present = threads.alone, threads.present
 _TENSORS = "the function kept tensors in its last call"
 _MANY_PROGRAMS = 8
-"""How many programs of one signature are kept: each holds on to the state that it was made for."""
+"""The maximum number of programs of one signature, because each keeps its state alive."""
 
 
 class Jitted(Generic[P, R]):
@@ -74,7 +74,7 @@ class Jitted(Generic[P, R]):
         self.programs: dict[Any, list[JittedProgram]] = {}
         self.history: list[str] = []
         self._executables = Executables(str(self), _MANY_PROGRAMS)
-        self._calls: dict[Any, int] = {}  # of each signature, when one was last dropped
+        self._calls: dict[Any, int] = {}  # by signature, at the time of the last drop
         self._specializing = Specializing(fn, settings.specialize, self.programs, self._make)
         self._ordered = takes_keywords(fn)
         self._repeating = Repeating(fn, settings.verify)
@@ -85,15 +85,15 @@ class Jitted(Generic[P, R]):
         self._objects = Objects()
         self._prepared = Prepared()
         self._exchanged = Exchanged()
-        self._fast: FastCall | None = None  # for calls like the last one
-        self._alone: Call | None = None  # its part for a thread that is alone
+        self._fast: FastCall | None = None  # for calls like the previous one
+        self._alone: Call | None = None  # the same, for a thread that is alone
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
         try:
             if not is_dynamo_compiling():
                 alone = self._alone
-                # To look at the thread's own data makes it present, if it is new.
+                # Reading thread-local data registers a new thread.
                 if alone is not None and not (kwargs or active.inlining):
                     _alone.calls += 1
                     try:
@@ -111,7 +111,7 @@ class Jitted(Generic[P, R]):
         return self._fn(*args, **kwargs)
 
     def _in_general(self, args: Any, kwargs: Any) -> Any:
-        """Serve a call that is not like the last one, or not alone on the device."""
+        """Serve a call that differs from the previous one, or is not alone on the device."""
         if not profiler_enabled():
             return self._shared(args, kwargs)
         with record_function(f"calque.jit: {self}"):
@@ -122,7 +122,7 @@ class Jitted(Generic[P, R]):
         self._alone = None if fast is None else fast.alone
 
     def _shared(self, args: Any, kwargs: Any) -> Any:
-        """Handle a call when other threads may use the device."""
+        """Handle a call while other threads may use the device."""
         fast = self._fast
         if fast is not None and not kwargs:
             try:
@@ -151,7 +151,7 @@ class Jitted(Generic[P, R]):
                     finally:
                         self._given = None
                     return self._specializing.call(key, leaves, spec, signal, given)
-            except Stale:  # another thread traces, or has changed what was found
+            except Stale:  # another thread is tracing, or has changed the state
                 wait_for_traces()
             except Unshaped:
                 run: Callable[..., Any] = self._fn
@@ -189,7 +189,7 @@ class Jitted(Generic[P, R]):
         return None
 
     def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
-        """Returns the program if a second trace gives the same one; else the second one."""
+        """Returns the program if a second trace gives the same, otherwise the second program."""
         with described_otherwise() as texts:
             exchanged = program.recording.exchanged
             again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
@@ -228,7 +228,7 @@ class Jitted(Generic[P, R]):
 
     @settles
     def _keep(self, key: Any, program: JittedProgram, reason: str) -> None:
-        """Record a trace, and keep its program if other calls can use it."""
+        """Record a trace, and keep its program if it can serve other calls."""
         self.history.append(reason)
         known = self.programs.setdefault(key, [])
         if program.single_use:
@@ -256,7 +256,7 @@ class Jitted(Generic[P, R]):
         checks = self._settings.checks
 
         def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
-            prepared = Prepared()  # and taken back, as all that the trace does
+            prepared = Prepared()  # undone, like all effects of the trace
             with tracing():
                 return record(
                     *(self._fn, leaves, spec, checks, assumptions, path),
@@ -276,14 +276,17 @@ class Jitted(Generic[P, R]):
 
         with collecting_less():
             program = trace()
-            if program.moved_state:  # what is made like it, and its gradients, lie as it does now
+            # Tensors created like it, and its gradients, have the new placement.
+            if program.moved_state:
                 program = trace()
             lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
 
     def _forget(self, newest: Any) -> None:
-        """Drop a signature: one whose programs have not run since the last drop, or the oldest."""
+        """Drop the oldest signature whose programs have not run since the last drop, or the oldest
+        of all.
+        """
         calls = {k: sum(p.calls for p in programs) for k, programs in self.programs.items()}
         others = [k for k in self.programs if k != newest]
         idle = [k for k in others if calls[k] == self._calls.get(k, 0)]
@@ -305,7 +308,7 @@ class Jitted(Generic[P, R]):
         return signature.difference(self._last, key)
 
     def lower(self, *args: P.args, **kwargs: P.kwargs) -> Any:
-        """Traces for these arguments without running, and returns a `jax.stages.Lowered`.
+        """Traces for these arguments without running; returns a `jax.stages.Lowered`.
 
         Optimizers that the function steps have their state initialized afterwards.
         """

@@ -1,4 +1,4 @@
-"""The tensors from outside that a trace meets, with their state before the function ran."""
+"""The tensors from outside that a trace encounters, with their state before the function ran."""
 
 from collections.abc import Iterable
 from typing import NamedTuple
@@ -21,8 +21,8 @@ class Before(NamedTuple):
 
     Attributes:
         gradient: its `.grad`.
-        requires_grad: its flag.
-        alias: a tensor over its data.
+        requires_grad: its `requires_grad`.
+        alias: a tensor that shares its data.
         cell: its memory.
     """
 
@@ -36,13 +36,13 @@ class KnownTensors:
     """The leaves among these tensors.
 
     Args:
-        histories: knows the others, too.
+        histories: handles the tensors that are not leaves.
 
     Attributes:
         tensors: the leaves, by id.
-        before: how they were.
-        aliases: those that were made in the trace over storages from outside.
-        given: those that the function gave another gradient, by id.
+        before: their state before the function ran.
+        aliases: leaves created in the trace over storages from outside.
+        given: leaves to which the function assigned a different gradient, by id.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -53,7 +53,7 @@ class KnownTensors:
         self._histories = histories
 
     def know(self, tensor: Tensor) -> None:
-        """Remember how a tensor was before the function could change it."""
+        """Store the state of a tensor before the function can change it."""
         if id(tensor) in self.tensors or tensor.device.type != "jax":
             return
         self._histories.know(tensor)
@@ -62,7 +62,7 @@ class KnownTensors:
         with torch_c.DisableTorchFunction(), torch_c.ExcludeDispatchKeyGuard(_MODES):
             alias = tensor.detach()
         before = Before(tensor.grad, tensor.requires_grad, alias, cell_of(tensor))
-        self.before[id(tensor)] = before  # first, and both whole: an interrupt may come between
+        self.before[id(tensor)] = before  # first, because an interrupt may come in between
         self.tensors[id(tensor)] = tensor
 
     def gradients(self) -> dict[int, Tensor | None]:
@@ -72,11 +72,11 @@ class KnownTensors:
     def forget_aliases(self, outside: dict[int, Tensor]) -> None:
         """Release tensors that were created in the trace over storages from outside.
 
-        No call finds them again: what they are told (a gradient, a flag) is lost with them, or
-        part of what the function gives.
+        Calls do not find them again. Their attributes (a gradient, a flag) are lost with them, or
+        are part of the function's result.
 
         Args:
-            outside: the tensors that are from outside, by id.
+            outside: the tensors from outside, by id.
         """
         cells = {cell_of(t) for t in outside.values() if is_tensor(t)}
         for key in [k for k, t in self.tensors.items() if k not in outside and cell_of(t) in cells]:
@@ -85,16 +85,17 @@ class KnownTensors:
         self._histories.forget(self.aliases)
 
     def undo_data(self) -> Iterable[tuple[Tensor, bool]]:
-        """Undo `p.data = x` and `p.requires_grad_()` of the function; they are part of each call.
+        """Undo the function's `p.data = x` and `p.requires_grad_()`, which each call repeats.
 
         Returns:
-            The tensors whose flag was changed, and to what.
+            The tensors whose flag was changed, with the new flags.
 
         Raises:
-            TraceError: the new data has another shape or dtype.
+            TraceError: the new data has a different shape or dtype.
         """
         moved = [k for k, t in self.tensors.items() if cell_of(t) is not self.before[k].cell]
-        values = [read(self.tensors[key]) for key in moved]  # all first: two may have been swapped
+        # Read all first, because two may have been swapped.
+        values = [read(self.tensors[key]) for key in moved]
         for key, value in zip(moved, values, strict=True):
             tensor, alias = self.tensors[key], self.before[key].alias
             if tensor.shape != alias.shape or tensor.dtype != alias.dtype:

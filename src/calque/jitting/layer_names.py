@@ -1,9 +1,9 @@
-"""Layers of a model as JAX's name scopes, by which HLO and profiles name operations.
+"""Opens a JAX name scope for each layer, by which HLO and profiles name operations.
 
-An operation within the call of a layer has the layer's path in its name, such as
-`encoder/layers.0/linear1`. An operation of a backward has the path of the layer whose forward
-created the autograd node, followed by `backward`: nodes are numbered in the order of their
-creation, which identifies the layer.
+The name of an operation in a layer contains the layer's path, such as `encoder/layers.0/linear1`.
+In a backward pass, it contains the path of the layer whose forward created the autograd node,
+followed by `backward`. Autograd nodes are numbered in order of creation, which identifies the
+layer.
 """
 
 from bisect import bisect_right
@@ -17,28 +17,29 @@ from calque.upstream import torch_c
 from calque.upstream.jax_internals import source_info_util
 
 _BACKWARD = "backward"
-_LAST = 2**64 - 1  # the number of every node that keeps a leaf's gradient, to run as soon as it can
+# The number of all nodes that accumulate a leaf's gradient, which run as soon as possible.
+_LAST = 2**64 - 1
 
 
 class LayerNames:
     """The scopes of one trace.
 
     Args:
-        paths: of the modules, in the user's program.
+        paths: the paths of the modules in the user's program.
     """
 
     def __init__(self, paths: Mapping[Module, str]) -> None:
         self._paths = paths
         self._open: list[tuple[Module, str, Any]] = []
-        self._starts: list[int] = []  # numbers of nodes from which on
+        self._starts: list[int] = []  # from these node numbers on,
         self._stacks: list[Any] = []  # these scopes were open
         self._backward: Any = None
-        self._node: int | None = None  # the number of the one whose backward runs
-        self._depth = 0  # how many scopes were open when the backward of the node began
+        self._node: int | None = None  # the number of the node whose backward is running
+        self._depth = 0  # the number of open scopes when that backward began
 
     @contextmanager
     def following(self) -> Iterator[None]:
-        """A context in which layers that are left close their scopes."""
+        """A context manager in which layers close their scopes when they end."""
         try:
             yield
         finally:
@@ -46,10 +47,10 @@ class LayerNames:
             self._close(0)
 
     def enter(self, module: Module) -> Callable[[], None]:
-        """Open the scope of a module that is called, perhaps once more by a backward.
+        """Open the scope of a module that is called, possibly by the backward pass.
 
         Returns:
-            What is to be called when it has ended: it closes the scope.
+            A function that closes the scope.
         """
         self.before_operator()
         path = self._paths.get(module, type(module).__name__)
@@ -67,7 +68,9 @@ class LayerNames:
         return lambda: self._leave(opened)
 
     def before_operator(self) -> None:
-        """Open the scope of the layer whose backward runs; close it when the backward is over."""
+        """Open the scope of the layer whose backward is running; close it when the backward is
+        over.
+        """
         node = torch_c.current_autograd_node()
         if node is None:
             self.leave_backward()
@@ -89,7 +92,7 @@ class LayerNames:
                 return
 
     def _close(self, index: int) -> None:
-        """Close the scopes from one on: a call that raised has left its own open."""
+        """Close the scopes from this index on, including those left open by calls that raised."""
         scopes = [scope for _, _, scope in self._open[index:] if scope is not None]
         del self._open[index:]
         if scopes:
@@ -101,7 +104,7 @@ class LayerNames:
         self._stacks.append(source_info_util.current_name_stack())
 
     def leave_backward(self) -> None:
-        """Close the scope of a backward, if there is one, and forget its calls."""
+        """Close the scope of a backward, if there is one, and discard its calls."""
         if self._node is None:
             return
         self._close(self._depth)

@@ -1,4 +1,6 @@
-"""Modules and optimizers that a traced function makes and returns: each call makes them anew."""
+"""Modules and optimizers that a traced function creates and returns, which each call creates
+again.
+"""
 
 import gc
 import types
@@ -20,15 +22,15 @@ _WHOLE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.Co
 
 
 class _Content:
-    """What a value holds.
+    """The contents of a value.
 
     Args:
         value: the value.
-        known: objects that are not looked into, by id.
+        known: objects that are not searched, by id.
 
     Attributes:
         tensors: the tensors.
-        containers: the ids of the objects and dicts in which something is held.
+        containers: the ids of the objects and dicts that contain something.
         has_modules: whether modules or optimizers are among them.
     """
 
@@ -66,15 +68,15 @@ def made_here(
     outside: Collection[int],
     is_fresh: Callable[[torch.Tensor], bool],
 ) -> set[int]:
-    """Returns the ids of objects with modules in a result that each call can make anew.
+    """Returns the ids of objects with modules in a result that each call can create again.
 
-    The function has made them, and nothing holds them but each other and the program's state.
+    The function has created them, and only they themselves and the program's state refer to them.
 
     Args:
         leaves: the leaves of the result.
-        known: all objects that were there before the trace, by id.
+        known: all objects that existed before the trace, by id.
         outside: the ids of the containers of the state.
-        is_fresh: returns True for a tensor that was made in the trace.
+        is_fresh: returns True for a tensor created in the trace.
     """
     found: list[Any] = []
     ours = set(outside)
@@ -90,7 +92,7 @@ def made_here(
 
 def _is_held_elsewhere(value: Any, ours: Collection[int]) -> bool:
     if _others(value, ours):
-        collect_new()  # the container it was returned in may be part of a cycle
+        collect_new()  # its container may be part of a reference cycle
     return bool(_others(value, ours))
 
 
@@ -107,22 +109,22 @@ def _is_of_a_call(holder: Any) -> bool:
 
 
 def _is_of_a_cell(holder: Any) -> bool:
-    """Returns True for a variable of a running call only."""
+    """Returns True if the holder belongs only to a variable of a running call."""
     return isinstance(holder, types.CellType) and all(map(_is_of_a_call, gc.get_referrers(holder)))
 
 
 def check_gradients_reach(
     leaves: Iterable[weakref.ref[torch.Tensor]], results: Iterable[Any], place: str
 ) -> None:
-    """Check that leaves to which no gradient will flow are not in what the function returns.
+    """Check that leaves to which no gradient will flow are not in the function's results.
 
     Args:
-        leaves: leaves made in the trace, which die with it if nothing holds them.
-        results: what each call returns as it is.
-        place: where the function is.
+        leaves: leaves created in the trace that end with it if nothing refers to them.
+        results: the values that each call returns unchanged.
+        place: the function's line, as the beginning of a message.
 
     Raises:
-        TraceError: one of them is.
+        TraceError: one of them is in the results.
     """
     alive = {id(leaf): leaf for ref in leaves if (leaf := ref()) is not None}
     for value in results if alive else ():

@@ -1,4 +1,4 @@
-"""PyTorch's modes, which affect what a function computes, and which it may change."""
+"""PyTorch's modes, which affect a function, and which it may change."""
 
 from collections.abc import Callable
 from typing import Any
@@ -31,7 +31,7 @@ _MODES: dict[str, tuple[Callable[[], Any], Callable[..., Any]]] = {
 
 
 def ambient() -> tuple[Any, ...]:
-    """Returns the modes that a program is compiled for."""
+    """Returns the modes for which a program is compiled."""
     enabled = torch.is_autocast_enabled("jax")
     return (
         torch.is_grad_enabled(),
@@ -51,7 +51,7 @@ def _function_modes() -> tuple[Any, ...]:
 
 
 def function_modes() -> list[Any]:
-    """Returns the modes themselves."""
+    """Returns the active function modes themselves."""
     return list(get_current_function_mode_stack())
 
 
@@ -87,6 +87,6 @@ class Modes:
 
 
 def set_modes(modes: dict[str, Any]) -> None:
-    """Set modes as the function left them."""
+    """Set the modes that the function left."""
     for name, value in modes.items():
         _MODES[name][1](value)

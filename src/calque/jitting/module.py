@@ -40,9 +40,9 @@ class JittedModule(Module):
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         own = self.__dict__
         module = own["_modules"]["_orig_mod"]
-        if "_initialize_hook" in module.__dict__:  # a lazy module, whose parameters have no shape
+        if "_initialize_hook" in module.__dict__:  # a lazy module, whose parameters have no shapes
             module._infer_parameters(module, args, kwargs)
-        if (  # a loop over the names would take longer than all else here
+        if (  # a loop over the names would be too slow
             own["_forward_pre_hooks"]
             or own["_forward_hooks"]
             or own["_backward_pre_hooks"]
@@ -81,12 +81,12 @@ class JittedModule(Module):
 
     @training.setter
     def training(self, mode: bool) -> None:
-        if "_jitted" in self.__dict__:  # else it is the default, which Module.__init__ sets
+        if "_jitted" in self.__dict__:  # otherwise Module.__init__ is setting the default
             self._orig_mod.training = mode
 
     def __getattr__(self, name: str) -> Any:
         modules = self.__dict__.get("_modules")
-        if not modules:  # not made yet
+        if not modules:  # not yet initialized
             raise AttributeError(name)
         return modules["_orig_mod"] if name == "_orig_mod" else getattr(modules["_orig_mod"], name)
 
@@ -103,15 +103,15 @@ class JittedModule(Module):
             delattr(self._orig_mod, name)
 
     def register_buffer(self, *args: Any, **kwargs: Any) -> None:
-        """Like the module's own."""
+        """Like the module's own method."""
         self._orig_mod.register_buffer(*args, **kwargs)
 
     def register_parameter(self, *args: Any, **kwargs: Any) -> None:
-        """Like the module's own."""
+        """Like the module's own method."""
         self._orig_mod.register_parameter(*args, **kwargs)
 
     def add_module(self, *args: Any, **kwargs: Any) -> None:
-        """Like the module's own."""
+        """Like the module's own method."""
         self._orig_mod.add_module(*args, **kwargs)
 
     def _load_from_state_dict(self, state_dict: Any, prefix: str, *args: Any) -> None:

@@ -1,4 +1,4 @@
-"""Observes calls of modules in a trace without a hook, because hooks are part of the state."""
+"""Observes module calls in a trace without hooks, because hooks are part of the state."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -17,11 +17,11 @@ def watching_calls(enter: Enter) -> Iterator[None]:
     `module.compile()`.
 
     Args:
-        enter: is called before a module runs; gives what is to be called when it has ended, in
-            whatever way.
+        enter: called before a module runs; returns a function to call when the module returns or
+            raises.
     """
     kind: Any = torch_internals.nn_module.Module
-    before = kind._compiled_call_impl  # PyTorch calls it in place of its own, if there is one
+    before = kind._compiled_call_impl  # PyTorch calls this, if set, instead of its own
 
     def call(module: Module, /, *args: Any, **kwargs: Any) -> Any:
         leave = enter(module)

@@ -1,7 +1,7 @@
-"""Decides which numbers of optimizers are inputs of a program, and which are guarded.
+"""Decides which numbers of optimizers are inputs of a program and which are guarded.
 
-A learning rate is read from its group at each call. If the traced function assigns it, or reads it
-outside of the optimizer's step, it is ordinary state.
+A learning rate is read from its group in each call. If the traced function assigns it, or reads it
+outside the optimizer's step, it is ordinary state.
 """
 
 import dis
@@ -31,8 +31,9 @@ class Numbers:
         snapshot: the state.
 
     Attributes:
-        kept_plain: places whose numbers an earlier trace has given up.
-        computed: what each call assigns: the row, the key, and what gives the number.
+        kept_plain: variables whose numbers an earlier trace could not use as inputs.
+        computed: the assignments of each call: the row, the key, and a function that returns the
+            number.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -47,12 +48,12 @@ class Numbers:
         return self._snapshot.rows.get(id(holder))
 
     def traced_keys(self, optimizer: Optimizer, holder: Group, is_group: bool) -> set[str]:
-        """Returns the keys of a dict whose numbers are inputs; no row compares them.
+        """Returns the keys of a dict whose numbers are inputs, which the rows do not compare.
 
         Args:
-            optimizer: steps.
+            optimizer: the optimizer.
             holder: one of its param groups, or the state of a parameter.
-            is_group: which of the two.
+            is_group: whether it is a param group.
         """
         found = self._of_group(optimizer, holder) if is_group else self._of_state(optimizer, holder)
         row = self.row_of(holder)
@@ -86,7 +87,7 @@ class Numbers:
         }
 
     def compare_read(self, reported: bool) -> None:
-        """Guard numbers that code reads outside the optimizer's step, although they are inputs.
+        """Guard inputs that code also reads outside the optimizer's step.
 
         Args:
             reported: whether an optimizer has reported all of them.
@@ -101,13 +102,13 @@ class Numbers:
             row.ignored = set(row.ignored) - read
 
     def leave_out_idle(self, stepped: Collection[Optimizer], reported: bool) -> None:
-        """Ignore numbers of optimizers that do not step in the trace, if no code reads them.
+        """Ignore the numbers of optimizers that do not step in the trace, if no code reads them.
 
-        So it is in the calls of a training step that only accumulate gradients, between which a
-        schedule changes the rate.
+        For example, a schedule may change the learning rate between calls that only accumulate
+        gradients.
 
         Args:
-            stepped: the others.
+            stepped: the optimizers that stepped.
             reported: whether an optimizer has reported all of them.
         """
         snapshot = self._snapshot
@@ -123,7 +124,7 @@ class Numbers:
                 self._leave_out_unread(optimizer, states.values(), codes)
 
     def _may_read(self, name: str, codes: Collection[CodeType]) -> bool:
-        """Returns True if code may read anything that an attribute of an optimizer leads to."""
+        """Returns True if code may read anything reachable through an attribute of an optimizer."""
         return self._snapshot.namespaces.computes(name) or any(reads_all(c, name) for c in codes)
 
     def _leave_out_unread(
@@ -142,15 +143,14 @@ class Numbers:
 
     def _outside_of_steps(self) -> list[CodeType]:
         code = self._snapshot.code
-        in_steps = code.in_steps - code.outside  # what other threads may run is in neither
+        in_steps = code.in_steps - code.outside  # code of other threads is in neither
         return [c for c, o in code.owners.items() if o >= Owner.PACKAGE and c not in in_steps]
 
     def _own(self, optimizer: Optimizer, group: Group) -> set[str]:
         """Returns the keys of a param group whose numbers the function itself assigns.
 
-        Such a number is none that each call brings: it is compared, and assigned by each call. If
-        a hook of a step of PyTorch's does, it computes it from the others, so that all are
-        compared.
+        Such a number is not an input: it is compared, and assigned by each call. If a hook of
+        PyTorch's step assigns it, it may compute it from the other numbers, so all are compared.
         """
         kept_plain = {key for place, key in self.kept_plain if place == id(group)}
         numbers = {key for key, value in group.items() if is_number(value)}
@@ -172,7 +172,7 @@ class Numbers:
 
 
 def is_number(value: Any) -> bool:
-    """Returns True if a setting is a float, or floats, which are inputs of a program."""
+    """Returns True if a setting is a float or a tuple of floats, which are inputs of a program."""
     if type(value) is tuple and value:
         return all(type(v) is float for v in value)
     return type(value) is float
@@ -187,7 +187,7 @@ def is_pytorchs(optimizer: Optimizer) -> bool:
 def asks_for_types(code: CodeType) -> bool:
     """Returns True if code may check the type of a number.
 
-    A traced number has another, which nobody sees who asks `type(step) is int`.
+    A traced number has a different type, so `type(step) is int` would be False.
 
     >>> def scaled(step):
     ...     return step * 0.1 if type(step) is int else step
@@ -206,11 +206,11 @@ def asks_for_types(code: CodeType) -> bool:
 
 
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()
-"""The keys by which the steps of optimizers were seen to assign numbers."""
+"""The keys to which steps of optimizers were seen to assign numbers."""
 
 
 def learn(optimizer: Optimizer, keys: Collection[str]) -> None:
-    """Note that an optimizer's step assigns numbers, which become inputs from now on."""
+    """Record that an optimizer's step assigns numbers, which are inputs from now on."""
     _learned.setdefault(type(optimizer), set()).update(keys)
 
 
@@ -222,7 +222,7 @@ def _assigned_by(optimizer: Optimizer) -> Collection[str]:
 def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
     """Returns the keys by which an optimizer's step may assign items.
 
-    PyTorch's own optimizers assign no numbers of their groups.
+    PyTorch's own optimizers do not assign numbers in their groups.
     """
     codes = [function.__code__ for function in step_functions(kind)]
     keys = {key for code in codes for key in code.co_consts if isinstance(key, str)}
@@ -231,7 +231,9 @@ def assigned_keys(kind: type[Optimizer]) -> frozenset[str]:
 
 @functools.lru_cache(maxsize=256)
 def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
-    """Returns an optimizer's step, and the methods and functions of its package that it names."""
+    """Returns an optimizer's step, and the methods and functions of its package that it refers
+    to.
+    """
     if kind.step.__module__.startswith("torch."):
         return ()
     root = kind.step.__module__.partition(".")[0]

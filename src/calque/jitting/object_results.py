@@ -1,8 +1,8 @@
 """Objects in the result of a traced function that are not registered containers.
 
-For example, a cache of keys and values: an object of the user or a library, created in the trace,
-that holds tensors. Its tensors become results of the program, and each call gets a copy of the
-object, filled with the tensors of that call.
+An example is a cache of keys and values: an object of a user's or library's class, created in the
+trace, that holds tensors. Its tensors become results of the program, and each call returns a copy
+of the object with the tensors of that call.
 """
 
 import copy
@@ -34,7 +34,9 @@ class _Place:
 
 
 class _Shared:
-    """A list, dict or set without tensors that is also held elsewhere, and so is not copied."""
+    """A list, dict or set without tensors that is also referenced elsewhere, and so is not
+    copied.
+    """
 
     __slots__ = ("value",)
 
@@ -49,7 +51,7 @@ class Shells:
         self.rows: list[tuple[int, Any]] = []
 
     def closed(self, results: list[Any]) -> list[Any]:
-        """Returns the leaves of a call's result, given those of the opened one."""
+        """Returns the leaves of a call's result, given those of the opened result."""
         given = iter(results)
         leaves: list[Any] = []
         for count, shell in self.rows:
@@ -61,11 +63,12 @@ class Shells:
 def opened(
     leaves: list[Any], is_fresh: Callable[[Any], bool], given: Collection[int]
 ) -> Shells | None:
-    """Replace the objects in a list of leaves by their tensors; None if there are no objects.
+    """Replace the objects in a list of leaves with their tensors; returns None if there are no
+    objects.
 
-    An object is opened if nothing but the list holds it, and one of its tensors was made in the
-    trace. What other things hold keeps its identity, and is not copied. Containers that each call
-    brings, whose ids are `given`, are parts of it as its tensors are.
+    An object is opened if only the list refers to it, and one of its tensors was created in the
+    trace. Other objects keep their identity, and are not copied. Containers of the call's
+    arguments, whose ids are in `given`, are treated like tensors.
     """
     shells, opened, found = Shells(), [], False
     for leaf in leaves:
@@ -96,7 +99,7 @@ def _is_held_by(value: Any, leaves: list[Any]) -> bool:
 
 
 def _others(value: Any, leaves: list[Any]) -> bool:
-    """Returns True if anything other than the list and running calls refers to an object."""
+    """Returns True if anything other than the list and running calls refers to the object."""
     holders = gc.get_referrers(value)
     return any(h is not leaves and not isinstance(h, types.FrameType) for h in holders)
 
@@ -139,13 +142,13 @@ def _rebuilt(
     plain: Callable[[Any, Collection[Any]], Any],
     parts: Collection[int] = (),
 ) -> Any:
-    """Returns a copy of an object and of its parts down to its tensors (or places), which are
-    swapped.
+    """Returns a copy of an object and its parts, in which its tensors (or places) are replaced by
+    `swap`.
 
-    What has none is what `plain` makes of it, and of the copies that were made so far.
+    Parts without tensors are passed to `plain`, with the copies made so far.
     """
     made: dict[int, Any] = {}
-    kept: list[Any] = []  # so that no id is used again
+    kept: list[Any] = []  # keeps ids unique
 
     def visit(item: Any, depth: int) -> Any:
         if isinstance(item, torch.Tensor | _Place) or id(item) in parts:
@@ -164,7 +167,7 @@ def _rebuilt(
             return new
         new = made[id(item)] = copied(item)
         if isinstance(item, dict):
-            for key in list(item):  # items() would hold each part, too
+            for key in list(item):  # items() would hold references to the parts
                 new[key] = visit(item[key], depth - 1)
         elif isinstance(item, list):
             new[:] = [visit(part, depth - 1) for part in item]
@@ -193,7 +196,7 @@ def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
 
 
 def _reaches(value: Any, depth: int, parts: Collection[int] = ()) -> bool:
-    """Returns True if an object holds a tensor or a place, or has to be searched in each copy."""
+    """Returns True if an object holds a tensor or a place, or must be searched in each copy."""
     seen: set[int] = set()
     rest = [(value, depth)]
     while rest:

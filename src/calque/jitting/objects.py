@@ -1,8 +1,8 @@
-"""Plain objects among the arguments of a function, and the classes that are flattened.
+"""Plain objects among the arguments of a function, and the classes whose objects are flattened.
 
-The first object of a class is compared by identity, because it may be a lasting one, such as a
-configuration. When a call passes another one instead, objects of that class are flattened
-(`structures`), unless the function also reaches them by other means.
+The first object of a class is compared by identity, because it may be a permanent one, such as a
+configuration. When a call passes a different one, objects of that class are flattened
+(`structures`), unless the function also reaches them in other ways.
 """
 
 import weakref
@@ -15,14 +15,14 @@ from calque.program.structures import Flattening, Structure, TooLarge, can_open,
 from calque.program.unread import Restructure
 
 _ANEW = frozenset((set, *CALLED))
-"""Classes of Python's whose objects are taken apart as plain objects are."""
+"""Classes of Python's library whose objects are treated like plain objects."""
 
 
 class Objects:
-    """How one jitted function flattens objects.
+    """The flattening of objects by one jitted function.
 
     Attributes:
-        opened: the classes whose objects are taken apart.
+        opened: the classes whose objects are flattened.
     """
 
     def __init__(self) -> None:
@@ -31,7 +31,7 @@ class Objects:
         self._touched: frozenset[type] = frozenset()
 
     def follow(self, signal: Restructure) -> None:
-        """Follow a signal of a trace."""
+        """Change the flattening as requested by a signal of a trace."""
         self._closed |= signal.closed
         self._touched |= signal.touched
         self.opened = (self.opened | signal.opened) - self._closed
@@ -63,7 +63,7 @@ class Objects:
         """Compare the signatures of two calls.
 
         Raises:
-            Restructure: the second has other objects of the same classes.
+            Restructure: the second call has different objects of the same classes.
         """
         kinds = signature.replaced(old, new)
         found = {k for k in kinds if k in _ANEW or can_open(k)} - self.opened - self._closed
@@ -75,7 +75,7 @@ class Distinct:
     """Distinguishes objects among the arguments from those of the state.
 
     Args:
-        opened: the classes whose objects are taken apart.
+        opened: the classes whose objects are flattened.
         known: the objects of the state, by id.
     """
 
@@ -85,8 +85,8 @@ class Distinct:
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
     def shared(self, given: Any) -> set[type]:
-        """Returns the classes of objects among a call's (args,
-        kwargs) that also belong to the state.
+        """Returns the classes of the objects among a call's (args, kwargs) that also belong to the
+        state.
         """
         known, found = self._known, set()
         for one, kind in objects_in(given, self._opened):

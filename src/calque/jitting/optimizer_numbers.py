@@ -1,8 +1,8 @@
-"""The Python numbers of optimizers that are traced in their steps.
+"""The Python numbers of optimizers, which are traced in their steps.
 
-Floats of param groups are inputs of the program. So are the numbers that an optimizer that is not
-PyTorch's counts or sums up in its param groups and its state (`state["step"] += 1`): what a step
-gives them is computed in Python once more at each call, and assigned.
+Floats in param groups are inputs of the program. So are the numbers that other packages' optimizers
+count or accumulate in param groups and state (`state["step"] += 1`): their new values are computed
+in Python in each call, and assigned.
 """
 
 from collections.abc import Callable, Collection
@@ -21,7 +21,7 @@ Group = dict[str, Any]
 
 
 class HyperParameter:
-    """A float in a param group, read at each call of the program."""
+    """A float in a param group, which is read in each call of the program."""
 
     __slots__ = ("group", "index", "key")
 
@@ -36,11 +36,11 @@ class HyperParameter:
 
 
 class Counted:
-    """A number in the state of some parameters, which is the same for all of them.
+    """A number in the states of some parameters that is the same for all of them.
 
     Attributes:
-        rows: of their state.
-        key: of the number.
+        rows: the rows of their states.
+        key: the key of the number.
     """
 
     def __init__(self, key: str) -> None:
@@ -51,22 +51,22 @@ class Counted:
         return self.rows[0].owner[self.key]
 
     def agree(self) -> bool:
-        """Returns True if it is the same for all parameters, and of the kind that it was."""
+        """Returns True if it is the same for all parameters, and has the same type as before."""
         first = self()
         return all(same_value(row.owner.get(self.key), first) for row in self.rows)
 
 
 class TracedPlace:
-    """A place whose number is an input of the program.
+    """A variable whose number is an input of the program.
 
     Attributes:
         holder: the dict.
-        key: of the number.
-        row: of the dict, if there is one.
-        original: what it held before the trace.
-        current: what it would hold now.
-        traced: what stands for that in a step.
-        compute: gives at each call what it is to hold after it; None if that is what it holds.
+        key: the key of the number.
+        row: the row of the dict, if there is one.
+        original: the number before the trace.
+        current: the number now.
+        traced: the traced number that represents it in a step.
+        compute: returns the number after each call; None if it does not change.
     """
 
     __slots__ = ("compute", "current", "holder", "key", "original", "row", "traced")
@@ -82,11 +82,11 @@ class TracedPlace:
 
     @property
     def place(self) -> Place:
-        """The place."""
+        """The dict and key, as a comparable value."""
         return id(self.holder), self.key
 
     def take_back(self, is_pytorchs: bool) -> bool:
-        """Put the number in the place of the traced one; returns False if it cannot be one."""
+        """Replace the traced number with a number; returns False if that is impossible."""
         value = self.holder.get(self.key, MISSING)
         if value is self.traced:
             self.holder[self.key] = self.current
@@ -115,13 +115,14 @@ class OptimizerNumbers:
 
     Args:
         lifting: the trace.
-        watch: of its numbers.
+        watch: records the comparisons of its numbers.
 
     Attributes:
-        keys: gives the keys of a param group, or of a parameter's state, whose numbers are traced.
-        row_of: gives the row of a dict.
-        whole: the places of whole numbers.
-        counters: the rows of states that numbers are read from.
+        keys: returns the keys of a param group, or of a parameter's state, whose numbers are
+            traced.
+        row_of: returns the row of a dict.
+        whole: the variables of integers.
+        counters: the rows of states from which numbers are read.
     """
 
     def __init__(self, lifting: Lifting, watch: Watch) -> None:
@@ -140,7 +141,7 @@ class OptimizerNumbers:
         watch.new_input = self._new_input
 
     def prepare(self, optimizer: Optimizer) -> None:
-        """Choose the numbers to trace of an optimizer, before any is traced."""
+        """Choose which numbers of an optimizer to trace, before any is traced."""
         for group in optimizer.param_groups:
             self._choose(optimizer, group, True)
         if not self._watch.is_pytorchs:
@@ -152,7 +153,7 @@ class OptimizerNumbers:
             self._before[id(holder)] = optimizer, holder, self.keys(optimizer, holder, is_group)
 
     def install(self, optimizer: Optimizer) -> None:
-        """Put traced numbers into the places of an optimizer."""
+        """Replace the numbers of an optimizer with traced ones."""
         for group in optimizer.param_groups:
             self._install(group, True, optimizer)
         if not self._watch.is_pytorchs:
@@ -163,14 +164,14 @@ class OptimizerNumbers:
 
     def _install(self, holder: Group, is_group: bool, optimizer: Optimizer) -> None:
         _, _, keys = self._before.get(id(holder), (None, None, ()))
-        for key in [key for key in holder if key in keys]:  # one order in every process
+        for key in [key for key in holder if key in keys]:  # the same order in every process
             place = self._places.get((id(holder), key))
             if place is None:
                 make = self._of_group if is_group else self._of_state
                 place = TracedPlace(holder, key, self.row_of(holder), make(holder, key, optimizer))
                 self._places[place.place] = place
             elif not same_value(holder[key], place.current):
-                continue  # the function has changed it: see `check`
+                continue  # changed by the function; see `check`
             holder[key] = place.traced
             self._now.append(place)
 
@@ -211,7 +212,7 @@ class OptimizerNumbers:
         return self._lifting.new_input(NumberSource(read, key), (), np.float64, weak=True)
 
     def assigned(self, optimizer: Optimizer) -> set[str]:
-        """The keys of numbers that are not traced, and that the step has assigned."""
+        """Returns the keys of numbers that are not traced but that the step has assigned."""
         before = {id(holder): numbers for holder, numbers in self._others}
         self._others = []
         found: set[str] = set()
@@ -222,20 +223,22 @@ class OptimizerNumbers:
         return found
 
     def traced_now(self) -> set[Place]:
-        """The places that hold traced numbers."""
+        """Returns the variables that hold traced numbers."""
         return {place.place for place in self._now}
 
     def take_back(self) -> set[Place]:
-        """Put numbers in all places; returns those that were given what a program cannot give."""
+        """Restore numbers in all variables; returns those to which the step assigned values that a
+        program cannot compute.
+        """
         now, self._now = self._now, []
         is_pytorchs = self._watch.is_pytorchs
         return {place.place for place in reversed(now) if not place.take_back(is_pytorchs)}
 
     def changed(self) -> tuple[Optimizer, str] | None:
-        """The first number that the function has changed outside of the steps.
+        """Returns the first number that the function has changed outside the steps.
 
         Raises:
-            NumberNeeded: it is one that a step assigns, too.
+            NumberNeeded: a step assigns it too.
         """
         for place in self._places.values():
             if same_value(place.holder.get(place.key, MISSING), place.current):
@@ -246,10 +249,10 @@ class OptimizerNumbers:
         return None
 
     def settle(self) -> list[tuple[Row, Any, Callable[[], Any]]]:
-        """Put back what there was before the trace.
+        """Restore the numbers from before the trace.
 
         Returns:
-            What each call assigns: the row, the key, and what gives the number.
+            The assignments of each call: the row, the key, and a function that returns the number.
         """
         found: list[tuple[Row, Any, Callable[[], Any]]] = []
         for place in self._places.values():
@@ -263,13 +266,13 @@ class OptimizerNumbers:
         return found
 
     def rollback(self) -> None:
-        """Put back what there was, after a trace that has failed."""
+        """Restore the numbers after a failed trace."""
         for place in self._places.values():
             if place.holder.get(place.key, MISSING) is not place.original:
                 place.holder[place.key] = place.original
 
     def end(self) -> None:
-        """The trace has ended: numbers are read where they are from now on."""
+        """Handle the end of the trace, after which numbers are read from their variables."""
         self._tracing = False
 
 
@@ -279,5 +282,5 @@ def _plain_numbers(holder: Group) -> dict[str, Any]:
 
 
 def _states(optimizer: Optimizer) -> list[Any]:
-    """The state of each parameter, and what else an optimizer keeps there."""
+    """Returns the state of each parameter, and other dicts in an optimizer's `state`."""
     return [*(state for _, state in states_of(optimizer)), optimizer.state]

@@ -15,10 +15,10 @@ def states_of(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, dict[str, An
 
 
 def counts_of(optimizer: Optimizer) -> Iterator[tuple[dict[Any, Any], Any, torch.Tensor]]:
-    """Returns tensors with one element that are on the CPU, while the parameters are not.
+    """Returns one-element CPU tensors of an optimizer whose parameters are not on the CPU.
 
-    They are in the state of a parameter, in that of the optimizer, or in a param group where it is
-    none of the hyper-parameters.
+    They are in the state of a parameter or of the optimizer, or in a param group, except for
+    hyper-parameters.
 
     Returns:
         The dict, the key and the tensor of each.

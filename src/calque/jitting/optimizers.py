@@ -1,11 +1,12 @@
-"""Makes optimizers traceable: creates their state, moves step counts to the device, traces numbers.
+"""Makes optimizers traceable: creates state, moves step counts to the device, and traces numbers.
 
 By default, an optimizer creates its state in its first step, counts steps on the CPU, and computes
 with Python floats that schedulers change. While a function is traced, and only around
 `Optimizer.step`, this module creates the missing state eagerly (so that the program has one form
-from the first call on), moves the step counts to the device, and lends `capturable` (which computes
-with them there), the float hyper-parameters as traced numbers and the step counts in float64:
-eagerly both are Python floats, and `1 - 0.999 ** step` keeps four digits in float32.
+from the first call on) and moves the step counts to the device. For the time of the step, it sets
+`capturable` (which computes with step counts on the device), replaces float hyper-parameters with
+traced numbers, and converts step counts to float64: in eager mode both are Python floats, and `1 -
+0.999 ** step` keeps only four digits in float32.
 """
 
 import inspect
@@ -46,19 +47,19 @@ from calque.upstream.torch_internals import HOOKED_STEP
 
 
 class OptimizerTracing:
-    """The tensors and numbers that one trace lends to the optimizers that step in it.
+    """The temporary tensors and numbers of the optimizers that step in one trace.
 
     Attributes:
         optimizers: each optimizer that stepped.
-        watch: the comparisons made with hyper-parameters.
-        running: sees code run.
+        watch: records the comparisons made with hyper-parameters.
+        running: observes the code that runs.
         in_steps: the code that has run in steps of optimizers, where numbers are traced.
-        numbers: the traced ones among the numbers in param groups and in states.
-        on_prepared: is told of an optimizer that is about to step, and of the containers and keys
-            that were given something for it.
-        on_count: is told of each step count that is read by no operator.
-        prepared: what stays if the call of the trace ends well.
-        kept_plain: places whose numbers were given in a step what a program cannot give.
+        numbers: the traced numbers in param groups and states.
+        on_prepared: called before an optimizer steps, with the containers and keys that were
+            prepared for it.
+        on_count: called for each step count that is read without an operator.
+        prepared: the changes that remain if the call succeeds.
+        kept_plain: variables to which a step assigned values that a program cannot compute.
     """
 
     def __init__(self, lifting: Lifting, prepared: Prepared) -> None:
@@ -82,7 +83,7 @@ class OptimizerTracing:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """A context manager that acts on every optimizer step of this trace."""
+        """A context manager that handles every optimizer step of this trace."""
         handles = [
             register_optimizer_step_pre_hook(self._before_step),
             register_optimizer_step_post_hook(self._after_step),
@@ -99,32 +100,32 @@ class OptimizerTracing:
         """Check that the function itself has changed no hyper-parameter.
 
         Args:
-            running: has seen the function run.
+            running: has observed the function.
 
         Raises:
-            TraceError: a scheduler has, or the user's own code.
+            TraceError: a scheduler or the user's own code has changed one.
         """
         changed = self.numbers.changed()
         if changed is not None:
             raise _changed(type(changed[0]).__name__, changed[1], running)
 
     def give_up_in_step(self) -> None:
-        """Handle an error: in a step, traced numbers may be the cause.
+        """Handle an error, which in a step may be caused by traced numbers.
 
         Raises:
-            NumberNeeded: numbers were.
+            NumberNeeded: numbers were traced, and must not be in the next trace.
         """
         places = self._traced_now()
         if self.watch.stepping is not None and not self.watch.is_pytorchs and places:
             raise NumberNeeded(places)
 
     def _traced_now(self) -> set[Place]:
-        """Where the numbers are from that a step was given."""
+        """Returns the variables of the numbers traced in the step."""
         found = self.numbers.traced_now()
         return found | {OF_TENSORS} if self.watch.has_read else found
 
     def rollback(self) -> None:
-        """Undo what a failed trace left in the optimizers: state made, step counts moved."""
+        """Undo a failed trace's changes of optimizers: created state and moved step counts."""
         self.prepared.take_back(self._before)
         self.numbers.rollback()
 
@@ -137,11 +138,12 @@ class OptimizerTracing:
         before = len(self.prepared)
         self._create_state(optimizer)
         self._move_steps(optimizer)
-        # What a scheduler looks at before it warns.
+        # Schedulers check this before they warn.
         self._put(vars(optimizer), "_opt_called", True)
         self.on_prepared(optimizer, self.prepared.places(before))
         self.optimizers[optimizer] = None
-        if "_optimizer_state_dict_pre_hooks" in vars(optimizer):  # else made without `__init__`
+        # Otherwise created without `__init__`.
+        if "_optimizer_state_dict_pre_hooks" in vars(optimizer):
             self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for group in optimizer.param_groups:
             self._lend(group)
@@ -186,7 +188,7 @@ class OptimizerTracing:
 
     @settles
     def _note_state(self, optimizer: Optimizer, known: dict[torch.Tensor, set[Any]]) -> None:
-        """Take note of the state that is not known."""
+        """Record state that is not yet known."""
         for parameter, state in states_of(optimizer):
             if parameter not in known:
                 self.prepared.add(optimizer.state, parameter)
@@ -195,8 +197,8 @@ class OptimizerTracing:
                 self.prepared.add(state, key)
 
     def _move_steps(self, optimizer: Optimizer) -> None:
-        """Move step counts that an eager step left on the CPU to the parameters' device."""
-        arrays: dict[Any, Array] = {}  # equal counts are one array (see `program.equal_state`)
+        """Move step counts from the CPU to the parameters' device."""
+        arrays: dict[Any, Array] = {}  # equal counts share an array (see `program.equal_state`)
         for holder, key, value in counts_of(optimizer):
             with self.lifting.suspended():
                 moved, number = value.to("jax"), repr(value.item())
@@ -211,7 +213,7 @@ class OptimizerTracing:
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
         if not self.watch.is_pytorchs:
-            return  # others may count on the dtype
+            return  # other optimizers may depend on the dtype
         for _, state in states_of(optimizer):
             step = state.get("step")
             if (
@@ -234,14 +236,14 @@ class OptimizerTracing:
         if group.get("capturable") is False:
             self._replaced.append((group, "capturable", False))
             group["capturable"] = True
-        if group.get("fused"):  # one operator, whose schema asks for Python floats
+        if group.get("fused"):  # a single operator, whose schema needs Python floats
             self._replaced.append((group, "fused", group["fused"]))
             group["fused"] = False
 
     @settles
     def _exchange(self, optimizer: Optimizer) -> None:
-        """Let functions of Python take traced numbers: Adafactor picks by `max` and `min` among
-        numbers that it reads from tensors, others take square roots of numbers.
+        """Make Python functions accept traced numbers: Adafactor uses `max` and `min` on numbers
+        that it reads from tensors, other optimizers take square roots.
         """
         if self.watch.is_pytorchs:
             names = vars(sys.modules[type(optimizer).step.__module__])
@@ -278,7 +280,7 @@ class OptimizerTracing:
 
 @jax.jit
 def _foreach_widened(*counts: Array) -> list[Array]:
-    """Like an operator on lists (see `program.columns`)."""
+    """Returns foreach operators that widen step counts (see `program.columns`)."""
     return [count.astype(np.float64) for count in counts]
 
 
@@ -288,7 +290,7 @@ def _foreach_narrowed(*counts: Array) -> list[Array]:
 
 
 def _give_counts(widened: list[tuple[Any, torch.Tensor]]) -> None:
-    """Write back step counts that were traced in another dtype."""
+    """Write back step counts that were traced in a different dtype."""
     counts = [state["step"] for state, _ in widened]
     if any(not is_tensor(c) or c.ndim or c.dtype != torch.float64 for c in counts):
         for count, (_, step) in zip(counts, widened, strict=True):
@@ -318,7 +320,9 @@ def _check_device(optimizer: Optimizer) -> None:
 
 
 def _changed(name: str, key: str, running: Running) -> TraceError:
-    """The error for a hyper-parameter that the function has changed, at the line that did it."""
+    """Returns the error for a hyper-parameter that the function has changed, at the line of the
+    change.
+    """
     place = running.scheduler_stepped
     how = "by scheduler.step()" if place else "after the optimizer's step"
     return TraceError(
@@ -329,13 +333,13 @@ def _changed(name: str, key: str, running: Running) -> TraceError:
 
 
 def _wait(optimizer: Optimizer) -> None:
-    """Make a thread that saves an optimizer wait while another thread traces its numbers."""
+    """Make a thread that saves an optimizer wait while another thread traces the numbers."""
     if active.trace is None:
         wait_for_traces()
 
 
 def _settings(group: Group, traced: Collection[Place]) -> Group:
-    """Returns the part of a param group that a program is compiled for."""
+    """Returns the settings in a param group for which a program is compiled."""
     return {
         key: value
         for key, value in group.items()
@@ -345,22 +349,22 @@ def _settings(group: Group, traced: Collection[Place]) -> Group:
 
 
 OF_TENSORS: Place = (0, "values of tensors")
-"""Stands for all numbers that a step reads from tensors, where they are given up."""
+"""Represents all numbers that a step reads from tensors, if these are not specialized."""
 _NO_SETTINGS = frozenset(("params", "capturable"))
 
 
 def settings_of(optimizer: Optimizer, traced: Collection[Place] = ()) -> list[Group]:
-    """Returns the settings of each param group that a program is compiled for.
+    """Returns the settings of each param group for which a program is compiled.
 
     Args:
-        optimizer: has them.
-        traced: places whose numbers are inputs.
+        optimizer: the optimizer.
+        traced: the variables whose numbers are inputs.
     """
     return [_settings(group, traced) for group in optimizer.param_groups]
 
 
 def _steps_within_itself(optimizer: Optimizer) -> bool:
-    """Returns True if the step of a class calls its base's step, which has its own hooks."""
+    """Returns True if the step of a class calls its base class's step, which has its own hooks."""
     count, frame = 0, sys._getframe(2)
     while frame is not None and count < 2:
         count += frame.f_code is HOOKED_STEP and frame.f_locals.get("self") is optimizer
@@ -380,7 +384,7 @@ def _run_init_group(optimizer: Any, group: Group) -> None:
 
 
 def _momentum_buffers(optimizer: Optimizer, group: Group) -> None:
-    """Create SGD's buffers as zeros, if that gives the same first step (no dampening)."""
+    """Create SGD's buffers as zeros if this gives the same first step (no dampening)."""
     if group["momentum"] == 0 or group["dampening"] != 0:
         return
     for parameter in group["params"]:

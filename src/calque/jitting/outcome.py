@@ -1,4 +1,4 @@
-"""The effects of a function when its trace returns, described so that each call repeats them."""
+"""Describes the effects of a traced function so that each call can repeat them."""
 
 import math
 import weakref
@@ -43,10 +43,10 @@ _HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_
 
 
 class Outcome:
-    """The results of one trace, and everything else that its function has changed.
+    """The results of one trace, and all other changes made by its function.
 
     Args:
-        trace: the trace, which runs.
+        trace: the running trace.
     """
 
     def __init__(self, trace: "Trace") -> None:
@@ -61,7 +61,7 @@ class Outcome:
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)
         trace.optimizer_tracing.running = running
-        # In a list, because a call holds its arguments where PyTorch evaluates frames.
+        # In a list, because PyTorch's frame evaluation keeps references to the arguments of calls.
         returned = [self._run(running, fn, args, kwargs)]
         trace.optimizer_tracing.check_unchanged(running)
         trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle()
@@ -71,7 +71,7 @@ class Outcome:
         recording.checks = Checks.of(trace.lifting, describer)
         if trace.assumptions is not None:
             recording.checks = trace.assumptions.checked_by(recording.checks, describer)
-        # JAX gives a donated input's memory to the first output of its shape: keep them in step.
+        # JAX donates an input's memory to the first output of its shape, so keep the same order.
         slots = trace.lifting.cell_slots
         written = sorted(trace.lifting.written, key=lambda cell: slots.get(cell, math.inf))
         made = list(trace.lifting.fresh.values())
@@ -82,7 +82,7 @@ class Outcome:
             return self._derive(describer, around)
         effects = BackwardEffects(trace)
         if describer.carriers.found:
-            with effects.refused(), running.watching():  # what the backward reads is read in here
+            with effects.refused(), running.watching():  # includes reads by the backward pass
                 found = trace_backward(trace.lifting, describer.carriers.found, around)
             recording.backward = found
         trace.histories.restore()
@@ -115,7 +115,7 @@ class Outcome:
                     try:
                         result = fn(*args, **kwargs)
                     except Exception as error:
-                        if not is_of_handler(error):  # perhaps code can do nothing with a number
+                        if not is_of_handler(error):  # a traced number may be the cause
                             trace.optimizer_tracing.give_up_in_step()
                         raise
                 if touched:
@@ -123,25 +123,27 @@ class Outcome:
                 kept_plain = (
                     trace.optimizer_tracing.kept_plain | trace.optimizer_tracing.watch.needed
                 )
-                if kept_plain:  # perhaps the function has caught that
+                if kept_plain:  # the function may have caught the error
                     raise NumberNeeded(kept_plain)
                 if trace.assumptions is not None:
                     trace.assumptions.check_met()
-                if refusals:  # the function has caught it
+                if refusals:  # which the function caught
                     raise refusals[0]
                 return result
             finally:
                 refusals.clear()  # their tracebacks hold this frame
 
     def _described(self, returned: list[Any]) -> Describer:
-        """Describe the result, which is taken from a list, and other changes, which are undone."""
+        """Describe the result, which is removed from a list, and other changes, which are
+        undone.
+        """
         result = returned.pop()
         trace, recording = self._trace, self._recording
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
         kept = trace.state.look()
         containers = Containers(result, outside, trace.state.given, kept)
         leaves, recording.spec = containers.flatten(result)
-        del result  # whose tensors would seem to outlive the trace
+        del result  # otherwise its tensors would seem to outlive the trace
         self._leaves = leaves
         known = {**trace.state.snapshot.known, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
@@ -168,7 +170,7 @@ class Outcome:
         return describer
 
     def _describer(self, rebound: list[Rebound]) -> Describer:
-        """Returns a function that describes tensors, when the program's other inputs are known."""
+        """Returns the describer of tensors, once the program's other inputs are known."""
         trace, recording = self._trace, self._recording
         trace.apart = apart_of(
             trace.state,
@@ -199,7 +201,7 @@ class Outcome:
         )
 
     def _may_have_hooks(self) -> bool:
-        """Returns True if code may have put hooks on tensors, or on nodes of autograd."""
+        """Returns True if code may have registered hooks on tensors or autograd nodes."""
         snapshot = self._trace.state.snapshot
         named = any(_HOOKING & names_of(code).words for code in snapshot.codes)
         return named or any(map(snapshot.namespaces.computes, _HOOKING))
@@ -211,7 +213,7 @@ class Outcome:
         return outputs + (backward.gradients if backward else [])
 
     def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
-        """Returns the gradients of a path, which are the program's only outputs."""
+        """Returns the gradients along `path`, which are the program's only outputs."""
         recording = self._recording
         tensors = [carrier.tensor for carrier in describer.carriers.found]
         derived = derive(self._trace.lifting, tensors, around, self._trace.path)
@@ -226,7 +228,9 @@ class Outcome:
         return self._outputs([read(gradient) for gradient in derived.gradients])
 
     def _placing(self, describer: Describer) -> Callable[[Edge], Description | None]:
-        """Returns where each call finds a tensor with gradients; None if the call creates it."""
+        """Returns a function that returns where each call finds a tensor with gradients, None if
+        the call creates it.
+        """
         tensors = self._trace.histories.border.tensors
 
         def place(edge: Edge) -> Description | None:
@@ -251,7 +255,7 @@ class Outcome:
         return self._trace.reach.tensors | self._trace.state.snapshot.tensors
 
     def _outside(self) -> dict[int, torch.Tensor]:
-        """Returns those tensors, and the arguments."""
+        """Returns the tensors that the function reaches, and the arguments."""
         return self._reached() | {id(t): t for t in (*self._trace.stand_ins, *self._trace.leaves)}
 
     def _target(self, tensor: torch.Tensor) -> Target:
@@ -261,7 +265,7 @@ class Outcome:
         effects: list[tuple[Target, Description | None]] = []
         for key, tensor in self._trace.known.tensors.items():
             if not (is_leaf(tensor) or tensor.retains_grad):
-                continue  # it was written in place: PyTorch warns of who asks for its gradient
+                continue  # written in place, so PyTorch would warn about reading its gradient
             before, after = self._trace.known.before[key].gradient, tensor.grad
             if after is not before:
                 self._trace.known.given.add(key)
@@ -288,7 +292,7 @@ def _check_numbers(watch: Watch) -> None:
     """Refuse traced numbers of optimizers that outlive the trace.
 
     Raises:
-        NumberNeeded: one of them does.
+        NumberNeeded: a traced number outlives the trace.
     """
     if watch.alive():
         collect_new()

@@ -1,8 +1,8 @@
-"""Undoes what a failed first call has prepared for optimizers.
+"""Undoes the preparation of optimizers if their first call fails.
 
 A trace creates the state that an optimizer's first step would create, before the program is
-compiled and run. A call that ends in an error, an interrupt or without enough memory leaves
-optimizers as they were.
+compiled and run. If the call fails by an error, an interrupt or lack of memory, the optimizers are
+restored.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ class _Place:
         container, key: the dict and the key.
         before: the earlier value; MISSING if there was none.
         now: the value that the trace has set.
-        versions: the tensors in it, each with its version at the end of the trace.
+        versions: the tensors in the value, each with its version at the end of the trace.
     """
 
     __slots__ = ("before", "container", "key", "now", "versions")
@@ -35,18 +35,18 @@ class _Place:
         self.versions: list[tuple[torch.Tensor, int]] = []
 
     def note(self) -> None:
-        """Store the versions of the tensors, to find out later if they were written to."""
+        """Store the versions of the tensors, to detect later writes."""
         values = self.now.values() if isinstance(self.now, dict) else (self.now,)
         tensors = [one for one in values if isinstance(one, torch.Tensor)]
         self.versions = [(one, one._version) for one in tensors if not one.is_inference()]
 
     @property
     def is_written(self) -> bool:
-        """Returns True if a tensor was written to since `note`, by a step."""
+        """Returns True if a tensor was written to, by a step, since `note`."""
         return any(tensor._version != version for tensor, version in self.versions)
 
     def take_back(self) -> None:
-        """Restore the earlier value, unless the item has been assigned again since."""
+        """Restore the earlier value, unless the item has been assigned again."""
         if self.container.get(self.key, MISSING) is not self.now:
             return
         if self.before is MISSING:
@@ -56,12 +56,12 @@ class _Place:
 
 
 class Prepared:
-    """A context manager around a call, which undoes what its traces have prepared if it fails.
+    """A context manager around a call, which undoes the preparation by its traces if it fails.
 
-    Nothing is undone if a step has written to it: the program's own, or one in another thread.
+    State to which a step has written (the program's, or one in another thread) is not undone.
 
     Attributes:
-        users: functions that are called then, one for each program that uses the prepared state.
+        users: functions to call in this case, one for each program that uses the prepared state.
     """
 
     def __init__(self) -> None:
@@ -80,7 +80,7 @@ class Prepared:
         return [(place.container, place.key) for place in self._places[since:]]
 
     def note(self) -> None:
-        """Record the end of a trace: from now on, only steps write to the state."""
+        """Record the end of a trace, after which only steps write to the state."""
         for place in self._places:
             place.note()
 
@@ -99,7 +99,7 @@ class Prepared:
     def __exit__(self, kind: type[BaseException] | None, *error: object) -> None:
         """End a call."""
         if kind is not None and self._places:
-            with tracing():  # no other thread reads it in the meantime
+            with tracing():  # prevents reads by other threads in the meantime
                 self._give_up()
         self._places.clear()
         self.users.clear()

@@ -49,13 +49,13 @@ class JittedProgram(Program[Call]):
     """One compiled form of a function, with its guards.
 
     Attributes:
-        recording: what the trace found; its traced arrays are gone.
-        calls: how often it ran.
-        assumed: the values that it assumes; None if it assumes none.
-        single_use: whether the next call has to be traced again: the function left tensors behind
-            that are not results, or did what no program can repeat.
-        unverified: whether a second trace has yet to show that the function does the same again.
-        checked: how many turns and traces had ended when the guards were last seen to hold.
+        recording: the recording of the trace, without its traced arrays.
+        calls: the number of calls.
+        assumed: the values that it assumes; None if there are none.
+        single_use: whether the next call must be traced again, because tensors other than results
+            outlive the trace, or the function did something that no program can repeat.
+        unverified: whether a second trace must still confirm that the function repeats.
+        checked: the number of turns and traces that had ended when the guards last held.
     """
 
     traced = True
@@ -107,12 +107,13 @@ class JittedProgram(Program[Call]):
         forward = materialized(channels_last(forward, self.turned))
         self.forms: list[Any] = forward.out_avals
         self._higher = Higher(inputs, recording, self._retrace)
-        # A differentiable program's backward may still need what the forward overwrites, and after
-        # a wrong assumption everything must be as it was.
+        # The backward pass of a differentiable program may need values that the forward pass
+        # overwrites, and after a wrong assumption everything must be unchanged.
         keeps = self._gives_gradients or recording.checks.looks
         self.form(forward, inputs, recording.sinks, keeps)
         self.draws: int = recording.draws
-        # In the order of the program: processes that share a mesh have to move it in the same one.
+        # In the program's order, because processes that share a mesh must move state in the same
+        # order.
         sources = [one.source for one in recording.inputs] + list(recording.sinks)
         cells = [one.cell for one in sources if isinstance(one, CellSource | CellSink)]
         self.place(dict.fromkeys(cells), [one.placement for one in inputs])
@@ -127,7 +128,7 @@ class JittedProgram(Program[Call]):
         if self.turned:
             self.gather = Turning(self.gather, self.turned)
         self._changing = Changing(recording)
-        self.checked: int = turns.past.changes + 1  # when this trace will have ended
+        self.checked: int = turns.past.changes + 1  # the count when this trace has ended
         self._is_silent = self._changing.is_nothing and not (
             self.draws or recording.seeded or self.may_raise
         )
@@ -161,14 +162,14 @@ class JittedProgram(Program[Call]):
             return self.lowered(forward, self.turned)
 
     def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
-        """Compile the program with `compiler`,
-        which takes the lowered program and XLA's options.
+        """Compile the program with `compiler`, which takes the lowered program and XLA's
+        options.
         """
         with x64():
             self.run_by(compiler(lowered, self._options))
 
     def describe(self) -> dict[str, Any]:
-        """Describes what the program lifted, writes, donates and is guarded by."""
+        """Describes what the program lifts, writes and donates, and its guards."""
         lifted: dict[str, list[str]] = {}
         for one in self.inputs:
             lifted.setdefault(one.source.heading, []).append(one.name)
@@ -195,8 +196,8 @@ class JittedProgram(Program[Call]):
         """Returns a faster function for calls like this one; None if there is none.
 
         Args:
-            args, kwargs: of a call that the program serves.
-            key: its signature, that of all calls that the program serves.
+            args, kwargs: the arguments of a call that the program serves.
+            key: the signature of all calls that the program serves.
         """
         one = self.recording
         if one.implicit or one.call_guards or self.assumed:
@@ -207,13 +208,11 @@ class JittedProgram(Program[Call]):
 
     @property
     def state_written(self) -> Collection[Cell]:
-        """The cells of the state (not of arguments), if the program writes to any."""
+        """The cells of the state (without arguments), if the program writes to anything."""
         return self._state if self.n_written else ()
 
     def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
-        """Returns the first guard that does not hold for a call's leaves and (args,
-        kwargs), or None.
-        """
+        """Returns the first guard that fails for a call's leaves and (args, kwargs), or None."""
         self.checked = turns.past.changes
         for guard in self.guards:
             if not guard.holds():
@@ -230,10 +229,10 @@ class JittedProgram(Program[Call]):
 
         Args:
             leaves: the leaves.
-            given: the call's (args, kwargs), in whose containers the function may write.
+            given: the call's (args, kwargs), to whose containers the function may write.
         """
         self.calls += 1
-        for optimizer in self.optimizers:  # what a scheduler looks at before it warns
+        for optimizer in self.optimizers:  # schedulers check it before they warn
             optimizer._opt_called = True
         if self.recording.implicit:
             leaves = list(leaves)
@@ -242,7 +241,7 @@ class JittedProgram(Program[Call]):
         gathering = self._gathering
         call = leaves, gathering.beforehand(leaves) if gathering.early else (), given, []
         results, passed = self._ask(call) if self._is_silent else self.step(call)
-        for tensor, gradient, kept in passed:  # runs hooks: not in the step
+        for tensor, gradient, kept in passed:  # outside the step, because it runs hooks
             torch.autograd.backward(tensor, gradient, kept)
         return self.rebuild(results)
 
@@ -260,7 +259,7 @@ class JittedProgram(Program[Call]):
         return self.finish(call, outputs)
 
     def reads(self, call: Call) -> list[Cell]:
-        """Returns the cells that the inputs come from."""
+        """Returns the cells from which the inputs are read."""
         return self._gathering.cells(call[0])
 
     def changes(self, call: Call) -> list[Cell]:
@@ -284,24 +283,24 @@ class JittedProgram(Program[Call]):
         self.recording.checks.look(outputs, self.n_written)
 
     def failed(self, error: RuntimeError) -> BaseException:
-        """Returns the error to raise for one of the program's."""
+        """Returns the error to raise for an error of the program."""
         return super().failed(error) if self.assumed is None else self.assumed.failed(error)
 
     def targets(self, call: Call) -> list[Cell]:
-        """Returns the cells that the outputs are written to."""
+        """Returns the cells to which the outputs are written."""
         return targets(self.sinks, call[0])
 
     def finish(self, call: Call, outputs: list[Array]) -> tuple[list[Any], list[Any]]:
         """Make the function's assignments.
 
         Returns:
-            The leaves of its result; and the gradients that are to be passed on, with their tensors
-            and whether the graph behind these is to be kept.
+            The leaves of its result; and the gradients to pass on, with their tensors and whether
+            to keep these tensors' graphs.
         """
         if self.carrying is None or torch.is_grad_enabled():
             found = self._finish(call, outputs)
         else:
-            with torch.enable_grad():  # as the function had it where it made what has a graph
+            with torch.enable_grad():  # tensors with a graph were created in this mode
                 found = self._finish(call, outputs)
         if self.recording.modes:
             set_modes(self.recording.modes)
@@ -341,7 +340,7 @@ class JittedProgram(Program[Call]):
         return results, [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]
 
     def _rebind(self, made: Outputs) -> None:
-        """Rebind tensors; all are created before the first is assigned."""
+        """Rebind tensors, after all new ones have been created."""
         assigned = [
             (place, unflatten_tensors([d.build(made) for d in descriptions], place.spec_after))
             for place, descriptions in self.recording.rebound
@@ -354,7 +353,7 @@ class JittedProgram(Program[Call]):
         recording, (leaves, _, _, kept) = self.recording, call
         assert self.carrying is not None
         origin = None
-        if self._gives_gradients:  # else no input is to be kept
+        if self._gives_gradients:  # otherwise the inputs are not kept
             origin = Origin(self._higher, kept[0], [] if recording.rewritten else leaves)
         self.carrying.carry(made, residuals, origin)
         for rewritten in recording.rewritten:

@@ -1,8 +1,8 @@
-"""Compares the texts of two lowered programs, regardless of the names of inner functions.
+"""Compares the texts of two lowered programs, ignoring the names of inner functions.
 
-JAX numbers functions with the same name, and lowers a function twice if it traced it twice: the
-same program has another text after its caches were cleared. So calls are compared by the function's
-text.
+JAX numbers functions of the same name, and lowers a function twice if it was traced twice, so the
+text of the same program differs after JAX's caches were cleared. So calls are compared by the text
+of the called function.
 """
 
 import hashlib
@@ -19,7 +19,7 @@ class ProgramText:
     """The functions of a program's text, in MLIR.
 
     Args:
-        text: of a lowered program.
+        text: the text of a lowered program.
     """
 
     def __init__(self, text: str) -> None:
@@ -32,9 +32,7 @@ class ProgramText:
         self._known: dict[str, list[str]] = {}
 
     def of(self, name: str) -> list[str]:
-        """Returns the lines of a function,
-        with each function that it calls named by its content.
-        """
+        """Returns the lines of a function, in which called functions are named by their content."""
         if name not in self._known:
             self._known[name] = [_NAME.sub(self._content, line) for line in self._own(name)]
         return self._known[name]
@@ -46,17 +44,17 @@ class ProgramText:
     def _content(self, found: re.Match[str]) -> str:
         name = found[1]
         if name not in self._lines:
-            return found[0]  # the target of a custom call, say
+            return found[0]  # for example the target of a custom call
         digest = hashlib.sha256("\n".join(self.of(name)).encode()).hexdigest()[:16]
         return f"@{_NUMBER.sub('', name)}#{digest}"
 
     def called(self, name: str, line: int) -> list[str]:
-        """Returns the functions that a line of a function names."""
+        """Returns the functions to which a line of a function refers."""
         return [one for one in _NAME.findall(self._own(name)[line]) if one in self._lines]
 
 
 def difference(before: str, now: str) -> tuple[str, str] | None:
-    """Returns the first lines in which two programs differ; None if they are the same program."""
+    """Returns the first lines in which two programs differ; None if they are the same."""
     if before == now:
         return None
     one, other = ProgramText(before), ProgramText(now)

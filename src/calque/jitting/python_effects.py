@@ -1,8 +1,9 @@
-"""Changes of Python state by a traced function: undone when the trace ends, repeated by each call.
+"""Changes of Python state by a traced function, which are undone after the trace and repeated by
+each call.
 
 The function runs once, its program many times. Differences between the rows of the snapshot before
-and after the trace are effects: tensors are made of the program's outputs, plain values are
-assigned, containers are filled. If an effect cannot be undone (an iterator that was advanced), the
+and after the trace are effects: each call creates tensors from the program's outputs, assigns plain
+values, and fills containers. If an effect cannot be undone (an iterator that was advanced), the
 program is not kept, and the next call is traced again.
 """
 
@@ -40,19 +41,19 @@ from calque.state.template import Template
 from calque.state.values import ATOMIC, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
-"""What may be made anew for each call, and is the call's own where the function keeps it."""
+"""Objects that may be created for each call, and belong to the call if the function stores them."""
 
 
 @dataclass(frozen=True)
 class Rebound:
-    """A place to which the function assigned a new tensor, or a container of tensors.
+    """A variable to which the function assigned a new tensor, or a container of tensors.
 
     Attributes:
-        holder, key: the place.
-        before: the leaves that it held: they are read anew at each call.
-        spec_before: their container.
-        after: the leaves that it was given.
-        spec_after: their container.
+        holder, key: the variable.
+        before: its old leaves, which are read again in each call.
+        spec_before: the structure of their container.
+        after: its new leaves.
+        spec_after: the structure of their container.
     """
 
     holder: Row
@@ -68,12 +69,12 @@ class PythonState:
 
     Attributes:
         snapshot: the rows.
-        unrepeatable: why the program serves no second call, in words; empty if it does.
-        given: the keys that lead to each container among the arguments, by id.
-        numbers: those of the optimizers that step.
-        freed: places that held tensors, and are given others by `effects`.
-        counted: places whose number each call counts up.
-        assigned: others of the state that change, with None for all keys of a row.
+        unrepeatable: the reasons why the program cannot serve a second call; empty if it can.
+        given: the path to each container among the arguments, by id.
+        numbers: the numbers of the optimizers that step.
+        freed: variables that held tensors, to which `effects` assigns different ones.
+        counted: variables whose number each call increments.
+        assigned: other variables of the state that change, with None for all keys of a row.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -103,7 +104,7 @@ class PythonState:
 
         Args:
             args, kwargs: the arguments.
-            own: the keys that lead to those that are part of the state.
+            own: the paths to those that are part of the state.
         """
         self._own = own
         for index, value in enumerate(args):
@@ -116,7 +117,7 @@ class PythonState:
             return
         if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps
-            if id(value) not in self.snapshot.known:  # it stands for one of the call's
+            if id(value) not in self.snapshot.known:  # it represents a container of the call
                 self.snapshot.code.bring(value)
             return
         if isinstance(value, torch.Tensor):
@@ -183,7 +184,7 @@ class PythonState:
             )
 
     def look(self) -> set[int]:
-        """Find the changes; returns the ids of containers and objects that they keep."""
+        """Find the changes; returns the ids of the containers and objects in the new values."""
         self.snapshot.look_again()
         self._changed = list(self.snapshot.changed())
         arguments = [(row, row.items()) for _, row in self._arguments]
@@ -196,7 +197,7 @@ class PythonState:
         return {key for key in self._holders if key not in known and key not in self.given}
 
     def places(self) -> set[int]:
-        """Returns the ids of the state's containers, and of what `look` has found in them."""
+        """Returns the ids of the state's containers, and of the objects that `look` found."""
         found = {id(row.owner) for row in self.snapshot.rows.values()}
         return found.union(id(now) for _, now in self._changed)
 
@@ -204,14 +205,14 @@ class PythonState:
         """Record every change, undo those that can be undone, and return the tensors.
 
         Args:
-            returned: the ids of what is kept that the function returns, too.
+            returned: the ids of kept objects that the function also returns.
         """
         rebound: list[Rebound] = []
         self._holders.update(returned)
         self.unrepeatable += self.snapshot.unrepeatable
         changed, self._changed = self._changed, []
         for row, now in changed:
-            if not row.restored:  # a library's own: none of the program's business
+            if not row.restored:  # a library's private state
                 row.guarded = False
             elif not row.settable:
                 self.unrepeatable.append(f"{row.path} moves on")
@@ -223,7 +224,7 @@ class PythonState:
             now = row.items()
             if row.is_changed(now):
                 self._collect(row, now, None, steps)
-                row.restore()  # its tensors are the trace's
+                row.restore()  # its tensors belong to the trace
         return rebound
 
     def _collect(
@@ -268,27 +269,27 @@ class PythonState:
             self._changes.append((Change(row, keys, False, path), values))
 
     def _count(self, row: Row, key: Any, by: int) -> None:
-        """Record a changed number; if code does not read it,
-        each call changes it by the same amount.
-        """
+        """Record a changed number; if code does not read it, each call adds the same amount."""
         known = any(one.owner is row.owner and name == key for one, name in self.counted)
         self.counted.add((row, key))
-        if not known:  # in no other row of the same namespace
+        if not known:  # no other row has this variable
             self._changes.append((Change(row, [key], False, counts=True), [by]))
 
     def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
-        """Returns the new tensors of a place that held tensors; None if it holds others."""
+        """Returns the new tensors of a variable that held tensors; None if it holds other
+        values.
+        """
         if id(value) in self.given:
             return [value], None
         if self._is_given(value):
             return None
-        for one in containers_in(value):  # what is held elsewhere, too, is to stay one
+        for one in containers_in(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
         return trees.tensors_in(value)
 
     def _is_made_here(self, value: Any) -> bool:
-        """Returns True if a value consists of tensors and is created by each call."""
+        """Returns True if a value consists of tensors that each call creates."""
         known = self.snapshot.known
         if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
             return False
@@ -299,12 +300,12 @@ class PythonState:
         if not isinstance(value, dict | list | tuple):
             return False
         if id(value) in self.given:
-            return True  # it is to be the same object
+            return True  # its identity must be kept
         return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
-        """Like `describe`, which says how to create a tensor,
-        but also for containers of each call.
+        """Returns a function like `describe`, which describes tensors, that also describes the
+        call's containers.
         """
 
         def description(value: Any) -> Any:
@@ -314,11 +315,11 @@ class PythonState:
         return description
 
     def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
-        """Returns the changes other than `Rebound`s.
+        """Returns the changes, without `Rebound`s.
 
         Args:
-            describe: tells how to make a tensor.
-            returned: what is kept that the function returns, too.
+            describe: returns the description of a tensor.
+            returned: the ids of kept objects that the function also returns.
         """
         changes, found = self._changes, []
         self._changes = []
@@ -329,11 +330,11 @@ class PythonState:
         return Effects(made, template, self.numbers.computed, bool(returned))
 
     def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
-        """Returns a template from which each call creates values;
-        `describe` says how to create a tensor.
+        """Returns a template from which each call creates values; `describe` returns the
+        description of a tensor.
         """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        kinds = (torch.Tensor, Tracer)  # of which tracers are refused
+        kinds = (torch.Tensor, Tracer)  # tracers are then refused
         template = Template(values, self.snapshot.known, describe, given, kinds)
         refuse_kept(template.texts)
         for value in template.unmade:
@@ -344,7 +345,9 @@ class PythonState:
 
     @contextmanager
     def seen_apart(self) -> Iterator[None]:
-        """See what changes in here, which is no part of the program: it is not to be repeated."""
+        """A context manager for code outside the program, such as signal handlers, whose changes
+        must not be repeated.
+        """
         before = {id(row): (row, now) for row, now in self.snapshot.changed()}
         try:
             yield
@@ -357,7 +360,7 @@ class PythonState:
                     break
 
     def made(self, container: Any, key: Any) -> None:
-        """Mark something that was prepared for the trace as existing before it."""
+        """Mark an item that was prepared for the trace as existing before it."""
         row = self.snapshot.rows.get(id(container))
         if row is not None and key in container:
             row.before[key] = container[key]

@@ -1,7 +1,7 @@
 """Finds the modules, optimizers and tensors that a function can reach through its names.
 
-Found by looking, not by running: through arguments, closures, the globals its code names, bound
-methods, containers and the attributes of the user's own objects.
+They are found without running the function: through arguments, closures, the globals that its code
+names, bound methods, containers and the attributes of the user's own objects.
 """
 
 import contextlib
@@ -36,7 +36,7 @@ class Reach:
         modules: every module, with its path.
         optimizers: every optimizer, with its path.
         tensors: every tensor, by id.
-        names: how the user's program names each tensor, by id.
+        names: the name of each tensor in the user's program, by id.
     """
 
     def __init__(self, *roots: Any) -> None:
@@ -58,7 +58,7 @@ class Reach:
 
     def visit(self, value: Any, depth: int, path: str) -> None:
         """Visit a value and its contents, up to `depth` levels."""
-        kind = type(value)  # `isinstance` would ask the value for its class, by the user's code
+        kind = type(value)  # `isinstance` could run user code for `__class__`
         if value is None or depth < 0 or issubclass(kind, _OPAQUE) or id(value) in self._seen:
             return
         if len(self._keep) > _MOST:
@@ -133,7 +133,7 @@ class Reach:
             if held is not None:
                 self._objects.append((held, path, depth))
             for name, read in slots_of(kind).items():
-                with contextlib.suppress(AttributeError):  # it holds nothing
+                with contextlib.suppress(AttributeError):  # the slot is empty
                     self.visit(read(value), depth - 1, f"{path}.{name}")
 
     def _visit_function(self, function: types.FunctionType, depth: int) -> None:
@@ -152,14 +152,14 @@ class Reach:
     def _visit_cell(self, cell: types.CellType, path: str, depth: int) -> None:
         try:
             value = cell.cell_contents
-        except ValueError:  # a name that is not bound yet
+        except ValueError:  # the cell is empty
             return
         self.visit(value, depth - 1, path)
 
     def _look_into_objects(self) -> None:
         """Visit the attributes of plain objects whose names occur in reachable code.
 
-        The others (a step counter of the training loop, say) are none of the function's business.
+        The function cannot reach other objects (a step counter of the training loop).
         """
         looked: set[tuple[int, str]] = set()
         while True:
@@ -191,9 +191,7 @@ def _is_users(kind: type) -> bool:
 
 
 def _names(code: types.CodeType) -> set[str]:
-    """Returns the names of globals and attributes in a function's code,
-    and the words in its constants.
-    """
+    """Returns the names of globals and attributes in code, and the words in its constants."""
     names = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, types.CodeType):

@@ -23,31 +23,31 @@ class Recording:
 
     Attributes:
         jaxpr: the closed jaxpr; its inputs are `inputs`, its outputs the new values for `sinks`,
-            then the arrays that the descriptions name, then the gradients of `backward`.
-        inputs: where each input comes from.
-        implicit: what is handed to the program behind the arguments of each call: tensors whose
-            place is the same at each call, and not they.
-        sinks: where what the function wrote goes.
-        results: the leaves of the result, with `spec` as their container.
-        shells: the objects among these leaves, whose tensors `results` has in their stead.
-        gradients: the tensors whose `.grad` is another tensor afterwards, and which.
-        exchanged: places whose tensors others exchange between calls, so that they are inputs.
-        rebound: places that hold other tensors afterwards, and which.
-        effects: what else the function changes in Python.
-        unrepeatable: why the program serves this call only, in words; empty if it serves others.
-        rewritten: tensors from outside that have another history afterwards, and which.
-        passed: arguments that gradients reach inside the function, and which; whether their graph
-            is to be kept.
-        flags: tensors whose `requires_grad` is another one afterwards, and which.
-        survivors: cells made in the trace that outlive it without being any of these.
-        count: how many leaves a call's arguments have.
-        sharing: how the implicit ones share storages.
+            the arrays to which descriptions refer, and the gradients of `backward`.
+        inputs: the inputs, with their sources.
+        implicit: the implicit arguments, which follow the arguments of each call: tensors in
+            variables whose tensor may differ in each call.
+        sinks: the targets of the function's writes.
+        results: the leaves of the result, with `spec` as their structure.
+        shells: the objects among these leaves, for which `results` has their tensors.
+        gradients: the tensors whose `.grad` changes, with the new gradients.
+        exchanged: variables whose tensors are replaced between calls, so that they are inputs.
+        rebound: variables to which the function assigns new tensors, with these.
+        effects: the other changes of Python state.
+        unrepeatable: the reasons why the program serves only this call; empty if it serves others.
+        rewritten: tensors from outside whose autograd history changes, with the new one.
+        passed: arguments that gradients reach in the function, with these gradients, and whether
+            to keep the graph.
+        flags: tensors whose `requires_grad` changes, with the new flag.
+        survivors: other cells created in the trace that outlive it.
+        count: the number of leaves in a call's arguments.
+        sharing: how the implicit arguments share storages.
         pinned: arguments that are also part of the state.
-        stored: arguments whose whole storage is the input, and how they must lie in it.
-        optimizers: those that stepped.
-        checks: the checks of values that were asked for, and of those that were assumed.
-        guards: what must hold for the program to serve a call.
-        call_guards: what must hold of its arguments, and of these and the state together.
+        stored: arguments whose whole storage is the input, with their required position in it.
+        optimizers: the optimizers that stepped.
+        checks: the requested checks of values, and those of assumed values.
+        guards: conditions for the program to serve a call.
+        call_guards: conditions on the arguments, and on arguments and state together.
     """
 
     jaxpr: Any

@@ -1,4 +1,4 @@
-"""Warnings about functions that are traced repeatedly: what differed, and what to do."""
+"""Warnings about functions that are traced repeatedly, with the difference and a remedy."""
 
 from collections.abc import Callable, Iterable
 from typing import Any
@@ -8,7 +8,7 @@ from calque.errors.warning import warn_of_function
 from calque.program.signature import Attributes, Called
 
 WARNED = (4, 16)
-"""The numbers of traces at which it is said."""
+"""The numbers of traces at which a warning is given."""
 
 ON_CPU = "values of CPU tensors"
 
@@ -38,7 +38,7 @@ def remedy(before: Any, now: Any) -> str:
     """Returns advice about two signatures that differ.
 
     Args:
-        before, now: keys of two calls (`calque.program.signature`); None where there was no call.
+        before, now: keys of two calls (`calque.program.signature`); None if there was no call.
     """
     if before is None or len(before) != len(now):
         return _OTHER
@@ -65,15 +65,15 @@ class Retraces:
         self._remedy = _OTHER
 
     def compare(self, before: Any, now: Any) -> None:
-        """Record what differs between the signatures of two calls, before a trace."""
+        """Record the difference between the signatures of two calls, before a trace."""
         self._remedy = remedy(before, now)
 
     def traced(self, history: list[str], guarded: Iterable[str]) -> None:
         """Handle a finished trace.
 
         Args:
-            history: why each was, this one too.
-            guarded: what the program is guarded by.
+            history: the reason for each trace, including this one.
+            guarded: descriptions of the program's guards.
         """
         remedy, self._remedy = self._remedy, _OTHER
         if len(history) < 2:

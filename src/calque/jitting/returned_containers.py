@@ -1,4 +1,4 @@
-"""The containers in a result: which are the same object, and which existed before the call."""
+"""The containers in a result that are the same object, or existed before the call."""
 
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
@@ -22,8 +22,8 @@ class Nested(Made):
     """A container that occurs in a result several times.
 
     Args:
-        leaves: the descriptions of what is in it.
-        rebuild: puts them into one.
+        leaves: the descriptions of its leaves.
+        rebuild: builds a container from the leaves.
     """
 
     shared = True
@@ -37,16 +37,16 @@ class Nested(Made):
 
 
 class Containers:
-    """The containers of one result that are leaves of it.
+    """The containers in one result that are treated as leaves.
 
     Args:
         result: the result.
-        outside: the ids of the containers that were there before the call.
-        given: the keys that lead to those among the call's arguments, by id.
-        kept: the ids of those, and of objects, that the function leaves in the state, too.
+        outside: the ids of the containers that existed before the call.
+        given: the paths to the containers among the call's arguments, by id.
+        kept: the ids of the containers and objects that the function also stores in the state.
 
     Attributes:
-        kept: those of them that were described.
+        kept: the described ones among these.
     """
 
     def __init__(
@@ -75,7 +75,7 @@ class Containers:
         self._shared = frozenset(key for key, count in counts.items() if count > 1)
 
     def flatten(self, tree: Any) -> tuple[list[Any], Any]:
-        """Returns the leaves of a result, and what puts them back."""
+        """Returns the leaves of a result, and a function that rebuilds it."""
         return trees.flatten(tree, self.has)
 
     def has(self, leaf: Any) -> bool:

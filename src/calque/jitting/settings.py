@@ -4,7 +4,7 @@ from dataclasses import dataclass, fields
 from typing import Any, TypedDict
 
 MAX_PROGRAMS = 128
-"""For how many signatures a jitted function keeps programs by default."""
+"""The default number of signatures for which a jitted function keeps programs."""
 
 _STATIC = "every argument that is no tensor is static: it is compiled in, and compared at each call"
 _SHARDED = "shard the tensors themselves, with calque.sharding"
@@ -22,7 +22,7 @@ _OF_OTHERS = {
     "dynamic": "each shape is compiled; for dynamic shapes, use torch.compile(fn, backend="
     "'calque', dynamic=True, options={'buckets': 'pow2'})",
 }
-"""Options of `jax.jit` and `torch.compile`, and why `calque.jit` has none of that name."""
+"""Options of `jax.jit` and `torch.compile` that `calque.jit` does not have, and the reasons."""
 
 
 class Options(TypedDict, total=False):
@@ -37,7 +37,7 @@ class Options(TypedDict, total=False):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Settings:
-    """The options that a jitted function was made with; `calque.jit` says what each does.
+    """The options of a jitted function, which `calque.jit` documents.
 
     Raises:
         TypeError: an option has a value of the wrong type.
@@ -65,7 +65,7 @@ class Settings:
 
 
 def check_function(fn: Any) -> None:
-    """Raise a TypeError if `calque.jit` cannot take a function."""
+    """Raise a TypeError if `fn` is not a function, method or module."""
     if not callable(fn):
         raise TypeError(
             f"calque.jit expects a function, a method or a module, not {_shown(fn)}: write "
@@ -74,7 +74,7 @@ def check_function(fn: Any) -> None:
 
 
 def no_option(name: str) -> TypeError:
-    """Returns the error for an argument of `calque.jit` that is no option."""
+    """Returns the error for an argument of `calque.jit` that is not an option."""
     why = _OF_OTHERS.get(name)
     return TypeError(
         f"calque.jit has no option {name!r}: leave it out, because {why}"

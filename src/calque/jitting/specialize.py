@@ -1,7 +1,7 @@
-"""Jitted functions that need values of tensors: programs for values that repeat. A call with new
-values runs eagerly, and is observed. The next call of its signature is traced for the values seen;
-its program compares them each time. If they differ, a program for other values is tried, then a
-trace for values seen before; otherwise the call runs eagerly, and is observed again.
+"""Programs specialized for values of tensors that repeat. A call with new values runs eagerly, and
+is observed. The next call of its signature is traced for the observed values, which its program
+compares in each call. If they differ, a program for other values is tried, then a trace for values
+observed before; otherwise, the call runs eagerly and is observed again.
 """
 
 import logging
@@ -20,17 +20,17 @@ from calque.jitting.reachable import Reach
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST_TRACES = 8
-"""How many programs a signature may be specialized to."""
+"""The maximum number of programs that a signature may be specialized to."""
 _PATIENCE = 8
-"""How many more misses than hits a signature may have."""
+"""By how many the misses of a signature may exceed its hits."""
 _MOST_UNMET = 3
 _REMEMBERED = 8
 
 
 class Eager:
-    """Takes the place of programs for a signature that runs eagerly from now on.
+    """Replaces the programs of a signature that runs eagerly from now on.
 
-    It serves calls whose modules are in the modes of training that they were in.
+    It serves calls in which the modules are in the same training modes.
     """
 
     single_use = unverified = False
@@ -47,7 +47,7 @@ class Eager:
         return None if all(m.training is mode for m, mode in self._modes) else self
 
     def fast_call(self, args: Any, kwargs: Any, key: Any) -> None:
-        """Returns None, because every call has to be checked."""
+        """Returns None, because every call must be checked."""
 
     def why(self) -> str:
         """Returns why a call is not served."""
@@ -65,13 +65,13 @@ class Eager:
 
 
 class Signature:
-    """The calls seen with one signature.
+    """The calls with one signature.
 
     Attributes:
-        observations: the values that calls have asked for, the latest first.
-        traces: how many programs were made because the values were others.
-        debt: how many more calls were missed than served lately.
-        unmet: how many traces in a row have asked for values that no eager call asked for.
+        observations: the values that calls have read, the latest first.
+        traces: the number of programs that were traced because values differed.
+        debt: the recent excess of missed calls over served calls.
+        unmet: the number of consecutive traces that read values that no eager call has read.
     """
 
     def __init__(self) -> None:
@@ -98,10 +98,10 @@ class Specializing:
 
     Args:
         fn: the function.
-        mode: False: values are never assumed. True: always. None: not in the user's own code.
+        mode: whether values may be assumed; None for not in the user's own code.
         programs: its programs, by signature.
-        make: traces and compiles: gives the program for a signature, the leaves and the container
-            of a call's arguments, what a trace may assume, and why it is made.
+        make: traces and compiles a program, given a signature, the leaves and the structure of a
+            call's arguments, the assumptions of the trace, and the reason.
     """
 
     def __init__(
@@ -117,11 +117,11 @@ class Specializing:
         self._signatures: dict[Any, Signature] = {}
 
     def made(self, key: Any, leaves: list[Any], spec: Any, reason: str) -> JittedProgram:
-        """Returns a new program for a call that no program serves, for the last observed values if
-        it needs any.
+        """Returns a new program for a call that no program serves, specialized for the last
+        observed values if it needs any.
 
         Raises:
-            NeedsValue: it needs a value that nobody has seen.
+            NeedsValue: it needs a value that was not observed.
         """
         known = self._signatures.get(key)
         latest = known.observations[0] if known is not None and known.observations else None
@@ -147,7 +147,8 @@ class Specializing:
                 raise made[-1].unmet from None
             if not made or not made[-1].has_answered:
                 raise
-            if not isinstance(error, CalqueError):  # of what was assumed? An eager call will tell
+            # Wrong assumptions may be the cause; an eager call will show.
+            if not isinstance(error, CalqueError):
                 raise NeedsValue(error) from None
             if is_library(raising_file(error)):
                 raise NeverServed(str(error)) from None
@@ -183,7 +184,7 @@ class Specializing:
         tried: set[int],
         given: Any,
     ) -> JittedProgram | None:
-        """Returns another program that may be right for a call; None if there is none."""
+        """Returns another program that may serve a call; None if there is none."""
         programs = self._programs[key]
         for program in programs:
             possible = program.assumed is not None and program.assumed.allows(missed)
@@ -215,7 +216,7 @@ class Specializing:
     def _learn(
         self, key: Any, known: Signature, signal: Unforeseen, seen: Observation | None
     ) -> None:
-        """Record what an eager call has shown; see whether programs are worth their while."""
+        """Record the values of an eager call; decide whether programs are worthwhile."""
         asked = signal.asked if isinstance(signal, Missed) else signal
         if seen is None:
             self._give_up(key, f"it reads too many values: {asked}")

@@ -1,8 +1,8 @@
 """Arguments that also belong to the function's own state, such as a list that it appends to.
 
-A program treats an argument and the state as independent. So a program that was traced for
-arguments outside of the state does not apply to arguments that are part of it; for these the
-function is traced with the container itself, at each call.
+A program treats arguments and state as independent. So a program that was traced for arguments
+outside the state cannot serve arguments that are part of it; for these, the function is traced in
+each call, with the container itself.
 """
 
 from collections.abc import Collection, Iterator, Mapping
@@ -23,11 +23,11 @@ Steps = tuple[Any, ...]
 
 
 class Overlap(Exception):
-    """Signals that containers among the arguments belong to the state, and have to be passed to the
+    """Signals that containers among the arguments belong to the state, and must be passed to the
     trace.
 
     Args:
-        places: the keys that lead to them from (args, kwargs).
+        places: the paths to them from (args, kwargs).
     """
 
     def __init__(self, places: Collection[Steps]) -> None:
@@ -35,10 +35,10 @@ class Overlap(Exception):
 
 
 class Joined(Exception):
-    """Signals that arguments share memory with the state, so that tracing has to be repeated.
+    """Signals that arguments share memory with the state, so the trace must be repeated.
 
     Args:
-        cells: of the memory.
+        cells: the cells of the shared memory.
     """
 
     def __init__(self, cells: Collection[Cell]) -> None:
@@ -46,7 +46,7 @@ class Joined(Exception):
 
 
 def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
-    """Yields the lists and dicts in a call's (args, kwargs), with the keys that lead to them."""
+    """Yields the lists and dicts in a call's (args, kwargs), with the paths to them."""
     if isinstance(given, dict):
         if len(steps) > 1:
             yield steps, given
@@ -63,15 +63,15 @@ def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
 
 
 def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
-    """Returns the containers of a call that the function also reaches in another way."""
+    """Returns the containers of a call that the function also reaches in other ways."""
     if given is None:
         return {}
     return {steps: one for steps, one in containers(given) if id(one) in rows}
 
 
 def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()) -> Any:
-    """Returns a tree like a call's (args, kwargs),
-    with the call's own containers in some positions.
+    """Returns a tree like a call's (args, kwargs), with the call's own containers at some
+    positions.
     """
     if steps in places:
         return given
@@ -87,14 +87,15 @@ def with_own(tree: Any, places: Collection[Steps], given: Any, steps: Steps = ()
 
 
 class Apart:
-    """Guards that arguments do not belong to the state, except for tensors that did before.
+    """Guards that arguments do not belong to the state, except for the tensors that did during the
+    trace.
 
     Args:
-        rows: of the state.
-        containers: whether containers count.
-        tensors: the tensors of the state, by id; None if their identity does not count.
-        leaves: those of the trace's arguments.
-        distinct: tells objects among the arguments from those of the state; None for nothing.
+        rows: the rows of the state.
+        containers: whether to compare containers.
+        tensors: the tensors of the state, by id; None if their identity does not matter.
+        leaves: the leaves of the trace's arguments.
+        distinct: distinguishes objects among the arguments from those of the state, if needed.
     """
 
     guarded = "arguments that belong to the state"
@@ -111,7 +112,7 @@ class Apart:
         held = [r.owner for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
         self._containers = set(map(id, held)) if containers else None
         self._tensors = None if tensors is None else frozenset(tensors)
-        self._kept = held, dict(tensors or {})  # so that their ids mean nothing else
+        self._kept = held, dict(tensors or {})  # so that their ids are not reused
         self._shared = self._among(leaves)
 
     def _among(self, leaves: list[Any]) -> list[tuple[int, int]]:
@@ -142,20 +143,20 @@ def apart_of(
     own_containers: frozenset[Any],
     own_tensors: Mapping[int, torch.Tensor],
 ) -> Apart | None:
-    """Returns the guard that keeps arguments apart from the state, if the program depends on it;
-    else None.
+    """Returns the guard that arguments do not belong to the state, if the program depends on this;
+    otherwise None.
 
     Args:
-        state: what the trace has met.
+        state: the Python state of the trace.
         given: the call's (args, kwargs), if they are known.
         spec: the structure of the arguments.
         leaves: the arguments.
-        own_containers: places of containers of the state among the arguments.
+        own_containers: the paths to containers of the state among the arguments.
         own_tensors: the tensors that the function reaches, by id.
 
     Raises:
-        Overlap: they are not apart.
-        Restructure: objects that were taken apart are not, or the function asks for identities.
+        Overlap: containers among the arguments belong to the state.
+        Restructure: flattened objects belong to the state, or the function compares identities.
     """
     snapshot = state.snapshot
     distinct = _distinct_objects(snapshot, given, spec)
@@ -176,7 +177,7 @@ def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | N
         return None
     distinct = Distinct(spec.opened, snapshot.known)
     closed = spec.opened if snapshot.asks_identity else distinct.shared(given)
-    if snapshot.compares_objects:  # by `is` functions can be told from those made like them
+    if snapshot.compares_objects:  # `is` distinguishes even equal functions
         closed = closed | spec.opened.intersection(CALLED)
     if closed:
         raise Restructure(closed=closed)

@@ -15,8 +15,8 @@ from calque.jitting.optimizer_states import states_of
 def place_state(optimizer: Optimizer) -> None:
     """Give state with its parameter's shape the parameter's placement, if it has none.
 
-    Optimizers make state like a gradient, which has no placement of its own while a function is
-    traced, or by its shape alone. Without this each device would hold the whole of it.
+    Optimizers create state like a gradient, which has no placement while a function is traced, or
+    by its shape. Without this, each device would hold the whole state.
     """
     if not spread.exists:
         return

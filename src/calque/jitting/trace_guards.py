@@ -1,4 +1,4 @@
-"""Creates the guards of a program from what its trace has met."""
+"""Creates the guards of a program from the state that its trace has found."""
 
 from collections.abc import Set
 from typing import Any
@@ -36,16 +36,16 @@ def guards_of_state(
 
     Args:
         known: the leaves from outside.
-        given: those that each call brings, by id.
-        cells: of the program's inputs that are state.
-        implicit: what is handed anew at each call.
+        given: the leaves that are arguments of each call, by id.
+        cells: the cells of the program's inputs that are state.
+        implicit: the implicit arguments.
         state: the Python state.
-        optimizers: the guard of those that stepped.
+        optimizers: the guard of the optimizers that stepped.
     """
     before, weak = known.before, state.snapshot.weak
     found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
     own, unread = [], []
-    for row in found:  # what the program reads it keeps alive in any case
+    for row in found:  # the program keeps the tensors that it reads alive anyway
         (unread if id(row[0]) in weak and row[1].cell not in cells else own).append(row)
     names_them = "grad" in state.snapshot.namespaces.own_words
 
@@ -76,11 +76,11 @@ def guards_of_calls(
     """Returns the guards of arguments.
 
     Args:
-        leaves: of the trace.
-        looked_at: the CPU tensors whose values Python code has read, and these.
-        apart: tells arguments from the state.
-        recording: of the trace.
-        pinned_hosts: CPU tensors that are arguments and state at once, with their index.
+        leaves: the leaves of the trace.
+        looked_at: the CPU tensors whose values Python code has read, with these values.
+        apart: the guard that distinguishes arguments from the state.
+        recording: the recording of the trace.
+        pinned_hosts: CPU tensors that are both arguments and state, with their index.
     """
     guards: list[CallGuard] = []
     if looked_at:

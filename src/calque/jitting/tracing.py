@@ -70,12 +70,12 @@ def record(
     Args:
         fn: the function.
         leaves, spec: the arguments.
-        checks: whether the program is to check values.
-        assumptions: gives what a trace may assume.
-        path: which gradients the program is to give, in place of what the function gives.
+        checks: whether the program checks values.
+        assumptions: the values that the trace may assume.
+        path: the gradients that the program returns instead of the function's results, if any.
         given: the call's (args, kwargs).
-        exchanged: places that hold another tensor at each call.
-        prepared: takes note of what is prepared for optimizers.
+        exchanged: variables whose tensors are replaced between calls.
+        prepared: records the preparation of optimizers.
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
@@ -106,7 +106,7 @@ def record(
 
 
 class Unshaped(BaseException):
-    """Signals that parameters have no shapes yet; an eager call initializes them."""
+    """Signals that parameters have no shapes yet, so an eager call must initialize them."""
 
 
 def _traced(
@@ -157,26 +157,26 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
 def _refusal_of(
     trace: "Trace", error: BaseException, assumptions: Assumptions | None
 ) -> TraceError | None:
-    """Restore the state before a failed trace; returns the error to raise instead."""
+    """Restore the state from before a failed trace; returns the error to raise instead."""
     refused = refusal(error, trace.modules)
     try:
         trace.rollback()
     except TraceError as left:
         if refused is not None or not _ends_the_call(error, assumptions):
             raise
-        error.add_note(str(left))  # it is as after such an error of an eager call
+        error.add_note(str(left))  # the state is as after this error in an eager call
     return refused
 
 
 def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
-    """Returns True if an error is for the user and no other attempt will be made."""
+    """Returns True if an error is for the user, and the trace will not be repeated."""
     if owner_of_class(type(error)) is Owner.ENGINE and not isinstance(error, TraceError):
         return False
     return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 
 
 class Trace:
-    """A running trace; what is needed afterwards goes into its recording."""
+    """A running trace, which stores its results in a recording."""
 
     def __init__(
         self,
@@ -245,7 +245,7 @@ class Trace:
     # The trace ------------------------------------------------------------------------------------
 
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
-        """Returns the closed jaxpr of the function, and where its inputs come from."""
+        """Returns the closed jaxpr of the function, and its inputs with their sources."""
         self.spec = spec
         args, kwargs = trees.unflatten(self.stand_ins, spec)
         if self.own_containers:
@@ -271,7 +271,7 @@ class Trace:
             yield
 
     def _on_module(self, module: Module) -> Callable[[], object] | None:
-        if active.trace is not self.lifting:  # another thread calls it
+        if active.trace is not self.lifting:  # called by another thread
             return None
         if module not in self.modules:
             found = Reach(module)
@@ -306,12 +306,12 @@ class Trace:
 
     @settles
     def rollback(self) -> None:
-        """Restore the state before the trace."""
+        """Restore the state from before the trace."""
         self.histories.restore()
         self.known.restore()
         self.modes.restore()
         try:
-            self.state.restore()  # with what was prepared for optimizers, which goes next
+            self.state.restore()  # including the preparation of optimizers, which is undone next
         finally:
             self.optimizer_tracing.rollback()
         torch.set_rng_state(self.cpu_random)
@@ -322,7 +322,7 @@ class Trace:
         """Fill the recording, and release the tensors of this call."""
         recording = self.recording
         self.optimizer_tracing.prepared.note()
-        for source, tensors in self.implicit.found:  # now that the tensors are as they were
+        for source, tensors in self.implicit.found:  # the tensors are restored by now
             source.expect(tensors)
         recording.count = len(self.leaves)
         recording.draws = self.lifting.draws
@@ -359,7 +359,9 @@ class Trace:
         )
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
-        """Distinguish the program's inputs; returns the CPU tensors with two roles."""
+        """Find the sources of the program's inputs; returns the CPU tensors that are both arguments
+        and state.
+        """
         met = {**self.own_tensors, **self.state.snapshot.tensors}
         own_hosts = [tensor for tensor in met.values() if tensor.device.type == "cpu"]
         finder = SourceFinder(self.leaves, self.arguments, own_hosts)
@@ -368,6 +370,6 @@ class Trace:
         return finder.pinned_hosts
 
     def forget(self) -> None:
-        """Release everything, because parts of the trace refer to it."""
+        """Release all references, because parts of the trace refer to this object."""
         self.state.snapshot.forget()
         vars(self).clear()

@@ -1,8 +1,8 @@
-"""Checks that a function does the same in each call, by a second trace and by counting traces.
+"""Checks that a function repeats, by a second trace and by counting traces.
 
-A program is reused while the state that its function reads is unchanged. That relies on seeing all
-of this state; the second trace is a safety net: made at the second call, when no guard sees a
-change, it must give the same program.
+A program is reused while the state that its function reads is unchanged. This relies on finding all
+of this state. As a safety net, the function is traced again at the second call; if no guard has
+found a change, this must give the same program.
 """
 
 import inspect
@@ -23,7 +23,7 @@ from calque.state import ATOMIC, same_value
 
 _STREAK = 6
 _PATIENCE = 8
-"""At how many calls a second trace may be put off."""
+"""The number of calls at which a second trace may be postponed."""
 _REMEDY = (
     "Each call takes as long as a trace. Do that step outside the jitted function and pass its "
     "result, or keep the number in a tensor."
@@ -36,7 +36,7 @@ _OBJECTS = (
 
 
 def takes_keywords(fn: Any) -> bool:
-    """Returns True if a function has `**kwargs`, and so can see their order."""
+    """Returns True if a function has `**kwargs`, and so can observe the order of keywords."""
     try:
         parameters = inspect.signature(fn).parameters.values()
     except (TypeError, ValueError):
@@ -45,7 +45,7 @@ def takes_keywords(fn: Any) -> bool:
 
 
 class Fingerprint:
-    """The results of a trace, in a form in which two can be compared."""
+    """The results of a trace, in comparable form."""
 
     def __init__(self, program: JittedProgram, lowered: Any, leaves: list[Any]) -> None:
         self._layouts = list(map(form, filter(is_tensor, leaves)))
@@ -57,8 +57,8 @@ class Fingerprint:
         ]
 
     def fits(self, leaves: list[Any]) -> bool:
-        """Returns True if arguments have the same positions in their storages; otherwise inputs
-        differ for a reason.
+        """Returns True if arguments have the same positions in their storages; if not, the inputs
+        may differ.
         """
         return self._layouts == list(map(form, filter(is_tensor, leaves)))
 
@@ -81,11 +81,11 @@ def _short(line: str) -> str:
 
 
 class Repeating:
-    """Tracks whether the traces of a jitted function repeat.
+    """Tracks whether the traces of a jitted function are the same.
 
     Attributes:
-        differing: signatures whose calls differ in a way that no guard sees: they are traced each
-            time.
+        differing: signatures whose calls differ without a guard that fails, which are always
+            traced.
     """
 
     def __init__(self, fn: Callable[..., Any], verify: bool) -> None:
@@ -103,14 +103,14 @@ class Repeating:
         if self._verify and program.assumed is None and not program.single_use:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
-            # The same program with its arguments taken apart: two calls have given it.
+            # The same program with flattened arguments, so two traces have agreed.
             opened = first if isinstance(key[0], Structure) else None
             program.unverified = opened is None or opened.difference(found) is not None
             self._unverified = {id(program): found} if program.unverified else {}
         changes = program.single_use or program.recording.effects or program.recording.rebound
         before, count = self._streak
         another = before is not None and signature.differ_by_objects(before, key)
-        if not changes and not another:  # what differs was changed outside
+        if not changes and not another:  # the difference is due to code outside
             self._streak = (key, 0)
             return
         self._streak = key, count + 1 if another or before == key else 1
@@ -120,13 +120,13 @@ class Repeating:
 
     @property
     def tells(self) -> bool:
-        """Returns True if this class warns, now or soon,
-        that the function is traced at each call.
+        """Returns True if this class has warned, or will warn, that the function is traced in each
+        call.
         """
         return self._warned or self._streak[1] > 1
 
     def is_due(self, program: JittedProgram, leaves: list[Any]) -> bool:
-        """Returns True if a program has to be compared with a second trace in this call."""
+        """Returns True if a program must be compared with a second trace in this call."""
         first = self._unverified.get(id(program))
         if first is None or program.calls > _PATIENCE:
             program.unverified = False
@@ -138,14 +138,14 @@ class Repeating:
         self._streak = (None, 0)
 
     def differs(self, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
-        """Returns True if a second trace gave another program."""
+        """Returns True if a second trace gave a different program."""
         first = self._unverified.get(id(program))
         return first is not None and first.difference(Fingerprint(again, lowered, [])) is not None
 
     def compare(self, key: Any, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
         """Returns True if a second trace gave the same program, or cannot be compared."""
         if again.recording.survivors and len(present) > 1:
-            # Another thread may hold what it has read of the state while that was traced.
+            # Another thread may have read the state during the trace.
             return True
         program.unverified = False
         first = self._unverified.pop(id(program), None)
@@ -160,7 +160,7 @@ class Repeating:
         return False
 
     def warn(self, why: str, remedy: str = _REMEDY) -> None:
-        """Warn once that the function is traced at each call."""
+        """Warn once that the function is traced in each call."""
         if self._warned:
             return
         self._warned = True

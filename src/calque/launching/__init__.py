@@ -1,4 +1,4 @@
-"""Programs of several processes, which are started, connected and ended together."""
+"""Programs with several processes, which are started, connected and ended together."""
 
 from calque.launching.joining import join
 from calque_cli.starting import Job, start

@@ -1,4 +1,6 @@
-"""One process of `calque launch`: joins the others, then runs the program as Python would."""
+"""A process of `calque launch`: connects to the other processes, then runs the program like
+Python.
+"""
 
 import os
 import runpy
@@ -9,7 +11,7 @@ from calque.launching.joining import join
 
 
 def main() -> None:
-    """Run the program that the command line names."""
+    """Run the program named on the command line."""
     del sys.argv[0]
     sys.path[0] = str(Path(sys.argv[0]).parent)
     join()
@@ -30,7 +32,7 @@ def main() -> None:
 
 
 def _leave(status: int) -> None:
-    """End this process at once: an orderly exit waits for the others, and they for this process."""
+    """End this process at once; in an orderly exit the processes would wait for each other."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(status)

@@ -1,4 +1,4 @@
-"""Joins a process to others that compute together."""
+"""Connects a process to the other processes of a program."""
 
 import os
 import socket
@@ -11,30 +11,32 @@ from calque.device.backend import printing_parts
 from calque.device.runtime import one_program
 
 HEARTBEAT_SECONDS = 10
-"""A process that is not heard of for so long is dead, and JAX ends the others with its number."""
+"""If a process sends no heartbeat for this time, it counts as dead, and JAX ends the others with
+its number.
+"""
 
 _MEETING_SECONDS = 300
 
 
 def join() -> None:
-    """Join the processes of a program: JAX then has the devices of all of them.
+    """Connect the processes of a program, so that JAX sees the devices of all of them.
 
-    As `jax.distributed.initialize`, but reads where it stands from the environment that
-    `calque launch` and `torchrun` make (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, and
-    `LOCAL_RANK`, `LOCAL_WORLD_SIZE` on machines with several processes), finds within seconds that
-    another process has died, and leaves SIGTERM its meaning. Without that environment JAX asks the
-    cluster (Slurm, Open MPI, TPU). A process that has joined stays as it is. On CPUs each call of a
-    program that spans several processes waits for its results from then on: several on the way
-    would wait for each other for ever.
+    Like `jax.distributed.initialize`, but it reads the rank from the environment that `calque
+    launch` and `torchrun` set (`RANK`, `WORLD_SIZE`, `MASTER_ADDR`, `MASTER_PORT`, and
+    `LOCAL_RANK`, `LOCAL_WORLD_SIZE` on machines with several processes), detects within seconds
+    that another process has died, and leaves SIGTERM unchanged. Without these variables JAX uses
+    the cluster's environment (Slurm, Open MPI, TPU). Does nothing in a process that is already
+    connected. From then on, on CPUs, each call of a program that spans several processes waits for
+    its results, because several concurrent calls could deadlock.
 
-    To be called before anything is computed; `calque launch` has done it for the program it starts.
+    Call it before anything is computed; `calque launch` does so for the program that it starts.
 
     Raises:
-        RuntimeError: JAX has computed something before.
-        ValueError: neither the environment nor a cluster says which processes there are.
+        RuntimeError: JAX has already computed something.
+        ValueError: neither the environment nor a cluster describes the processes.
     """
     if not jax.distributed.is_initialized():
-        jax.config.update("jax_enable_preemption_service", False)  # it swallows SIGTERM
+        jax.config.update("jax_enable_preemption_service", False)  # it would intercept SIGTERM
         if "RANK" in os.environ:
             _join_by_environment()
         else:
@@ -58,8 +60,8 @@ def _join_by_environment() -> None:
 def _coordinator() -> str:
     """Returns the address at which the first process listens.
 
-    `calque launch` says it. torchrun itself listens at the port of the environment; there the first
-    process writes another down for the rest.
+    `calque launch` passes it. torchrun itself listens on the port in the environment; there the
+    first process publishes another port.
     """
     if "CALQUE_COORDINATOR" in os.environ:
         return os.environ["CALQUE_COORDINATOR"]

@@ -1,4 +1,4 @@
-"""Communication between the processes of a program besides tensors: decisions, file names."""
+"""Communication of Python values (decisions, file names) between the processes of a program."""
 
 import pickle
 from typing import TypeVar
@@ -11,15 +11,16 @@ T = TypeVar("T")
 
 
 def of_all(value: np.ndarray) -> np.ndarray:
-    """Returns the values of all processes, in their order.
+    """Returns the values of all processes, in the order of their ranks.
 
     Args:
-        value: an array of the same shape and dtype in each, which calls this.
+        value: an array of the same shape and dtype in each process; all processes must call this.
     """
     if jax.process_count() == 1:
         return value[None]
     own = np.ascontiguousarray(value)
-    everyone = np.asarray(process_allgather(np.frombuffer(own.tobytes(), np.uint8)))  # JAX narrows
+    # As bytes, because JAX narrows dtypes.
+    everyone = np.asarray(process_allgather(np.frombuffer(own.tobytes(), np.uint8)))
     return np.frombuffer(everyone.tobytes(), own.dtype).reshape(-1, *own.shape)
 
 

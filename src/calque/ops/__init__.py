@@ -1,6 +1,6 @@
 """The op table: what every ATen operator means, as a pure JAX function.
 
-Each sub-package but `table` has families of operators; all their modules are imported, so that
+Each sub-package except `table` has families of operators. All their modules are imported, so that
 adding an operator touches one file.
 """
 
@@ -9,7 +9,8 @@ from pkgutil import iter_modules
 
 from calque.ops.table.registry import RULES, Rule, find, op
 
-_FAMILIES = ("pointwise", "reduce", "index", "linalg", "nn", "create", "optim")  # the last uses all
+# Optim uses the others.
+_FAMILIES = ("pointwise", "reduce", "index", "linalg", "nn", "create", "optim")
 
 for _family in _FAMILIES:
     for _module in iter_modules(import_module(f"{__name__}.{_family}").__path__):

@@ -1,4 +1,4 @@
-"""Compiled programs: the parts that jit, torch.compile and functional share.
+"""Compiled programs: what jit, torch.compile and functional share.
 
-Lifted state, a jaxpr, and a compiled program.
+This includes lifting state, transforming jaxprs, and running programs.
 """

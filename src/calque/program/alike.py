@@ -1,7 +1,7 @@
 """Sequences of equations that do the same with different variables.
 
-They are alike if their equations are the same, one by one, with the same connections among each
-other. Their other inputs may differ, and so may literals.
+They are alike if their equations are pairwise the same, with the same connections. Their inputs
+from elsewhere and their literals may differ.
 """
 
 import weakref
@@ -24,11 +24,12 @@ class Alike:
     """A group of equivalent sequences.
 
     Attributes:
-        stretches: the equations of each.
-        given: for each, what it takes from elsewhere, in one order for all. Literals are among them
-            only where they differ.
-        made: the results that something else takes, as (equation in the stretch, result of it).
-        literals: where in a stretch literals stand that are given, as (equation, operand).
+        stretches: the equations of each sequence.
+        given: for each sequence, its inputs from elsewhere, in the same order. Literals are
+            included if they differ.
+        made: the results that are used elsewhere, as (equation in the sequence, index of the
+            result).
+        literals: the positions of the literals that are inputs, as (equation, operand).
     """
 
     stretches: list[Equations]
@@ -45,7 +46,7 @@ class Alike:
 
     @cached_property
     def scopes(self) -> list[Any]:
-        """The name scopes that each stretch is within."""
+        """Returns the name scopes of each sequence."""
         return [shared(stretch) for stretch in self.stretches]
 
     def _named(self) -> list[Any]:
@@ -63,7 +64,7 @@ class Alike:
         """Returns the work of each sequence as a jaxpr from its inputs to its results.
 
         Args:
-            jaxpr: the one that they are part of.
+            jaxpr: the jaxpr that contains them.
         """
         equations = self._named()
         results = self.results(0)
@@ -96,7 +97,7 @@ def key_of(equation: Any) -> Hashable | None:
         return None
     primitive = equation.primitive
     given = tuple([v.aval if isinstance(v, Literal) else None for v in equation.invars])
-    avals = None  # those of a call are its jaxpr's
+    avals = None  # determined by the inner jaxpr
     if primitive.name != "jit":
         avals = tuple([v.aval for v in equation.invars])
     params = [(name, _by_content(value)) for name, value in equation.params.items()]
@@ -111,8 +112,8 @@ def key_of(equation: Any) -> Hashable | None:
 class _Content:
     """The content of an inner jaxpr; equal for equivalent ones.
 
-    JAX's caches decide whether a function that is called twice is one jaxpr or two. What a program
-    repeats, and so its text, must not depend on them.
+    Whether a function that is called twice becomes one jaxpr or two depends on JAX's caches. The
+    repeats of a program, and so its text, must not depend on them.
     """
 
     __slots__ = ("_content", "_hash")
@@ -171,9 +172,9 @@ def alike(
     """Groups equivalent sequences of equations; each group is a list of their indexes.
 
     Args:
-        stretches: their equations are the same, one by one (see `key_of`).
-        is_needed: says of the index of a stretch and a result in it whether something behind the
-            stretch takes it.
+        stretches: the sequences, whose equations are pairwise the same (see `key_of`).
+        is_needed: returns whether a result is used after its sequence, given the index of the
+            sequence and the result.
     """
     flows = [_flow(stretch) for stretch in stretches]
     groups: dict[Any, list[int]] = {}
@@ -194,12 +195,12 @@ def alike(
 
 @dataclass(frozen=True)
 class _Flow:
-    """The inputs of one sequence, and where they come from.
+    """The data flow into one sequence.
 
     Attributes:
-        form: for each operand, the equation and the result it is, or the how manieth other variable
-            it is, or that it is a literal.
-        given: these variables.
+        form: for each operand, its equation and result, or its index among the inputs, or that it
+            is a literal.
+        given: the inputs.
         literals: the values of the literals, as bytes.
     """
 

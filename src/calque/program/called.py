@@ -1,7 +1,7 @@
-"""Functions among a call's arguments, flattened to their code and the values it closes over.
+"""Flattens functions among a call's arguments to their code and closure values.
 
-A lambda that is created at each step always has the same code; only the tensors that it closes over
-differ, and they are inputs of the program like any others.
+A lambda that is created in each step always has the same code. Only the tensors that it closes over
+differ, and they become inputs of the program.
 """
 
 import dis
@@ -12,11 +12,11 @@ from functools import lru_cache
 from typing import Any
 
 CALLED = (types.FunctionType, functools.partial)
-"""What a call may make anew to be called."""
+"""Types of callables that may be created for each call."""
 
 
 class Same:
-    """An object as a key: equal to itself only, and kept alive so that its id is not used again."""
+    """An object as a key, equal only to itself, and kept alive so that its id is not reused."""
 
     __slots__ = ("value",)
 
@@ -33,8 +33,8 @@ class Same:
 def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
     """Returns a function's key, the names of its keywords, and the values that it holds.
 
-    None if it is more than that: it has attributes of its own, or assigns what it closes over,
-    which whoever made it would see.
+    Returns None if the function has attributes, or assigns closure variables, which its creator
+    would observe.
     """
     if value.__dict__:
         return None
@@ -46,7 +46,7 @@ def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list
         return None
     try:
         closed = [cell.cell_contents for cell in cells]
-    except ValueError:  # a variable that has no value yet
+    except ValueError:  # an unbound variable
         return None
     defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
     identity = value.__name__, value.__qualname__, value.__module__
@@ -64,15 +64,15 @@ def made_of(
     """Rebuild a function from `taken_apart` with other values.
 
     Args:
-        kind: the class.
-        keys: what it is.
+        kind: the class of the function.
+        keys: its key.
         names: the names of its keywords.
-        parts: gives the values; one of them may be the function itself.
-        made: takes the function before these are asked for.
+        parts: an iterator of the values; one of them may be the function itself.
+        made: a list, to which the function is appended before the values are read.
     """
     if kind is functools.partial:
         place = len(made)
-        made.append(None)  # a partial cannot hold itself
+        made.append(None)  # a partial cannot contain itself
         function, *values = parts()
         positional = keys[0]
         made[place] = functools.partial(
@@ -95,7 +95,7 @@ def made_of(
 
 @lru_cache(maxsize=4096)
 def _assigns(code: types.CodeType) -> bool:
-    """Returns True if code, or a function inside of it, assigns a variable that it closes over."""
+    """Returns True if code, or a nested function, assigns a closure variable."""
     names = set(code.co_freevars)
     return bool(names) and any(
         one.opname in ("STORE_DEREF", "DELETE_DEREF") and one.argval in names

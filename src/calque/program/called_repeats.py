@@ -1,7 +1,7 @@
-"""Repeated parts of a jaxpr, as calls of one inner jaxpr.
+"""Turns repeated parts of a jaxpr into calls of one inner jaxpr.
 
-Such a program is lowered in a fraction of the time: the inner jaxpr once, and a call of it for each
-repeat. XLA inlines the calls, and so compiles what it would have.
+Such a program is lowered in a fraction of the time, because the inner jaxpr is lowered once. XLA
+inlines the calls, so the compiled program is the same.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ from calque.program.lowering import placeholder_p
 from calque.program.repeats import repeats
 
 LAYER, COLUMN = "repeated_layer", "repeated_update"
-"""The names of such inner jaxprs."""
+"""The names of these inner jaxprs."""
 
 
 def called(closed: ClosedJaxpr) -> ClosedJaxpr:
@@ -68,12 +68,12 @@ def _called_columns(jaxpr: Any, region: Region, end: int) -> list[Any]:
 
 
 def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
-    """Replaces each of some sequences with a call of their shared work.
+    """Replaces each sequence with a call of the shared jaxpr.
 
     Args:
-        jaxpr: the one that they are part of.
-        alike: they.
-        name: of the inner jaxpr.
+        jaxpr: the jaxpr that contains the sequences.
+        alike: the sequences.
+        name: the name of the inner jaxpr.
     """
     call = call_of(alike.body(jaxpr), name)
     return [

@@ -1,9 +1,9 @@
 """Keeps images with their channels last throughout a program, on CPUs.
 
-XLA's convolutions for CPUs expect the channels last, and PyTorch's second, so every convolution
-transposes its image back and forth. Here the second transpose is deferred: elementwise operations,
-sums, windows and slices work on the transposed image just as well, and most images are never
-transposed back. The jaxpr runs on values that record their transposition; operations that do not
+XLA's CPU convolutions expect the channels last, PyTorch has them second, so every convolution
+transposes its image back and forth. Here, the second transpose is deferred: elementwise operations,
+sums, windows and slices work on the transposed image too, and most images are never transposed
+back. The jaxpr is interpreted with values that record their transposition; operations that do not
 support it get the original image.
 """
 
@@ -36,7 +36,7 @@ def channels_last(closed: ClosedJaxpr, stored: dict[int, Order] | None = None) -
 
     Args:
         closed: the program.
-        stored: the inputs that come turned, and how.
+        stored: the inputs that are passed transposed, with their axis order.
     """
     stored = stored or {}
     if jax.default_backend() != "cpu" or not (stored or _has_images(closed.jaxpr)):
@@ -91,10 +91,12 @@ def _find_kernels(
 
 
 def _has_images(jaxpr: Any) -> bool:
-    """True if there are convolutions; attention also transposes arrays with four axes."""
+    """Returns True if there are convolutions, because attention also transposes arrays with four
+    axes.
+    """
     return any(
         (equation.primitive.name == "conv_general_dilated" and _ndim_of(equation) > 3)
-        or "convolution" in str(equation.params.get("name"))  # which may be a product
+        or "convolution" in str(equation.params.get("name"))  # may be a product
         for inner in every(jaxpr)
         for equation in inner.eqns
     )
@@ -212,7 +214,7 @@ def _step(equation: Any, values: list[Any]) -> Sequence[Any]:
 
 def _bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]:
     params: Any = equation.primitive.get_bind_params({**equation.params, **changed})
-    functions, params = params if isinstance(params, tuple) else ((), params)  # of older releases
+    functions, params = params if isinstance(params, tuple) else ((), params)  # in older releases
     found = equation.primitive.bind(*functions, *arrays, **params)
     return found if equation.primitive.multiple_results else [found]
 
@@ -253,7 +255,7 @@ def _convolution(equation: Any, image: Any, kernel: Any) -> Any:
     return _turned(found, order) if forward else found
 
 
-# Equations on turned operands: the results, or None where they need them as they were -------------
+# Equations on transposed operands: the results, or None if they need the original operands --------
 
 
 def _elementwise(equation: Any, values: list[Any]) -> Sequence[Any]:

@@ -1,8 +1,8 @@
 """Python's garbage collector while a program is traced.
 
 A trace creates hundreds of thousands of objects, nearly all of which live until it ends. The
-collector visits them, and all objects of PyTorch and JAX, again and again, which takes half of the
-time for a deep model. So it runs less often during a trace; garbage is freed a little later.
+collector repeatedly visits them and all objects of PyTorch and JAX, which for a deep model takes
+half of the time. So it runs less often during a trace; garbage is freed a little later.
 """
 
 import gc
@@ -11,16 +11,18 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _LEAST = 200_000
-"""How many new objects the collector waits for."""
+"""The number of new objects that starts a garbage collection."""
 
 _MOST_OF_PYTHON = 2_000
-"""More objects than Python freezes as it starts (3.12: some hundred), fewer than there are."""
+"""More than the number of objects that Python freezes at its start (some hundred in 3.12), and less
+than the number of all objects.
+"""
 
 _lock = threading.Lock()
 _waiting = 0
 _before = _raised = (0, 0, 0)
 _collections: list[int] = []
-"""How often each generation had been collected when the outermost context was entered."""
+"""The number of collections of each generation when the outermost context was entered."""
 
 
 @contextmanager
@@ -39,30 +41,31 @@ def collecting_less() -> Iterator[None]:
     finally:
         with _lock:
             _waiting -= 1
-            if _waiting == 0 and gc.get_threshold() == _raised:  # else it was set meanwhile
+            # Otherwise it was changed meanwhile.
+            if _waiting == 0 and gc.get_threshold() == _raised:
                 gc.set_threshold(*_before)
 
 
 @contextmanager
 def collecting_nothing_new() -> Iterator[None]:
-    """Like `collecting_less`, for objects that will stay alive
-    and need no collection at the end.
+    """Like `collecting_less`, for objects that stay alive, so that no collection is needed at the
+    end.
     """
     with collecting_less():
         yield
         if (
             gc.get_freeze_count() < _MOST_OF_PYTHON
-        ):  # else what the user has frozen would be looked at again
+        ):  # otherwise objects that the user has frozen would be unfrozen
             gc.freeze()
-            gc.unfreeze()  # into the oldest generation
+            gc.unfreeze()  # moves objects to the oldest generation
 
 
 def collect_new() -> None:
     """Collect garbage among the objects created inside `collecting_less`.
 
-    They are in the youngest generation, and a collection makes what survives it a generation older:
-    so this looks at no generation that has none of them. The oldest has all that PyTorch and JAX
-    hold, which takes tenths of a second.
+    They begin in the youngest generation, and each collection moves survivors to the next one, so
+    this skips generations that contain none of them. The oldest generation contains all objects of
+    PyTorch and JAX, whose collection takes tenths of a second.
     """
     before, now = _collections, _counts()
     unchanged = [index for index in (0, 1, 2) if _waiting and now[index:] == before[index:]]

@@ -1,8 +1,8 @@
 """Splits operators on lists of tensors into a small program for each tensor.
 
-PyTorch's optimizers call an operator on a list of all parameters, then the next one. The
-computation for one parameter is the same for all parameters of the same shape. So the operators are
-split, regrouped by parameter, and each group becomes a call of one shared program.
+PyTorch's optimizers call one operator after another on lists of all parameters. The computation is
+the same for all parameters of the same shape. So the operators are split and regrouped by
+parameter, and each group becomes a call of one shared program.
 """
 
 from collections.abc import Iterator, Sequence
@@ -14,7 +14,8 @@ from calque.program.alike import Alike, alike, key_of
 
 _LISTS = "_foreach_"
 _MOST = 4
-"""How many columns one part of an operator may bring together; a norm of all is to be in none."""
+"""The maximum number of columns that a part of an operator may combine, to exclude a norm of all.
+"""
 
 
 def is_of_lists(equation: Any) -> bool:
@@ -26,17 +27,17 @@ class Region:
     """Equations following an operator on lists, as independent columns.
 
     Attributes:
-        before: those that need nothing of the columns.
+        before: the equations that do not depend on the columns.
     """
 
     def __init__(self) -> None:
         self.before: list[Any] = []
         self._column_of: dict[Any, int] = {}
-        self._parent: list[int] = []  # of each column
+        self._parent: list[int] = []  # union-find over columns
         self._equations: list[tuple[Any, int]] = []
 
     def takes(self, equation: Any) -> bool:
-        """Add an equation; returns False if it combines columns, and so ends the region."""
+        """Add an equation; returns False if it combines columns, which ends the region."""
         if equation.effects:
             return False
         if not is_of_lists(equation):
@@ -56,7 +57,7 @@ class Region:
         return True
 
     def _touched(self, equation: Any) -> set[int]:
-        """Returns the columns whose results an equation takes."""
+        """Returns the columns whose results an equation uses."""
         known = self._column_of
         given = [known[v] for v in equation.invars if not isinstance(v, Literal) and v in known]
         return {self._root(column) for column in given}
@@ -68,7 +69,7 @@ class Region:
         return column
 
     def _add(self, equation: Any, touched: set[int]) -> None:
-        """Add an equation to the columns whose results it takes, and merge these."""
+        """Add an equation to the columns whose results it uses, and merge these columns."""
         if touched:
             own = touched.pop()
             for other in touched:
@@ -94,8 +95,8 @@ def columns_alike(
     """Yields groups of equivalent columns, as lists of their indexes.
 
     Args:
-        columns: of a region.
-        outside: the variables that something behind the region takes.
+        columns: the columns of a region.
+        outside: the variables that are used after the region.
     """
     kinds: dict[Any, list[int]] = {}
     for index, column in enumerate(columns):
@@ -110,7 +111,9 @@ def columns_alike(
 
 
 def _parts(equation: Any) -> list[Any]:
-    """Returns the equations of an operator's inner jaxpr, with its operands and results inlined."""
+    """Returns the equations of an operator's inner jaxpr, with the operands and results
+    substituted.
+    """
     inner, parts = equation.params["jaxpr"].jaxpr, []
     names: dict[Any, Any] = dict(zip(inner.invars, equation.invars, strict=True))
     for own, outer in zip(inner.outvars, equation.outvars, strict=True):
@@ -125,7 +128,7 @@ def _parts(equation: Any) -> list[Any]:
 
 
 def can_be_taken_apart(equation: Any) -> bool:
-    """Returns True if each result of an operator comes from a separate equation of its own."""
+    """Returns True if each result of an operator is computed by a separate equation."""
     closed = equation.params["jaxpr"]
     made = {v for e in closed.jaxpr.eqns for v in e.outvars}
     results = closed.jaxpr.outvars

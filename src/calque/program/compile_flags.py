@@ -1,10 +1,10 @@
 """Makes code in a trace skip its branches on values.
 
-`torch.compiler.is_compiling()` is true, which PyTorch's own code and libraries check, as under
-`torch.compile`; and `torch.distributions` does not validate the values of its parameters without
+As under `torch.compile`, `torch.compiler.is_compiling()`, which PyTorch and other libraries check,
+returns True, and `torch.distributions` does not validate the values of its parameters without
 `validate_args=True`. Both settings are process-wide, so they hold until the last trace ends. Dynamo
-also sets the first one while it compiles, and restores it: neither must start while the other runs
-in another thread, or the setting would stay.
+also sets the first one while it compiles, and restores it. Neither must start while the other is
+running in another thread, or the setting would remain.
 """
 
 import os
@@ -65,11 +65,11 @@ def announced_as_compiling() -> Iterator[None]:
 def others_compile() -> bool:
     """Returns True if dynamo or `torch.export` is compiling in this thread.
 
-    They set the flag for all threads, and so it does not say which one.
+    They set the flag for all threads, so the flag does not show this.
     """
     if not torch_internals.compiler._is_compiling_flag:
         return False
-    with _lock:  # another thread may be about to set it, or to take it back
+    with _lock:  # another thread may be about to set or restore it
         if _running or not torch_internals.compiler._is_compiling_flag:
             return False
     frame = sys._getframe()
@@ -79,11 +79,11 @@ def others_compile() -> bool:
 
 
 def _while_dynamo_rests() -> AbstractContextManager[Any]:
-    """Holds dynamo's reentrant lock."""
+    """A context manager that holds dynamo's reentrant lock."""
     dynamo = sys.modules.get("torch._dynamo.convert_frame")
     return getattr(dynamo, "compile_lock", None) or nullcontext()
 
 
 def compiling_flag(value: bool) -> None:
-    """Change, within `announced_as_compiling`, the answer of `is_compiling()`."""
+    """Change the result of `is_compiling()` inside `announced_as_compiling`."""
     torch_internals.compiler._is_compiling_flag = value

@@ -10,8 +10,8 @@ from calque.upstream.jax_internals import jaxprs_in_params
 Options = dict[str, Any]
 
 _OWN_CONVOLUTIONS: Options = {
-    # One of XLA's two libraries for CPUs prepares each kernel at each call, which takes longer than
-    # the convolution where the batch is small. In training the other one is no better.
+    # One of XLA's two CPU libraries prepares each kernel in each call, which for small batches
+    # takes longer than the convolution. In training, the other library is not faster.
     "xla_cpu_experimental_ynn_fusion_type": "LIBRARY_FUSION_TYPE_INDIVIDUAL_DOT",
 }
 _refused: set[str] = set()
@@ -22,21 +22,21 @@ def options_of(jaxpr: Any, only_computes: bool) -> Options:
 
     Args:
         jaxpr: the program.
-        only_computes: whether it changes nothing and gives no gradients.
+        only_computes: whether it changes no state and computes no gradients.
     """
     cpu = jax.default_backend() == "cpu"
     return _OWN_CONVOLUTIONS if cpu and only_computes and _convolves(jaxpr) else {}
 
 
 def compile_with(lowered: Any, options: Options) -> jax.stages.Compiled:
-    """Compiles a lowered program, with the options that this XLA supports."""
+    """Compiles a lowered program, with those options that this XLA supports."""
     known = {name: value for name, value in options.items() if name not in _refused}
     if not known:
         return lowered.compile()
     try:
         return lowered.compile(compiler_options=known)
     except JaxRuntimeError:
-        made = lowered.compile()  # raises again what has another cause
+        made = lowered.compile()  # raises again if there is a different cause
         _refused.update(known)
         return made
 

@@ -1,7 +1,7 @@
-"""Calls a compiled program of `calque.jit` without JAX's own check of every argument.
+"""Calls a jitted program without JAX's own check of every argument.
 
 A program's guards have already checked the arguments. With a few hundred arrays of state, JAX's
-check is a fifth of the host's time for a call.
+check takes a fifth of a call's host time.
 """
 
 from collections.abc import Callable, Iterator
@@ -36,10 +36,11 @@ class Direct(NamedTuple):
     """A compiled program that can be called.
 
     Attributes:
-        call: from all arguments to the results, both flat. The list belongs to the callee.
-        start: as `call`, but gives an iterator: the program runs when that is asked for the
-            results, its only item. Where JAX's call is not needed, no line of Python runs then.
-        bare: what they consist of; None where JAX's own call is needed.
+        call: a function from the flat list of arguments, which it may change, to the flat list of
+            results.
+        start: like `call`, but returns an iterator, which runs the program and yields the results
+            as its only item. If JAX's call is not needed, it runs no Python code.
+        bare: the executable behind both; None if JAX's own call is needed.
     """
 
     call: Call
@@ -48,13 +49,13 @@ class Direct(NamedTuple):
 
 
 class Bare(NamedTuple):
-    """XLA's executable itself; only while not `debugging`.
+    """XLA's executable itself, to be used only while not `debugging`.
 
     Attributes:
-        execute: starts it with a list of arrays.
-        consume: gives the arrays of what `execute` has returned.
-        placed: for the arguments that come as numpy values their index, and what makes arrays of
-            them.
+        execute: runs it with a list of arrays.
+        consume: returns the arrays for the result of `execute`.
+        placed: for each argument that is passed as a NumPy value, its index and a function that
+            converts it to an array.
     """
 
     execute: Callable[[list[Any]], Any]
@@ -65,15 +66,15 @@ class Bare(NamedTuple):
 def compile_checked(
     lowered: jax.stages.Lowered, options: Options | None = None
 ) -> jax.stages.Compiled:
-    """Compiles a lowered program, after checking its results' sizes, which could crash XLA.
+    """Compiles a lowered program, after checking sizes that could crash XLA.
 
     Args:
         lowered: the program.
-        options: for XLA (see `compiler_options`).
+        options: options for XLA (see `compiler_options`).
 
     Raises:
-        torch.OutOfMemoryError: a result alone is larger than the device's memory; or a part of the
-            program that XLA would end the process for.
+        torch.OutOfMemoryError: a single result is larger than the device's memory, or the size of a
+            part of the program would crash XLA.
     """
     for result in jax.tree.leaves(lowered.out_info):
         check_fits(result.shape, result.dtype.itemsize)
@@ -83,7 +84,7 @@ def compile_checked(
 
 
 def _check_parts(module: Any) -> None:
-    """Raise for an operation that XLA would end the process for, were its result a kernel's."""
+    """Raise for an operation whose size would crash XLA if a kernel wrote its result."""
     found: list[Any] = []
 
     def look(operation: Any) -> Any:
@@ -93,7 +94,7 @@ def _check_parts(module: Any) -> None:
             found.extend(filter(is_fatal, shapes))
         return WalkResult.INTERRUPT if found else WalkResult.ADVANCE
 
-    module.operation.walk(look)  # an error in there would be one of MLIR's
+    module.operation.walk(look)  # raise outside, because MLIR would replace an error inside
     if found:
         refuse_fatal(found[0])
 
@@ -101,15 +102,15 @@ def _check_parts(module: Any) -> None:
 def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
     """Returns a compiled program for calls with valid arguments.
 
-    JAX's own call is used where `calque.device.runtime.executable` has no other.
+    JAX's own call is used if `calque.device.runtime.executable` does not support the program.
 
     Args:
-        compiled: the program, its arguments and results flat.
-        numbers: the indexes of the arguments that come as numpy values; the others are arrays on
-            the device. The list of arguments belongs to the callee.
+        compiled: the program, with flat arguments and results.
+        numbers: the indexes of the arguments that are passed as NumPy values; the others are arrays
+            on the device.
 
     Raises:
-        torch.OutOfMemoryError: when called, as soon as XLA finds too little memory.
+        torch.OutOfMemoryError: when called, if XLA finds too little memory.
     """
 
     def by_jax(arguments: list[Any]) -> list[Array]:
@@ -144,7 +145,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
 
 
 class _Placed:
-    """Moves NumPy values of one argument to the device, and keeps the last one."""
+    """Moves the NumPy values of one argument to the device, and caches the last one."""
 
     def __init__(self, compiled: Any, index: int) -> None:
         self._aval = compiled.in_avals[0][index]

@@ -1,4 +1,4 @@
-"""Donates arrays that a program replaces, if nothing else refers to them."""
+"""Donates the arrays that a program replaces, if nothing else refers to them."""
 
 import sys
 from collections.abc import Callable, Sequence
@@ -10,11 +10,11 @@ from jax import Array
 from calque.device.memory.cell import x64
 
 _ALONE = 3  # the cell, the list of arguments, and getrefcount's own argument
-PICKED_ALONE = _ALONE + 1  # and what was picked
+PICKED_ALONE = _ALONE + 1  # and the picked items
 
 
 def picker(indexes: Sequence[int]) -> Callable[[list[Array]], tuple[Array, ...]]:
-    """Returns a function that takes these items out of a list."""
+    """Returns a function that picks these items from a list."""
     return itemgetter(*indexes) if len(indexes) > 1 else lambda items: (items[indexes[0]],)
 
 
@@ -23,11 +23,11 @@ def protect(
 ) -> None:
     """Replace donated arguments that something else refers to with copies.
 
-    A clone, a view's base or a user of `calque.to_jax` may stand on the same array.
+    A clone, a view's base or a user of `calque.to_jax` may use the same array.
 
     Args:
-        arrays: the arguments of a call; nothing but this list and the cells may hold them.
-        donated: the indexes of those the program is given the memory of.
+        arrays: the arguments of a call, to which only this list and the cells may refer.
+        donated: the indexes of the donated arguments.
         pick: `picker(donated)`.
     """
     if max(map(sys.getrefcount, pick(arrays))) > PICKED_ALONE:

@@ -1,9 +1,9 @@
-"""State that consists of equal numbers, and stays equal: a program takes and gives it once.
+"""Passes numbers in the state that are equal, and stay equal, to a program only once.
 
-Adam counts the steps of each parameter, and all of these counts are one number. To start a program
-takes longer with every array that goes in or comes out. So where several cells of one element hold
-the same array, and a program computes the same from it for all of them, it is passed once, and its
-new value is put into all of them.
+Adam counts the steps of each parameter, and all of these counts are equal. Starting a program takes
+longer with every array that it takes or returns. So if several cells of one element hold the same
+array, and a program computes the same from it for all of them, the array is passed once, and its
+new value is stored in all cells.
 """
 
 from collections import Counter, defaultdict
@@ -24,19 +24,19 @@ from calque.program.sinks import CellSink, Sink
 from calque.program.sources import CellSource
 
 _LONGEST = 256
-"""How many values lead from such state to its new value, at most."""
+"""The maximum number of equations between such state and its new value."""
 _array = attrgetter("array")
 _apart: WeakSet[Cell] = WeakSet()
-"""What turned out not to stay equal: one more program for each state of it would be too many."""
+"""State that turned out not to stay equal; a program for each variant of it would be too many."""
 
 
 class Equal(NamedTuple):
     """The equal inputs and outputs of a program.
 
     Attributes:
-        groups: the indexes of the inputs that are one array.
+        groups: the indexes of the inputs that share an array.
         inputs: the indexes of the inputs that are passed.
-        outputs: for each output, where it is among those that the program gives.
+        outputs: for each output, its index among the outputs of the program.
     """
 
     groups: list[list[int]]
@@ -45,20 +45,20 @@ class Equal(NamedTuple):
 
     @property
     def members(self) -> set[int]:
-        """The inputs that are equal to others."""
+        """The inputs that share an array."""
         return {index for group in self.groups for index in group}
 
     def position(self, index: int) -> int:
-        """Returns where an input is among those that are passed."""
+        """Returns the index of an input among those that are passed."""
         return self.inputs.index(index)
 
     @property
     def give(self) -> Any:
-        """Returns a function that gives all outputs for those that the program gives."""
+        """Returns a function that expands the program's outputs to all outputs."""
         return itemgetter(*self.outputs)
 
     def shortened(self, closed: ClosedJaxpr) -> ClosedJaxpr:
-        """Returns a jaxpr with the inputs that are passed, and each output once."""
+        """Returns a jaxpr with only the inputs that are passed, and each output once."""
         inner = closed.jaxpr
         stands_for: dict[Any, Any] = {}
         for group in self.groups:
@@ -80,7 +80,9 @@ class Equal(NamedTuple):
         return build(closed, inputs, outputs, live(equations, outputs))
 
     def apart(self, program: Direct) -> Direct:
-        """Returns a program of the shortened jaxpr with all inputs and outputs; `bare` stays."""
+        """Wraps a program of the shortened jaxpr to take all inputs and return all outputs; `bare`
+        is unchanged.
+        """
         take, give = itemgetter(*self.inputs), self.give
 
         def call(arrays: list[Any]) -> list[Any]:
@@ -99,12 +101,12 @@ def _listed(taken: Any, indexes: list[int]) -> Any:
 def equal_state(
     closed: ClosedJaxpr, inputs: Sequence[Input], sinks: Sequence[Sink]
 ) -> Equal | None:
-    """Returns what is equal in a program; None if nothing is.
+    """Returns the equal inputs and outputs of a program; None if there are none.
 
     Args:
         closed: the program.
-        inputs: of it.
-        sinks: where its first outputs go.
+        inputs: its inputs.
+        sinks: the sinks of its first outputs.
     """
     written = Counter(sink.memory for sink in sinks)
     targets = {s.cell: i for i, s in enumerate(sinks) if isinstance(s, CellSink)}
@@ -132,12 +134,12 @@ def equal_state(
 def _refined(
     closed: ClosedJaxpr, groups: list[list[int]], results: dict[int, int]
 ) -> list[list[int]]:
-    """Returns groups of inputs such that equal ones have equal new values.
+    """Splits groups of inputs so that the inputs of a group have equal new values.
 
     Args:
         closed: the program.
-        groups: of inputs with equal values.
-        results: by their index, which output is the new value of each.
+        groups: groups of inputs with equal values.
+        results: for each input, by index, the output that is its new value.
     """
     while groups:
         values = _Values(closed, groups)
@@ -159,11 +161,11 @@ def _is_single(variable: Any) -> bool:
 
 
 class _Scope(NamedTuple):
-    """One call of a jaxpr.
+    """A call of a jaxpr.
 
     Attributes:
-        makers: by variable, the equation that computes it, and as which of its results.
-        given: by variable, what it is outside: a number, or a value in another scope.
+        makers: for each variable, the equation that computes it, and the index of the result.
+        given: for each input variable, its value outside: a number, or a value in another scope.
         known: the numbers of the variables so far.
         inner: the scopes of the calls in it, by the id of the equation.
     """
@@ -184,7 +186,7 @@ class _Values:
 
     Args:
         closed: the program.
-        groups: the indexes of inputs with equal values.
+        groups: groups of the indexes of inputs with equal values.
     """
 
     def __init__(self, closed: ClosedJaxpr, groups: list[list[int]]) -> None:
@@ -247,14 +249,14 @@ class _Values:
 
 
 class EqualGuard:
-    """Guards that cells hold one array.
+    """Guards that groups of cells share an array.
 
     Args:
-        groups: the cells, each group with an array of its own.
+        groups: the groups of cells.
 
     Attributes:
         cells: all but the first of each group.
-        firsts: for each of them, the first of its group.
+        firsts: for each of these, the first cell of its group.
     """
 
     guarded = "equal numbers in the state"
@@ -264,10 +266,10 @@ class EqualGuard:
         self.firsts: list[Cell] = [group[0] for group in groups for _ in group[1:]]
 
     def holds(self) -> bool:
-        """Returns True if they do, or if their arrays are equal, which are replaced by one then."""
+        """Returns True if they do, or if their arrays are equal, which then become one array."""
         if all(map(is_, map(_array, self.cells), map(_array, self.firsts))):
             return True
-        if len(threads.present) > 1:  # another one may be about to change them
+        if len(threads.present) > 1:  # another thread may be about to change them
             return False
         arrays, firsts = list(map(_array, self.cells)), list(map(_array, self.firsts))
         if all(map(_are_equal, arrays, firsts)):

@@ -1,8 +1,8 @@
-"""Starts an executable such that an error loses nothing. A program with donated arguments has
-deleted them when it fails. So programs that may raise (`jaxprs.may_raise`) get no donated
+"""Runs an executable such that no data is lost in case of an error. A failed program has already
+deleted its donated arguments. So programs that may raise (`jaxprs.may_raise`) get no donated
 arguments, and calque waits for their results. XLA reports a lack of memory late, when donated
-arguments are lost. Nearly always it occurs at the first call, which therefore works on copies and
-is waited for; a program that needs more memory than exists (see `memory`) is not started.
+arguments are lost. This nearly always happens in the first call, so that call works on copies and
+is waited for; a program that needs more memory than exists (see `memory_need`) is not started.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -29,15 +29,15 @@ class Execution:
     """A compiled program.
 
     Args:
-        compiled: the program, its arguments and results flat.
-        program: what calls it.
-        donated: the indexes of those that it is given the memory of.
-        may_raise: whether it may fail by what it calls; it is given nothing then.
+        compiled: the program, with flat arguments and results.
+        program: calls the compiled program.
+        donated: the indexes of the donated arguments.
+        may_raise: whether it calls code that may raise; then nothing is donated.
 
     Attributes:
         call: runs a program that changes nothing; see `direct_call`.
-        pick: takes the arguments that it is given the memory of out of all.
-        is_tight: tells whether there is too little memory left for it; None where nobody knows.
+        pick: picks the donated arguments.
+        is_tight: returns True if too little memory is left for it; None if this is not known.
     """
 
     def __init__(
@@ -61,7 +61,7 @@ class Execution:
 
     @property
     def bare(self) -> Bare | None:
-        """The executable itself, once calls need no supervision; None until then."""
+        """The executable itself, once calls need no precautions; None until then."""
         if self._may_raise or not self._proven:
             return None
         return None if self._need.is_too_large else self._bare
@@ -70,11 +70,11 @@ class Execution:
         """Returns the program, ready to run.
 
         Args:
-            arrays: the arguments; nothing but this list and the cells may hold those donated.
+            arrays: the arguments; only this list and the cells may refer to donated ones.
 
         Returns:
-            An iterator that runs the program when it is asked for the results, its only item; and
-            whether it gives the arrays away, so that the results must not be lost.
+            An iterator that runs the program and yields the results as its only item; and whether
+            arrays are donated, so that the results must not be lost.
         """
         if not self._donated:
             return self._start(arrays), False
@@ -88,7 +88,7 @@ class Execution:
         """Wait for the results of a program that may have failed.
 
         Raises:
-            JaxRuntimeError: it has (see `cause_of`).
+            JaxRuntimeError: it has failed (see `cause_of`).
         """
         if self._may_raise or not self._proven:
             jax.block_until_ready(outputs)
@@ -98,7 +98,7 @@ class Execution:
         """Make the program work on copies of its arguments."""
         if (
             jax.default_backend() == "cpu" and not spread.exists
-        ):  # XLA copies what is visible to others
+        ):  # XLA copies arrays that have other references
             return list(map(np.asarray, self.pick(arrays)))
         originals = self.pick(arrays)
         with x64():
@@ -108,5 +108,5 @@ class Execution:
 
 
 def cause_of(error: RuntimeError) -> BaseException:
-    """Returns the error that a program's error represents: that of a callback, or out of memory."""
+    """Returns the cause of a program's error: a callback's error, or out of memory."""
     return callbacks.raised(error) or as_out_of_memory(error)

@@ -1,8 +1,8 @@
-"""Multiplies by spread weights in their own layout, so that each is gathered only once.
+"""Multiplies by sharded weights in their own layout, so that each is gathered only once.
 
-A linear layer multiplies by its transposed weight, and its backward by the weight itself. XLA
-gathers the operands of a product, so it would gather the weight twice: once transposed, once not.
-A product can contract either axis, so both can use the weight itself, which XLA gathers once.
+A linear layer multiplies by its transposed weight, and its backward pass by the weight itself. XLA
+gathers the operands of a product, so it would gather the weight twice, once transposed and once
+not. A product can contract either axis, so both can use the weight itself, which XLA gathers once.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,7 +17,7 @@ _TRANSPOSED = (1, 0)
 
 
 def untransposed(closed: ClosedJaxpr) -> ClosedJaxpr:
-    """Returns an equivalent jaxpr whose products use inputs themselves, not transposed views."""
+    """Returns an equivalent jaxpr whose products use inputs instead of their transposed views."""
     inner = closed.jaxpr
     inputs = set(inner.invars)
     shown = {
@@ -35,7 +35,7 @@ def untransposed(closed: ClosedJaxpr) -> ClosedJaxpr:
 def _with_inputs(
     equation: Any, shown: dict[Any, Any], turned: dict[tuple[int, tuple[int, ...]], ClosedJaxpr]
 ) -> Any:
-    """Returns the equation with inputs in place of the transposed views that it multiplies by."""
+    """Returns the equation with inputs instead of the transposed views by which it multiplies."""
     if equation.primitive.name != "jit":
         return equation
     called = equation.params["jaxpr"]
@@ -56,7 +56,7 @@ def _with_inputs(
 
 
 def _is_transposition(equation: Any) -> bool:
-    """Returns True if an equation only reads a matrix as its transposed view."""
+    """Returns True if an equation only takes the transposed view of a matrix."""
     if equation.primitive.name != "jit" or equation.params["name"] != READ_VIEW:
         return False
     called = equation.params["jaxpr"].jaxpr
@@ -69,18 +69,18 @@ def _is_transposition(equation: Any) -> bool:
 
 
 def _is_only_multiplied(called: Any, matrix: Any) -> bool:
-    """Returns True if a jaxpr uses a matrix once, to be contracted in a product without batches."""
+    """Returns True if a jaxpr uses a matrix only once, contracted in a product without batches."""
     uses = [e for e in called.eqns for v in e.invars if v is matrix]
     if len(uses) != 1 or uses[0].primitive.name != "dot_general":
         return False
     contracted, batches = uses[0].params["dimension_numbers"]
-    # An outer product contracts none, and its result has the axes in the order of the operand.
+    # An outer product contracts no axes, and its result has the operand's order of axes.
     is_contracted = all(contracted) and batches == ((), ())
     return is_contracted and all(v is not matrix for v in called.outvars)
 
 
 def _turned(closed: ClosedJaxpr, avals: Mapping[int, Any]) -> ClosedJaxpr:
-    """Returns a jaxpr that takes some matrices before their transposition.
+    """Returns a jaxpr that takes some matrices untransposed.
 
     Args:
         closed: the jaxpr.
@@ -98,7 +98,7 @@ def _in(equation: Any, new: dict[Any, Any]) -> Iterator[bool]:
 
 
 def _contracting(product: Any, new: dict[Any, Any]) -> Any:
-    """Returns the product that contracts the other axis of its turned operands."""
+    """Returns the product that contracts the other axis of its untransposed operands."""
     contracted, batches = product.params["dimension_numbers"]
     axes = [
         tuple(1 - axis for axis in own) if turned else own

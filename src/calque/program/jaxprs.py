@@ -23,10 +23,10 @@ def live(equations: list[Any], outputs: list[Any]) -> list[Any]:
 
 
 def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations: Any) -> Any:
-    """Returns a closed jaxpr with other inputs, outputs and equations, and the constants that they
+    """Returns a closed jaxpr with new inputs, outputs and equations, and the constants that they
     need.
 
-    Constants that nothing needs would be part of the program's text, and be kept with it.
+    Unneeded constants would be part of the program's text, and kept with it.
     """
     needed = {v for e in equations for v in e.invars if is_variable(v)}
     needed.update(filter(is_variable, outputs))
@@ -43,8 +43,8 @@ def build(closed: ClosedJaxpr, inputs: list[Any], outputs: list[Any], equations:
 
 
 def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
-    """Returns the jaxpr without unneeded equations and inputs,
-    and the positions of the inputs kept.
+    """Returns the jaxpr without unneeded equations and inputs, and the positions of the remaining
+    inputs.
     """
     inner = closed.jaxpr
     equations = live(inner.eqns, inner.outvars)
@@ -55,11 +55,11 @@ def prune(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, list[int]]:
 
 
 class Late(NamedTuple):
-    """A backward that was cut from its forward.
+    """A backward pass that was cut from its forward pass.
 
     Attributes:
-        closed: takes the residuals and the incoming gradients, and gives the gradients.
-        residuals: which residuals of the forward it takes.
+        closed: a jaxpr from the residuals and incoming gradients to the gradients.
+        residuals: the indexes of the forward pass's residuals that it takes.
     """
 
     closed: ClosedJaxpr
@@ -79,17 +79,17 @@ def constant(closed: ClosedJaxpr) -> list[int]:
 def split(
     closed: ClosedJaxpr, parts: Sequence[tuple[list[int], int]], n_forward: int
 ) -> tuple[ClosedJaxpr, list[Late], list[int]]:
-    """Cut a jaxpr into a forward and backwards.
+    """Cut a jaxpr into a forward pass and backward passes.
 
     Args:
-        closed: computes `n_forward` results, then the gradients of each part.
-        parts: for each, the inputs that only its gradients depend on (the incoming gradients), and
-            how many gradients it has.
-        n_forward: how many results there are.
+        closed: a jaxpr that computes `n_forward` results, then the gradients of each part.
+        parts: for each part, the inputs on which only its gradients depend (the incoming
+            gradients), and the number of gradients.
+        n_forward: the number of results.
 
     Returns:
-        The forward, which gives the results and the residuals; the backwards; and the positions of
-        the forward's inputs. What depends on no input is computed in all of them.
+        The forward pass, which returns the results and the residuals; the backward passes; and the
+        positions of the forward pass's inputs. Values that depend on no input are computed in each.
     """
     inner = closed.jaxpr
     slots = {slot for part, _ in parts for slot in part}
@@ -128,16 +128,16 @@ def split(
 
 
 def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> ClosedJaxpr:
-    """Returns a backward for incoming gradients of which some are nothing, which is not the same as
-    zero.
+    """Returns a backward pass for incoming gradients some of which are missing, which is not the
+    same as zero.
 
-    A zero times an infinite slope is NaN. So the equations that only what is missing reaches are
-    left out; where it is added to something else, it is zero.
+    Zero times an infinite derivative is NaN. So equations that depend only on missing gradients are
+    removed; where a missing gradient is added to others, it is zero.
 
     Args:
-        closed: takes residuals and incoming gradients.
-        n_residuals: how many residuals.
-        missing: the incoming gradients that are nothing; they stay inputs.
+        closed: a jaxpr of residuals and incoming gradients.
+        n_residuals: the number of residuals.
+        missing: the missing incoming gradients, which remain inputs.
     """
     inner = closed.jaxpr
     incoming = inner.invars[n_residuals:]
@@ -173,7 +173,7 @@ def variables(equations: list[Any]) -> set[Any]:
 
 
 def _zeros(variable: Any) -> tuple[list[Any], Any]:
-    """Returns the equations, if it takes any, of zeros like a variable, and these zeros."""
+    """Returns equations for zeros like a variable, if needed, and the zeros."""
     aval = variable.aval
     with x64():
         traced = jax.make_jaxpr(lambda: lax.full(aval.shape, 0, aval.dtype))()
@@ -185,13 +185,15 @@ def _zeros(variable: Any) -> tuple[list[Any], Any]:
 
 
 def may_raise(jaxpr: Any) -> bool:
-    """True if a program may fail by what it calls: Python, or another library by JAX's FFI."""
+    """Returns True if a program calls code that may raise: Python, or another library through JAX's
+    FFI.
+    """
     names = (equation.primitive.name for inner in every(jaxpr) for equation in inner.eqns)
     return any(name.endswith("_callback") or name == "ffi_call" for name in names)
 
 
 def every(jaxpr: Any) -> Iterator[Any]:
-    """Yields a jaxpr and those that it calls; one that is called a hundred times comes once."""
+    """Yields a jaxpr and the distinct jaxprs that it calls."""
     programs = {id(jaxpr): jaxpr}
     waiting = [jaxpr]
     while waiting:
@@ -205,10 +207,10 @@ def every(jaxpr: Any) -> Iterator[Any]:
 
 
 def constrained(jaxpr: Any) -> Iterator[Any]:
-    """Returns the equations of a jaxpr itself that say where a value lies."""
+    """Returns the sharding constraints among a jaxpr's own equations."""
     return (one for one in jaxpr.eqns if one.primitive.name == "sharding_constraint")
 
 
 def is_variable(value: Any) -> bool:
-    """Returns True if a value of a jaxpr is no literal."""
+    """Returns True if a value in a jaxpr is not a literal."""
     return not isinstance(value, Literal)

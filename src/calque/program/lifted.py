@@ -1,6 +1,6 @@
-"""From a function that is traced under a `Lifting` to a jaxpr whose inputs have sources.
+"""Traces a function under a `Lifting` to a jaxpr whose inputs have sources.
 
-`calque.jit`, `torch.compile`, its buckets and `calque.functional` all start with this.
+`calque.jit`, `torch.compile`, its buckets and `calque.functional` all begin with this.
 """
 
 from collections.abc import Callable
@@ -22,9 +22,9 @@ class Lifted(NamedTuple):
     """The result of a trace.
 
     Attributes:
-        closed: the jaxpr; its inputs are those of `inputs`.
-        inputs: where each comes from, of which shape and dtype.
-        late: where, among the equations, those of the backward begin.
+        closed: the jaxpr, with the inputs `inputs`.
+        inputs: the source, shape and dtype of each input.
+        late: the index of the first equation of the backward pass.
     """
 
     closed: ClosedJaxpr
@@ -37,12 +37,12 @@ def lift(
     body: Callable[[], list[Array]],
     within: AbstractContextManager[Any] = _NOTHING,
 ) -> Lifted:
-    """Trace a function without arguments, all of whose inputs the lifting finds.
+    """Trace a function without arguments, whose inputs the lifting finds.
 
     Args:
-        lifting: the trace's view of the world.
+        lifting: the state of the trace.
         body: the function.
-        within: what is entered around it, while the lifting is active.
+        within: a context manager around it, entered while the lifting is active.
     """
     with lifting.activated(), within:
         traced = jax.make_jaxpr(body)()
@@ -51,10 +51,9 @@ def lift(
 
 
 def _close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
-    """Returns the traced jaxpr with the trace's inputs as its own in place of `input_p`, and those
-    inputs.
+    """Returns the traced jaxpr with the trace's inputs instead of `input_p`, and these inputs.
 
-    JAX drops equations that nothing needs, and with them inputs.
+    JAX drops unneeded equations, and with them inputs.
     """
     variables: dict[int, Any] = {}
     equations = []
@@ -69,7 +68,7 @@ def _close(traced: Any, inputs: list[Input]) -> tuple[ClosedJaxpr, list[Input]]:
 
 
 def _late_equations(traced: Any, inputs: list[Input]) -> int:
-    """Returns where, among the equations of `close`, those of the backward begin."""
+    """Returns the index, in the result of `_close`, of the first equation of the backward pass."""
     count = 0
     for equation in traced.jaxpr.eqns:
         if equation.primitive is not input_p:

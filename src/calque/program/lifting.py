@@ -1,8 +1,8 @@
-"""Lifts state: the cells, CPU tensors and random state that a traced function reads and writes.
+"""Lifts the state that a traced function reads and writes: cells, CPU tensors and random state.
 
-While a `Lifting` is active on a thread, every read of a cell that existed before becomes an input
-of the program, and every write to one stays in the trace. Nothing outside is changed, so a trace
-that fails leaves every tensor as it was.
+While a `Lifting` is active in a thread, every read of a cell that existed before becomes an input
+of the program, and every write to one stays in the trace. Nothing outside changes, so a failed
+trace changes no tensors.
 """
 
 import weakref
@@ -35,7 +35,7 @@ from calque.upstream.torch_internals import disable_current_modes
 _SEGMENT_MARK = 0xCA10_0000_0000_0000
 
 input_p: Primitive = Primitive("calque_input")
-"""Stands in a jaxpr for an input of the program until the trace has found them all."""
+"""Represents an input of the program in a jaxpr until the trace has found all inputs."""
 
 
 @input_p.def_abstract_eval
@@ -44,13 +44,13 @@ def _input_aval(*, slot: int, shape: tuple[int, ...], dtype: np.dtype, weak: boo
 
 
 class Input:
-    """One input of a program.
+    """An input of a program.
 
     Attributes:
-        source: where it comes from at each call.
-        shape, dtype, weak: of the array.
-        name: how the user's program names it, if it does.
-        placement: where the array lay when the program was traced.
+        source: its source in each call.
+        shape, dtype, weak: those of the array.
+        name: its name in the user's program, if any.
+        placement: the placement of the array when the program was traced.
     """
 
     __slots__ = ("dtype", "name", "placement", "shape", "source", "weak")
@@ -130,7 +130,7 @@ class Lifting:
         return traced
 
     def write(self, cell: Cell, array: Array) -> None:
-        """Set the value of a cell from this point on."""
+        """Set the value of a cell from this point of the trace."""
         if self.is_fresh(cell):
             placement = self.placements.get(cell) if self.placements else None
             cell.array = array if placement is None else placed(array, placement)
@@ -161,7 +161,9 @@ class Lifting:
     # CPU tensors ----------------------------------------------------------------------------------
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """Returns a CPU tensor's value: a constant if it was made in the trace, else an input."""
+        """Returns a CPU tensor's value: a constant if it was created in the trace, otherwise an
+        input.
+        """
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
         known = self.host_slots.get(id(tensor))
@@ -186,7 +188,7 @@ class Lifting:
     def number(self, tensor: torch.Tensor) -> Any:
         """Returns a traced tensor as a traced Python number; None if numbers must be known.
 
-        A traced number is real, and no truth value.
+        A traced number is real, and not a bool.
         """
         if self.trace_number is None or tensor.dtype == torch.bool or tensor.is_complex():
             return None
@@ -197,7 +199,7 @@ class Lifting:
         return None if self.assumptions is None else self.assumptions.value(array, use, error)
 
     def shown(self, file: str) -> bool:
-        """Returns True if text that code in a file makes from a tensor shows its values."""
+        """Returns True if the text of a tensor for code in this file contains its values."""
         return self.assumptions is not None and self.assumptions.shown(file)
 
     @contextmanager
@@ -210,7 +212,7 @@ class Lifting:
             self.assumptions = before
 
     def refused(self, error: TraceError) -> BaseException:
-        """Returns the error for a step that no program can repeat."""
+        """Returns the error for an action that no program can repeat."""
         return error if self.assumptions is None else self.assumptions.refused(error)
 
     # Random state ---------------------------------------------------------------------------------
@@ -240,8 +242,8 @@ class Lifting:
 
     @contextmanager
     def drawing_from(self, packed: Array) -> Iterator[None]:
-        """A context manager that repeats the draws after a key from `peek`,
-        without changing the trace's state.
+        """A context manager that repeats the draws after a key from `peek` without changing the
+        trace's state.
         """
         before = self._segments, self._segment, self._drawn
         self._segments, self._segment, self._drawn = [None, packed], 1, 0
@@ -251,7 +253,7 @@ class Lifting:
             self._segments, self._segment, self._drawn = before
 
     def set_random(self, packed: np.ndarray) -> None:
-        """`manual_seed` in the trace: later draws count from a constant."""
+        """Implements `manual_seed` in the trace: later draws count from a constant."""
         if not self._segments:
             self._segments.append(self.random_source())
         self._segments.append(packed)
@@ -264,7 +266,7 @@ class Lifting:
         return _SEGMENT_MARK + self._segment, self._drawn
 
     def restore_random(self, seed: int, offset: int) -> None:
-        """Go back to the point at which `get_random` gave the token.
+        """Restore the state for which `get_random` returned the token.
 
         Raises:
             TraceError: the state was not taken in this trace.
@@ -276,24 +278,22 @@ class Lifting:
         self._segment, self._drawn = segment, offset
 
     def forget_draws(self) -> None:
-        """Reset: the next draw is the first, from a state that is read again."""
+        """Reset the draws: the next draw is the first, from a state that is read again."""
         self._segments, self._segment, self._drawn = [], 0, 0
 
     def final_random(self) -> tuple[int, int] | None:
-        """Returns the (seed, offset) the trace ends with,
-        if it seeded the device; None otherwise.
-        """
+        """Returns the final (seed, offset) if the trace seeded the device, otherwise None."""
         if self._segment == 0:
             return None
         packed = self._segments[self._segment]
         return int(packed[0]), int(packed[1]) + self._drawn
 
-    # Being active ---------------------------------------------------------------------------------
+    # Activation -----------------------------------------------------------------------------------
 
     @contextmanager
     @settles
     def activated(self) -> Iterator[None]:
-        """Make this the trace of the thread."""
+        """A context manager that makes this the trace of the thread."""
         previous, active.trace = active.trace, self
         inlining, active.inlining = active.inlining, True
         apart, tracing.apart = tracing.apart, self.apart
@@ -306,8 +306,8 @@ class Lifting:
 
     @contextmanager
     def unchecked(self) -> Iterator[None]:
-        """A context manager without checks, for JAX's control flow,
-        whose values are not the program's.
+        """A context manager without checks, for JAX's control flow, whose values do not belong to
+        the program.
         """
         failures, looking = self.failures, self.looking
         self.failures, self.looking = None, False
@@ -318,16 +318,18 @@ class Lifting:
 
     @contextmanager
     def apart(self) -> Iterator[None]:
-        """Run what is no part of the program, wherever the trace is: a signal's handler."""
+        """A context manager for code that is not part of the program, such as a signal handler."""
         with self.suspended(), disable_current_modes(), self.seen_apart(), noting_refusals():
             yield
 
     @contextmanager
     def suspended(self) -> Iterator[None]:
-        """Run eagerly in the middle of the trace: what is made here exists before the program."""
+        """A context manager for running eagerly during the trace; tensors created here exist before
+        the program.
+        """
         previous, active.trace = active.trace, None
         try:
-            with eval_context():  # ensure_compile_time_eval would fold into what jit caches
+            with eval_context():  # ensure_compile_time_eval would affect JAX's trace caches
                 yield
         finally:
             active.trace = previous

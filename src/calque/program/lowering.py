@@ -1,7 +1,7 @@
-"""Lowers a jaxpr as `jax.jit` would, without tracing it again.
+"""Lowers a jaxpr like `jax.jit`, without tracing it again.
 
 `jax.jit(jaxpr_as_fun(closed)).lower(...)` binds every equation again to get an equal jaxpr, which
-takes as long as lowering it. Here JAX traces a function of the same inputs and outputs with one
+takes as long as lowering it. Here, JAX traces a function with the same inputs and outputs but one
 equation, and lowers the jaxpr instead of that function.
 """
 
@@ -12,7 +12,7 @@ import jax
 from jax.extend.core import ClosedJaxpr, Primitive, jaxpr_as_fun
 
 placeholder_p: Primitive = Primitive("calque_placeholder")
-"""Stands for a whole jaxpr; it is never lowered."""
+"""Represents a whole jaxpr; it is never lowered."""
 placeholder_p.multiple_results = True
 
 
@@ -26,8 +26,8 @@ def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.st
 
     Args:
         closed: the jaxpr.
-        avals: its inputs, as `jax.jit(...).lower` takes them.
-        options: for `jax.jit`.
+        avals: its inputs, as for `jax.jit(...).lower`.
+        options: options for `jax.jit`.
     """
     is_placed = any(getattr(aval, "sharding", None) is not None for aval in avals)
     if not is_placed and not _is_high(closed):
@@ -38,20 +38,18 @@ def lowered(closed: ClosedJaxpr, avals: Sequence[Any], **options: Any) -> jax.st
 
 
 def _is_high(closed: ClosedJaxpr) -> bool:
-    """Returns True if JAX expands a part of it before it lowers the whole (from 0.12 on)."""
+    """Returns True if JAX expands parts of it before lowering (from release 0.12 on)."""
     inner = (value for one in closed.jaxpr.eqns for value in one.params.values())
     return any(getattr(value, "is_high", False) is True for value in inner)
 
 
 def _traced(closed: ClosedJaxpr, avals: Sequence[Any], options: dict[str, Any]) -> Any:
-    """Returns the jaxpr as `jax.stages.Traced`;
-    None for releases of JAX where that is impossible.
-    """
+    """Returns the jaxpr as `jax.stages.Traced`; None if this JAX release does not support it."""
 
     def run(*arrays: Any) -> Any:
         return placeholder_p.bind(*arrays, avals=tuple(closed.out_avals))
 
-    run.__name__ = run.__qualname__ = "jaxpr_as_fun"  # names the program, as without all this
+    run.__name__ = run.__qualname__ = "jaxpr_as_fun"  # the program's name without this module
     traced: Any = jax.jit(run, **options).trace(*avals)
     try:
         params = traced._params

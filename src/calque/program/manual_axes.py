@@ -1,9 +1,9 @@
-"""Programs within `jax.shard_map`, where types include the mesh axes over which values vary.
+"""Programs in `jax.shard_map`, where types include the mesh axes over which values vary.
 
-A jaxpr that was traced elsewhere knows of no such axes, and the programs inside of it (of `jit`, of
-loops, of branches) have types that would drop them. So it is traced again, all of its values
-varying over all axes that one of its inputs varies over; those of the inputs that did not vary are
-turned by `pcast`, whose transpose adds up what the devices give for them.
+A jaxpr that was traced elsewhere has no such axes, and the types of its inner programs (of `jit`,
+loops, branches) would drop them. So it is traced again, with all values varying over all axes over
+which an input varies. Inputs that do not vary are converted by `pcast`, whose transpose sums over
+the devices.
 """
 
 from collections.abc import Callable, Sequence
@@ -19,7 +19,7 @@ _CALLS = frozenset(("jit", "pjit", "closed_call", "core_call", "remat2", "checkp
 
 
 def axes_of(arrays: Sequence[Any]) -> frozenset[str]:
-    """Returns the mesh axes that one of the arrays varies over; none outside of `jax.shard_map`.
+    """Returns the mesh axes over which one of the arrays varies; none outside `jax.shard_map`.
 
     >>> axes_of([jax.numpy.ones(2)])
     frozenset()
@@ -34,14 +34,14 @@ def varying(array: Any, axes: frozenset[str]) -> Any:
 
 
 def run_varying(jaxpr: ClosedJaxpr, axes: frozenset[str], arrays: Sequence[Any]) -> list[Array]:
-    """Returns a program's results, all of them varying over these axes."""
+    """Returns a program's results, all varying over these axes."""
     return _Run(axes).closed(jaxpr, arrays)
 
 
 class _Run:
     def __init__(self, axes: frozenset[str]) -> None:
         self._axes = axes
-        self._mesh = jax.sharding.get_abstract_mesh()  # the trace may have been outside of it
+        self._mesh = jax.sharding.get_abstract_mesh()  # the trace may have been outside
 
     def closed(self, closed: ClosedJaxpr, arrays: Sequence[Any]) -> list[Any]:
         """Returns the results of a program for these inputs."""
@@ -85,7 +85,7 @@ class _Run:
         @function.defjvp
         def _(primals: Sequence[Any], tangents: Sequence[Any]) -> tuple[list[Any], list[Any]]:
             primals, tangents = primals[params["num_consts"] :], tangents[params["num_consts"] :]
-            fixed = [tangent.dtype == float0 for tangent in tangents]  # of integers
+            fixed = [tangent.dtype == float0 for tangent in tangents]  # integers
             jaxpr, consts, are_zeros = params["jvp_jaxpr_fun"].call_wrapped(*fixed)
             moving = [t for t, is_fixed in zip(tangents, fixed, strict=True) if not is_fixed]
             given = [*consts, *self._all(primals), *self._all(moving)]

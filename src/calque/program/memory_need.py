@@ -1,4 +1,4 @@
-"""Checks that there is memory for a program before it is started."""
+"""Checks that there is enough memory for a program before it starts."""
 
 from collections.abc import Callable
 from functools import cache
@@ -8,16 +8,15 @@ import jax
 import torch
 
 from calque.device.runtime import process_limits
-
-_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
+from calque.device.runtime.sizes import byte_count
 
 
 class Need:
-    """The memory that a program takes besides its arguments.
+    """The memory that a program needs in addition to its arguments.
 
     Attributes:
-        is_too_large: whether the device has less than that in all.
-        is_tight: tells whether there is less than that left now; None where nobody knows.
+        is_too_large: whether it exceeds the device's total memory.
+        is_tight: returns True if less memory is currently left; None if this is not known.
     """
 
     def __init__(self, compiled: jax.stages.Compiled) -> None:
@@ -64,7 +63,7 @@ def _of_machine() -> int | None:
 
 
 def _left() -> Callable[[], float] | None:
-    """Returns how many bytes are available now; None if no limit is known."""
+    """Returns the number of bytes currently available; None if no limit is known."""
     device = jax.local_devices()[0]
     stats = device.memory_stats() or {}
     if "bytes_limit" in stats and "bytes_in_use" in stats:
@@ -75,11 +74,3 @@ def _left() -> Callable[[], float] | None:
 
         return of_device
     return process_limits.left() if device.platform == "cpu" else None
-
-
-def byte_count(count: float) -> str:
-    """Returns a number of bytes in PyTorch's format."""
-    power = 0
-    while count >= 1024 and power < len(_UNITS) - 1:
-        count, power = count / 1024, power + 1
-    return f"{count:.2f} {_UNITS[power]}"

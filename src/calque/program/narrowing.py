@@ -1,9 +1,9 @@
-"""32-bit indices, for programs that the user's JAX transforms and compiles.
+"""Narrows indices to 32 bits, for programs that the user's JAX code transforms and compiles.
 
-A program is traced in JAX's 64-bit mode. Its transformations, `jax.vmap` of a slice that is written
-for one, create new indices with the dtype of the old ones, in the caller's mode: without 64 bits
-they become int32, which does not match. 32 bits are enough for indices into an axis shorter than
-2**31. The same holds for the results of `argmax`.
+A program is traced in JAX's 64-bit mode. Transforms, such as `jax.vmap` of a slice, create new
+indices with the dtype of the old ones in the caller's mode, where without 64 bits they become
+int32, which does not match. 32 bits are enough for indices into an axis shorter than 2**31. The
+same holds for the results of `argmax`.
 """
 
 from typing import Any
@@ -86,7 +86,7 @@ def _has_wide(jaxpr: Jaxpr) -> bool:
 
 
 def _inner(equation: Any) -> list[Jaxpr]:
-    """Returns the programs within an equation."""
+    """Returns the inner programs of an equation."""
     found = []
     for value in equation.params.values():
         for part in value if type(value) in (tuple, list) else (value,):
@@ -98,7 +98,7 @@ def _inner(equation: Any) -> list[Jaxpr]:
 
 
 def _narrowed(value: Any) -> Any:
-    """Returns a parameter of an equation, with the programs in it rewritten."""
+    """Returns a parameter of an equation, in which inner programs are rewritten."""
     if type(value) in (tuple, list):  # not dimension numbers
         return type(value)(map(_narrowed, value))
     if isinstance(value, ClosedJaxpr):

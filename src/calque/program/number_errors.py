@@ -7,7 +7,7 @@ Place = tuple[int, str]
 
 
 class NumberNeeded(BaseException):
-    """Signals that numbers must be concrete: the function is traced again without making them
+    """Signals that numbers must be concrete, so the function is traced again without making them
     inputs.
 
     Attributes:
@@ -20,10 +20,10 @@ class NumberNeeded(BaseException):
 
 
 def turned_into_float(stepping: str | None) -> TraceError:
-    """The error for the value of a tensor that code needs as a Python float.
+    """Returns the error for code that needs the value of a tensor as a Python float.
 
     Args:
-        stepping: the name of the optimizer whose step does that; None for the function's own code.
+        stepping: the name of the optimizer whose step needs it; None for the function's own code.
     """
     if stepping is not None:
         return unrepeatable(

@@ -1,4 +1,4 @@
-"""The nodes behind traced numbers: the value in the program, and its computation in Python.
+"""The nodes of traced numbers: the value in the program, and its computation in Python.
 
 See `calque.program.traced_numbers`.
 """
@@ -21,7 +21,7 @@ from calque.upstream.python_internals import entered_unseen
 
 _serial = itertools.count()
 _MOST = 2**53
-"""Whole numbers up to this one are what they are in a program, too, which has float64."""
+"""The greatest whole number that float64 represents exactly in a program."""
 
 
 def _no_input(compute: Callable[[], Any], name: str) -> Any:
@@ -32,12 +32,13 @@ class Watch:
     """The comparisons made with traced numbers, for the guards of a program.
 
     Attributes:
-        answers: what asks once more, and what it was answered.
-        stepping: the name of the optimizer whose step runs now, whose numbers are traced.
+        answers: functions that repeat a comparison, with the results in the trace.
+        stepping: the name of the optimizer whose step is running, whose numbers are traced.
         is_pytorchs: whether that optimizer is PyTorch's own.
-        needed: where the numbers are from that code has needed as plain numbers.
+        needed: the origins of the numbers that code needed as plain numbers.
         has_read: whether the step has read numbers from tensors.
-        new_input: makes an input of what gives a number at each call, and of a name for it.
+        new_input: creates an input, given a function that returns the number in each call, and a
+            name.
     """
 
     def __init__(self) -> None:
@@ -69,7 +70,7 @@ class Watch:
         """Handle code that needs a concrete number.
 
         Raises:
-            NumberNeeded: it is one of Python's.
+            NumberNeeded: it is a Python number.
             TraceError: it is the value of a tensor.
         """
         if not node.places:
@@ -81,7 +82,7 @@ class Watch:
         """Guard that a number can be computed, with the same value in the program and in Python.
 
         Raises:
-            NumberNeeded: it is a whole number that float64 may not have, or computing it raises.
+            NumberNeeded: it is an integer that float64 may not represent, or computing it raises.
         """
         compute = node.compute
 
@@ -97,7 +98,7 @@ class Watch:
         self.answers.append((is_exact, True))
 
     def ask_of(self, question: Callable[[Any], bool], node: "NumberNode") -> bool:
-        """Answer a question that a function asks of a number, and watch it."""
+        """Answer a question about a number, and guard the answer."""
         if not node.known:
             self.give_up(node)
         compute = node.compute
@@ -131,17 +132,17 @@ class Watch:
         return found
 
     def forget(self) -> None:
-        """Release everything from the trace except the answers."""
+        """Release all references to the trace, except the answers."""
         self._nodes.clear()
         self._answered.clear()
         self._made.clear()
 
 
 def _constant(value: Any) -> Any:
-    """Returns a method for C++ code that cannot handle exceptions, not even those of signal
+    """Returns a method for C++ code that cannot handle exceptions, including those of signal
     handlers.
 
-    A `c10::IValue` that is being made of a number asks it, and crashes if that raises.
+    Converting a number to a `c10::IValue` calls it, and crashes if it raises.
     """
 
     def method(self: "NumberNode") -> Any:
@@ -155,12 +156,12 @@ class NumberNode:
 
     Attributes:
         traced: the number in the program.
-        compute: gives it in Python.
-        watch: of the trace.
+        compute: computes it in Python.
+        watch: the trace's `Watch`.
         places: where the numbers are from that it was computed from; none if it is a constant, or
             the value of a tensor.
-        integral: whether it is a whole number of Python's.
-        known: whether it has a value while it is traced.
+        integral: whether it is a Python integer.
+        known: whether it has a value during the trace.
         is_number: whether it is a constant.
     """
 
@@ -182,12 +183,12 @@ class NumberNode:
         self.known = known
         self.key: Any = (type(traced), repr(traced)) if constant else next(_serial)
         self.is_number = constant
-        if not known and places:  # C++ may put a number of its own around it
+        if not known and places:  # C++ may wrap it in a number of its own
             watch.made(self)
 
     @property
     def is_exact(self) -> bool:
-        """Returns True if the program has a whole number exactly."""
+        """Returns True if the program represents an integer exactly."""
         return self.known or self.traced.dtype == np.int64
 
     def wrap_int(self, number: int) -> "NumberNode":
@@ -199,7 +200,7 @@ class NumberNode:
         return unary(operator.neg, jnp.negative, self)
 
     def pin(self) -> float:
-        """Returns the current value, and limits the program to calls in which it is the same."""
+        """Returns the current value, and guards that it is the same in each call."""
         compute = self.compute
         value = compute()
         self.watch.answers.append((lambda: compute() == value, True))
@@ -222,15 +223,15 @@ class NumberNode:
 
 
 def constant_node(value: Any, watch: Watch) -> NumberNode:
-    """Returns a number that is the same at each call."""
+    """Returns the node of a constant."""
     return NumberNode(value, lambda: value, watch, integral=isinstance(value, int), constant=True)
 
 
 class Checked:
-    """The answer to a comparison that code checks and does not branch on (`torch._check`).
+    """The result of a comparison that code checks but does not branch on (`torch._check`).
 
     `SymFloat.__pow__` checks that its base is not negative. PyTorch's own optimizers take powers of
-    step counts; the code of others is not trusted with bases that may be negative.
+    nonnegative numbers; for other optimizers, the check is a guard.
     """
 
     is_int: Any
@@ -252,9 +253,9 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
     """Returns a function of one traced number.
 
     Args:
-        python, traced: the function, for Python's numbers and for traced ones.
+        python, traced: the function for Python numbers, and for traced ones.
         x: the number.
-        integral: whether it gives whole numbers; None if it does where it is given one.
+        integral: whether it returns integers; None if it does for integers.
     """
 
     def make() -> NumberNode:
@@ -266,7 +267,7 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
 
         if not integral:
             made = traced(x.traced if whole else wide(x.traced))
-        elif x.integral:  # rounded already
+        elif x.integral:  # already rounded
             made = x.traced
         else:
             made = _rounded(x.watch, x.known, compute, python.__name__, lambda: traced(x.traced))
@@ -281,15 +282,15 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
 def _rounded(
     watch: Watch, known: bool, compute: Callable[[], Any], name: str, traced: Callable[[], Any]
 ) -> Any:
-    """What rounding gives in the program.
+    """Returns the result of rounding in the program.
 
-    What is computed in Python and in the program may differ in the last digit, and by one then.
+    Results in Python and in the program may differ in the last digit, and so by one after rounding.
     """
     return watch.new_input(compute, name) if known else jax.numpy.asarray(traced())
 
 
 def node_of(x: Any, watch: Watch) -> NumberNode | None:
-    """Returns the node of a number; None for anything else."""
+    """Returns the node of a number; None for other values."""
     if isinstance(x, torch.SymFloat):
         return x.node
     if isinstance(x, int | float):
@@ -300,13 +301,13 @@ def node_of(x: Any, watch: Watch) -> NumberNode | None:
 def computed(
     name: str, a: NumberNode, b: NumberNode, watch: Watch, integral: bool | None = None
 ) -> NumberNode:
-    """Returns an operation on two numbers, one of which is traced.
+    """Returns the result of an operation on two numbers, one of which is traced.
 
     Args:
-        name: of the operation, in `operator`.
+        name: the name of the operation in `operator`.
         a, b: the numbers.
         watch: of the trace.
-        integral: whether it gives a whole number; None if it does where it is given two.
+        integral: whether it returns an integer; None if it does for two integers.
     """
     python = getattr(operator, name)
     places = a.places | b.places
@@ -327,7 +328,7 @@ def computed(
             watch.give_up(node)
         if known and (node.integral or name == "pow"):
             watch.require_exact(node)
-        if known and type(compute()) not in (int, float):  # raises what Python raises
+        if known and type(compute()) not in (int, float):  # raises Python's errors
             watch.give_up(node)
         left, right = a.traced, b.traced
         if not node.integral or name in _GROWING:
@@ -345,14 +346,16 @@ def computed(
 
 
 def wide(traced: Any) -> Any:
-    """A traced number as a float, as which products of any size are nearly what they are."""
+    """Returns a traced number as a float, which can represent products of any size
+    approximately.
+    """
     if isinstance(traced, int | float) or traced.dtype == np.float64:
         return traced
     return convert_element_type(traced, np.dtype("float64"), weak_type=True)
 
 
 def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
-    """Returns True if an operation returns an integer, which then holds for each call."""
+    """Returns True if an operation returns an integer, and guards that it does in each call."""
     if not (a.integral and b.integral) or name == "truediv":
         return False
     if name != "pow" or not b.known:
@@ -361,7 +364,7 @@ def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 
 
 def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
-    """Returns True if a power is a real number, which then holds for each call."""
+    """Returns True if a power is a real number, and guards that it is in each call."""
     zero = constant_node(0, watch)
     if b.is_number and b.integral and b.traced >= 0:
         return True
@@ -371,4 +374,4 @@ def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
 _DIVIDING = frozenset(("truediv", "floordiv", "mod"))
 _ROUNDING = frozenset(("floordiv", "mod"))
 _GROWING = frozenset(("mul", "pow"))
-"""Operations on whole numbers that soon leave those of 64 bits."""
+"""Operations on whole numbers whose results soon exceed 64 bits."""

@@ -1,8 +1,7 @@
-"""Arrays on devices other than a program's: they are moved there, and written values are moved
-back.
+"""Moves arrays on other devices to a program's devices, and written values back.
 
-A program runs on the devices of one mesh. Storages on other devices keep their placements, as
-those that the program shares its devices with do.
+A program runs on the devices of one mesh. Storages on other devices keep their placements, like
+those on the program's devices.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -31,8 +30,8 @@ def elsewhere(placements: Sequence[Sharding | None], whole: Sharding | None) -> 
 
 
 def results_elsewhere(jaxpr: Any, whole: Sharding | None) -> dict[int, Sharding]:
-    """Returns the results that are constrained to other devices,
-    as gradients are to their parameters'.
+    """Returns the results that are constrained to other devices, as gradients are to their
+    parameters' devices.
     """
     if whole is None:
         return {}
@@ -44,7 +43,7 @@ def _constraints_of_results(jaxpr: Any) -> list[Sharding | None]:
     for equation in jaxpr.eqns:
         if equation.primitive.name == "sharding_constraint":
             made[equation.outvars[0]] = equation.params["sharding"]
-        elif equation.primitive.name == "jit":  # an operator
+        elif equation.primitive.name == "jit":  # may be an operator
             inner = _constraints_of_results(equation.params["jaxpr"].jaxpr)
             made.update(zip(equation.outvars, inner, strict=True))
     return [made.get(v) if is_variable(v) else None for v in jaxpr.outvars]
@@ -78,7 +77,7 @@ def _rewritten(jaxpr: Any, whole: Sharding) -> Any:
 
 
 def _inner(value: Any, whole: Sharding) -> Any:
-    """Returns a parameter of an equation, with the programs in it rewritten."""
+    """Returns a parameter of an equation, in which inner programs are rewritten."""
     if isinstance(value, tuple | list):
         return type(value)(_inner(one, whole) for one in value) if _has_jaxpr(value) else value
     if isinstance(value, ClosedJaxpr):
@@ -96,9 +95,9 @@ def moving(
     """Wraps a compiled program so that arrays are moved to its devices, and results to others.
 
     Args:
-        program: to be called.
-        coming: where the arguments that lie elsewhere go to, by their index.
-        going: where results go to.
+        program: the compiled program.
+        coming: the new placements of arguments on other devices, by index.
+        going: the placements of results on other devices.
     """
     if not coming and not going:
         return program

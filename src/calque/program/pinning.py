@@ -1,7 +1,7 @@
-"""The placements of a program's arrays: it is compiled for its arguments' placements, and fixes
-those of what it writes.
+"""The placements of a program's arrays. It is compiled for its arguments' placements, and fixes the
+placements of the state that it writes.
 
-If one argument of a program is spread, the others are on the same devices: state without a
+If one argument of a program is sharded, the others must be on the same devices: state without a
 placement is moved there once, arguments of a call each time.
 """
 
@@ -35,15 +35,15 @@ _WHY = "a tensor of the state is spread over devices differently"
 def settled(
     cells: Iterable[Cell], placements: Sequence[Sharding | None]
 ) -> tuple[Sharding | None, bool]:
-    """Returns the placement in a program of arrays without one (None if no array has one), and
-    whether state moved.
+    """Returns the placement for a program's arrays without one (None if no array has one), and
+    whether state was moved.
 
-    State that has none takes it: a program gives its new values there anyway. State that lies on
+    State without a placement gets it, because the program's new values have it anyway. State on
     other devices stays there (see `other_devices`).
 
     Args:
-        cells: of the state that the program reads or writes.
-        placements: of all its arguments.
+        cells: the cells of the state that the program reads or writes.
+        placements: the placements of all its arguments.
     """
     whole = common(placements) if spread.exists else None
     if whole is None:
@@ -62,13 +62,13 @@ def avals(
     whole: Sharding | None,
     turned: Mapping[int, tuple[int, ...]] = MappingProxyType({}),
 ) -> list[Any]:
-    """Returns the abstract values that a program is lowered for.
+    """Returns the abstract values for which a program is lowered.
 
     Args:
-        inputs: have a shape, a dtype and whether they are weakly typed.
-        placements: theirs.
+        inputs: the inputs, with shape, dtype and weak type.
+        placements: the placements of the inputs.
         whole: see `settled`.
-        turned: the inputs that come with their axes in another order, and that order.
+        turned: the inputs that are passed transposed, with their axis order.
     """
     shapes = [one.shape for one in inputs]
     for index, order in turned.items():
@@ -82,7 +82,7 @@ def avals(
 
 
 def constraints(jaxpr: Any) -> Placements:
-    """Returns the placements that a program's own values are constrained to."""
+    """Returns the placements to which a program constrains values."""
     if not spread.exists:
         return []
     return [
@@ -99,11 +99,11 @@ def within(placement: Sharding | None, whole: Sharding | None) -> Sharding | Non
 
 
 def pinned(written: Placements, count: int, whole: Sharding | None) -> Any:
-    """Returns the placements of a program's results; None where XLA chooses.
+    """Returns the placements of a program's results, None if XLA chooses.
 
     Args:
-        written: of those that take the place of something, which come first.
-        count: how many results there are.
+        written: the placements of the results that replace state, which come first.
+        count: the number of results.
         whole: see `settled`.
     """
     if whole is None:
@@ -115,10 +115,10 @@ class PlacementGuard:
     """Guards the placements of the state.
 
     Args:
-        cells: of the state.
+        cells: the cells of the state.
 
     Attributes:
-        cells: those.
+        cells: the cells.
     """
 
     guarded = "placements of the state"
@@ -135,7 +135,7 @@ class PlacementGuard:
         if not spread.exists:
             return True
         shardings = [*map(_sharding_of, self.cells)]
-        if shardings != self._shardings:  # compares identities first
+        if shardings != self._shardings:  # a list comparison checks identities first
             now = placements_of([cell.array for cell in self.cells])
             if not are_same(now, self._placements, self._ndims):
                 return False
@@ -151,9 +151,9 @@ class FoundPlacementGuard:
     """Guards the placements of storages passed in addition to a call's arguments.
 
     Args:
-        find: gives it for the leaves of a call; None where it is not there.
-        placements: where those of them lay that the program reads, by their index behind `count`.
-        count: how many leaves a call has.
+        find: returns the storages for the leaves of a call, None for missing ones.
+        placements: the placements of those that the program reads, by their index after `count`.
+        count: the number of leaves of a call.
     """
 
     guarded = "placements of tensors that the function rebinds"
@@ -174,7 +174,7 @@ class FoundPlacementGuard:
             return True
         found = self._find(leaves)
         if found is None:
-            return True  # another guard's matter
+            return True  # another guard checks this
         for index, placement in self._placements.items():
             array = cell_of(found[index - self._count]).array
             if not is_same(placement_of(array), placement, array.ndim):

@@ -1,4 +1,4 @@
-"""Converts PyTorch's pytrees to containers that every library knows: tuples, lists and dicts."""
+"""Converts PyTorch's pytrees to tuples, lists and dicts, which every library knows."""
 
 from collections import OrderedDict
 from collections.abc import Iterator
@@ -8,10 +8,10 @@ from calque.upstream.torch_internals import pytree
 
 
 def plain(tree: Any) -> Any:
-    """Returns a pytree of PyTorch with tuples, lists and dicts only, and the same leaves.
+    """Returns a pytree with the same leaves that consists only of tuples, lists and dicts.
 
-    Dataclasses and other registered containers become dicts where their parts have names, and
-    tuples where they have not.
+    Dataclasses and other registered containers become dicts if their parts have names, otherwise
+    tuples.
 
     >>> from collections import namedtuple
     >>> plain([namedtuple("Pair", "a b")(1, 2), {"c": 3}])

@@ -1,8 +1,8 @@
-"""A program: a jaxpr, the sources of its inputs and the sinks of its first outputs.
+"""Programs: a jaxpr, the sources of its inputs and the sinks of its first outputs.
 
-`calque.jit` and the backend of `torch.compile` make programs from their traces (`lifted`), and add
-their own parts: guards, results, gradients. From the jaxpr on, they share everything: donation,
-placements, lowering, compiling, running as one step (`stepping`).
+`calque.jit` and the backend of `torch.compile` create programs from their traces (`lifted`), and
+add their own parts: guards, results, gradients. From the jaxpr on, they share everything: donation,
+placements, lowering, compiling, and running as one step (`stepping`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,12 +32,12 @@ class Program(Stepping[Call]):
     """The base of every compiled program (see the module).
 
     Attributes:
-        inputs: with the source of each.
-        sinks: where the first outputs go.
-        donated: the inputs whose memory the program is given.
-        whole: the placement of what has none; None where nothing has one.
-        moved_state: whether state was spread to be where the rest is (see `settled`).
-        equal: the inputs and outputs that are passed once; None if there are none.
+        inputs: the inputs, with their sources.
+        sinks: the sinks of the first outputs.
+        donated: the inputs that are donated.
+        whole: the placement for arrays without one; None if no array has one.
+        moved_state: whether state was moved to the other arrays' devices (see `settled`).
+        equal: the equal inputs and outputs, which are passed once; None if there are none.
     """
 
     inputs: Sequence[Input]
@@ -51,15 +51,15 @@ class Program(Stepping[Call]):
         """Set the jaxpr.
 
         Args:
-            jaxpr: what the program computes.
+            jaxpr: the jaxpr.
             inputs, sinks: see the class.
-            keeps: whether everything must stay as it is until the results have been looked at.
+            keeps: whether nothing may change until the results have been checked.
         """
         self._jaxpr = jaxpr
         self.inputs, self.sinks = inputs, sinks
         self.may_raise: bool = may_raise(jaxpr.jaxpr)
         memories = {sink.memory for sink in sinks} - {None}
-        if keeps or self.may_raise:  # what a failed program would have written stays
+        if keeps or self.may_raise:  # a failed program must not change state
             memories = set()
         self.donated = [i for i, one in enumerate(inputs) if one.source.memory in memories]
         self.donating: bool = bool(self.donated)
@@ -73,8 +73,8 @@ class Program(Stepping[Call]):
         """Decide the placements of the arrays.
 
         Args:
-            cells: of the state that the program reads or writes.
-            placements: of the inputs.
+            cells: the cells of the state that the program reads or writes.
+            placements: the placements of the inputs.
         """
         self._placements = placements
         written = [sink.placement for sink in self.sinks]
@@ -90,8 +90,8 @@ class Program(Stepping[Call]):
         """Returns the program as `jax.stages.Lowered`.
 
         Args:
-            jaxpr: what it was formed of, or what computes the same.
-            turned: the inputs that come with their axes in another order, and that order.
+            jaxpr: its jaxpr, or an equivalent one.
+            turned: the inputs that are passed transposed, with their axis order.
         """
         with x64():
             given = avals(self.inputs, self._placements, self.whole, turned)
@@ -114,11 +114,11 @@ class Program(Stepping[Call]):
         return [self.inputs[index] for index in self.equal.inputs]
 
     def position(self, index: int) -> int:
-        """Returns where an input is among those `passed`."""
+        """Returns the index of an input among those `passed`."""
         return index if self.equal is None else self.equal.position(index)
 
     def pass_once(self, equal: Equal) -> None:
-        """Pass equal inputs once; what several cells hold is not given to the program."""
+        """Pass equal inputs once. An array that several cells share is not donated."""
         self.equal = equal
         self.donated = [index for index in self.donated if index not in equal.members]
         self.donating = bool(self.donated)

@@ -1,8 +1,8 @@
 """Finds repetitions in a jaxpr: the layers of a deep model, forward and backward.
 
-The Python code does not matter. Consecutive layers are equal if their equations are (see `alike`).
-So hooks, dropout, another attribute or a patched method make a layer different exactly if they make
-its program different.
+The Python code does not matter: consecutive layers are equal if their equations are (see `alike`).
+So hooks, dropout, attributes or patched methods make a layer different only if they change its
+equations.
 """
 
 from collections import Counter
@@ -15,9 +15,9 @@ from jax.extend.core import Literal
 from calque.program.alike import Alike, alike, key_of
 
 LEAST = 6
-"""How many equations make a layer."""
+"""The minimum number of equations in a layer."""
 
-_PERIODS = 12  # how many lengths of a layer are tried
+_PERIODS = 12  # the number of layer lengths to try
 
 
 @dataclass(frozen=True)
@@ -25,8 +25,8 @@ class Repeat:
     """Consecutive equivalent sequences of equations.
 
     Attributes:
-        start: where the first one begins.
-        alike: they.
+        start: the start of the first sequence.
+        alike: the sequences.
     """
 
     start: int
@@ -34,17 +34,17 @@ class Repeat:
 
     @property
     def end(self) -> int:
-        """The position behind the last one."""
+        """The position after the last sequence."""
         return self.start + sum(map(len, self.alike.stretches))
 
 
 def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST) -> list[Repeat]:
-    """Returns the repeats among the equations of a jaxpr, in their order; none overlap.
+    """Returns the non-overlapping repeats among the equations of a jaxpr, in order.
 
     Args:
-        equations: of the jaxpr.
+        equations: the equations of the jaxpr.
         outputs: its results.
-        least: how many equations make a layer.
+        least: the minimum number of equations of a layer.
     """
     last = _last_uses(equations, outputs)
     found = []
@@ -62,7 +62,9 @@ def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST
 
 
 def _tokens(equations: Sequence[Any]) -> list[int]:
-    """Returns a number for each equation, equal for those that do the same with other operands."""
+    """Returns a number for each equation, equal for equations that differ only in their
+    operands.
+    """
     known: dict[Hashable, int] = {}
     tokens = []
     for index, equation in enumerate(equations):
@@ -72,8 +74,8 @@ def _tokens(equations: Sequence[Any]) -> list[int]:
 
 
 def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, int]:
-    """Returns the last equation that takes each variable;
-    their number for the results of the jaxpr.
+    """Returns the index of the last equation that uses each variable; the number of equations for
+    results.
     """
     last: dict[Any, int] = {}
     for index, equation in enumerate(equations):
@@ -87,11 +89,11 @@ def _last_uses(equations: Sequence[Any], outputs: Sequence[Any]) -> dict[Any, in
 # Numbers that repeat ------------------------------------------------------------------------------
 
 _Run = tuple[int, int, int]
-"""Where numbers repeat: start, period, count."""
+"""A repetition of numbers: start, period, count."""
 
 
 def _runs(tokens: list[int], least: int) -> Iterator[_Run]:
-    """Yields where the numbers repeat; none overlap, and the one that saves most comes first."""
+    """Yields non-overlapping repeats of the numbers, starting with the one that saves most."""
     free = [True] * len(tokens)
     while True:
         best = max(_candidates(tokens, free, least), key=_saved, default=None)

@@ -1,4 +1,4 @@
-"""Results of a call that are views, with or without a view relation in autograd."""
+"""Creates results that are views, with or without a view relation in autograd."""
 
 from typing import Any
 
@@ -13,14 +13,17 @@ from calque.upstream import torch_c
 _autograd = torch_c.autograd
 
 Creation = Any
-"""How PyTorch made a view, its `CreationMeta`: whether a write with a gradient into it raises."""
+"""PyTorch's `CreationMeta` of a view, which says whether an in-place write with a gradient raises.
+"""
 
 PLAIN: Creation = _autograd.CreationMeta.DEFAULT
-"""The creation of a view into which one may write."""
+"""The creation of a view that may be written in place."""
 
 
 def creation_of(tensor: torch.Tensor) -> Creation | None:
-    """Returns how a tensor was created, if it is a view that `seen_as` can create; else None."""
+    """Returns how a tensor was created, if it is a view that `seen_as` can create, otherwise
+    None.
+    """
     base = tensor._base if tensor._is_view() else None
     if base is None or cell_of(base) is not cell_of(tensor) or not _fits(base, tensor.dtype):
         return None
@@ -28,7 +31,7 @@ def creation_of(tensor: torch.Tensor) -> Creation | None:
 
 
 def _fits(base: torch.Tensor, dtype: torch.dtype) -> bool:
-    """Returns True if a tensor can be viewed as a dtype, with its gradients."""
+    """Returns True if a tensor can be viewed as a dtype, including its gradients."""
     if base.is_complex() == dtype.is_complex:
         return base.dtype == dtype
     return base.dtype.to_real() == dtype.to_real()
@@ -37,7 +40,7 @@ def _fits(base: torch.Tensor, dtype: torch.dtype) -> bool:
 def viewed(base: torch.Tensor, dtype: torch.dtype, view: View, creation: Creation) -> torch.Tensor:
     """Returns a view of a tensor without gradient flow, which autograd still knows as its view.
 
-    As with any view, a later write with a gradient into one of them reaches the other, or raises.
+    As with any view, a later write with a gradient to one of them reaches the other, or raises.
     """
     with torch.no_grad():
         made = seen_as(base, dtype, view)
@@ -48,8 +51,8 @@ def viewed(base: torch.Tensor, dtype: torch.dtype, view: View, creation: Creatio
 def has_edge(tensor: torch.Tensor) -> bool:
     """Returns True if gradients reach a tensor that requires them.
 
-    None reach one that requires them only because it is a view of one that was to require them
-    later, or was taken under `no_grad`.
+    They do not reach a view that requires gradients only because its base was changed to require
+    them later, or a view created under `no_grad`.
     """
     if not tensor._is_view():
         return True
@@ -59,10 +62,10 @@ def has_edge(tensor: torch.Tensor) -> bool:
 
 
 def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns the tensor that a view's gradient goes to: its base, or a leaf that is a view of the
-    base.
+    """Returns the tensor to which a view's gradient flows: its base, or a leaf that is a view of
+    the base.
 
-    None if it is no view that `seen_as` can make, or if its gradient goes elsewhere.
+    Returns None if it is not a view that `seen_as` can create, or if its gradient flows elsewhere.
     """
     base = tensor._base
     if base is None or creation_of(tensor) is None:
@@ -71,7 +74,9 @@ def source_of(tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns the leaf behind a view, if the leaf itself is a view of a base without gradients."""
+    """Returns the leaf of a view's graph, if the leaf itself is a view of a base without
+    gradients.
+    """
     nodes, seen = [tensor.grad_fn], set[Any]()
     while nodes:
         node = nodes.pop()
@@ -86,10 +91,10 @@ def _leaf_over(base: torch.Tensor, tensor: torch.Tensor) -> torch.Tensor | None:
 
 
 def is_plain_view(tensor: torch.Tensor) -> bool:
-    """Returns True if a tensor with a graph is a view whose gradient goes directly to its source.
+    """Returns True if a non-leaf tensor is a view whose gradient flows directly to its source.
 
-    Only PyTorch's operators stand between them: a function of the user's has a backward of its own.
-    Hooks on the way are not seen.
+    Only PyTorch's operators may be in between, because a user's function has its own backward.
+    Hooks in between are not detected.
     """
     source, node = source_of(tensor), tensor.grad_fn
     if source is None:
@@ -106,15 +111,15 @@ def is_plain_view(tensor: torch.Tensor) -> bool:
 
 
 def set_creation(view: torch.Tensor, creation: Creation) -> None:
-    """Change how autograd thinks a view was created."""
-    if view._is_view():  # tensors of inference mode are none
+    """Change autograd's record of how a view was created."""
+    if view._is_view():  # tensors of inference mode are not views
         _autograd._set_creation_meta(view, creation)
 
 
 def apart(base: torch.Tensor, dtype: torch.dtype, view: View) -> torch.Tensor:
     """Returns a tensor over another one's storage that is not its view for autograd.
 
-    As after `detach`, they count their writes together.
+    As after `detach`, they share a version counter.
     """
     if _fits(base, dtype):
         return seen_as(base.detach(), dtype, view).detach()

@@ -1,4 +1,6 @@
-"""Descriptions of a traced function's results and remains, from which each call recreates them."""
+"""Descriptions of a traced function's results and other remaining tensors, from which each call
+recreates them.
+"""
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass
@@ -17,13 +19,13 @@ class Outputs:
     """The arrays of one call, and the objects created from them so far.
 
     Attributes:
-        arrays: what the program gave.
+        arrays: the outputs of the program.
         leaves: the arguments.
         given: the call's (args, kwargs).
-        storages: the tensors over whole arrays, by output.
-        made: what several places hold, by description.
-        carried: the tensors that have a graph behind them (see `carrying`).
-        kept: what the call has left in the state and returns, too.
+        storages: the tensors over whole arrays, by the index of the output.
+        made: objects that occur several times, by description.
+        carried: the tensors with an autograd graph (see `carrying`).
+        kept: the objects that the call has stored in the state and also returns.
     """
 
     __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "storages")
@@ -50,9 +52,9 @@ class Made:
     """An object that each call creates.
 
     Attributes:
-        shared: whether it stands at several places, which get one and the same.
-        attributes: gives what Python has been told about the tensor; None if that is nothing.
-        subclass: the tensor's class, if it is one in Python only that the program has given it.
+        shared: whether it occurs several times, as the same object.
+        attributes: returns the tensor's Python attributes; None if there are none.
+        subclass: the tensor's class, if the program gave it a Python subclass.
     """
 
     shared = False
@@ -94,7 +96,7 @@ class ArgumentContainer:
     """A container among the call's arguments.
 
     Attributes:
-        steps: the keys that lead to it from (args, kwargs).
+        steps: the path to it from (args, kwargs).
     """
 
     steps: tuple[Any, ...]
@@ -105,10 +107,10 @@ class ArgumentContainer:
 
 @dataclass(frozen=True)
 class Kept:
-    """A container or object that the call has left in the state.
+    """A container or object that the call has stored in the state.
 
     Attributes:
-        index: its place among those.
+        index: its index among these.
     """
 
     index: int
@@ -124,7 +126,7 @@ class Attribute(str):
 
 
 def container_at(steps: Iterable[Any], given: Any) -> Any:
-    """Returns the container at some keys in a call's (args, kwargs)."""
+    """Returns the container at a path in a call's (args, kwargs)."""
     for step in steps:
         if type(step) is Attribute:
             held = getattr_of(given, "__dict__", {})
@@ -176,14 +178,14 @@ class Fresh(Made):
     """A tensor over a new storage.
 
     Attributes:
-        output: which output of the program is the storage's array.
+        output: the index of the output that is the storage's array.
         stride: the strides of the storage's array; None for row-major.
-        view: the tensor's geometry; None if it is no view and sees the whole storage.
+        view: the tensor's geometry; None if it covers the whole storage.
         dtype: the tensor's dtype.
-        leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
-        creation: how it was made, if it is a view for autograd; else None.
-        base: of what, if others are related to that; None if it is alone.
-        inference: whether it is one of inference mode; None if the mode of the call says so.
+        leaf: its properties as an autograd leaf; None if it requires no gradient.
+        creation: how it was created, if it is a view for autograd, otherwise None.
+        base: its base, if other tensors are related to that, otherwise None.
+        inference: whether it is an inference tensor; None if this depends on the mode of the call.
     """
 
     output: int
@@ -212,7 +214,7 @@ class Fresh(Made):
         return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
 
     def bare(self, outputs: Outputs) -> torch.Tensor:
-        """Returns the tensor without view relation and gradient."""
+        """Returns the tensor without a view relation and gradients."""
         taken = self.output in outputs.storages
         root = self._root(outputs)
         if self.view is not None:
@@ -231,12 +233,12 @@ class Fresh(Made):
 
 @dataclass(frozen=True)
 class Leaf:
-    """Marks a tensor as a leaf of PyTorch's graph.
+    """Makes a tensor an autograd leaf.
 
     Attributes:
         parameter: whether it is a `Parameter`.
         requires_grad: whether it requires a gradient.
-        gradient: the one it has; None if it has none.
+        gradient: its gradient, or None.
     """
 
     parameter: bool
@@ -259,8 +261,8 @@ class Flow:
     """Marks a view through which gradients flow to its base.
 
     Attributes:
-        retains: whether the view is to keep its gradient.
-        gradient: the one it has; None if it has none.
+        retains: whether the view retains its gradient.
+        gradient: its gradient, or None.
     """
 
     retains: bool = False
@@ -279,11 +281,11 @@ class ViewOf(Made):
     """A new view of a tensor from outside, of an argument, or of a leaf created in the trace.
 
     Attributes:
-        base: of what.
-        view, dtype: the view's own.
-        flow: what gradients that flow through it to the base leave; None if none flow.
-        leaf: what it is as a leaf of PyTorch's graph; None if it requires no gradient.
-        creation: how it was made, if it is a view of that for autograd.
+        base: the base.
+        view, dtype: the geometry and dtype of the view.
+        flow: how gradients flow through it to the base; None if they do not.
+        leaf: its properties as an autograd leaf; None if it requires no gradient.
+        creation: how it was created, if it is a view of the base for autograd.
     """
 
     base: Existing | Argument | Fresh
@@ -311,14 +313,14 @@ class ViewOf(Made):
         """Returns the base in a call, and the view's position in its storage."""
         base, view = self.base.build(outputs), self.view
         if type(self.base) is Argument and (offset := base.storage_offset()):
-            # The trace saw the argument at the start of its storage.
+            # In the trace, the argument was at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize
             view = View(view.size, view.stride, moved)
         return base, view
 
 
 class Inseparable(Exception):
-    """Signals that whole storages of arguments are needed, so that tracing has to be repeated."""
+    """Signals that whole storages of arguments are needed, so the trace must be repeated."""
 
     def __init__(self, indexes: Iterable[int]) -> None:
         self.indexes: frozenset[int] = frozenset(indexes)

@@ -1,10 +1,9 @@
-"""Repeated parts of a jaxpr, as a loop.
+"""Turns repeated parts of a jaxpr into a loop.
 
 The layers of a model become `lax.scan`: values from the previous layer are carried, shared values
-are constants, a layer's own inputs of the program (weights) are selected by its number, and the
-rest is stacked. A loop bounds memory: with weights spread over devices, XLA gathers those of
-one layer at a time instead of keeping all of them. And only one layer is compiled, however many
-there are.
+are constants, a layer's own program inputs (weights) are selected by its number, and other values
+are stacked. A loop bounds memory: XLA gathers the sharded weights of one layer at a time instead of
+keeping all of them. And only one layer is compiled, regardless of their number.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,7 +22,7 @@ from calque.program.repeats import Repeat, repeats
 from calque.program.scope_names import merged, renamed
 
 _LEAST = 3
-"""How many equations make a layer."""
+"""The minimum number of equations in a layer."""
 
 
 def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
@@ -44,13 +43,13 @@ def scanned(closed: ClosedJaxpr) -> tuple[ClosedJaxpr, int]:
 
 
 class _Operands(NamedTuple):
-    """How the sequences of a repeat get their inputs, by position.
+    """The kinds of inputs of a repeat's sequences, by position.
 
     Attributes:
-        constant: what all are given.
-        carried: what each is given by the one before, as which of its results.
-        chosen: what each is given of the inputs of the program.
-        stacked: the rest.
+        constant: inputs that all sequences share.
+        carried: inputs from the previous sequence, with the index of its result.
+        chosen: inputs that are different inputs of the program.
+        stacked: other inputs.
     """
 
     constant: dict[int, Any]
@@ -60,7 +59,7 @@ class _Operands(NamedTuple):
 
 
 def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
-    """Returns how a loop gets the operands; None if it cannot."""
+    """Returns the kinds of a loop's operands; None if it cannot be a loop."""
     results = [alike.results(i) for i in range(len(alike.stretches))]
     made = {v for row in results for v in row}
     found = _Operands({}, {}, {}, {})
@@ -79,7 +78,7 @@ def _operands(alike: Alike, inputs: set[Any]) -> _Operands | None:
 
 
 def _before(row: Sequence[Any], results: list[list[Any]]) -> int | None:
-    """Returns which result of the previous sequence is an input of the next ones."""
+    """Returns the index of the previous sequence's result that is an input of the next one."""
     if any(isinstance(v, Literal) for v in row) or row[1] not in results[0]:
         return None
     index = results[0].index(row[1])
@@ -121,14 +120,15 @@ def _run(
     """Run a loop.
 
     Args:
-        body: what it does each time.
-        operands: where the operands come from.
-        needed: the results that something behind it takes, as (time, result).
-        count: how many times.
-        constant, begun, choices, rows: the operands of each kind, those carried as they begin.
+        body: the body of the loop.
+        operands: the kinds of the operands.
+        needed: the results that are used after the loop, as (iteration, result).
+        count: the number of iterations.
+        constant, begun, choices, rows: the operands of each kind, with initial values for those
+            carried.
 
     Returns:
-        What is needed.
+        The needed results.
     """
     ends = list(operands.carried.values())
     kept = sorted({o for i, o in needed if i < count - 1 or o not in ends})
@@ -148,7 +148,7 @@ def _run(
 
 
 def _chosen(index: Any, row: list[Any]) -> Any:
-    """Selects one of some arrays, without copying them into a stack."""
+    """Selects one of several arrays, without copying them into a stack."""
     return lax.switch(index, [partial(lambda one: one, one) for one in row])
 
 
@@ -159,9 +159,9 @@ def _inlined(
 
     Args:
         run: the function.
-        given: its operands, in any container.
+        given: its operands, in a container.
         results: the variables.
-        like: an equation in whose place they stand.
+        like: an equation that they replace.
     """
     operands, tree = jax.tree_util.tree_flatten(given)
     avals = [

@@ -1,6 +1,7 @@
-"""Name scopes of equations that represent several: repeated layers share one body and one name.
+"""Name scopes of equations that represent several equations, as in the shared body of repeated
+layers.
 
-JAX keeps a stack of name scopes with each equation, from which HLO and profiles take names.
+JAX keeps a stack of name scopes for each equation, which HLO and profiles use.
 """
 
 import re
@@ -11,7 +12,7 @@ _NUMBER = re.compile(r"\d+")
 
 
 def shared(equations: Sequence[Any]) -> Any:
-    """Returns the scopes that contain all of some equations."""
+    """Returns the scopes that are common to some equations."""
     found = equations[0].source_info.name_stack
     for equation in equations:
         own = equation.source_info.name_stack
@@ -21,10 +22,10 @@ def shared(equations: Sequence[Any]) -> Any:
 
 
 def merged(stacks: Sequence[Any]) -> Any:
-    """Returns the common form of several scopes: numbers that differ become `*`.
+    """Returns the common form of several scopes, with `*` for numbers that differ.
 
-    Of `layers.0/linear` and `layers.1/linear` that is `layers.*/linear`. Where scopes have
-    different names the result ends.
+    For `layers.0/linear` and `layers.1/linear`, this is `layers.*/linear`. The result ends where
+    the names differ.
     """
     first = stacks[0]
     if all(stack == first for stack in stacks):
@@ -41,5 +42,5 @@ def merged(stacks: Sequence[Any]) -> Any:
 
 
 def renamed(equation: Any, stack: Any) -> Any:
-    """Returns an equation in other scopes."""
+    """Returns an equation with different scopes."""
     return equation.replace(source_info=equation.source_info.replace(name_stack=stack))

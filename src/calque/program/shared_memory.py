@@ -1,7 +1,7 @@
 """Converts between CPU tensors and arrays, sharing memory if possible.
 
 JAX's and PyTorch's own functions for DLPack check every argument, which takes longer than running a
-small program: if the device is the CPU, the capsules are passed directly.
+small program. If the device is the CPU, the capsules are passed directly.
 """
 
 import weakref
@@ -19,11 +19,11 @@ from calque.upstream import torch_c
 from calque.upstream.jax_internals import extension
 
 _ALIGNMENT = 64
-_CPU = 1  # DLPack's number
+_CPU = 1  # in DLPack
 
 
 def array_over(tensor: torch.Tensor) -> Array:
-    """Returns a CPU tensor's array, without a copy where its memory can be shared."""
+    """Returns a CPU tensor's array, without a copy if its memory can be shared."""
     tensor = tensor.detach()
     shareable = (
         tensor.is_contiguous()
@@ -61,7 +61,7 @@ def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 
 @cache
 def _direct() -> Any:
-    """Returns JAX's device if capsules can be passed directly; else None."""
+    """Returns JAX's device if capsules can be passed directly, otherwise None."""
     device = jax.devices()[0]
     if device.platform != "cpu" or jax.device_count() != 1:
         return None
@@ -70,19 +70,19 @@ def _direct() -> Any:
         capsule = torch_c.to_dlpack(memory)
         array = extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)
         back = torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
-    except (AttributeError, TypeError):  # releases of JAX and PyTorch that do it in another way
+    except (AttributeError, TypeError):  # JAX or PyTorch releases with different internals
         return None
     return device if isinstance(array, Array) and torch.equal(back, memory) else None
 
 
 class Kept:
-    """The array over a parameter's memory, kept from call to call.
+    """The array over a parameter's memory, which is kept between calls.
 
-    An array over shared memory has the values that the memory has when a program runs. It is kept
-    as long as the parameter lives and stands on that memory.
+    An array over shared memory has the memory's values when a program runs. It is kept as long as
+    the parameter lives and uses this memory.
 
     Args:
-        order: the order of the array's axes, if it is not the tensor's.
+        order: the order of the array's axes, if it differs from the tensor's.
     """
 
     __slots__ = ("_array", "_of", "_order", "_pointer")

@@ -12,11 +12,11 @@ def shortened(closed: ClosedJaxpr, scan_layers: bool, calls: bool) -> ClosedJaxp
 
     Args:
         closed: the jaxpr.
-        scan_layers: whether equal layers are to be a loop.
-        calls: whether what repeats may be calls.
+        scan_layers: whether equal layers become a loop.
+        calls: whether repetitions may become calls.
 
     Raises:
-        TraceError: there is to be a loop, and no layers are equal.
+        TraceError: `scan_layers` is True, but no layers are equal.
     """
     if scan_layers:
         closed, loops = scanned(closed)

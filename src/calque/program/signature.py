@@ -1,4 +1,4 @@
-"""The signature of a call: the properties of its arguments that a program is compiled for."""
+"""The signature of a call: the properties of its arguments for which a program is compiled."""
 
 import functools
 from collections.abc import Callable, Collection, Iterable
@@ -37,14 +37,14 @@ def _placement(tensor: torch.Tensor) -> Any:
 
 
 class Called(tuple[Any, ...]):
-    """The key of a callable, by its parts, because it may be recreated for each call."""
+    """The key of a callable, by its parts, because it may be created again for each call."""
 
     __slots__ = ()
 
 
 _CALLED = frozenset((FunctionType, MethodType, functools.partial))
 _DEEPEST = 4
-"""How many functions may hold one another before one is compared as an object."""
+"""The maximum nesting of functions; deeper ones are compared as objects."""
 
 
 def _key_of_part(value: Any, depth: int = 0) -> Any:
@@ -54,9 +54,9 @@ def _key_of_part(value: Any, depth: int = 0) -> Any:
 
 
 def _key_of_called(value: Any, depth: int = 0) -> Any:
-    """Returns a function by its code and what it closes over, a method by its object.
+    """Returns the key of a function, by its code and closure values, or of a method, by its object.
 
-    `self.loss` and a lambda are other objects at each call.
+    `self.loss` and a lambda are new objects in each call.
     """
     if type(value) is MethodType:
         return Called((MethodType, Same(value.__self__), Same(value.__func__)))
@@ -66,7 +66,7 @@ def _key_of_called(value: Any, depth: int = 0) -> Any:
         kind = FunctionType, Same(value.__code__), Same(value.__globals__)
         try:
             closed = [cell.cell_contents for cell in value.__closure__ or ()]
-        except ValueError:  # a variable that has no value yet
+        except ValueError:  # an unbound variable
             return Same(value)
         held, named = (*closed, *(value.__defaults__ or ())), value.__kwdefaults__ or {}
     else:
@@ -81,12 +81,12 @@ _COMPOSED: dict[type, Callable[[Any], Iterable[Any]]] = {
     range: lambda r: (r.start, r.stop, r.step),
     frozenset: tuple,
 }
-"""What cannot change, and the values that it is made of."""
+"""Immutable values, and their parts."""
 _PARTS = VALUES | INEXACT
 
 
 class Composed(tuple[Any, ...]):
-    """A slice, a range or a frozenset, in a key: its class and its parts, in order."""
+    """The key of a slice, a range or a frozenset: its class and its parts, in order."""
 
     __slots__ = ()
 
@@ -145,7 +145,9 @@ def value_key(leaf: Any) -> Any:
 
 
 def difference(old: Any, new: Any) -> str:
-    """Returns what differs in two signatures: containers, modes, sharing, then each leaf."""
+    """Returns a description of the difference between two signatures: containers, modes, sharing,
+    then leaves.
+    """
     if isinstance(new[0], Structure) and not isinstance(old[0], Structure):
         names = ", ".join(sorted(kind.__name__ for kind in new[0].opened))
         return f"objects are compared by their contents from now on ({names})"
@@ -153,7 +155,7 @@ def difference(old: Any, new: Any) -> str:
         return "the call has a different argument structure or count"
     if old[1] != new[1]:
         return "grad mode, inference mode, autocast or the default dtype changed"
-    # Where objects are taken apart, the places are not those of arguments any more.
+    # If objects are flattened, the positions are not those of arguments.
     opened = isinstance(new[0], Structure)
     for index, (before, now) in enumerate(zip(old[3:], new[3:], strict=True)):
         place = "a value in the arguments" if opened else f"argument {index}"
@@ -169,7 +171,7 @@ def difference(old: Any, new: Any) -> str:
 def differ_by_objects(old: Any, new: Any) -> bool:
     """Returns True if two signatures differ only by argument objects of the same classes.
 
-    Modules and functions do not count: there are only so many of them.
+    Modules and functions do not count, because their number is limited.
     """
     if len(old) != len(new) or type(old[0]) is not type(new[0]) or old[:3] != new[:3]:
         return False
@@ -180,7 +182,7 @@ def differ_by_objects(old: Any, new: Any) -> bool:
 
 
 def replaced(old: Any, new: Any) -> set[type]:
-    """Returns the classes of argument objects that were replaced by others."""
+    """Returns the classes of argument objects that were replaced with others."""
     if old is None or type(old[0]) is not type(new[0]) or old[0] != new[0]:
         return set()
     pairs = list(zip(old[3:], new[3:]))
@@ -194,11 +196,11 @@ def _are_called(old: Any, new: Any) -> bool:
 
 
 def _is_of_function(key: Any) -> bool:
-    return isinstance(key, Called) and isinstance(key[0], tuple)  # a method's is flat
+    return isinstance(key, Called) and isinstance(key[0], tuple)  # a method's key is flat
 
 
 def _kinds_called(key: Any) -> set[type]:
-    """Returns the classes of a function, and of those that it holds."""
+    """Returns the classes of a function, and of the functions in its key."""
     if not _is_of_function(key):
         return set()
     (kind, *inner), parts, named = key
@@ -217,7 +219,7 @@ def holds_any(key: Any, kinds: Collection[type]) -> bool:
 
 
 def _is_another(old: Any, new: Any) -> bool:
-    """Returns True if two keys are of different objects of one class."""
+    """Returns True if two keys belong to different objects of the same class."""
     both = isinstance(old, Same) and isinstance(new, Same)
     return both and old != new and type(old.value) is type(new.value)
 
@@ -245,9 +247,10 @@ def _described(key: Any) -> str:
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
-    """Returns which tensors share a storage, and their positions in it; empty if none do.
+    """Returns which tensors share a storage, with their positions in it; empty if none do.
 
-    For each tensor the first that has its storage, and the distance of their first elements.
+    The result has, for each tensor, the first tensor with the same storage, and the distance of
+    their first elements.
     """
     tensors = [t for t in leaves if isinstance(t, torch.Tensor) and t.device.type in _SHARING]
     cells = [t.untyped_storage()._cdata for t in tensors]

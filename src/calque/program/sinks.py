@@ -1,8 +1,8 @@
 """The destinations of a program's first outputs: a class for each kind of memory.
 
-A `Source` says where an input comes from at each call, a `Sink` where an output goes. If both refer
-to the same memory, the program may reuse the memory of the input for the output (donation). Results
-that a call returns are not written anywhere: see `results`.
+A `Source` says where an input comes from in each call, a `Sink` where an output goes. If both refer
+to the same memory, the program may reuse the input's memory for the output (donation). For results
+that a call returns, see `results`.
 """
 
 from collections.abc import Sequence
@@ -23,7 +23,7 @@ class Sink:
     """The destination of one output of a program.
 
     Attributes:
-        placement: where the array lies that the output takes the place of.
+        placement: the placement of the array that the output replaces.
     """
 
     placement: Sharding | None = field(default=None, compare=False, kw_only=True)
@@ -31,7 +31,7 @@ class Sink:
 
     @property
     def memory(self) -> Cell | int | None:
-        """Whose memory on the device it is: a cell, the index of an argument, or None."""
+        """The owner of the memory on the device: a cell, the index of an argument, or None."""
         return None
 
     def target(self, leaves: Leaves) -> Cell:
@@ -64,7 +64,7 @@ class StorageSink(Sink):
     """The whole storage of an argument.
 
     Attributes:
-        index: of the argument.
+        index: the index of the argument.
     """
 
     index: int
@@ -80,7 +80,7 @@ class StorageSink(Sink):
         return cell_of(leaves[self.index])
 
     def store(self, leaves: Leaves, array: Array) -> None:
-        """Advance the version."""
+        """Increment the version."""
         torch_c.increment_version([leaves[self.index]])
 
 
@@ -89,14 +89,14 @@ class ArgumentSink(StorageSink):
     """An argument, which may be part of its storage."""
 
     def target(self, leaves: Leaves) -> Cell:
-        """Returns the cell of its storage, if it covers that."""
+        """Returns the cell of its storage, if it covers the whole storage."""
         cell, tensor = cell_of(leaves[self.index]), unrepeated(leaves[self.index])
         if cell.viewed and not is_whole(cell, tensor):
             return nowhere()
         return cell
 
     def store(self, leaves: Leaves, array: Array) -> None:
-        """Write to its part of the storage, and advance the version."""
+        """Write to its part of the storage, and increment the version."""
         write(unrepeated(leaves[self.index]), array)
         torch_c.increment_version([leaves[self.index]])
 
@@ -107,5 +107,5 @@ def nowhere() -> Cell:
 
 
 def targets(sinks: Sequence[Sink], leaves: Leaves) -> list[Any]:
-    """Returns the cells that a program's first outputs are written to."""
+    """Returns the cells to which a program's first outputs are written."""
     return [sink.target(leaves) for sink in sinks]

@@ -1,4 +1,4 @@
-"""Logs what takes long."""
+"""Logs operations that take long."""
 
 import logging
 import threading
@@ -11,7 +11,7 @@ _PATIENCE_S = 3.0
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
-    """Log a line if the body takes more than three seconds."""
+    """A context manager that logs a line if its body takes more than three seconds."""
     timer = threading.Timer(_PATIENCE_S, logger.warning, (f"{what} takes a while ...",))
     timer.daemon = True
     timer.start()

@@ -1,6 +1,6 @@
 """The sources of a program's inputs in each call: a class for each kind.
 
-Two sources are equal if they find the same array at each call. A new kind of input only needs a new
+Two sources are equal if they find the same array in each call. A new kind of input needs only a new
 class, here or next to the code that creates it.
 """
 
@@ -24,10 +24,10 @@ class Source:
     """The source of one input of a program.
 
     Attributes:
-        heading: what `describe` lists such inputs under.
-        is_late: whether the array is read within the turn of the call, because another thread may
-            change it until then; finding what comes from elsewhere may run the user's code.
-        is_number: whether it comes as a numpy array, and not as one of JAX's.
+        heading: the heading for such inputs in `describe`.
+        is_late: whether the array is read inside the call's turn, because another thread may change
+            it before; reading other inputs may run user code.
+        is_number: whether it is passed as a NumPy array instead of a JAX array.
     """
 
     __slots__ = ()
@@ -40,18 +40,19 @@ class Source:
         """Returns the array for a call with these leaves of its arguments.
 
         Raises:
-            LookupError: the input is not one of the forward pass; the caller has the array.
+            LookupError: the input does not belong to the forward pass, and the caller has the
+                array.
         """
         raise LookupError(f"{self} is not among the arguments of a call")
 
     @property
     def memory(self) -> Cell | int | None:
-        """Whose memory on the device it is: a cell, the index of an argument, or None."""
+        """The owner of the memory on the device: a cell, the index of an argument, or None."""
         return None
 
     @property
     def name(self) -> str:
-        """Its name in the user's program, as far as the source tells."""
+        """Its name in the user's program, if the source has one."""
         return ""
 
 
@@ -77,7 +78,7 @@ class _OnDevice(Source):
     """A leaf of the arguments that is on the device.
 
     Attributes:
-        index: of the leaf.
+        index: the index of the leaf.
     """
 
     index: int
@@ -123,7 +124,7 @@ class StorageSource(_OnDevice):
 
 
 class _OnHost(Source):
-    """A tensor of the CPU, whose value is read at each call."""
+    """A CPU tensor, whose value is read in each call."""
 
     __slots__ = ()
     heading = "CPU tensors, read at each call"
@@ -162,8 +163,8 @@ class NumberSource(Source):
     """A Python number, such as the learning rate in an optimizer's param group.
 
     Attributes:
-        number: gives it.
-        key: how the user's program names it.
+        number: returns it.
+        key: its name in the user's program.
     """
 
     number: Callable[[], float]
@@ -172,7 +173,7 @@ class NumberSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """Returns the number, in 64 bits."""
+        """Returns the number in 64 bits."""
         return np.float64(self.number())
 
     @property
@@ -190,13 +191,13 @@ class RandomSource(Source):
     is_number = True
 
     def array(self, leaves: Leaves) -> Any:
-        """Returns the state as it is now, packed."""
+        """Returns the current state, packed."""
         return rng.pack(rng.state.seed, rng.state.offset)
 
 
 @dataclass(frozen=True, slots=True)
 class KeySource(Source):
-    """The random key of a pure function, which its caller passes."""
+    """The random key that the caller of a pure function passes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -204,7 +205,7 @@ class IncomingSource(Source):
     """The incoming gradient of a result, in the backward pass.
 
     Attributes:
-        slot: of the result among those that have a graph.
+        slot: the index of the result among those that have a graph.
     """
 
     slot: int
@@ -215,8 +216,8 @@ class GivenSource(Source):
     """An incoming gradient of a backward pass whose gradients are differentiated again.
 
     Attributes:
-        depth: how many derivatives were taken before.
-        place: of the gradient among those that came in.
+        depth: the number of derivatives taken before.
+        place: the index of the gradient among the incoming ones.
     """
 
     depth: int

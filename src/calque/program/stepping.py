@@ -1,8 +1,7 @@
-"""Makes each call of a program one step: either all of its changes happen, or none.
+"""Makes each call of a program atomic: either all of its changes happen, or none.
 
-A signal's handler waits for the end of a step (`device.runtime.interrupts`); other threads that
-read or change the same state wait, too (`turns`); an error of the program leaves all as it was
-(`execution`).
+Signal handlers wait for the end of a step (`device.runtime.interrupts`), and so do other threads
+that read or change the same state (`turns`); an error of the program changes nothing (`execution`).
 """
 
 from collections import deque
@@ -32,13 +31,13 @@ class Stepping(Generic[Call]):
 
     Attributes:
         execution: the compiled program.
-        may_raise: whether it may fail by what it calls.
-        donating: whether it is given the memory of what it replaces.
-        gather: gives the arguments of the program for a call.
-        draws: how many random numbers it draws.
+        may_raise: whether it calls code that may raise.
+        donating: whether the arrays that it replaces are donated.
+        gather: returns the arguments of the program for a call.
+        draws: the number of random draws.
         random: the indexes of its arguments that are the random state.
-        fixed_targets: the cells that the first outputs belong into, if that is always the same.
-        traced: whether its calls depend on Python state that the trace of a function may change.
+        fixed_targets: the cells for the first outputs, if they are the same in each call.
+        traced: whether its calls depend on Python state, which a trace may change.
     """
 
     execution: Execution
@@ -51,11 +50,11 @@ class Stepping(Generic[Call]):
     traced: bool
 
     def reads(self, call: Call) -> Sequence[Cell]:
-        """Returns the cells that the inputs come from."""
+        """Returns the cells from which the inputs are read."""
         raise NotImplementedError
 
     def changes(self, call: Call) -> Sequence[Cell]:
-        """Returns the cells that the call changes, each once."""
+        """Returns the distinct cells that the call changes."""
         raise NotImplementedError
 
     def check(self, call: Call) -> None:
@@ -66,8 +65,8 @@ class Stepping(Generic[Call]):
         raise NotImplementedError
 
     def targets(self, call: Call) -> Sequence[Cell]:
-        """Returns the cells that the first outputs are written to;
-        new ones for what `finish` writes.
+        """Returns the cells to which the first outputs are written, new ones for outputs that
+        `finish` writes.
         """
         raise NotImplementedError
 
@@ -76,7 +75,7 @@ class Stepping(Generic[Call]):
         raise NotImplementedError
 
     def failed(self, error: RuntimeError) -> BaseException:
-        """Returns the error to raise for one of the program's."""
+        """Returns the error to raise for an error of the program."""
         return cause_of(error)
 
     @settles
@@ -88,7 +87,7 @@ class Stepping(Generic[Call]):
             if self.draws:
                 random = rng.state.take(self.draws)
             with _turn:
-                # What the program calls may be in another thread, and wait for this one.
+                # Callbacks of the program may run in another thread, and wait for this one.
                 if len(_present) < 2 and not self.may_raise:
                     self._run(call, self.gather(call), random, done, None)
             if not done:
@@ -127,8 +126,8 @@ class Stepping(Generic[Call]):
                 self.look(call, results[0])
                 if turn is not None:
                     turn.close()
-            # One call of C code runs the program, keeps its results and writes them, so that an
-            # exception that another thread sets is raised before or after all of it.
+            # One call of C code runs the program and writes its results, so that an exception set
+            # by another thread is raised before or after all of it.
             _nowhere.extend(chain(map(done.append, results), put))
         except JaxRuntimeError as error:
             raise self.failed(error) from None

@@ -1,8 +1,8 @@
-"""Passes a program its convolution kernels in transposed form, transposed once for many calls.
+"""Passes convolution kernels to a program in transposed form, transposing them once for many calls.
 
-XLA's convolutions for CPUs want a kernel as (*size, in, out). Transposing PyTorch's takes more than
-half of the time of a small batch, at each call. A program that does not write them gets transposed
-copies, which are kept until the parameter has another array.
+XLA's CPU convolutions need kernels as (*size, in, out). Transposing PyTorch's kernels in each call
+takes more than half of the time for a small batch. A program that does not write them gets
+transposed copies, which are kept until the parameter's array changes.
 """
 
 import weakref
@@ -17,15 +17,15 @@ from jax.extend.core import ClosedJaxpr
 from calque.device.memory.cell import x64
 from calque.program.channels_last import Order, kernels
 
-_LEAST = 1 << 15  # elements: smaller ones are turned in no time
+_LEAST = 1 << 15  # elements; smaller kernels are transposed quickly
 
 
 def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
-    """Returns the inputs that are better passed transposed, and their axis order.
+    """Returns the inputs that should be passed transposed, with their axis order.
 
     Args:
         closed: the program.
-        state: those of its inputs that are the same arrays in many calls.
+        state: the inputs that are the same arrays in many calls.
     """
     if jax.default_backend() != "cpu":
         return {}
@@ -38,8 +38,8 @@ class Turning:
     """Gathers the arguments of a program, some of them transposed.
 
     Args:
-        gather: gives the arguments as they are.
-        orders: how which of them are to be turned.
+        gather: returns the arguments.
+        orders: the axis orders of the arguments to transpose, by index.
     """
 
     def __init__(self, gather: Callable[[Any], list[Any]], orders: Mapping[int, Order]) -> None:

@@ -1,8 +1,8 @@
 """Flattens arguments: containers, and plain objects like containers.
 
-A plain object (a data class, a batch of a user's or a library's class) consists of its class and
-the contents of its attributes. An object created at each call is then another set of leaves for the
-same program, like a dict; which containers and objects of a call are identical is part of the
+A plain object (a dataclass instance, a batch of a user's or library's class) consists of its class
+and the contents of its attributes. So an object that is created in each call provides leaves for
+the same program, like a dict. Which containers and objects of a call are identical is part of the
 structure.
 """
 
@@ -29,13 +29,13 @@ from calque.state.whose import Owner, home_of_class, owner_of_class
 from calque.upstream.torch_internals import pytree
 
 _LARGEST = 10_000
-"""How many values may be looked at in the arguments of a call."""
+"""The maximum number of values to inspect in the arguments of a call."""
 _LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
 _LASTING = (
     *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
 )
-"""There are only so many of these, or they are compared as values."""
+"""Values that exist only in limited number, or are compared by equality."""
 
 
 class TooLarge(Exception):
@@ -47,12 +47,13 @@ class Node(NamedTuple):
 
     Attributes:
         kind: its class.
-        keys: those of a dict or a set, with their classes.
-        items: what a dict, a list or a tuple holds.
-        names: of the attributes, first those in its instance dict.
-        n_slots: how many of these are slots, at the end.
-        attributes: what they hold.
-        registered: what puts the items back, where JAX or PyTorch knows the class.
+        keys: the keys of a dict or a set, with their classes.
+        items: the items of a dict, list or tuple.
+        names: the names of the attributes, first those in its instance dict.
+        n_slots: the number of slots, which come last.
+        attributes: the values of the attributes.
+        registered: rebuilds the object from its items, if the class is registered with JAX or
+            PyTorch.
     """
 
     kind: type
@@ -65,7 +66,7 @@ class Node(NamedTuple):
 
 
 class Again(NamedTuple):
-    """A repeated container or object, by its number."""
+    """A repeated occurrence of a container or object, by its number."""
 
     number: int
 
@@ -75,15 +76,15 @@ class Structure:
     """Rebuilds a call's arguments from leaves.
 
     Attributes:
-        node: of (args, kwargs); None stands for a leaf.
-        opened: the classes of the objects that were taken apart.
+        node: the node of (args, kwargs); None represents a leaf.
+        opened: the classes of the flattened objects.
     """
 
     node: Any
     opened: frozenset[type]
 
     def build(self, leaves: list[Any]) -> Any:
-        """Returns the arguments with other leaves, in new containers and objects."""
+        """Returns the arguments with these leaves, in new containers and objects."""
         return _build(self.node, iter(leaves), [])
 
 
@@ -91,9 +92,9 @@ class Flattening:
     """Flattens the arguments of one call.
 
     Args:
-        opens: says whether an object of a class is taken apart, given whether it stands in one
-            that was.
-        unread: says whether objects of a class are expected not to matter.
+        opens: returns True if objects of a class are flattened, given whether they are inside a
+            flattened object.
+        unread: returns True if objects of a class are expected not to be used.
     """
 
     def __init__(self, opens: Callable[[type, bool], bool], unread: Callable[[type], bool]) -> None:
@@ -108,7 +109,7 @@ class Flattening:
         """Returns the node of a value.
 
         Raises:
-            TooLarge: there is too much of it.
+            TooLarge: the value is too large.
         """
         kind = type(value)
         self._count += 1
@@ -150,9 +151,7 @@ class Flattening:
         return Node(kind)
 
     def _called(self, value: Any, kind: type) -> Any:
-        """Returns the node of a function;
-        None if it consists of more than its code and what that reads.
-        """
+        """Returns the node of a function; None if it has more than its code and closure values."""
         found = taken_apart(value)
         if found is None:
             return None
@@ -177,7 +176,7 @@ class Flattening:
         return node._replace(names=names, n_slots=len(slots), attributes=tuple(attributes))
 
     def _registered(self, value: Any, kind: type, inside: bool) -> Any:
-        """Returns a container that JAX or PyTorch knows, or a leaf."""
+        """Returns the node of a container registered with JAX or PyTorch, or of a leaf."""
         items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
         if jax.tree_util.treedef_is_leaf(spec):
             if kind not in pytree.SUPPORTED_NODES:
@@ -240,9 +239,7 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
 
 
 def opened(value: Any) -> tuple[list[Any], Structure] | None:
-    """Returns the leaves of a plain object, and a function that rebuilds it;
-    None for other objects.
-    """
+    """Returns a plain object's leaves and a function that rebuilds it; None for other objects."""
     if not can_open(type(value)):
         return None
     flattening = Flattening(lambda kind, inside: can_open(kind), lambda kind: False)
@@ -257,7 +254,7 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
     """Yields the objects of some classes in a call's arguments, and the containers in them.
 
     Yields:
-        each, and the class of the innermost object that it is or that it stands in.
+        each object or container, with the class of the innermost object that is or contains it.
     """
     stack: list[tuple[Any, type | None]] = [(given, None)]
     seen: dict[int, Any] = {}
@@ -334,7 +331,7 @@ def hasattr_of(value: Any, name: str) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def can_open(kind: type) -> bool:
-    """Returns True if an object consists only of its class and its attributes."""
+    """Returns True if objects of a class consist only of their class and attributes."""
     if issubclass(kind, (*_LASTING, BaseException)) or kind in (dict, list):
         return False
     if any(hasattr(kind, name) for name in ("__del__", "__next__", "__calque_state__")):

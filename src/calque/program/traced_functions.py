@@ -1,8 +1,8 @@
-"""Functions that accept traced numbers, and the places where they are patched during a step.
+"""Functions that accept traced numbers, and the namespaces where they are patched during a step.
 
 `math.sqrt` converts its argument to a float, which a traced number does not have. So its
-replacement, in `math` and where it was imported from there, traces the square root. And
-`torch.tensor` turns numbers of the program into a tensor of the program.
+replacement, in `math` and in modules that imported it, traces the square root. And `torch.tensor`
+turns traced numbers into a traced tensor.
 """
 
 import math
@@ -21,10 +21,10 @@ class _Function(NamedTuple):
     """A function of one number.
 
     Attributes:
-        traced: the same in a program.
-        above: what numbers have to be greater than, else the function raises.
-        least: the least number that it takes.
-        integral: whether it gives whole numbers.
+        traced: the function in a program.
+        above: the exclusive lower bound of its domain, if any.
+        least: the inclusive lower bound of its domain, if any.
+        integral: whether it returns integers.
     """
 
     traced: Callable[[Any], Any]
@@ -65,7 +65,7 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
             limit = node_of(bound, watch)
             assert limit is not None
             if not watch.ask(compare, node, limit):
-                watch.give_up(node)  # Python's own function raises
+                watch.give_up(node)  # so that Python's function raises
         return TracedFloat(unary(python, function.traced, node, function.integral))
 
     return of
@@ -149,7 +149,9 @@ _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)
 
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
-    """Returns where functions have to be replaced: in their modules, and in other namespaces."""
+    """Returns the namespaces in which functions must be replaced: their modules, and other
+    namespaces.
+    """
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())

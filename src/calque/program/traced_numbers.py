@@ -1,12 +1,12 @@
 """Python numbers that are inputs of a program: a learning rate that a scheduler changes.
 
-A `TracedFloat` is a `torch.SymFloat`, so PyTorch carries it through its own C++ code into an
-operator's `Scalar` arguments, where a rule receives the traced number behind it. Arithmetic on
-one is traced, and can be computed in Python again, at each call. A comparison uses the current
-value and is guarded: the program is only used for calls in which the result is the same.
+A `TracedFloat` is a `torch.SymFloat`, so PyTorch passes it through its C++ code to an operator's
+`Scalar` arguments, where a rule receives the traced number. Arithmetic is traced, and can be
+repeated in Python in each call. A comparison uses the current value and is guarded: the program is
+used only for calls in which the result is the same.
 
-If code needs the number itself (`float()`, text, a key of a dict), it is no longer traced: the
-function is traced again with the plain number, which is guarded from then on.
+If code needs the number itself (`float()`, text, a key of a dict), the function is traced again
+with the plain number, which is then guarded.
 """
 
 import math
@@ -48,9 +48,9 @@ class TracedFloat(torch.SymFloat):
         node.watch.made(self)
 
     @property
-    def __class__(self) -> Any:  # what `isinstance` asks
+    def __class__(self) -> Any:  # for `isinstance`
         if sys._getframe(1).f_code.co_filename.startswith(_KERNELS):
-            return TracedFloat  # its value is not there to be looked at
+            return TracedFloat  # it has no value
         return int if self.node.integral else float
 
     def __bool__(self) -> bool:
@@ -73,7 +73,7 @@ class TracedFloat(torch.SymFloat):
 
     def __round__(self, digits: Any = None) -> Any:
         if digits is not None and not (self.node.integral and type(digits) is int and digits >= 0):
-            self._give_up()  # in decimal digits
+            self._give_up()  # the text would contain the value
         return TracedFloat(unary(round, jnp.round, self.node, True))
 
     def __trunc__(self) -> Any:
@@ -104,7 +104,7 @@ for _name in _OF_VALUES:
 
 
 class _OfKind:
-    """A method or attribute that only numbers of some kind have, and that needs the value.
+    """A method or attribute that only some kinds of numbers have, and that needs the value.
 
     Args:
         name: its name.
@@ -127,7 +127,7 @@ for _name in {name for kind in (int, float) for name in dir(kind) if not name.st
 
 
 def _of_whole(self: Any, *args: Any) -> Any:
-    """An operator that whole numbers have, and others do not."""
+    """Returns an operator that only integers have."""
     return self._give_up() if self.node.integral else NotImplemented
 
 
@@ -137,9 +137,9 @@ for _name in ("and", "or", "xor", "lshift", "rshift"):
 
 
 def _made(kind: type, node: Any) -> Any:
-    """`torch.SymFloat.__new__`, with which PyTorch's C++ makes numbers of nodes.
+    """Replaces `torch.SymFloat.__new__`, with which PyTorch's C++ creates numbers from nodes.
 
-    So what `item()` gives is a float or an int, too.
+    So the result of `item()` is a traced float or int too.
     """
     is_traced = kind is torch.SymFloat and isinstance(node, NumberNode)
     return object.__new__(TracedFloat if is_traced else kind)
@@ -164,11 +164,11 @@ def _ask(name: str, x: TracedFloat, other: Any) -> bool:
 def _picking(pick: Callable[..., Any], is_better: Callable[[Any, Any], Any]) -> Callable[..., Any]:
     """Replaces Python's `max` or `min` for traced numbers.
 
-    Without it they compare, and the value of a tensor cannot be compared while it is traced.
+    The builtins compare their arguments, but a tensor's value cannot be compared in a trace.
 
     Args:
         pick: the builtin, for all other calls.
-        is_better: if its first argument takes the place of its second.
+        is_better: returns True if its first argument replaces its second.
     """
 
     def of_pair(kept: Any, other: Any) -> Any:
@@ -206,14 +206,14 @@ PICKS: dict[str, Callable[..., Any]] = {
     "max": _picking(max, operator.gt),
     "min": _picking(min, operator.lt),
 }
-"""What stands for the builtins in the code of PyTorch's optimizers, while it is traced."""
+"""Replacements of the builtins in the code of PyTorch's optimizers while it is traced."""
 
 
 def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:
     """Returns a 0-d traced array as a number whose value cannot be read.
 
     Args:
-        place: what is given up where code needs the value; None if that is refused.
+        place: the number's origin, which is guarded if code needs the value; None to refuse that.
     """
     integral = np.dtype(array.dtype).kind in "iu"
     dtype = "int64" if integral and array.dtype != np.uint64 else "float64"
@@ -231,10 +231,10 @@ def input_number(
 
     Args:
         traced: the input.
-        compute: gives its value, as it is now.
-        watch: of the trace.
-        place: where it is from.
-        integral: whether it is a whole number.
+        compute: returns its current value.
+        watch: the trace's `Watch`.
+        place: its origin.
+        integral: whether it is an integer.
     """
     node = NumberNode(traced, compute, watch, frozenset((place,)), integral)
     if integral:

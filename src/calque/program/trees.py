@@ -21,18 +21,19 @@ _CONTAINERS = _DICTS | {tuple, list, deque}
 
 @dataclass(frozen=True)
 class Joined:
-    """Rebuilds the arguments of a call that contain one container in several places.
+    """Rebuilds the arguments of a call that contain the same container several times.
 
     Attributes:
-        spec: what puts them into as many containers.
-        places: the keys that lead to each such place from (args, kwargs), with those of the first.
+        spec: rebuilds them with separate containers.
+        places: the path to each repeated occurrence from (args, kwargs), with the path to the
+            first.
     """
 
     spec: Any
     places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
 
     def join(self, tree: Any) -> Any:
-        """Returns the tree with one container at all its places."""
+        """Returns the tree with the same container at all its positions."""
         return _joined(tree, (), dict(self.places), {})
 
 
@@ -67,14 +68,14 @@ def flatten(
 
     Args:
         tree: the pytree.
-        is_leaf: says of a container that it is a leaf.
-        met: takes the ids of the lists, deques and dicts.
+        is_leaf: returns True for a container that is a leaf.
+        met: a set, to which the ids of the lists, deques and dicts are added.
     """
     met = [] if met is None else met
     iterators: list[Any] = []
     is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators)
     if iterators:
-        with warnings.catch_warnings():  # JAX warns of iterators that are leaves, as they are meant
+        with warnings.catch_warnings():  # JAX warns about iterators, which are leaves here
             warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
             return _flattened(tree, is_leaf, is_sorted)
     return _flattened(tree, is_leaf, is_sorted)
@@ -102,7 +103,7 @@ def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
 
 
 def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
-    """Flattens like PyTorch, but keeps a tensor's size as a leaf, which would become a tuple."""
+    """Flattens like PyTorch, but treats a `torch.Size`, which would become a tuple, as a leaf."""
     return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
 
 
@@ -157,7 +158,7 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
 
 
 def unflatten(leaves: list[Any], spec: Any) -> Any:
-    """Returns the inverse of `flatten`."""
+    """Inverts `flatten`."""
     if isinstance(spec, Structure):
         return spec.build(leaves)
     if isinstance(spec, Joined):
@@ -173,8 +174,8 @@ def is_tensor(value: Any) -> bool:
 
 
 def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
-    """Returns the leaves and the container of a value made of tensors
-    and plain values; else None.
+    """Returns the leaves and the structure of a value that consists of tensors and plain values,
+    otherwise None.
     """
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
@@ -196,7 +197,7 @@ def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
 
 
 def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
-    """Returns the inverse of `tensors_in`."""
+    """Inverts `tensors_in`."""
     return leaves[0] if spec is None else unflatten(leaves, spec)
 
 

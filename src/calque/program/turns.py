@@ -1,16 +1,16 @@
-"""Calls that change the same state take turns, and no thread reads a donated array.
+"""Serializes calls that change the same state, and keeps threads from reading donated arrays.
 
-A program that donates deletes the arrays that it replaces a moment before the new ones are in their
-cells. A thread alone on the device (`device.runtime.threads`) need not care. With several threads,
-a call marks its cells by their class, which costs readers nothing:
+A program with donation deletes the arrays that it replaces shortly before the new ones are in their
+cells. This does not matter to a thread that is alone on the device (`device.runtime.threads`). With
+several threads, a call marks its cells by changing their class, which costs readers nothing:
 
-- `Claimed`: another array will be written. Other calls that change the cell wait; a read returns
-the previous array.
-- `Donated`: the array may be gone already. A read waits for the next one.
+- `Claimed`: a new array will be written. Other calls that change the cell wait; a read returns the
+  previous array.
+- `Donated`: the array may already be deleted. A read waits for the new one.
 
-All cells of a call are claimed at once, so that no two calls wait for each other. A function is
-traced when no other thread runs a program: a trace changes attributes and gradients for its time,
-and takes what else changes for the function's doing.
+A call claims all its cells at once, so that no two calls wait for each other. A function is traced
+while no other thread runs a program, because a trace temporarily changes attributes and gradients,
+and attributes all other changes to the function.
 """
 
 import threading
@@ -31,7 +31,7 @@ _Result = TypeVar("_Result")
 _free = threading.Condition(threads.turn)
 _array: Any = Cell.array  # type: ignore[misc]  # the slot
 set_array = _array.__set__
-"""Sets a cell's array, whatever is going on in the cell."""
+"""Sets a cell's array, even while the cell is in use."""
 
 
 class Claimed(Cell):
@@ -70,7 +70,7 @@ def _settled(cell: Cell) -> None:
 
 
 def _mark(cells: Sequence[Cell], kind: type[Cell]) -> None:
-    # One call of C code: no other thread sees some of them marked.
+    # One call of C code, so that no other thread sees only some of them marked.
     deque(map(setattr, cells, repeat("__class__"), repeat(kind)), 0)
 
 
@@ -82,8 +82,8 @@ class _Past:
     """The changes that have happened so far.
 
     Attributes:
-        tracer: the thread that traces.
-        changes: how many turns and traces have ended.
+        tracer: the thread that is tracing.
+        changes: the number of turns and traces that have ended.
     """
 
     tracer: int | None = None
@@ -93,10 +93,10 @@ class _Past:
 past: _Past = _Past()
 
 PYTHON = Cell(None)  # type: ignore[arg-type]
-"""Stands for attributes and containers: a call that assigns any changes this cell."""
+"""Represents attributes and containers: a call that assigns to any of them changes this cell."""
 
 _traces = threading.RLock()
-_running: list[int] = []  # the threads that have a turn, each as often as it has
+_running: list[int] = []  # the threads that have a turn, once for each turn
 _queue: "list[Turn]" = []
 
 
@@ -119,15 +119,15 @@ class Turn:
         """Wait for the cells, and return what `gather` finds at that moment.
 
         Args:
-            read: cells whose arrays are read.
-            donating: whether the arrays of the changed ones are given away.
+            read: the cells whose arrays are read.
+            donating: whether the arrays of the changed cells are donated.
             traced: whether the call depends on Python state, which a trace may change.
             gather: reads the arrays.
 
         Raises:
-            Stale: another thread traces.
+            Stale: another thread is tracing.
         """
-        if active.settling:  # what the garbage collector calls in the middle of a turn
+        if active.settling:  # called by the garbage collector in the middle of a turn
             return gather()
         me = threading.get_ident()
         with _free:
@@ -157,7 +157,7 @@ class Turn:
         return not set(self.changed).isdisjoint(other.changed)
 
     def close(self) -> None:
-        """Make reads wait, too, while the cells are being written."""
+        """Make reads wait too, while the cells are being written."""
         if self._taken:
             _mark(self.changed, Donated)
 
@@ -184,7 +184,7 @@ def tracing() -> Iterator[None]:
         before, past.tracer = past.tracer, me
         try:
             with _free:
-                _free.notify_all()  # those who wait for cells see that they have to look again
+                _free.notify_all()  # threads that wait for cells must check again
                 while any(thread != me for thread in _running):
                     _free.wait()
             yield
@@ -194,7 +194,7 @@ def tracing() -> Iterator[None]:
 
 
 def at_once(read: Sequence[Cell], gather: Callable[[], _Result]) -> _Result:
-    """Returns what `gather` finds in cells while no other thread changes any of them."""
+    """Returns the result of `gather`, called while no other thread changes any of the cells."""
     turn = Turn(())
     try:
         return turn.take(read, False, False, gather)
@@ -203,6 +203,6 @@ def at_once(read: Sequence[Cell], gather: Callable[[], _Result]) -> _Result:
 
 
 def wait_for_traces() -> None:
-    """Wait until no other thread traces."""
+    """Wait until no other thread is tracing."""
     with _traces:
         pass

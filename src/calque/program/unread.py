@@ -1,8 +1,8 @@
-"""Placeholders in a trace for argument objects that the function may never use.
+"""Placeholders, in a trace, for argument objects that the function may never use.
 
-A batch may carry objects that no program can be compiled for (the encodings of a tokenizer, a
-lock), others in each call. While the function does not use them, only their class is guarded; once
-it uses one, objects of that class are compared by identity.
+A batch may contain objects for which no program can be compiled (the encodings of a tokenizer, a
+lock), and which differ in each call. As long as the function does not use them, only their class is
+guarded; once it uses one, objects of that class are compared by identity.
 """
 
 import threading
@@ -12,14 +12,14 @@ from typing import Any
 
 
 class Restructure(BaseException):
-    """Signals that the arguments of a call have to be flattened differently.
+    """Signals that the arguments of a call must be flattened differently.
 
-    No `Exception`: the traced function must not catch it.
+    It is not an `Exception`, so that the traced function does not catch it.
 
     Args:
-        opened: classes whose objects are taken apart from now on.
-        closed: classes whose objects are compared as objects for good.
-        touched: classes whose objects the function looks at.
+        opened: classes whose objects are flattened from now on.
+        closed: classes whose objects are always compared by identity from now on.
+        touched: classes whose objects the function uses.
     """
 
     def __init__(
@@ -43,7 +43,7 @@ _watching = _Watching()
 
 
 class Unread:
-    """A placeholder for an object: every use of it raises `Restructure`, except of its class.
+    """A placeholder for an object; every use of it, except reading its class, raises `Restructure`.
 
     Args:
         value: the object.
@@ -80,7 +80,9 @@ def _touch(unread: Unread) -> None:
 
 @contextmanager
 def watching_objects() -> Iterator[set[type]]:
-    """A context manager for the function's run; yields the classes of the objects that it uses."""
+    """A context manager for running the function; yields the classes of the objects that it
+    uses.
+    """
     before, touched = _watching.touched, set[type]()
     _watching.touched = touched
     try:

@@ -15,18 +15,17 @@ class Outputs(Protocol):
     """Collects the outputs of a program."""
 
     def add(self, array: Array) -> int:
-        """Returns the index of the array among them."""
+        """Adds an array; returns its index."""
         ...
 
 
 @dataclass
 class Checks:
-    """The checks of a program that may fail, in the order in which the function would have raised.
+    """The checks of a program, in the order in which the function would raise.
 
     Attributes:
-        failures: the checks; their traced arrays are gone.
-        flags, values: the outputs (after those that are written) that say which failed and with
-            which value.
+        failures: the checks, without their traced arrays.
+        flags, values: the outputs (after those that are written) with the failed checks and values.
     """
 
     failures: list[Failure] = field(default_factory=list)
@@ -47,7 +46,7 @@ class Checks:
 
     @property
     def looks(self) -> bool:
-        """Returns True if outputs have to be read before anything is written."""
+        """Returns True if outputs must be read before anything is written."""
         return bool(self.failures)
 
     def look(self, outputs: list[Array], first: int) -> None:

@@ -1,9 +1,9 @@
-"""Windows: views among the arguments of a traced function, without the rest of their memory.
+"""Windows: views among the arguments of a traced function, passed without the rest of their memory.
 
 A program takes a view as an array of the view's own elements, so that the windows of a sliding
-slice share one program. In the trace, its tensor has the view's strides, and starts at the
+slice share one program. In the trace, the tensor has the view's strides, and starts at the
 beginning of its storage. If a function uses more than that (the view's offset, the memory around
-it), this is detected here, and it is traced again with the whole storage as the input.
+it), this is detected here, and the function is traced again with the whole storage as the input.
 """
 
 import os
@@ -48,7 +48,7 @@ def offset_place(op: Any) -> int | None:
 
 
 def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
-    """Returns a tensor's elements, each once: the first along every axis of stride 0."""
+    """Returns a tensor's distinct elements: the first along every axis of stride 0."""
     if 0 in tensor.stride():
         tensor = tensor.detach()
         for axis, step in enumerate(tensor.stride()):
@@ -58,9 +58,9 @@ def unrepeated(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
-    """Returns a fresh tensor of a tensor's shape and strides, over its `unrepeated` elements alone.
+    """Returns a new tensor with a tensor's shape and strides, over only its `unrepeated` elements.
 
-    None where other strides than those of 0 make elements coincide.
+    Returns None if elements coincide because of strides other than 0.
     """
     size, stride, own = tuple(tensor.shape), tensor.stride(), array.shape
     if is_dense(own, stride):
@@ -84,8 +84,8 @@ class Windows:
     """The windows of one trace.
 
     Attributes:
-        indexes: which argument each window's cell stands for.
-        asked: the arguments that the function asked more of.
+        indexes: the index of the argument for each window's cell.
+        asked: the arguments of which the function needs more than the window.
     """
 
     def __init__(self) -> None:
@@ -101,7 +101,7 @@ class Windows:
         """Handle a query of a tensor's position in its storage.
 
         Raises:
-            Unseen: it lies in a window.
+            Unseen: the tensor is in a window.
         """
         index = self.indexes.get(_cell_of(tensor))
         if index is not None:
@@ -112,7 +112,7 @@ class Windows:
         """Check an operator that is about to run.
 
         Raises:
-            Unseen: it reaches out of a window.
+            Unseen: the operator uses memory outside a window.
         """
         place = offset_place(func)
         if place is None or not self.indexes:
@@ -131,7 +131,7 @@ class Windows:
 
 
 class _Watch(TorchFunctionMode):
-    """Sees queries that are not operators."""
+    """A mode that sees queries that are not operators."""
 
     def __init__(self, see: Callable[[Any], None]) -> None:
         super().__init__()
@@ -157,19 +157,19 @@ def _backward(
     create_graph: bool = False,
     inputs: Any = None,
 ) -> None:
-    """`Tensor.backward`, as a plain function."""
+    """Implements `Tensor.backward` as a plain function."""
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
 def _unasked(function: Any) -> Any:
     """Wraps a PyTorch function without its first step, which would dispatch to modes.
 
-    What it names it finds as it is now: the device replaces the engine.
+    It looks up globals at each call, because the device replaces the engine.
     """
     assert "has_torch_function" in function.__globals__
 
     def run(*args: Any, **kwargs: Any) -> Any:
-        # The module's names as they are now: what runs the engine is replaced after the import.
+        # The module's current globals, because the function that runs the engine is replaced later.
         names = {**function.__globals__, "has_torch_function": lambda tensors: False}
         copy = types.FunctionType(
             function.__code__, names, function.__name__, function.__defaults__, function.__closure__
@@ -185,7 +185,7 @@ _RUNNING = {
     torch.autograd.backward: torch.autograd.backward,
     torch.autograd.grad: torch.autograd.grad,
 }
-"""Functions that run the user's code (hooks, custom backwards) where no mode sees it."""
+"""Functions that run the user's code (hooks, custom backwards) outside of any mode."""
 
 
 def _cell_of(value: Any) -> Any:

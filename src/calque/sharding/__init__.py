@@ -1,8 +1,8 @@
-"""One program over many devices: tensors spread over a mesh of JAX's devices.
+"""One program over many devices, with tensors spread over a mesh of JAX devices.
 
-A tensor stays a plain `torch.Tensor` of its global shape. Its storage has a *placement*, which says
-which part each device holds. Operators, `calque.jit` and `torch.compile` follow the placements, and
-XLA inserts the communication between devices.
+A tensor stays a plain `torch.Tensor` with its global shape. Its storage has a *placement*, which
+says which part each device holds. Operators, `calque.jit` and `torch.compile` follow the
+placements, and XLA inserts the communication between devices.
 """
 
 from calque.sharding import checkpoints as _checkpoints

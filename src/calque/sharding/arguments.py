@@ -1,4 +1,4 @@
-"""Checks of the public functions' arguments."""
+"""Checks the arguments of the public functions."""
 
 import operator
 from collections.abc import Iterable, Mapping, Sequence
@@ -16,12 +16,12 @@ _A_SPEC = (
 
 
 def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
-    """Raise TypeError for a value that is not a tensor, ValueError for an unsuitable tensor.
+    """Raise TypeError for a value that is not a tensor, and ValueError for an unsuitable tensor.
 
     Args:
         function: the name of the public function.
         value: its argument.
-        on_device: whether it has to be on the device "jax"; otherwise it has to have values.
+        on_device: whether it must be on the device "jax"; otherwise it must have values.
     """
     if not isinstance(value, torch.Tensor):
         of_module = isinstance(value, Module) and function == "shard"
@@ -85,7 +85,7 @@ def check_spec(value: Any, where: str = "") -> None:
 
 
 def check_entries(spec: PartitionSpec) -> None:
-    """Raise ValueError for an entry that is neither None nor the names of axes."""
+    """Raise ValueError for an entry that is neither None nor names of axes."""
     for entry in spec:
         if entry is PartitionSpec.UNCONSTRAINED:
             raise ValueError(
@@ -98,7 +98,7 @@ def check_entries(spec: PartitionSpec) -> None:
 
 
 def check_axes(axes: Sequence[Any]) -> None:
-    """Raise TypeError if names of axes are not strings, ValueError if there are none."""
+    """Raise TypeError if names of axes are not strings, and ValueError if there are none."""
     if not axes:
         raise ValueError("along expects the names of one or more mesh axes: along('dp')")
     for axis in axes:
@@ -121,7 +121,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
 
 
 def devices_of(devices: Any) -> list[Any]:
-    """Returns the devices for a mesh; by default all.
+    """Returns the devices for a mesh, by default all.
 
     Raises:
         TypeError: they are not devices of JAX.

@@ -7,13 +7,13 @@ import torch
 
 
 class OfPlaced:
-    """An attribute that only some tensors have, also for `hasattr`.
+    """An attribute that only some tensors have, also according to `hasattr`.
 
-    Whatever a user sets under the name stays the tensor's own.
+    A value that a user sets under this name takes precedence.
 
     Args:
-        name: of the attribute.
-        get: its value for a tensor of the device "jax"; None if the tensor has none.
+        name: the name of the attribute.
+        get: returns its value for a tensor on the device "jax"; None if the tensor has none.
     """
 
     def __init__(self, name: str, get: Callable[[torch.Tensor], Any]) -> None:

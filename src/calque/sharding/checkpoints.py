@@ -1,8 +1,9 @@
-"""`torch.distributed.checkpoint` of placed tensors: each part is written and read separately.
+"""`torch.distributed.checkpoint` of tensors with a placement: parts are written and read
+separately.
 
-The checkpoint is PyTorch's own: a plain CPU model reads it, and tensors with other placements do. A
-part that several devices hold is written once, by the process of the first of them. Reads fill the
-parts of this process only, so that processes need not wait for each other.
+The checkpoint has PyTorch's own format: CPU models and tensors with other placements can read it. A
+part that several devices hold is written once, by the process of the first of them. Reads fill only
+the parts of this process, so that processes need not wait for each other.
 """
 
 import threading
@@ -42,7 +43,7 @@ _putting_back = threading.Lock()
 
 
 def _of_placed(name: str, function: Callable[..., Any]) -> OfPlaced:
-    """Returns a method that only placed tensors have, for PyTorch's `hasattr`."""
+    """Returns a method that only tensors with a placement have, for PyTorch's `hasattr`."""
 
     def get(tensor: torch.Tensor) -> Any:
         return None if placement(tensor) is None else function.__get__(tensor)
@@ -55,7 +56,9 @@ def _offsets(index: Any, shape: Any) -> Offsets:
 
 
 def _owners(array: jax.Array) -> dict[Offsets, int]:
-    """Returns the process that writes each part: that of the first device that has it."""
+    """Returns the process that writes each part, which is that of the first device with the
+    part.
+    """
     found: dict[Offsets, Any] = {}
     for device, index in array.sharding.devices_indices_map(array.shape).items():
         at = _offsets(index, array.shape)
@@ -141,7 +144,7 @@ METHODS: dict[str, Callable[..., Any]] = {
 
 
 def install() -> None:
-    """Make PyTorch's checkpoints support placed tensors (a second call does nothing)."""
+    """Make PyTorch's checkpoints support tensors with a placement (a second call does nothing)."""
     if "__create_write_items__" in vars(torch.Tensor):
         return
     install_joining()

@@ -21,17 +21,17 @@ def constrain(
 
     Args:
         tensor: a tensor on the device "jax", of any shape.
-        entries: a spec such as `P("dp")`, in which missing dimensions are whole; or an entry for
-            each dimension: the name of a mesh axis, a tuple of names, or None for a dimension that
-            is not split. `...` stands for all remaining dimensions, which are split as XLA
-            chooses.
-        mesh: the mesh; by default the one made last.
+        entries: a spec such as `P("dp")`, in which missing dimensions are not split; or an entry
+            for
+        each dimension: the name of a mesh axis, a tuple of names, or None for a dimension that is
+            not split. `...` stands for all remaining dimensions, whose split XLA chooses.
+        mesh: the mesh; by default the one created last.
 
     Returns:
-        A tensor of the same values and shape.
+        A tensor with the same values and shape.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: the entries do not fit the shape or the mesh, or the tensor is on the CPU.
 
     >>> import torch
@@ -47,9 +47,9 @@ def constrain(
 
 @torch.compiler.assume_constant_result
 def _number(shape: tuple[int, ...], mesh: Mesh | None, *entries: Any) -> int:
-    """Returns the number of the placement of entries for a shape (see `number_of`).
+    """Returns the number of the placement for some entries and a shape (see `number_of`).
 
-    Dynamo takes a spec for a constant as an argument of its own, but not within a tuple.
+    Dynamo treats a spec as a constant if it is an argument, but not if it is in a tuple.
     """
     where = mesh_or_latest(mesh)
     given = entries[0] if len(entries) == 1 else entries

@@ -1,4 +1,4 @@
-"""The parts of tensors that this process holds, and batches that the processes share."""
+"""The parts of tensors that this process holds, and batches made of the rows of all processes."""
 
 from collections.abc import Iterable, Iterator
 from typing import Any, NamedTuple
@@ -24,8 +24,8 @@ class Part(NamedTuple):
 
     Attributes:
         device: JAX's device.
-        index: which part it is: a slice for each dimension.
-        value: a CPU tensor.
+        index: the position of the part: a slice for each dimension.
+        value: its values, as a CPU tensor.
     """
 
     device: Any
@@ -68,23 +68,22 @@ def loader(
 ) -> Iterator[Any]:
     """Turns batches of CPU tensors into batches on the mesh.
 
-    With several processes, each supplies its own rows, and the batch consists of the rows of all:
-    its first dimension is the sum of theirs.
+    With several processes, each supplies its own rows, and the batch consists of the rows of all.
 
     Args:
         batches: a `DataLoader`, or any other iterable of tensors and containers of them. Values
             that are not tensors, and zero-dimensional tensors, are passed on as they are.
         spec: how the tensors are split, such as `P("dp")`; by default their first dimension is
             split over the first axis of the mesh.
-        mesh: the mesh; by default the one made last.
+        mesh: the mesh; by default the one created last.
 
     Returns:
         An iterator of the same containers.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: a batch cannot be split evenly; use a DataLoader with `drop_last=True`.
-        RuntimeError: the processes bring different numbers of rows.
+        RuntimeError: the processes have different numbers of rows.
 
     >>> import torch
     >>> from calque import sharding
@@ -110,14 +109,14 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
     """Returns the rows of all processes as one tensor on the mesh.
 
     Args:
-        tensor: the rows of this process: as many, of the same shape, as each other one brings.
+        tensor: the rows of this process; the shape must be the same in each process.
         spec: how all rows are split.
         mesh: the mesh.
-        or_whole: have each device hold all rows where they cannot be split.
+        or_whole: whether to replicate rows that cannot be split evenly.
 
     Raises:
         ValueError: they cannot be split evenly.
-        DisagreementError: the processes bring tensors of different shapes.
+        DisagreementError: the processes have tensors of different shapes.
     """
     if not tensor.ndim or _spans(tensor):
         return tensor
@@ -143,9 +142,7 @@ def _spans(tensor: torch.Tensor) -> bool:
 
 
 def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:
-    """Returns an array of the rows of all processes;
-    from its own rows if its devices need no others.
-    """
+    """Returns an array of the rows of all processes, without communication if that is possible."""
     if jax.process_count() == 1:
         return jax.make_array_from_process_local_data(sharding, values, shape)
     rows = values.shape[0]
@@ -161,7 +158,7 @@ def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> 
 
 
 def _needs_own_rows_only(sharding: NamedSharding, shape: tuple[int, ...], rows: int) -> bool:
-    """Returns True if each device holds rows that its own process supplied."""
+    """Returns True if each device only holds rows that its own process supplied."""
     for device, index in sharding.devices_indices_map(shape).items():
         begin, end, _ = index[0].indices(shape[0])
         first = device.process_index * rows

@@ -1,4 +1,4 @@
-"""Gives a module created on "meta" its memory and initial values on the mesh."""
+"""Gives a module created on "meta" memory and initial values on the mesh."""
 
 from collections.abc import Callable
 from typing import Any, TypeVar
@@ -27,17 +27,17 @@ _RESET = ("reset_parameters", "_reset_parameters")
 def materialize(
     module: M, plan: Plan, mesh: Mesh | None = None, init: Callable[[Module], Any] | None = None
 ) -> M:
-    """Give a module on "meta" its memory and initial values; no tensor is ever whole on one device.
+    """Give a module on "meta" memory and initial values; no tensor is ever whole on one device.
 
     The values are drawn from the device's random state, in one program; they are the same on every
     mesh.
 
     Args:
-        module: a module made under `torch.device("meta")`.
-        plan: how its parameters and buffers are placed (see `shard_module`). What matches no
-            pattern is placed as `parallelize_module` or `fully_shard` say, or is whole on each
-            device.
-        mesh: the mesh; by default the one made last.
+        module: a module created under `torch.device("meta")`.
+        plan: how to place its parameters and buffers (see `shard_module`). Those that match no
+            pattern have the placement given by `parallelize_module` or `fully_shard`, or are
+            replicated.
+        mesh: the mesh; by default the one created last.
         init: a function that sets the values of one module; it is called with each submodule, as
             by `Module.apply`. By default, each module's own `reset_parameters` is called.
 
@@ -45,7 +45,7 @@ def materialize(
         The module, with new parameters and buffers. Those that are not on "meta" are moved.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: the plan does not match the module; or there is no `init`, and a module has
             parameters or buffers on "meta" and no `reset_parameters`.
 
@@ -110,7 +110,7 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
 
 
 def _made(place: Place) -> torch.Tensor:
-    """Returns the replacement for a tensor: zeros if it was on "meta"."""
+    """Returns the replacement for a tensor; zeros if it was on "meta"."""
     tensor = place.tensor
     if tensor.device.type == "jax":
         shard(tensor.detach(), place.sharding)

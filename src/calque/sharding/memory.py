@@ -1,4 +1,4 @@
-"""The bytes that each device holds, by kind."""
+"""The memory that each device uses, by kind."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Iterator
@@ -9,7 +9,7 @@ from torch.nn import Module, Parameter
 from torch.optim import Optimizer
 
 from calque.device.memory.cell import cell_of
-from calque.program.memory_need import byte_count
+from calque.device.runtime.sizes import byte_count
 from calque.sharding.arguments import check_countable
 from calque.upstream.torch_internals import tree_leaves
 
@@ -21,8 +21,8 @@ class Memory:
 
     Attributes:
         devices: for each device of this process, the bytes of each kind ("parameters", "buffers",
-            "gradients", "state"; "tensors" for others).
-        whole: the bytes of each kind if one device held everything, once.
+            "gradients", "state", and "tensors" for the rest).
+        whole: the bytes of each kind if a single device held everything.
     """
 
     def __init__(self, devices: dict[Any, dict[str, int]], whole: dict[str, int]) -> None:
@@ -36,7 +36,7 @@ class Memory:
 
     @property
     def share(self) -> float:
-        """The greatest share of the whole that one device holds."""
+        """The greatest share of the total that one device holds."""
         whole = sum(self.whole.values())
         return self.largest / whole if whole else 0.0
 
@@ -80,7 +80,7 @@ def memory(*things: Any) -> Memory:
             the device "jax" is counted once.
 
     Raises:
-        TypeError: one of them can have no tensors.
+        TypeError: an argument cannot contain tensors.
 
     >>> import torch
     >>> from calque import sharding

@@ -1,4 +1,4 @@
-"""Meshes, and how dimensions of tensors are split over their axes."""
+"""Meshes, and specs that say how tensors are split over their axes."""
 
 import math
 from collections.abc import Callable, Sequence
@@ -19,8 +19,9 @@ from calque.sharding.arguments import (
 P = PartitionSpec
 
 Spec = PartitionSpec | NamedSharding | Callable[[tuple[int, ...], Mesh], PartitionSpec]
-"""How a tensor is split: JAX's `PartitionSpec`; a `NamedSharding`, which has its mesh; or a
-function of the tensor's shape and the mesh, as `along` gives."""
+"""How a tensor is split: JAX's `PartitionSpec`; a `NamedSharding`, which has its own mesh; or a
+function of the tensor's shape and the mesh, such as `along` returns.
+"""
 
 
 class _Latest:
@@ -35,8 +36,8 @@ def mesh(*, devices: Sequence[Any] | None = None, **axes: int) -> Mesh:
 
     Args:
         devices: the devices; by default all JAX devices of all processes.
-        axes: the size of each axis, by name and in order. One size may be -1: all devices that
-            are left.
+        axes: the size of each axis, by name and in order. One size may be -1 for all remaining
+            devices.
 
     Returns:
         A `jax.sharding.Mesh` whose axes are of the type `Auto`.
@@ -89,8 +90,8 @@ def along(*axes: str) -> Callable[[tuple[int, ...], Mesh], PartitionSpec]:
     evenly.
 
     Args:
-        axes: names of axes of the mesh. If they divide none of a tensor's dimensions, it stays
-            whole on each device.
+        axes: names of axes of the mesh. A tensor without a dimension that they divide is
+            replicated.
 
     Returns:
         A function of a shape and a mesh that returns the spec; plans and `shard` accept it.
@@ -168,7 +169,7 @@ def _shortest(spec: PartitionSpec) -> PartitionSpec:
 
 
 def axes_of(entry: Any) -> tuple[str, ...]:
-    """Returns the axes of the mesh that an entry of a spec names."""
+    """Returns the mesh axes in an entry of a spec."""
     return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
 
 

@@ -1,6 +1,6 @@
-"""Pickles JAX's devices and meshes, with devices as numbers.
+"""Makes JAX's devices and meshes picklable, with devices as numbers.
 
-JAX cannot pickle devices, nor meshes, shardings, placements and other objects that contain one.
+JAX cannot pickle devices, or meshes, shardings and placements, which contain devices.
 """
 
 import copyreg
@@ -17,7 +17,7 @@ def install() -> None:
 
 
 def device_of(platform: str, number: int) -> Any:
-    """Returns the device that a pickle names.
+    """Returns a pickled device.
 
     Raises:
         RuntimeError: there is no such device.

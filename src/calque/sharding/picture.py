@@ -1,4 +1,4 @@
-"""Pictures of placements: which device holds which part."""
+"""Pictures of placements, which show the part that each device holds."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -11,9 +11,7 @@ Box = tuple[tuple[int, int], ...]
 
 
 def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
-    """Returns the parts: where each starts and ends in each dimension,
-    and which devices hold it.
-    """
+    """Returns the start and end of each part in each dimension, and the devices that hold it."""
     found: dict[Box, list[int]] = defaultdict(list)
     for device, index in sharding.devices_indices_map(shape).items():
         slices = index if index is not None else ()
@@ -23,9 +21,7 @@ def boxes(sharding: Sharding, shape: tuple[int, ...]) -> dict[Box, list[int]]:
 
 
 def table(sharding: Sharding, shape: tuple[int, ...]) -> list[list[str]] | None:
-    """Returns the parts as rows and columns of a table with headings;
-    None if it takes more than two.
-    """
+    """Returns the parts as a table with headings; None if more than two dimensions are split."""
     parts = boxes(sharding, shape)
     spans = [sorted({box[i] for box in parts}) for i in range(len(shape))]
     split = [i for i, own in enumerate(spans) if len(own) > 1]

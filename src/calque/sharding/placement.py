@@ -1,4 +1,4 @@
-"""Which device holds which part of a tensor."""
+"""Placements: the part of a tensor that each device holds."""
 
 from html import escape
 
@@ -75,10 +75,10 @@ class Placement:
 def placement(tensor: Tensor) -> Placement | None:
     """Returns which part of a tensor each device holds; None if it has no placement.
 
-    A view has no placement of its own: its elements are where those of its base are.
+    A view has no placement of its own, because its elements belong to its base.
 
     Args:
-        tensor: a tensor of the device "jax", of any shape.
+        tensor: a tensor on the device "jax", of any shape.
 
     >>> import torch
     >>> from calque import sharding
@@ -99,22 +99,22 @@ def placement(tensor: Tensor) -> Placement | None:
 
 
 def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
-    """Spread a tensor over a mesh; its storage keeps the placement, whatever is written to it.
+    """Spread a tensor over a mesh; its storage keeps the placement when it is written to.
 
     Args:
-        tensor: a tensor on the device "jax" is given the placement in place, together with all
-            tensors that share its storage. A tensor on the CPU is copied to the mesh: each device
-            gets its part from the host.
-        spec: over which axes of the mesh each dimension is split: `P("dp")`, `along("dp")`.
-        mesh: the mesh; by default the one made last.
+        tensor: a tensor on the device "jax" is placed in place, together with all tensors that
+            share its storage. A tensor on the CPU is copied to the mesh: each device gets its part
+            from the host.
+        spec: the mesh axes over which each dimension is split, such as `P("dp")` or `along("dp")`.
+        mesh: the mesh; by default the one created last.
 
     Returns:
         The tensor on the device.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: the spec does not fit the shape or the mesh; the tensor is a view of a part of
-            its storage, or in another order, or has no values; or there is no mesh.
+            its storage, has a different order in memory, or has no values; or there is no mesh.
         TraceError: in a traced function.
 
     >>> import torch

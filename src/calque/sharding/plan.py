@@ -1,4 +1,4 @@
-"""A whole module spread by a plan: patterns of names, and the spec for each."""
+"""Spreads a module by a plan, which maps patterns of names to specs."""
 
 from collections.abc import Mapping
 from fnmatch import fnmatchcase
@@ -15,10 +15,10 @@ from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard
 
 Plan = Mapping[str, Spec]
-"""Patterns of the names of parameters and buffers, and a spec for each; the first that fits counts.
+"""Patterns of the names of parameters and buffers, and their specs; the first matching one is used.
 
-A pattern is that of a shell: `*` stands for anything, dots too. What none fits is whole on each
-device."""
+Patterns are those of a shell: `*` matches anything, including dots. Tensors that match none are
+replicated."""
 
 M = TypeVar("M", bound=Module)
 
@@ -28,8 +28,8 @@ class Place(NamedTuple):
 
     Attributes:
         tensor: the tensor.
-        names: how the module names it; several if it is shared.
-        sharding: where to.
+        names: its names in the module; several if it is shared.
+        sharding: the intended sharding.
     """
 
     tensor: torch.Tensor
@@ -45,17 +45,17 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
     Args:
         module: a module on the device "jax".
         plan: patterns of names in `state_dict()`, and their specs: `{"*.up.weight": P("tp", "dp"),
-            "*": along("dp")}`. What matches no pattern is whole on each device, so `{}` replicates
-            a module.
-        mesh: the mesh; by default the one made last.
+            "*": along("dp")}`. Tensors that match no pattern are replicated, so `{}` replicates a
+            module.
+        mesh: the mesh; by default the one created last.
 
     Returns:
         The module.
 
     Raises:
-        TypeError: an argument is of another kind.
+        TypeError: an argument has the wrong type.
         ValueError: a pattern matches no name, a spec does not fit its tensor (the error names all
-            of them), or a tensor is not on the device. Nothing has changed then.
+            of them), or a tensor is not on the device. Nothing is changed in these cases.
 
     >>> import torch
     >>> from calque import sharding
@@ -82,7 +82,7 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
     """Returns the intended placement of each parameter and buffer.
 
     Raises:
-        ValueError: a pattern fits no name, or a spec does not fit its tensor.
+        ValueError: a pattern matches no name, or a spec does not fit its tensor.
     """
     check_plan(plan)
     tensors: dict[int, torch.Tensor] = {}

@@ -1,4 +1,4 @@
-"""Programs in several processes: joining them, and reading tensors that are spread over them."""
+"""Programs with several processes: connecting them, and reading tensors spread over them."""
 
 from functools import lru_cache
 from typing import Any
@@ -16,18 +16,18 @@ from calque.sharding.arguments import check_tensor
 
 
 def initialize() -> None:
-    """Join the processes of a program, so that a mesh has the devices of all of them.
+    """Connect the processes of a program, so that a mesh has the devices of all of them.
 
     Like `jax.distributed.initialize`, with the environment that `calque launch` or torchrun sets
     up, or that of a cluster (Slurm, Open MPI, TPU). Call it before anything is computed. It does
-    nothing in a process that `calque launch` has started, because that has joined already.
+    nothing in a process started by `calque launch`, which is already connected.
 
     From then on, on CPUs, every call of a program that spans several processes waits for its
     results. If a process dies, the others end within half a minute and report its number.
 
     Raises:
         RuntimeError: JAX has already computed something.
-        ValueError: neither the environment nor a cluster says which processes there are.
+        ValueError: neither the environment nor a cluster describes the processes.
     """
     join()
 
@@ -35,14 +35,14 @@ def initialize() -> None:
 def gather(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the whole tensor on every device, and so in every process.
 
-    If several processes share the tensor, all of them have to call this, in the same order.
+    If the tensor is spread over several processes, all of them must call this, in the same order.
 
     Args:
         tensor: a tensor on the device "jax", of any shape.
 
     Returns:
-        A new tensor of the same shape, without a gradient, replicated on the devices that the
-        tensor is spread over.
+        A new tensor of the same shape, without a gradient, replicated on the devices of the given
+        tensor.
 
     Raises:
         TypeError: the argument is not a tensor.

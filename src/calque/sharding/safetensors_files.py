@@ -1,7 +1,8 @@
-"""`HuggingFaceStorageWriter` of `torch.distributed.checkpoint`: one part of a tensor in a file.
+"""`HuggingFaceStorageWriter` of `torch.distributed.checkpoint` for tensors with several parts.
 
-A safetensors file has one tensor per name, and PyTorch's writer keeps only the last of several
-parts. Here a process has several devices, and so several parts: they are written as one.
+A safetensors file has one tensor per name, so PyTorch's writer keeps only the last of several
+parts. Here a process has several devices and so several parts, which are joined before they are
+written.
 """
 
 import dataclasses
@@ -17,10 +18,10 @@ from torch.distributed.checkpoint.planner import SavePlan, WriteItem, WriteItemT
 
 @dataclasses.dataclass(frozen=True)
 class BoxIndex(MetadataIndex):
-    """A part of a tensor that is split over several devices of a process.
+    """The index of a block that several devices of a process hold together.
 
     Attributes:
-        sizes: of the part, which begins at the offset.
+        sizes: the sizes of the block, which starts at the offset.
     """
 
     sizes: tuple[int, ...] = ()

@@ -1,4 +1,4 @@
-"""Code that runs in the middle of a program without being a part of it."""
+"""Detects code that runs in the middle of a program without being part of it."""
 
 import gc
 import os

@@ -1,6 +1,6 @@
 """Reads the contents of containers with the methods of their base classes.
 
-Methods of a subclass may raise, load something lazily, or count their calls.
+A subclass's methods may raise, load lazily, or count their calls.
 """
 
 from collections import OrderedDict, deque

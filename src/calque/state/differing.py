@@ -22,7 +22,7 @@ _DIFFERING = {
     "_uuid": frozenset(("generate_time_safe", "UuidCreate")),
     "gc": frozenset(("get_count", "get_stats")),
 }
-"""The names, by the module or the class that has them."""
+"""The names by their module or class."""
 
 
 def home_of(function: BuiltinFunctionType) -> str:
@@ -32,7 +32,7 @@ def home_of(function: BuiltinFunctionType) -> str:
 
 
 def differs(function: Any) -> bool:
-    """Returns True if a function is one of these.
+    """Returns True if a function's results differ from call to call.
 
     >>> import time
     >>> differs(time.time), differs(len)

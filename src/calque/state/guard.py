@@ -1,4 +1,4 @@
-"""The guard over rows: whether all that a program was compiled for is still there."""
+"""The guard of rows: checks that the state for which a program was compiled is unchanged."""
 
 import copy
 from collections import Counter
@@ -26,25 +26,25 @@ if TYPE_CHECKING:
     from calque.state.unread import Unread
 
 _MOST_ADOPTED = 64
-"""How many objects may have been made anew before it is cheaper to trace."""
+"""The number of recreated objects above which a new trace is cheaper."""
 _UNCHANGING = (tuple, MethodType)
 
 
 class StateGuard:
-    """Rows hold what they held.
+    """Guards that rows have their earlier contents.
 
-    The comparisons that serve every call are of identities, and made in C; where one fails, the
-    values are looked at one by one, and equal ones that cannot change take the place of the old.
+    In every call, identities are compared in C. If a comparison fails, values are compared one by
+    one, and equal immutable ones replace the old ones.
 
     Args:
-        rows: the rows, as a snapshot has them, with what is expected in their `before`.
+        rows: the rows of a snapshot, with the expected contents in their `before`.
         free: keys of rows that may hold anything, as (row, key).
         unread: attributes that are not compared.
 
     Attributes:
         identities: the comparisons of identities.
-        expected: stands for what they compare with; another object after each look at values, by
-            which equal ones may have taken the place of the old.
+        expected: represents the expected contents; a new object after each comparison of values,
+            which may have replaced old ones with equal ones.
     """
 
     guarded = "contents of variables, attributes and containers"
@@ -65,18 +65,18 @@ class StateGuard:
         self.expected: object = object()
 
     def holds(self) -> bool:
-        """Returns True if every row holds what it held."""
+        """Returns True if every row has its earlier contents."""
         try:
             if self.identities.hold():
                 others = self.identities.others
                 if not others or not any(map(self._difference, others)):
                     return True
         except (ValueError, RuntimeError, AttributeError):
-            pass  # a variable that is not bound any more; a dict that another thread has changed
+            pass  # an unbound variable, or a dict that another thread changes
         return self._is_equal()
 
     def _is_equal(self) -> bool:
-        """Returns True if what is not the same object is an equal value."""
+        """Returns True if values that are not identical are equal."""
         self.expected = object()
         found = self.first_difference()
         if (
@@ -92,7 +92,7 @@ class StateGuard:
         while found is not None:
             row, key = found
             if adopted == _MOST_ADOPTED or not self._adopt(row, key):
-                if adopted:  # some rows are of other objects now
+                if adopted:  # some rows belong to new objects now
                     self.identities = Identities(self._rows, self._free)
                 return False
             adopted += 1
@@ -108,10 +108,10 @@ class StateGuard:
         return True
 
     def _adopt(self, row: Row, key: Any) -> bool:
-        """Returns True if another object holds what the old one held; its rows are then those of
-        the new.
+        """Returns True if a new object has the contents of the old one, whose rows then refer to
+        the new one.
 
-        So it is where a program makes an object anew at each call, which the next call finds.
+        This happens if a program creates an object in each call, which the next call finds.
         """
         old, new = row.before.get(key, MISSING), row.get(key)
         if old is MISSING or new is MISSING or not _containers(old, new):
@@ -137,7 +137,7 @@ class StateGuard:
             return seen[id(old)] is new
         if type(old) is not type(new) or len(seen) > _MOST_ADOPTED:
             return False
-        # An object that several things hold is one object for the program: so must the new one be.
+        # Sharing must be preserved, so objects with several references are not replaced.
         if self._held_now[id(old)] > 1 or self._held_now[id(new)]:
             return False
         if any(one is new for one in seen.values()):
@@ -160,7 +160,7 @@ class StateGuard:
             row = self._by_owner.get(key)
             if row is None:
                 continue
-            if isinstance(key, tuple) and key[0] == "h":  # what the dict holds is in other rows
+            if isinstance(key, tuple) and key[0] == "h":  # other rows have the dict's contents
                 pairs.append((row, key, owner, moved))
                 continue
             found = True
@@ -192,7 +192,7 @@ class StateGuard:
 
     @contextmanager
     def holding(self) -> Iterator[None]:
-        """Inside this context, every row that can be set holds what it held."""
+        """A context manager in which every settable row has its earlier contents."""
         rows = [row for row in self._rows if row.settable and row.restored]
         now = [(row, row.items()) for row in rows if row.is_changed()]
         for row, _ in now:
@@ -204,7 +204,7 @@ class StateGuard:
                 row.assign(items)
 
     def why(self) -> str:
-        """Returns what the first row that differs held and holds."""
+        """Returns a description of the first difference."""
         found = self.first_difference()
         if found is None:
             return "a variable has changed"
@@ -215,9 +215,7 @@ class StateGuard:
         return f"{row.name(key)} now refers to a different object"
 
     def first_difference(self) -> tuple[Row, Any] | None:
-        """Returns the first row that does not hold what it held, and the key;
-        None if there is none.
-        """
+        """Returns the first row that differs, and the key; None if there is none."""
         for row in self._rows:
             key = self._difference(row)
             if key is not None:
@@ -225,7 +223,7 @@ class StateGuard:
         return None
 
     def _difference(self, row: Row) -> tuple[Any] | None:
-        if type(row) is CacheRow:  # further calls fill it; one that was emptied has other values
+        if type(row) is CacheRow:  # later calls may add entries, but an emptied cache differs
             return ("misses",) if row.is_emptied() else None
         now = row.items()
         free = self._free.get(row, ())
@@ -246,9 +244,9 @@ class StateGuard:
 
 
 def guard_in_place(snapshot: "Snapshot") -> StateGuard:
-    """Returns the guard over all that a snapshot has met, where changes were left as they are.
+    """Returns the guard of everything in a snapshot whose changes were not undone.
 
-    What has changed no call changes again: it is compared, whoever reads it.
+    No call repeats these changes, so the new contents are compared, even if no code reads them.
     """
     changed = {
         (row, key)
@@ -265,12 +263,12 @@ def guard_of(
     counted: Collection[tuple[Row, Any]] = (),
     assigned: Collection[tuple[Row, Any]] = (),
 ) -> StateGuard:
-    """Returns the guard over all that a snapshot has met.
+    """Returns the guard of everything in a snapshot.
 
     Args:
         free: keys of its rows that may hold anything, as (row, key).
-        counted: those whose number each call counts up.
-        assigned: others that each call changes.
+        counted: those whose number each call increments.
+        assigned: other keys whose values each call changes.
     """
     rows = weakened(snapshot.rows, snapshot.weak.values())
     unread = snapshot.namespaces.unread(counted, assigned)
@@ -282,8 +280,8 @@ def guard_of(
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:
-    """Returns what an immutable object holds, or a function in its closure."""
-    kind = type(value)  # `isinstance` would ask the value for its class, by the user's code
+    """Returns the parts of an immutable object, or of a function's closure."""
+    kind = type(value)  # `isinstance` could run user code for `__class__`
     if kind is MethodType:
         return value.__func__, value.__self__
     if kind is FunctionType:
@@ -292,7 +290,7 @@ def _parts_of(value: Any) -> tuple[Any, ...]:
 
 
 def _is_as_filled(a: CellType, b: CellType) -> bool:
-    """Returns True if two variables that the program does not read have one value, or none."""
+    """Returns True if two variables that the program does not read have equal values, or none."""
     try:
         return a is b or same_value(a.cell_contents, b.cell_contents)
     except ValueError:
@@ -300,7 +298,7 @@ def _is_as_filled(a: CellType, b: CellType) -> bool:
 
 
 def _holders(values: Iterable[Any]) -> Counter[int]:
-    """Returns how many things hold each object, by its id."""
+    """Returns the number of references to each object, by its id."""
     found: Counter[int] = Counter()
     stack = list(values)
     while stack:
@@ -312,8 +310,8 @@ def _holders(values: Iterable[Any]) -> Counter[int]:
 
 
 def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
-    """Returns the rows that two objects of one class may have: the key,
-    the new container and its key.
+    """Returns the possible rows of two objects of the same class: the key, the new container and
+    its key.
     """
     found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
     found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "h", "s", "f", "n")]
@@ -324,7 +322,7 @@ def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
 
 
 def _like(row: Row, owner: Any) -> Any:
-    """Returns the row, of another container."""
+    """Returns the row for a different container."""
     other = copy.copy(row)
     other.owner = owner
     return other

@@ -1,4 +1,4 @@
-"""Tells whether rows hold the very objects that they held: compared in C, many at a time."""
+"""Checks that rows hold the same objects as before, comparing many at a time in C."""
 
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
@@ -24,8 +24,9 @@ from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
 Place = tuple[str, Any, Any, Any]
-"""One object that is compared: the kind of place, what holds it, the key there, and the object. Of
-a list the length is compared, too; what is looked up is asked of a `dict.get`."""
+"""A compared object: the kind of place, its holder, its key there, and the object. For a list, the
+length is compared, too; for a lookup, the key is passed to `dict.get`.
+"""
 
 _content = attrgetter("cell_contents")
 _only_none = frozenset((None,)).issuperset
@@ -44,7 +45,7 @@ _PLAIN = frozenset(
         ("maxlen",),
     )
 )
-"""Attributes that the class of the owner reads itself, whatever the program has defined."""
+"""Attributes that the owner's class itself reads, whatever the program defines."""
 
 
 class Identities:
@@ -55,8 +56,8 @@ class Identities:
         free: keys of some rows that may hold anything.
 
     Attributes:
-        others: rows of which it says nothing.
-        empty: containers that held nothing.
+        others: rows that it does not compare.
+        empty: containers that were empty.
         versions: compares dicts that have a version; None if there are none.
         special: compares classes and the code of functions; None if there are none.
         values: compare everything else.
@@ -103,8 +104,8 @@ class Identities:
             self.others.append(row)
 
     def expect(self) -> None:
-        """Expect what the rows say now that they held."""
-        self._sources: list[Any] = []  # each gives an iterator when it is called
+        """Use the current `before` of the rows as the expected contents."""
+        self._sources: list[Any] = []  # each returns an iterator when called
         self._expected: list[Any] = []
         dicts = [*self._dicts, *self._mixed]
         values = [value for row in dicts for value in row.before.values()]
@@ -158,7 +159,9 @@ class Identities:
             self.values.append(partial(_same_strings, [row.owner for row in keyed], keys))
 
     def places(self) -> list[Place] | None:
-        """Returns what `values` compare, by place; None if that is more than single objects."""
+        """Returns the objects that `values` compares, by position; None if it compares more than
+        single objects.
+        """
         if self._dicts or self._mixed or self._watched:
             return None
         found: list[Place] = []
@@ -202,7 +205,7 @@ class Identities:
             held += [(row.owner.get, name, value) for name, value in row.before.items()]
             if row.path.foreign or len(row.names) > len(row.owner):
                 self._watched.append(row)
-            else:  # names that are not there are looked up, too
+            else:  # includes missing names
                 absent = (name for name in row.names if name not in row.before)
                 held += [(row.owner.get, name, MISSING) for name in absent]
         for row in self._partial:
@@ -222,8 +225,8 @@ class Identities:
         self._lengths = list(map(len, self._libraries))
 
     def hold(self) -> bool:
-        """Returns True if every row but the `others` holds what it held;
-        an equal object is another one.
+        """Returns True if every row except the `others` holds the same objects; equal objects are
+        different.
         """
         for check in self._checks:  # noqa: SIM110 (a generator would cost half a microsecond)
             if not check():
@@ -231,7 +234,7 @@ class Identities:
         return True
 
     def _has_no_new_names(self) -> bool:
-        """Returns True if no name has appeared in a namespace that the program found missing."""
+        """Returns True if no name that the program found missing has appeared in a namespace."""
         if (
             list(map(len, self._libraries)) == self._lengths
             and list(map(tuple, self._spaces)) == self._names
@@ -274,7 +277,7 @@ def _values_of(dicts: list[dict[Any, Any]]) -> Iterable[Any]:
 def _have_no_hooks(tensors: list[Any]) -> bool:
     try:
         return all(_only_none(map(read, tensors)) for read in _HOOKS_READ)
-    except TypeError:  # a dict, which has no hash
+    except TypeError:  # a dict is not hashable
         return False
 
 
@@ -289,7 +292,9 @@ def _comparing(names: tuple[str, ...], rows: list[Row]) -> Callable[[], bool]:
 
 
 def _reading_dicts(owners: list[Any]) -> Callable[[], Iterable[Any]]:
-    """Returns a function that gives objects' dicts; fast if no class reads attributes itself."""
+    """Returns a function that reads objects' dicts, which is fast if no class overrides attribute
+    access.
+    """
     if _have_plain_dicts(owners):
         return partial(map, attrgetter("__dict__"), owners)
     return partial(map, object.__getattribute__, owners, repeat("__dict__"))

@@ -1,7 +1,7 @@
-"""Replacements of Python's functions that look up attributes by name.
+"""Replaces Python functions that look up attributes by name.
 
 Code such as `getattr(callback, hook)` uses a computed name. While such a module's code is traced,
-its global variables contain a `getattr` that reports its names, so that other attributes need not
+its global variables contain a `getattr` that reports the names, so that other attributes need not
 be compared.
 """
 
@@ -16,7 +16,7 @@ INTERCEPTED = ("getattr", "setattr", "hasattr", "delattr")
 
 
 class _Active(threading.local):
-    """Who is told of this thread's names."""
+    """The receiver of this thread's names."""
 
     receiver: "Interception | None" = None
 
@@ -25,7 +25,7 @@ _active = _Active()
 
 
 class InterceptedBuiltin:
-    """A builtin function that tells which names it is given."""
+    """A builtin function that reports the names it is called with."""
 
     __slots__ = ("_function",)
 
@@ -41,7 +41,7 @@ class InterceptedBuiltin:
 _FUNCTIONS = {name: InterceptedBuiltin(getattr(builtins, name)) for name in INTERCEPTED}
 _lock = threading.Lock()
 _installed_in: Counter[tuple[int, str]] = Counter()
-"""In how many traces each namespace has such a function."""
+"""The number of traces in which each namespace has such a function."""
 
 Space = dict[str, Any]
 
@@ -50,11 +50,11 @@ class Interception:
     """The functions that one trace intercepts.
 
     Args:
-        tell: is told of each name once; of None where something else than a string was given.
+        tell: called once for each name, with None for a value that is not a string.
 
     Attributes:
-        stopped: whether nothing is intercepted any more.
-        was_used: whether something was.
+        stopped: whether interception has been stopped.
+        was_used: whether a name was intercepted.
     """
 
     def __init__(self, tell: Callable[[str | None], object]) -> None:
@@ -66,7 +66,7 @@ class Interception:
         self.was_used: bool = False
 
     def see(self, name: Any) -> None:
-        """A name is looked up."""
+        """Handle the lookup of a name."""
         if type(name) is not str:
             self._tell(None)
         elif name not in self._seen:
@@ -74,7 +74,9 @@ class Interception:
             self._tell(name)
 
     def intercept(self, names: Iterable[str], space: Space) -> bool:
-        """Intercept in the code with these global variables; returns False if it has its own."""
+        """Intercept in code with these global variables; returns False if they define their own
+        functions.
+        """
         own = space.get("__builtins__")
         if own is not builtins and own is not vars(builtins):
             return False
@@ -89,7 +91,7 @@ class Interception:
         return True
 
     def stop(self) -> None:
-        """Intercept nothing any more: some code could see it."""
+        """Stop intercepting, because some code could observe it."""
         self.stopped = True
         places, self._places = self._places, {}
         if self._installed:
@@ -97,7 +99,7 @@ class Interception:
 
     @contextmanager
     def installed(self) -> Iterator[None]:
-        """Inside it, this thread's code calls the intercepted functions."""
+        """A context manager in which this thread's code calls the intercepted functions."""
         outer, _active.receiver = _active.receiver, self
         try:
             _put(self._places)
@@ -124,5 +126,5 @@ def _take(places: dict[tuple[int, str], Space]) -> None:
                 del _installed_in[place]
                 if (
                     type(space.get(place[1])) is InterceptedBuiltin
-                ):  # unless the program has put its own there
+                ):  # unless the program has replaced them
                     del space[place[1]]

@@ -1,4 +1,4 @@
-"""State in modules of libraries that may be the program's: settings, registries, lists."""
+"""State in library modules that may be the program's: settings, registries, lists."""
 
 import functools
 import sys
@@ -27,14 +27,14 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
-"""What a library's module depends on, though no code names it."""
+"""Modules that a library's module depends on without naming them in its code."""
 
 
 class Libraries:
-    """Modules of libraries that the program has met (see the module).
+    """The library modules that the program reaches (see the module).
 
     Args:
-        snapshot: where to keep what they hold.
+        snapshot: the snapshot in which to record their state.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -43,7 +43,7 @@ class Libraries:
         self._objects: list[tuple[Any, Path]] = []
 
     def hold(self, module: types.ModuleType) -> None:
-        """Keep a module, as far as its names matter."""
+        """Record a module's relevant names."""
         path = Path(module.__name__, foreign=True)
         self._snapshot.namespaces.hold(vars(module), path, ("m", id(module)))
         self._modules.append((module, path))
@@ -51,14 +51,14 @@ class Libraries:
         self.imply(module.__name__)
 
     def use(self, words: Iterable[str]) -> None:
-        """Is called when more names matter."""
+        """Record state under names that have become relevant."""
         for module, path in self._modules:
             self._look(module, path, words)
         for value, path in self._objects:
             self._hold_attributes(value, path, words)
 
     def imply(self, module: str) -> None:
-        """Hold what a library's module depends on."""
+        """Record the state on which a library's module depends."""
         name = _IMPLIED.get(module)
         if name is not None and ("i", module) not in self._snapshot.rows:
             held = vars(sys.modules[module])
@@ -67,7 +67,7 @@ class Libraries:
             self._snapshot.hold(row, ("i", module))
 
     def hold_settings(self, value: Any, path: Path) -> None:
-        """Hold an object with settings, as far as code names them."""
+        """Record the settings of an object that code names."""
         self._snapshot.known[id(value)] = value
         self._objects.append((value, path))
         self._hold_attributes(value, path, self._snapshot.namespaces.words)
@@ -80,13 +80,13 @@ class Libraries:
                 self._snapshot.hold(row, ("p", id(value), name))
 
     def hold_setting(self, getter: Any, path: Path) -> None:
-        """Hold a setting of a library that a function without arguments returns."""
+        """Record a library's setting that a function without arguments returns."""
         if ("v", id(getter)) not in self._snapshot.rows and setting_of(getter) is not MISSING:
             self._snapshot.known[id(getter)] = getter
             self._snapshot.hold(StateRow(getter, path, setting_of), ("v", id(getter)))
 
     def hold_variables(self, names: Iterable[str], held: dict[str, Any], owner: Owner) -> None:
-        """The global variables that a library's code names."""
+        """Record the global variables that a library's code names."""
         found = {name: held[name] for name in names if name in held}
         for name, value in found.items():
             if type(value) in ATOMIC:
@@ -111,7 +111,7 @@ class Libraries:
         row.names |= scalars
 
     def _look(self, module: types.ModuleType, path: Path, words: Iterable[str]) -> None:
-        """Meet what a module holds under names that matter."""
+        """Visit the values of a module's relevant names."""
         held, snapshot = vars(module), self._snapshot
         registers = owner_of_module(module) is Owner.PACKAGE
         names = held.keys() & words
@@ -138,7 +138,7 @@ class Libraries:
                 snapshot.stack.append((value, home))
 
     def _hold_registries(self, value: Any, path: Path) -> None:
-        """Dicts in which a package looks up what to call."""
+        """Record dicts in which a package looks up functions or classes."""
         for found in registries_in(value):
             if id(found) not in self._snapshot.rows:
                 row = self._snapshot.hold(DictRow(found, path))
@@ -146,9 +146,9 @@ class Libraries:
                 self._snapshot.stack += [(one, Path(path.key)) for one in own]
 
     def _hold_object(self, value: Any, path: Path) -> None:
-        """An object by which a package keeps what it is set to; what it changes itself is its own.
+        """Record an object with a package's settings, excluding changes by the package itself.
 
-        Nothing is followed from it: only its attributes are compared, as far as code names them.
+        Its contents are not visited; only the attributes that code names are compared.
         """
         if isinstance(value, threading.local):
             self._snapshot.stack.append((value, path))
@@ -159,7 +159,7 @@ class Libraries:
                 self._snapshot.namespaces.hold(held, path, ("e", id(value)))
 
     def _is_for_users_to_change(self, module: types.ModuleType, name: str) -> bool:
-        """Returns True if the program names what a module of Python holds, as `sys.path`."""
+        """Returns True if the program names a variable of a Python module, such as `sys.path`."""
         own_words = self._snapshot.namespaces.own_words
         return name in own_words and owner_of_module(module) is Owner.PYTHON
 
@@ -176,7 +176,7 @@ def _setting_in(value: Any) -> Any:
 def _read_attribute(owner: Any, name: str) -> Any:
     try:
         value = getattr(owner, name, None)
-    except Exception as error:  # a setting of something that is not there
+    except Exception as error:  # a setting of an unavailable feature
         if is_of_handler(error):
             raise
         return None

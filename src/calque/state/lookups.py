@@ -1,6 +1,6 @@
 """Finds code that looks things up by computed names, or that runs unobserved.
 
-For such code, whole namespaces matter, and all modules of the user.
+For such code, whole namespaces and all modules of the user are relevant.
 """
 
 import abc
@@ -22,10 +22,10 @@ from calque.state.whose import Owner, owner_of_module
 
 
 class Everything(Collection[str]):
-    """All names of a namespace, but of those that Python puts there only some.
+    """All names of a namespace except special names, of which only some are included.
 
     Args:
-        words: which of these.
+        words: the included special names.
     """
 
     def __init__(self, words: Collection[str]) -> None:
@@ -37,7 +37,7 @@ class Everything(Collection[str]):
         return True
 
     def __len__(self) -> int:
-        return sys.maxsize  # never fewer than the namespace has
+        return sys.maxsize  # at least as many as any namespace
 
     def __iter__(self) -> Iterator[str]:
         raise TypeError("these names cannot be enumerated")
@@ -52,21 +52,21 @@ _IMPORT = (importlib.import_module, builtins.__import__)
 _LOOKS_UP = frozenset(map(id, _LOOK_UP))
 _FINDS_MODULES = frozenset(map(id, _IMPORT))
 GETTERS = (operator.attrgetter, operator.methodcaller)
-"""Objects that hold names of attributes."""
+"""Objects that contain names of attributes."""
 
 
 def looks_names_up(value: Any) -> bool:
-    """Returns True if a value is a function that is given names of attributes."""
+    """Returns True if a value is a function that takes names of attributes."""
     return id(value) in _LOOKS_UP
 
 
 def finds_modules(value: Any) -> bool:
-    """Returns True if a value gives modules by their names."""
+    """Returns True if a value returns modules by name."""
     return value is sys.modules or id(value) in _FINDS_MODULES
 
 
 def modules_of_the_user() -> list[types.ModuleType]:
-    """All that were imported."""
+    """Returns the user's modules that were imported."""
     found = list(sys.modules.values())
     return [m for m in found if isinstance(m, types.ModuleType) and _is_users(m)]
 
@@ -83,7 +83,9 @@ _HANDING_OVER = {
 
 
 def hands_over(code: types.CodeType, held: dict[str, Any]) -> bool:
-    """Returns True if code of Python's has another thread do something, or waits for one."""
+    """Returns True if code of the standard library passes work to another thread, or waits for
+    one.
+    """
     return code.co_name in _HANDING_OVER.get(held.get("__name__", ""), ())
 
 
@@ -94,7 +96,7 @@ def words_of_getter(getter: Any) -> set[str]:
 
 
 class LocalRow(Row):
-    """The attributes of a `threading.local` in the thread that asks."""
+    """The attributes of a `threading.local` in the current thread."""
 
     __slots__ = ()
 
@@ -116,9 +118,7 @@ _known: WeakKeyDictionary[type, tuple[object, frozenset[type]]] = WeakKeyDiction
 
 
 def registered(kind: type) -> frozenset[type]:
-    """Returns the classes that were registered as virtual subclasses of an abstract class,
-    or below it.
-    """
+    """Returns the virtual subclasses registered with an abstract class or its subclasses."""
     token = abc.get_cache_token()
     known = _known.get(kind)
     if known is None or known[0] != token:

@@ -1,4 +1,4 @@
-"""Which of the things that libraries hold may be state of the program's."""
+"""Decides which values in libraries may be state of the program."""
 
 import contextvars
 import functools
@@ -19,25 +19,25 @@ WRAPPERS = (staticmethod, classmethod)
 
 
 def is_of_the_user(kind: type) -> bool:
-    """Returns True if objects of an engine's class are the program's own (a scheduler, a
+    """Returns True if objects of an engine's class belong to the program (a scheduler, a
     distribution).
 
-    What PyTorch keeps for itself stays untouched: its operators look their overloads up when they
-    are first called, and its dispatcher then holds pointers to these that own no reference.
+    PyTorch's internal objects must not be touched: operators look up their overloads at the first
+    call, and the dispatcher then has pointers to these without owning references.
     """
     home = home_of_class(kind)
     return home.startswith(("torch", "numpy.random")) and "._" not in home
 
 
 def is_program(value: Any) -> bool:
-    """Returns True if something that a library holds is of the program's own code."""
+    """Returns True if a value in a library comes from the program's own code."""
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
         return True
     return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
 
 
 def matters_in_library(value: Any) -> bool:
-    """Returns True if something that a library's module holds may be state of the program's."""
+    """Returns True if a value in a library's module may be state of the program."""
     if isinstance(value, types.BuiltinFunctionType):
         return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
     if isinstance(value, types.ModuleType):
@@ -53,10 +53,9 @@ def matters_in_library(value: Any) -> bool:
 
 
 def registries_in(value: Any) -> Iterator[dict[Any, Any]]:
-    """Yields the dicts of functions or classes that a package's variable is, or keeps in its
-    attributes.
+    """Yields the dicts of functions or classes that are a package's variable, or in its attributes.
 
-    By these a package finds what to call (`ACT2FN` of transformers), and users add to them.
+    A package looks up functions in these (`ACT2FN` of transformers), and users add entries.
     """
     if isinstance(value, dict):
         if _is_registry(value):
@@ -65,7 +64,7 @@ def registries_in(value: Any) -> Iterator[dict[Any, Any]]:
         spaces = (vars(type(value)), getattr(value, "__dict__", {}))
         held = [one for space in spaces for one in list(space.values()) if isinstance(one, dict)]
         if any(map(_is_registry, held)):
-            yield from held  # what users add may go into one that is empty
+            yield from held  # users may add to an empty one
 
 
 def _is_registry(value: dict[Any, Any]) -> bool:
@@ -79,13 +78,13 @@ def _is_code(value: Any) -> bool:
 
 
 def is_random(value: Any) -> bool:
-    """Returns True if something draws random numbers."""
+    """Returns True if a value draws random numbers."""
     kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
     return isinstance(value, kinds)
 
 
 def functions_of(value: Any) -> Iterator[types.FunctionType]:
-    """Yields the functions in an entry of a class: itself, or those of a descriptor."""
+    """Yields the functions in an entry of a class: the entry itself, or those of a descriptor."""
     if isinstance(value, types.FunctionType):
         yield value
     elif isinstance(value, WRAPPERS):

@@ -1,4 +1,4 @@
-"""Which names a piece of code uses: read off its bytecode, once for each code object."""
+"""Finds the names that code uses, from the bytecode, once for each code object."""
 
 import dis
 import re
@@ -13,7 +13,7 @@ _GLOBALS = frozenset(
     if name in dis.opmap
 )
 _MACHINERY = frozenset(("__spec__", "__loader__"))
-"""What the import of a module leaves in it, and leads to whatever imported it."""
+"""Names that importing a module leaves in it, which lead to its importer."""
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _IS = dis.opmap["IS_OP"]
@@ -45,13 +45,13 @@ class Names(NamedTuple):
 
     Attributes:
         globals: the global and builtin variables that it names.
-        words: names of attributes, and strings that could be such names.
-        whole: whether it may look at attributes of objects whose names it does not contain.
-        anywhere: whether it may do so of modules, too, wherever these come from.
-        looked_into: the global variables in which it looks names up that it does not contain.
-        compares: whether it asks whether two things are one object.
-        namespace: whether it may look at global variables whose names it does not contain.
-        nested: the code objects that it makes functions of.
+        words: names of attributes, and strings that may be such names.
+        whole: whether it may read attributes of objects by names that it does not contain.
+        anywhere: whether it may also do so for modules from anywhere.
+        looked_into: the global variables in which it looks up computed names.
+        compares: whether it compares objects by identity.
+        namespace: whether it may read global variables whose names it does not contain.
+        nested: the code objects of its nested functions.
     """
 
     globals: frozenset[str]
@@ -66,10 +66,10 @@ class Names(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def names_of(code: CodeType, reported: bool = False) -> Names:
-    """Returns the names that a code object uses (not those of functions inside of it).
+    """Returns the names that a code object uses (without nested functions).
 
     Args:
-        reported: whether the functions of `calls_by_name` tell what they are asked for.
+        reported: whether the functions of `calls_by_name` report the names that they look up.
 
     >>> names_of((lambda x: x.size + scale).__code__).globals
     frozenset({'scale'})
@@ -127,8 +127,7 @@ def assigns_item(code: CodeType, key: str) -> bool:
 
 
 def words_in(text: str) -> set[str]:
-    """Returns the names of attributes in a string that may lead to them: dotted, or fields of a
-    format.
+    """Returns the names of attributes in a string: in a dotted name, or in the fields of a format.
 
     >>> sorted(words_in("inner.gain")), words_in("{0.scale:.2f}"), words_in("some text")
     (['gain', 'inner'], {'scale'}, set())
@@ -141,7 +140,7 @@ def words_in(text: str) -> set[str]:
 
 
 def _compares_objects(code: CodeType) -> bool:
-    """Returns True if `is` stands between two things that are no constants."""
+    """Returns True if code applies `is` to two values that are not constants."""
     raw = code.co_code
     places = [i for i in range(0, len(raw), 2) if raw[i] == _IS]
     return any(raw[place - 2] != _LOAD_CONST for place in places)
@@ -159,16 +158,16 @@ def _globals(code: CodeType) -> set[str]:
 
 
 _ANYTHING = "?"
-"""Stands for an object that no name tells."""
+"""Represents an object whose name is unknown."""
 
 
 def _looked_into(code: CodeType, reported: bool) -> Iterator[str | None]:
-    """Yields where names are looked up that are no constants.
+    """Yields where code looks up names that are not constants.
 
-    A global variable by its name, None for the object that a method is of; `_ANYTHING` for others.
+    This is the name of a global variable, None for a method's object, or `_ANYTHING`.
 
     Args:
-        reported: whether to leave out where a function is called that tells the names.
+        reported: whether to skip calls of functions that report the names.
     """
     instructions = list(dis.get_instructions(code))
     own = code.co_varnames[0] if code.co_varnames[:1] in (("self",), ("cls",)) else ""
@@ -188,15 +187,15 @@ def _looked_into(code: CodeType, reported: bool) -> Iterator[str | None]:
 
 
 def _is_reported(one: dis.Instruction, rest: list[dis.Instruction]) -> bool:
-    """Returns True if a builtin function is loaded to be called at once, with a name."""
+    """Returns True if a builtin function is loaded and immediately called with a name."""
     return one.opname == "LOAD_GLOBAL" and _argument(rest, 2) is not None
 
 
 @lru_cache(maxsize=4096)
 def calls_by_name(code: CodeType) -> frozenset[str] | None:
-    """Returns the builtin functions that code calls with names of attributes which it computes.
+    """Returns the builtin functions that code calls with computed names of attributes.
 
-    None if it uses one otherwise, or may find it among its global variables.
+    Returns None if it uses one in other ways, or may find it among its global variables.
 
     >>> calls_by_name((lambda o, n: getattr(o, "name_" + n)).__code__)
     frozenset({'getattr'})
@@ -229,7 +228,9 @@ def _target(loaded: dis.Instruction | None, own: str) -> str | None:
 
 
 def _names_a_constant(instructions: list[dis.Instruction]) -> bool:
-    """True if the second argument of a call, whose function has been loaded, is a constant."""
+    """Returns True if the second argument of a call, whose function has been loaded, is a
+    constant.
+    """
     second = _argument(instructions, 2)
     return second is not None and second.opname == "LOAD_CONST" and isinstance(second.argval, str)
 
@@ -243,7 +244,7 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
         if one.opname.startswith(("POP_JUMP", "JUMP", "FOR_ITER", "RETURN", "CALL_FUNCTION_EX")):
             return None
         depth += dis.stack_effect(one.opcode, one.arg if one.opcode >= dis.HAVE_ARGUMENT else None)
-        if depth < 0:  # the function is put somewhere, or given to another
+        if depth < 0:  # the function is stored or passed on
             return None
         if depth == count:
             found = one
@@ -251,9 +252,7 @@ def _argument(instructions: list[dis.Instruction], count: int) -> dis.Instructio
 
 
 def _computes_a_global(code: CodeType) -> bool:
-    """Returns True if something else is done with `globals()` than to ask for an item
-    by a constant.
-    """
+    """Returns True if code uses `globals()` for anything other than an item with a constant key."""
     instructions = [i for i in dis.get_instructions(code) if i.opname not in ("CACHE", "PRECALL")]
     for place, one in enumerate(instructions):
         if one.opname == "LOAD_GLOBAL" and one.argval == "globals":

@@ -1,4 +1,4 @@
-"""Namespaces of which some names matter: those that code contains, or all if it computes names."""
+"""Namespaces with relevant names: those that code contains, or all names if code computes names."""
 
 import builtins
 import sys
@@ -25,12 +25,12 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
-"""Names by which code asks how far something has moved on, without using it."""
+"""Names by which code reads how far something has advanced, without using it."""
 _CALLED = frozenset(
     ("forward", "backward", "setup_context")
     + ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__")
 )
-"""Methods that PyTorch or Python calls, though no code of the program's names them."""
+"""Methods that PyTorch or Python calls, although no code of the program contains their names."""
 _FAMILY = "__subclasses__"
 
 
@@ -38,14 +38,14 @@ class Namespaces:
     """Namespaces of modules, classes and objects (see the module).
 
     Args:
-        snapshot: where to keep their rows.
+        snapshot: the snapshot for their rows.
 
     Attributes:
-        words: the names of attributes that matter.
+        words: the relevant names of attributes.
         own_words: those that the user's own code contains.
-        whole: whether all attributes of the user's objects matter.
-        schedulers_run: whether all attributes of PyTorch's schedulers do.
-        interception: the functions that tell which names code computes.
+        whole: whether all attributes of the user's objects are relevant.
+        schedulers_run: whether all attributes of PyTorch's schedulers are.
+        interception: the functions that report the names that code computes.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -69,22 +69,20 @@ class Namespaces:
         self._methods = self._named(vars(torch.Tensor), path, ("x", id(torch.Tensor)))
 
     def _named(self, held: Any, path: Path, key: Any) -> NamedRow:
-        """Returns the row of a namespace of which single names matter;
-        made when it is first asked for.
-        """
+        """Returns the row of a namespace with single relevant names, creating it if needed."""
         row = self._snapshot.rows.get(key)
         if not isinstance(row, NamedRow):
             row = NamedRow(held, path, set())
             self._snapshot.hold(row, key)
         return row
 
-    # What there is ------------------------------------------------------------------------------
+    # Recording ------------------------------------------------------------------------------------
 
     def hold(self, held: dict[str, Any], path: Path, key: Any, everything: bool = False) -> None:
-        """Keep a namespace, as far as its names matter.
+        """Record the relevant names of a namespace.
 
         Args:
-            everything: whether all its names do.
+            everything: whether all its names are relevant.
         """
         if key in self._snapshot.rows:
             return
@@ -95,11 +93,11 @@ class Namespaces:
             self._snapshot.push_items(row)
 
     def hold_module(self, module: types.ModuleType, path: Path) -> None:
-        """Keep a module of the user."""
+        """Record a module of the user."""
         self.hold(vars(module), path, ("m", id(module)), self._anywhere)
 
     def hold_class(self, kind: type, path: Path) -> None:
-        """Keep a class of the user."""
+        """Record a class of the user."""
         row = ClassRow(kind, path, self._everything if self.whole else self.words)
         self._snapshot.hold(row, ("c", id(kind)))
         if _FAMILY in self.words:
@@ -114,13 +112,13 @@ class Namespaces:
         self._snapshot.stack += [(below, Path(below.__name__)) for below in row.before[None]]
 
     def hold_functional(self, names: frozenset[str]) -> None:
-        """Functions that PyTorch's modules call, which the user may have replaced."""
+        """Record functions that PyTorch's modules call, which the user may have replaced."""
         path = Path(FUNCTIONAL.__name__, foreign=True)
         row = self._named(vars(FUNCTIONAL), path, ("x", id(FUNCTIONAL)))
         extend_with(row, names, self._snapshot.stack)
 
     def hold_variables(self, names: frozenset[str], held: dict[str, Any]) -> None:
-        """The global variables that the user's code names."""
+        """Record the global variables that the user's code names."""
         row = self._named(held, Path(""), ("g", id(held)))
         if not isinstance(row.names, set):
             return
@@ -135,7 +133,7 @@ class Namespaces:
                 self._hold_builtin(name)
 
     def _hold_builtin(self, name: str) -> None:
-        """Code names what Python itself has, or what a program has put there."""
+        """Record a builtin that code names, which a program may have replaced."""
         held = vars(builtins)
         if name not in held:
             return
@@ -145,18 +143,19 @@ class Namespaces:
             self._snapshot.stack.append((held[name], Path(name)))
 
     def expect_modules(self, names: Iterable[str]) -> NamedRow:
-        """Hold which modules there are under some names, or that there are none."""
-        path = Path("sys.modules", foreign=True)  # an import is not undone
+        """Record which modules exist under some names, or that there are none."""
+        path = Path("sys.modules", foreign=True)  # imports are not undone
         row = self._named(sys.modules, path, ("g", id(sys.modules)))
         extend_with(row, names, self._snapshot.stack)
         return row
 
     def hold_hooks(self, name: str, value: dict[Any, Any], path: Path) -> None:
-        """Keep a dict of a module's hooks; not what it has as an object, unless code names it.
+        """Record a dict of a module's hooks, but not its attributes as an object, unless code names
+        it.
 
-        PyTorch's code, which runs the hooks, asks for no attribute of the dict. Other code gets at
-        it by the name of the module's attribute, or by looking through all of them; and whatever
-        else holds it leads to all of it.
+        PyTorch's code, which runs the hooks, reads no attributes of the dict. Other code reaches it
+        by the name of the module's attribute, or by searching all attributes; through other
+        references, the whole dict is visited.
         """
         snapshot = self._snapshot
         if self.whole or name in self.words or id(value) in snapshot.rows:
@@ -166,23 +165,23 @@ class Namespaces:
         self._unnamed_hooks.setdefault(name, []).append((value, path))
 
     def read_by_name(self, row: Row, kind: type) -> None:
-        """Take note of the attributes of an object of a class of the user's."""
+        """Register the attributes of an object of a user's class."""
         words = words_of_class(kind)
         if words is not None:
             self._layers.append(row)
             self._words_of_layers |= words
 
     def reach_by_name(self, row: Row, value: Any) -> None:
-        """Take note of the attributes of an object without methods."""
+        """Register the attributes of an object without methods."""
         if id(value) not in self._snapshot.weak:
             self._objects.append((row, value))
 
     def unread(self, counted: Collection[Place], assigned: Collection[Place]) -> Unread:
-        """Returns the places that no code reads.
+        """Returns the variables that no code reads.
 
         Args:
-            counted: those that each call counts up.
-            assigned: others that the function changes.
+            counted: the variables that each call increments.
+            assigned: other variables that the function changes.
         """
         if self.whole:
             return Unread(Named())
@@ -204,21 +203,21 @@ class Namespaces:
             )
         )
 
-    # Names that matter --------------------------------------------------------------------------
+    # Relevant names -------------------------------------------------------------------------------
 
     def reads_state(self) -> bool:
-        """Returns True if code asks how far something has moved on, without using it."""
+        """Returns True if code reads the position of an iterator or generator without using it."""
         return not _READS_OF_STATE.isdisjoint(self.words)
 
     def computes(self, name: str) -> bool:
-        """Returns True if code may have looked an attribute up by this name, which it computed."""
+        """Returns True if code may have looked up an attribute by this computed name."""
         return self.whole or name in self._computed
 
     def use(self, words: frozenset[str], of_code: bool = False) -> frozenset[str]:
-        """Let more names of attributes matter from now on; returns those that did not before.
+        """Make more names of attributes relevant; returns those that were not before.
 
         Args:
-            of_code: whether it is code that ran which contains them.
+            of_code: whether code that ran contains them.
         """
         if not of_code:
             self._otherwise |= words
@@ -247,13 +246,13 @@ class Namespaces:
         snapshot.libraries.use(fresh)
         return fresh
 
-    # Names that are computed --------------------------------------------------------------------
+    # Computed names -------------------------------------------------------------------------------
 
     def look_into(self, code: types.CodeType, held: dict[str, Any], here: bool) -> None:
-        """Is called for code of the user's, which may look things up by names that it computes.
+        """Handle user code, which may look up values by computed names.
 
         Args:
-            here: whether it runs in the thread that is watched.
+            here: whether it runs in the watched thread.
         """
         by_name = calls_by_name(code)
         reported = False
@@ -265,14 +264,14 @@ class Namespaces:
         self._look_up(names_of(code, reported), held)
 
     def stop_intercepting(self) -> None:
-        """Names that code computes are told no longer: any may be one of them."""
+        """Stop intercepting, after which any name may be a computed one."""
         if not self.interception.stopped:
             self.interception.stop()
             if self.interception.was_used:
                 self.look_anywhere()
 
     def _tell(self, name: str | None) -> None:
-        """Code has looked an attribute up by a name that it has computed."""
+        """Handle the lookup of an attribute by a computed name."""
         if name is None:
             self.stop_intercepting()
         else:
@@ -294,7 +293,9 @@ class Namespaces:
             self._extend(("g", id(held)))
 
     def look_anywhere(self) -> None:
-        """Let all attributes of the user's objects matter, and all that the user's modules hold."""
+        """Make all attributes of the user's objects, and all variables of the user's modules,
+        relevant.
+        """
         self._look_into_objects()
         if not self._anywhere:
             self._anywhere = True
@@ -302,7 +303,7 @@ class Namespaces:
                 self._extend(key)
 
     def _look_into_objects(self) -> None:
-        """Let all attributes of the user's objects and classes matter, whatever their names."""
+        """Make all attributes of the user's objects and classes relevant."""
         if self.whole:
             return
         self.whole = True
@@ -317,7 +318,9 @@ class Namespaces:
                 self._extend(key)
 
     def look_into_schedulers(self) -> None:
-        """A method of PyTorch's schedulers runs, whose names nobody reads: let all matter."""
+        """Make all attributes of schedulers relevant, because a method of PyTorch's schedulers
+        runs, whose names are not read.
+        """
         if self.schedulers_run:
             return
         self.schedulers_run = True
@@ -328,7 +331,7 @@ class Namespaces:
                 self._widen(key, row)
 
     def _widen(self, key: Any, row: Row) -> None:
-        """Let all attributes of an object matter, of which single ones did."""
+        """Make all attributes of an object relevant, instead of single ones."""
         if isinstance(row, NamedRow):
             self._rows = [r for r in self._rows if r is not row]
             new = DictRow(row.owner, row.path, attribute=True)
@@ -337,7 +340,7 @@ class Namespaces:
             self._snapshot.push_items(new)
 
     def _extend(self, key: Any) -> None:
-        """Let all names of a namespace of the user matter."""
+        """Make all names of a user's namespace relevant."""
         row = self._snapshot.rows[key]
         if isinstance(row, NamedRow) and not row.path.foreign:
             row.names = self._everything

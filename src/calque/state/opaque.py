@@ -1,8 +1,8 @@
-"""Objects that show their state by a protocol only: random generators, iterators, open files.
+"""Objects that provide their state only by a protocol: random generators, iterators, open files.
 
 Their state is read by Python's reduction protocol, or by a method that returns their position. Most
-of them advance when they are used, and cannot be reset: a program that advances one cannot be used
-for another call.
+of them advance when used and cannot be reset, so a program that advances one cannot serve a second
+call.
 """
 
 import io
@@ -32,19 +32,19 @@ _MOVING = (
 
 
 def moves(value: Any) -> bool:
-    """Returns True if an object moves on when it is used, whatever attributes it has."""
+    """Returns True if an object advances when it is used."""
     return issubclass(type(value), _MOVING)
 
 
 class Opaque(NamedTuple):
-    """How to deal with an object.
+    """How to read and restore an object's state.
 
     Attributes:
-        read: its state, as values that can be compared.
-        write: takes its state back; None if nothing does.
-        guarded: whether it matters to a program that does not change it: a generator that was not
-            drawn from has given nothing.
-        inner: objects that it stands on.
+        read: returns its state as comparable values.
+        write: restores its state; None if that is impossible.
+        guarded: whether its state matters to a program that does not change it, unlike that of a
+            generator.
+        inner: the objects from which it takes items.
     """
 
     read: Callable[[Any], Any]
@@ -54,7 +54,7 @@ class Opaque(NamedTuple):
 
 
 def opaque(value: Any) -> Opaque | None:
-    """Returns how to deal with an object without attributes; None if nothing is known of it."""
+    """Returns the handling of an object without attributes; None if it is not known."""
     if isinstance(value, random.Random):
         system = isinstance(value, random.SystemRandom)
         return None if system else Opaque(_getstate, lambda o, s: o.setstate(s), False)
@@ -77,9 +77,7 @@ def opaque(value: Any) -> Opaque | None:
 
 
 def comparable(value: Any, depth: int = _DEEPEST) -> Any:
-    """Returns a state as nested tuples of plain values; of other objects,
-    the objects themselves.
-    """
+    """Returns a state as nested tuples of plain values and other objects themselves."""
     kind = type(value)
     if kind in ATOMIC or depth == 0:
         return value
@@ -111,7 +109,7 @@ def _progress(value: Any) -> Any:
     for name in ("gi_frame", "cr_frame", "ag_frame"):
         frame = getattr(value, name, None)
         if frame is not None:
-            # where it stands, and what its variables are: a loop comes back to the same place
+            # its position and variables, because a loop returns to the same position
             return (frame.f_lasti, *((n, comparable(v)) for n, v in frame.f_locals.items()))
     return None
 
@@ -121,7 +119,7 @@ def _position(value: io.IOBase) -> Any:
         return None if value.closed else (value.tell(), value.getvalue())
     try:
         return value.closed or value.tell()
-    except (OSError, ValueError):  # no telling where it is: a terminal, or within a line
+    except (OSError, ValueError):  # the position is not available, as for a terminal
         return None if value is sys.stdout or value is sys.stderr else object()
 
 
@@ -130,7 +128,7 @@ def _reduce(value: Any) -> Any:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
             return value.__reduce_ex__(4)
-    except Exception as error:  # of somebody's protocol: then nothing is known of it
+    except Exception as error:  # a user's protocol may raise; then its state is not known
         if is_of_handler(error):
             raise
         return None
@@ -142,7 +140,7 @@ def _reduced(value: Any) -> Any:
 
 
 def _stands_on(value: Any) -> tuple[Any, ...]:
-    """Returns the iterators that an iterator takes its items from."""
+    """Returns the iterators from which an iterator takes its items."""
     found = _reduce(value)
     if not isinstance(found, tuple):
         return ()

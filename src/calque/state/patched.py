@@ -1,4 +1,4 @@
-"""Names that the user's program may have put into PyTorch's own namespaces.
+"""Names that the user's program may have set in PyTorch's own namespaces.
 
 PyTorch's code is not part of the program's state, but a program can replace a function of
 `torch.nn.functional` that modules call, or add a method to tensors.
@@ -20,11 +20,13 @@ from calque.state.rows import NamedRow
 from calque.state.whose import Owner, owner_of_code
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
-"""PyTorch's own."""
+"""PyTorch's own methods."""
 
 
 def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path]]) -> None:
-    """More names of a namespace matter; what they lead to of the user's is to be met."""
+    """Add relevant names to the row of a namespace; user values under these names are queued for
+    visiting.
+    """
     assert isinstance(row.names, set)
     for name in names:
         if name in row.names:
@@ -38,7 +40,7 @@ def extend_with(row: NamedRow, names: Iterable[str], stack: list[tuple[Any, Path
 
 @functools.lru_cache(maxsize=1024)
 def functional_of(kind: type[Module]) -> frozenset[str]:
-    """Returns the functions of `torch.nn.functional` that the methods of a class of PyTorch's call.
+    """Returns the functions of `torch.nn.functional` that the methods of a PyTorch class call.
 
     >>> sorted(functional_of(torch.nn.Linear))
     ['linear']

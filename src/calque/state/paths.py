@@ -1,13 +1,15 @@
-"""How the user's program names something: `model.blocks[0].scale`; written out when it is shown."""
+"""The path of a value in the user's program, such as `model.blocks[0].scale`, formatted when
+shown.
+"""
 
 from typing import Any
 
 
 class Path:
-    """A name, or a step from another one.
+    """A name, or a step from another path.
 
     Attributes:
-        foreign: whether it begins at a variable of a library's.
+        foreign: whether it begins at a library's variable.
     """
 
     __slots__ = ("foreign", "key", "kind", "parent")

@@ -1,7 +1,7 @@
 """Plain objects, which consist only of a Python class, attributes and items.
 
-They are recreated and copied from their contents, without calling their methods, such as a
-`__new__` with arguments or a `__getstate__` that omits something.
+They are recreated and copied from their contents without calling their methods, such as a `__new__`
+with arguments or a `__getstate__` that omits something.
 """
 
 import argparse
@@ -21,15 +21,17 @@ from calque.state.values import instance_dict
 from calque.state.whose import Owner, owner_of_class
 
 OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
-"""Classes of Python's library whose objects are plain, too."""
+"""Classes of Python's library whose objects also count as plain."""
 _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
-"""The engine, or Python, knows how these are copied."""
+"""Objects that PyTorch's engine or Python copies in its own way."""
 
 
 @functools.lru_cache(maxsize=4096)
 def base_of(kind: type) -> Any:
-    """Returns the builtin class that creates objects of a class; None if its own C code has to."""
+    """Returns the builtin class that can create objects of a class; None if only its own C code
+    can.
+    """
     if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
         return None
     for base in _BASES:
@@ -67,13 +69,13 @@ def content_of(value: Any) -> Any:
         items = list(list.__iter__(value))
     slots: dict[str, Any] = {}
     for name, read in slots_of(type(value)).items():
-        with contextlib.suppress(AttributeError):  # it holds nothing
+        with contextlib.suppress(AttributeError):  # the slot is empty
             slots[name] = read(value)
     return items, instance_dict(value), slots
 
 
 def fill(value: Any, content: Any) -> None:
-    """Fill a bare object with the contents of another one."""
+    """Fill a bare object with the contents of another object."""
     items, held, slots = content
     if isinstance(value, dict):
         put: Any = OrderedDict.__setitem__ if isinstance(value, OrderedDict) else dict.__setitem__
@@ -88,7 +90,7 @@ def fill(value: Any, content: Any) -> None:
 
 
 def copied(value: Any) -> Any:
-    """Returns a shallow copy of an object, without calling methods of plain ones."""
+    """Returns a shallow copy of an object, without calling methods of plain objects."""
     if not is_plain(type(value)):
         return copy.copy(value)
     new = bare(type(value))

@@ -1,7 +1,7 @@
-"""Finds which names code reads for their values, rather than only calling or counting them.
+"""Finds the names whose values code reads, rather than only calling or incrementing them.
 
-`self.steps += 1` can be repeated without knowing the value, and in `optimizer.step()` the name is
-that of a method. So a number that code uses in no other way may have any value.
+`self.steps += 1` can be repeated without knowing the value, and in `optimizer.step()` the name is a
+method's. So a number that code uses in no other way may have any value.
 """
 
 import dis
@@ -23,7 +23,7 @@ _SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF"
 _COUNTING = frozenset(("+=", "-="))
 _ADDING = frozenset(("+", "-"))
 _METHOD = 1
-"""The bit of an attribute's or a global's instruction that says that it is called."""
+"""The bit in an attribute's or global's instruction that marks a call."""
 
 
 class Reads(NamedTuple):
@@ -33,8 +33,8 @@ class Reads(NamedTuple):
         values: names whose value it may use.
         keys: constant keys of items whose value it may use.
         called: names that it calls.
-        used: names through which it reaches a container, for more than an item by its constant key.
-        passed: names through which it reaches an object, for more than one of its attributes.
+        used: names of containers that it uses for more than an item with a constant key.
+        passed: names of objects that it uses for more than one attribute.
     """
 
     values: frozenset[str]
@@ -46,7 +46,7 @@ class Reads(NamedTuple):
 
 @lru_cache(maxsize=16384)
 def reads_of(code: CodeType) -> Reads:
-    """Returns how a code object uses names (without functions inside it).
+    """Returns how a code object uses names (without nested functions).
 
     >>> def step(self, optimizer):
     ...     self.count += 1
@@ -99,7 +99,7 @@ class _Reading:
             key = self._key(place)
             if key is not None:
                 self._reach(place, key)
-        elif isinstance(one.argval, str) and name not in _OF_CELLS:  # any other one that has a name
+        elif isinstance(one.argval, str) and name not in _OF_CELLS:  # any other name
             if place not in self._counted and "_FAST" not in name:
                 for names in (self._values, self._used, self._passed):
                     names.add(one.argval)
@@ -139,7 +139,7 @@ class _Reading:
         return following == ["COPY", "COPY", "BINARY_SUBSCR"]
 
     def _is_subscripted(self, place: int) -> bool:
-        """Returns True if code takes an item by a constant key from the loaded value."""
+        """Returns True if code takes an item with a constant key from the loaded value."""
         key = self._steps[place + 1 : place + 2]
         is_text = bool(key) and key[0].opname == "LOAD_CONST" and isinstance(key[0].argval, str)
         return is_text and self._is_key(place + 1)
@@ -199,7 +199,8 @@ class _Reading:
     def _added_by(self, place: int) -> set[int]:
         """Returns the positions of `x = x + 1`, if only a constant or a variable is added."""
         one = self._steps[place]
-        behind = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)  # what loads the place
+        # The number of instructions that load the target.
+        behind = {"STORE_ATTR": 1, "STORE_SUBSCR": 2}.get(one.opname, 0)
         operation = place - behind - 1
         load = operation - 2
         if load - behind < 0 or not _is_operation(self._steps[operation], _ADDING):
@@ -240,7 +241,7 @@ class _Reading:
             if got[length][1] != "get" or got[:length] + got[length + 1 :] != stored:
                 continue
             self._tallies |= {start + length - 1, first + length - 1}
-            if length + 1 < len(stored):  # no single name or constant
+            if length + 1 < len(stored):  # not a single name or constant
                 return {place}
             return {start + length + 1, place - 1, place}
         return set()

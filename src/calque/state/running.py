@@ -1,11 +1,11 @@
-"""Observes code that runs in this thread, just before it runs for the first time.
+"""Observes code in this thread just before it runs for the first time.
 
-On Python 3.12 and later by `sys.monitoring`, which costs nothing once a piece of code was seen;
-before that by a trace function that looks at calls only. A trace function that is there already (a
-debugger's, a coverage tool's) is still called.
+On Python 3.12 and later, it uses `sys.monitoring`, which costs nothing after a piece of code was
+seen; before that, a trace function that handles only calls. An existing trace function (of a
+debugger, a coverage tool) is still called.
 
-A trace function slows down every line of Python, whatever it does. So it is removed while calque's
-own code runs (`unwatched`), and restored when that calls the program's code (`call_watched`).
+A trace function slows down every line of Python. So it is removed while calque's own code runs
+(`unwatched`), and restored when that calls the program's code (`call_watched`).
 """
 
 import functools
@@ -36,9 +36,10 @@ from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
 _MONITORS = hasattr(sys, "monitoring")
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
-"""Files of Python's whose code only writes what the user reads: when it does is no state."""
+"""Files of Python's library whose code only writes output for the user; when it does is not state.
+"""
 _READS = frozenset(("tolist", "numpy"))
-"""Methods that read a tensor of the CPU without any operator of PyTorch's."""
+"""Methods that read a CPU tensor without any PyTorch operator."""
 _SCHEDULERS = lr_scheduler.__file__
 _OF_OPTIMIZERS = frozenset(
     inspect.unwrap(method).__code__
@@ -52,8 +53,8 @@ class _Active(threading.local):
     """The watchers of this thread.
 
     Attributes:
-        running: is told of what runs; None where nobody is to be.
-        hook: the trace function, where there is one that may be taken away for a while.
+        running: receives the code that runs; None if nothing is watched.
+        hook: the trace function, if there is one that may be removed temporarily.
     """
 
     def __init__(self) -> None:
@@ -65,7 +66,7 @@ _active = _Active()
 
 
 def unwatched(function: F) -> F:
-    """A decorator for functions of the engine in which no code of the program runs."""
+    """A decorator for calque's functions in which no code of the program runs."""
     if _MONITORS:
         return function
 
@@ -84,7 +85,7 @@ def unwatched(function: F) -> F:
 
 
 def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> Any:
-    """Call code that may be the program's, from within an `unwatched` function."""
+    """Call code that may be the program's from an `unwatched` function."""
     hook = _active.hook
     if hook is None or sys.gettrace() is not None:
         return function(*args, **kwargs)
@@ -96,22 +97,22 @@ def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
 
 
 def watched(function: F) -> F:
-    """A decorator for functions of the program that the engine calls."""
+    """A decorator for functions of the program that calque calls."""
     if _MONITORS:
         return function
     return functools.wraps(function)(functools.partial(call_watched, function))  # pyright: ignore[reportReturnType]
 
 
 class Running:
-    """Tells a snapshot what runs, and where: in the steps of optimizers, or outside of them.
+    """Reports to a snapshot which code runs in the steps of optimizers, and which outside.
 
     Args:
-        snapshot: is told of each code object before it runs.
-        on_read: is told of each tensor of the CPU that is read as Python values.
+        snapshot: receives each code object before it runs.
+        on_read: called for each CPU tensor that is read as Python values.
 
     Attributes:
         scheduler_stepped: the user's line at which a scheduler of PyTorch's stepped first.
-        all_reported: whether an optimizer has reported all that is in its param groups and state.
+        all_reported: whether an optimizer has reported everything in its param groups and state.
     """
 
     def __init__(
@@ -121,7 +122,8 @@ class Running:
         self._on_read = on_read
         self.scheduler_stepped: Origin | None = None
         self.all_reported: bool = False
-        self._seen: dict[int, CodeType] = {}  # equal code of two files is not the same
+        # By id, because equal code in two files is not the same.
+        self._seen: dict[int, CodeType] = {}
         self._entered: dict[int, CodeType] = {}
         self._now: set[CodeType] = snapshot.code.outside
         self._before: Any = None
@@ -146,7 +148,8 @@ class Running:
             _active.running = outer
 
     def in_step(self, stepping: bool) -> None:
-        """A step of an optimizer begins or ends: code that has run is seen again if it runs there.
+        """Handle the begin or end of an optimizer's step, in which code that has already run is
+        observed again.
 
         Args:
             stepping: whether it begins.
@@ -178,17 +181,18 @@ class Running:
             _active.hook = outer
             if by_trace:
                 sys.settrace(before)
-            if sys.getprofile() is not profile:  # one in C cannot be set from Python
+            if sys.getprofile() is not profile:  # a C profile function cannot be set from Python
                 sys.setprofile(profile)
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
-        """Handles every call of Python code, and so does very little."""
+        """Handles every call of Python code, so it must be fast."""
         seen, meet, before = self._seen, self._meet, self._before
 
         @entered_unseen
         def on_call(frame: FrameType, event: str, argument: Any) -> Any:
             code = frame.f_code
-            # No exception of another thread before this: C++ that calls these may not see one.
+            # Nothing before this may let an exception of another thread in, because C++ calls these
+            # functions.
             if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
                 return
             if id(code) not in seen:
@@ -211,7 +215,7 @@ class Running:
         elif event == "c_call":
             self.called(argument, getattr(argument, "__self__", None), frame.f_code, frame.f_lineno)
 
-    # What is seen -----------------------------------------------------------------------------
+    # Observed code --------------------------------------------------------------------------------
 
     def _meet(self, code: CodeType, frame: FrameType) -> None:
         if code is _AS_ARRAY:
@@ -227,7 +231,7 @@ class Running:
         self.start(code, frame)
 
     def start(self, code: CodeType, frame: FrameType) -> bool:
-        """Handle the first run of a code object; returns True if it needs to be watched closely."""
+        """Handle the first run of a code object; returns True if its calls must be watched."""
         if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
             self._meet_engine(code)
             return False
@@ -240,7 +244,7 @@ class Running:
         self._entered[id(code)] = code
         self._now.add(code)
         words = names_of(code).words
-        if not (NAMES | _READS).isdisjoint(words):  # methods of classes are no values yet
+        if not (NAMES | _READS).isdisjoint(words):  # methods are not yet looked up
             self._watch_calls()
         return self._calls_watched
 
@@ -253,7 +257,7 @@ class Running:
                 self.scheduler_stepped = self.scheduler_stepped or user_origin()
 
     def _watch_calls(self) -> None:
-        # What is met before or after the function runs must not leave a profile function behind.
+        # Outside the function's run, no profile function must be left behind.
         if not self._calls_watched and _active.running is self:
             self._calls_watched = True
             if not _MONITORS and sys.getprofile() is None:
@@ -277,7 +281,7 @@ class Running:
         """Record an action whose result may differ in the next call."""
         frame = sys._getframe(1)
         place = f"{code.co_filename}:{line}"
-        while frame is not None:  # the user's line, where a library's function does it
+        while frame is not None:  # the user's line, even if a library's function does it
             owner = self._snapshot.codes.get(frame.f_code)
             if owner is Owner.USER:
                 place = f"{frame.f_code.co_filename}:{frame.f_lineno} in {frame.f_code.co_name}"
@@ -347,11 +351,11 @@ def _install_audit() -> None:
 
 @entered_unseen
 def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
-    if event == "object.__getattr__":  # of the code of a frame, which a trace function reads
+    if event == "object.__getattr__":  # a trace function reads the code of frames
         return
-    if _active is None:  # Python is ending, and has taken the module apart
+    if _active is None:  # Python is exiting, and has cleared the module
         return
-    if event in ASSIGNED:  # and no call until it is made: other threads do not run in between
+    if event in ASSIGNED:  # no calls here, so that other threads do not run in between
         if arguments[1] in SPECIAL_NAMES:
             one, other, third = assignments.unnoticed
             value = arguments[-1]
@@ -361,7 +365,7 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
     if not event.startswith(_EVENTS) or (running := _active.running) is None:
         return
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None:  # the nearest code that is not Python's own
+    while frame is not None:  # the nearest code outside the standard library
         code = frame.f_code
         if code.co_filename.startswith("<frozen importlib") or code.co_name in _READERS:
             return
@@ -376,7 +380,7 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
 
 
 _READERS = frozenset(("updatecache", "getlines", "getsourcelines", "findsource"))
-"""Functions of Python's that read source files, for a traceback or a warning."""
+"""Functions of Python's library that read source files for a traceback or a warning."""
 
 
 class Suspension:

@@ -1,4 +1,4 @@
-"""The code that has run in a function, whose names determine the relevant state."""
+"""The code that has run in a function; its names determine the relevant state."""
 
 import functools
 import gc
@@ -22,21 +22,21 @@ _IDENTITY = frozenset(("id", "hash"))
 _TOLD: dict[str, Callable[[Any], Any]] = {
     name: attrgetter(name) for name in ("__name__", "__qualname__", "__doc__", "__module__")
 }
-"""What functions tell of themselves, and programs seldom ask."""
+"""Attributes that describe a function, and that programs rarely read."""
 _CONTAINERS = (dict, list, set, types.MappingProxyType)
 
 
 class RunningCode:
-    """Code objects that have run, and functions that were found.
+    """The code objects that have run, and the functions that were found.
 
     Args:
-        snapshot: where to keep what they name.
+        snapshot: the snapshot in which to record the state that they name.
 
     Attributes:
-        owners: the code that has run, with whose it is.
-        in_steps, outside: that which has run in the steps of optimizers, and outside of them.
-        compares_objects: whether the user's code asks whether two things are one object.
-        asks_identity: whether it asks which object something is.
+        owners: the code that has run, with its owner.
+        in_steps, outside: the code that has run in the steps of optimizers, and outside.
+        compares_objects: whether the user's code compares objects by identity.
+        asks_identity: whether it reads the identity of objects.
     """
 
     def __init__(self, snapshot: "Snapshot") -> None:
@@ -75,9 +75,9 @@ class RunningCode:
         return True
 
     def follow_all(self) -> None:
-        """Treat each of the user's functions that is found as if it ran.
+        """Treat each of the user's functions that is found as if it had run.
 
-        This is for functions that another thread runs: nothing shows which, and when.
+        This is for functions that another thread may run unobserved.
         """
         if not self._elsewhere:
             self._elsewhere = True
@@ -113,7 +113,8 @@ class RunningCode:
         if owner is Owner.USER:
             namespaces.own_words |= names.words
             self._imports(code)
-            if "modules" in names.words:  # of `sys`, which it may ask for those that it names
+            # `sys.modules`, in which it may look up the modules that it names.
+            if "modules" in names.words:
                 namespaces.expect_modules(c for c in code.co_consts if isinstance(c, str))
         self._variables_of(names.globals, held, owner)
         functions = self._functions_with(code, owner)
@@ -121,7 +122,7 @@ class RunningCode:
             self.wrapped(closure().values(), code.co_name)
         for function in functions:
             self.variables(function)
-            if function.__globals__ is not held:  # the same text, executed in two namespaces
+            if function.__globals__ is not held:  # the same code, executed in two namespaces
                 self._variables_of(names.globals, function.__globals__, owner)
         self._snapshot.use(names.words, of_code=True)
         if owner is Owner.USER:
@@ -147,14 +148,14 @@ class RunningCode:
             module = sys.modules.get(name)
             if module is not None and owner_of_module(module) is Owner.USER:
                 self._snapshot.stack.append((module, Path(name)))
-                # A statement finds it under a name, where another may stand later.
+                # An import statement finds it by name, and it may be replaced later.
                 row = self._snapshot.namespaces.expect_modules((name,))
                 row.before.setdefault(name, module)
 
     # Functions ----------------------------------------------------------------------------------
 
     def add(self, function: types.FunctionType, owner: Owner) -> bool:
-        """Keep a function that was found; returns True if its code has already run."""
+        """Record a function that was found; returns True if its code has already run."""
         code = function.__code__
         self.keep(function)
         if self._tells:
@@ -168,9 +169,9 @@ class RunningCode:
         return True
 
     def bring(self, function: Any) -> None:
-        """Record a function, and those in it, that come from the call's arguments.
+        """Record a function from the call's arguments, and the functions in its closure.
 
-        What they close over is none of the state, nor that of others with their code.
+        Their closure values, and those of other functions with the same code, are not state.
         """
         stack, seen = [function], set[int]()
         while stack:
@@ -186,7 +187,7 @@ class RunningCode:
                 stack += [*(one.__defaults__ or ()), *(one.__kwdefaults__ or {}).values()]
 
     def keep(self, function: types.FunctionType) -> None:
-        """Keep a function until its code runs."""
+        """Store a function until its code runs."""
         self._functions.setdefault(function.__code__, []).append(function)
 
     def variables(self, function: types.FunctionType) -> None:
@@ -212,7 +213,7 @@ class RunningCode:
                 self._snapshot.push_unnamed((value,), Path(name, foreign=True))
 
     def hold_annotations(self) -> None:
-        """Keep the annotations of the user's functions, because some code reads them."""
+        """Record the annotations of the user's functions, because some code reads them."""
         for function in self._met():
             if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
                 self._snapshot.hold_dict(function.__annotations__, Path(function.__name__))
@@ -235,8 +236,8 @@ class RunningCode:
             or code in self._nested
         ):
             return known
-        # The program's own, and reached by nothing that was met. This looks at all objects there
-        # are; the values of its variables would be at hand, but not the cells that hold them.
+        # The program's own function, which was not found before. Only a search of all objects
+        # yields the cells of its variables.
         return [f for f in gc.get_referrers(code) if isinstance(f, types.FunctionType)]
 
 

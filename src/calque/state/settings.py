@@ -1,4 +1,4 @@
-"""Settings of libraries that are stored in C, and read by a function without arguments."""
+"""Library settings that are stored in C, and read by a function without arguments."""
 
 import types
 from typing import Any
@@ -45,10 +45,10 @@ def has_settings(value: Any) -> bool:
 
 
 def setting_of(getter: Any) -> Any:
-    """Returns the function's answer, as plain values; MISSING if it has none."""
+    """Returns the function's result as plain values; MISSING if it is not a setting."""
     try:
         value = comparable(getter())
-    except Exception as error:  # it takes arguments, or has nothing to tell: it is no setting
+    except Exception as error:  # it needs arguments or fails, so it is not a setting
         if is_of_handler(error):
             raise
         return MISSING

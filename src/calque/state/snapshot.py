@@ -1,8 +1,8 @@
 """The Python state that a traced function can reach, before the function changes it.
 
-The contents of each value found are followed (`finding`). The code that runs decides which
-attributes of the user's objects and which global variables matter, when it starts (`running_code`,
-`namespaces`). So only what code that ran can read is guarded, and its state is known before it
+The contents of each value found are visited (`finding`). When code starts to run, its names decide
+which attributes of the user's objects and which global variables are relevant (`running_code`,
+`namespaces`). So only state that this code can read is guarded, and it is recorded before the code
 runs.
 """
 
@@ -39,25 +39,25 @@ class Snapshot:
     """Rows for everything that was found.
 
     Args:
-        roots: what to begin with.
+        roots: the values to begin with.
         passes: returns True for an object that is not part of the program.
 
     Attributes:
         rows: the rows, by the id of their container (and a mark, where one object has several).
-        known: every object met, by id; kept alive.
-        classes: the classes that were met, by id.
-        tensors: those objects that are tensors, by id.
-        weak: those that something refers to weakly, by id.
-        unnamed: those that something holds under no name, by id.
-        moving: rows of what moves on as it is used, and matters where that is read.
-        unrepeatable: what the function did that cannot be seen in any state, in words.
-        has_differing: whether a builtin function was met whose results differ by nature.
-        on_difference: is called where one is met.
-        on_tensor: is called with each tensor that is met.
-        stack: what is still to be met, and how the program names it.
+        known: every visited object, by id; kept alive.
+        classes: the visited classes, by id.
+        tensors: the visited tensors, by id.
+        weak: the objects with weak references to them, by id.
+        unnamed: the objects that are held under no name, by id.
+        moving: rows of objects that advance when used, which matter where their position is read.
+        unrepeatable: descriptions of actions that are not visible in any state.
+        has_differing: whether a builtin function was found whose results differ from call to call.
+        on_difference: called when one is found.
+        on_tensor: called with each visited tensor.
+        stack: the values to visit, with their paths.
         code: the code that has run.
-        namespaces: the namespaces of which some names matter.
-        libraries: what libraries' modules hold.
+        namespaces: the namespaces with relevant names.
+        libraries: the state in library modules.
     """
 
     def __init__(self, *roots: Any, passes: Callable[[Any], bool] = lambda value: False) -> None:
@@ -85,7 +85,7 @@ class Snapshot:
     # Values -------------------------------------------------------------------------------------
 
     def visit(self, value: Any, path: Path | str) -> None:
-        """Visit a value, and everything that it holds."""
+        """Visit a value and everything that it holds."""
         self.stack.append((value, Path(path) if isinstance(path, str) else path))
         self._drain()
 
@@ -108,14 +108,14 @@ class Snapshot:
             finding.handler_of(value)(self, value, path)
 
     def push_unnamed(self, values: Iterable[Any], path: Path) -> None:
-        """Queue values that are held under no name that code could contain."""
+        """Queue values that are not held under a name."""
         for value in values:
             if type(value) not in ATOMIC:
                 self.unnamed.add(id(value))
                 self.stack.append((value, path))
 
     def hold(self, row: Row, key: Any = None) -> Row:
-        """Keep a row under a key, the id of its container by default; returns the row."""
+        """Add a row under a key, by default the id of its container; returns the row."""
         self.rows[id(row.owner) if key is None else key] = row
         return row
 
@@ -129,7 +129,7 @@ class Snapshot:
                 stack.append((value, step(key)))
 
     def hold_dict(self, value: dict[Any, Any], path: Path, attribute: bool = False) -> None:
-        """Keep a dict, and queue its keys and values.
+        """Record a dict, and queue its keys and values.
 
         Args:
             attribute: whether its keys are names of attributes.
@@ -161,7 +161,7 @@ class Snapshot:
     # Code that runs -----------------------------------------------------------------------------
 
     def use(self, words: frozenset[str], of_code: bool = False) -> None:
-        """Add names of attributes that matter from now on; see `Namespaces.use`."""
+        """Make names of attributes relevant from now on; see `Namespaces.use`."""
         if "__annotations__" in self.namespaces.use(words, of_code):
             self.code.hold_annotations()
 
@@ -215,11 +215,11 @@ class Snapshot:
         self.code.follow_all()
 
     def look_again(self) -> None:
-        """Meet the modules that were imported meanwhile."""
+        """Visit modules that were imported meanwhile."""
         self.code.look_again()
         self._drain()
 
-    # Afterwards ---------------------------------------------------------------------------------
+    # After the run --------------------------------------------------------------------------------
 
     def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
         """Yields the rows that have changed, with their contents."""
@@ -239,10 +239,10 @@ class Snapshot:
         return left
 
     def forget(self) -> None:
-        """Release everything; the snapshot cannot be used afterwards.
+        """Release all references; the snapshot cannot be used afterwards.
 
-        Its parts refer to it. So what it has met would stay alive until Python's garbage collector
-        runs, also what the program holds weakly only.
+        It is part of reference cycles. So the visited objects would stay alive until Python's
+        garbage collector runs, including those that the program references only weakly.
         """
         for part in (self.namespaces, self.libraries, self.code, self):
             vars(part).clear()

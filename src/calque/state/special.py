@@ -1,8 +1,8 @@
 """Counts assignments to the attributes that determine the code of functions and objects.
 
-Reading these attributes is slow: calque has an audit hook from the first trace on, and Python calls
-it for every read of a function's code. Python also calls it before every assignment to them, so if
-nothing was assigned, nothing has changed.
+Reading these attributes is slow, because from the first trace on calque has an audit hook, which
+Python calls for every read of a function's code. Python also calls it before every assignment to
+them, so without assignments nothing has changed.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ SPECIAL: tuple[tuple[str, ...], ...] = (
     ("__class__",),
     ("__code__", "__defaults__", "__kwdefaults__"),
 )
-"""The attributes, by the rows that hold them."""
+"""The attributes by the rows that contain them."""
 
 SPECIAL_NAMES: frozenset[str] = frozenset(name for names in SPECIAL for name in names)
 ASSIGNED: frozenset[str] = frozenset(("object.__setattr__", "object.__delattr__"))
@@ -25,7 +25,7 @@ class _Assignments:
     Attributes:
         count: the number of assignments.
         are_told: whether the audit hook is installed (see `running`).
-        unnoticed: values that are not counted: classes that calque assigns to cells all the time.
+        unnoticed: values that do not count: classes that calque itself assigns to cells.
     """
 
     count = 0
@@ -37,7 +37,7 @@ assignments: _Assignments = _Assignments()
 
 
 class Special:
-    """Checks that special attributes are unchanged, and compares them only after an assignment.
+    """Checks that special attributes are unchanged, comparing them only after an assignment.
 
     Args:
         comparisons: functions that together compare all of them.
@@ -52,7 +52,7 @@ class Special:
 
     def hold(self) -> bool:
         """Returns True if all are unchanged."""
-        count = assignments.count  # read first, so that later assignments are noticed
+        count = assignments.count  # read first, so that later assignments are detected
         if count == self.seen:
             return True
         if not all(compare() for compare in self._comparisons):

@@ -1,7 +1,7 @@
 """Functions that temporarily replace others.
 
-While an optimizer steps in a trace, `math.sqrt` also accepts traced numbers. The program did not
-cause this change: rows contain the original.
+While an optimizer steps in a trace, `math.sqrt` also accepts traced numbers. This is not a change
+by the program, so rows contain the original.
 """
 
 import threading
@@ -14,7 +14,7 @@ Space = dict[str, Any]
 
 _lock = threading.Lock()
 _held: Counter[tuple[int, str]] = Counter()
-"""How many contexts have put a function into a place."""
+"""The number of contexts that have put a function in each place."""
 
 
 class _Present:
@@ -30,9 +30,9 @@ class StandIn:
     """A function that replaces another.
 
     Args:
-        original: the other.
-        takes: whether arguments are for `function`.
-        function: what is called with these.
+        original: the original function.
+        takes: returns True for arguments for which `function` is called.
+        function: the replacement.
     """
 
     __slots__ = ("_function", "_takes", "original")
@@ -67,7 +67,7 @@ def standing_in(places: Collection[tuple[Space, str, StandIn]]) -> Iterator[None
         for space, name, function in places:
             if space.get(name) is function.original:
                 space[name] = function
-            if space.get(name) is function:  # perhaps put there by another thread
+            if space.get(name) is function:  # may have been set by another thread
                 _held[id(space), name] += 1
                 put.append((space, name, function))
     try:

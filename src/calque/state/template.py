@@ -27,17 +27,17 @@ _BY_REFERENCE = (
 
 
 class Template:
-    """A list of values, recreated by each `build`.
+    """A list of values that `build` recreates.
 
     Args:
         values: the values.
-        known: objects that are to stay what they are, by id.
-        tensor: what a tensor is to be made of at each call.
-        given: what is to be said of an object that each call brings, by id.
-        kinds: the classes whose objects `tensor` is called with.
+        known: objects that keep their identity, by id.
+        tensor: returns the description from which each call creates a tensor.
+        given: the descriptions of objects in the call's arguments, by id.
+        kinds: the classes of the objects for which `tensor` is called.
 
     Attributes:
-        unmade: what cannot be made anew, and is the same object in each call.
+        unmade: objects that cannot be recreated, and are the same in each call.
     """
 
     def __init__(
@@ -67,7 +67,7 @@ class Template:
     def _written(self, values: list[Any]) -> bytes:
         try:
             return self._dumped(values)
-        except Exception as error:  # somebody's class refuses: find out which value it is
+        except Exception as error:  # a class cannot be pickled; find out which value it is
             if is_of_handler(error) or isinstance(error, TraceError):
                 raise
             for value in values:
@@ -110,7 +110,7 @@ class Template:
 
     @property
     def texts(self) -> str:
-        """All text in the values, and possibly more."""
+        """Returns all text in the values, and possibly more."""
         if self._plain is not None:
             return "\n".join(value for value in self._plain if isinstance(value, str))
         return self._text.decode(errors="replace")

@@ -18,12 +18,12 @@ from calque.state.values import ATOMIC, MISSING
 from calque.state.whose import Owner, owner_of_class
 
 _TEXT = ("__repr__", "extra_repr")
-"""Methods that fill attributes into a format, which names them."""
+"""Methods that insert attributes named in a format string."""
 _FILLING = ("__setstate__",)
-"""Methods that give an object its attributes, and read none."""
+"""Methods that set an object's attributes and read none."""
 _DICTS = (dict, defaultdict, OrderedDict, Counter)
 WITHOUT_METHODS = (SimpleNamespace,)
-"""Classes in C, which look at all attributes of an object (to compare it, or to print it)."""
+"""Classes in C that read all attributes of an object (to compare or print it)."""
 _LISTS = (list, deque, set)
 _REACHED = (*_DICTS, *_LISTS, *WITHOUT_METHODS)
 
@@ -33,18 +33,18 @@ Place = tuple[Row, Any]
 
 @dataclass(frozen=True)
 class Named:
-    """What a trace knows about the names that code uses.
+    """A trace's knowledge about the names that code uses.
 
     Attributes:
-        codes: the code that ran, of whoever looks names up only where it contains them.
+        codes: the code that ran and looks up only names that it contains.
         words: names that are read by other means.
         computed: names of attributes that code has computed.
-        rows: rows of which only such keys are read as code names.
-        dicts: whether dicts may be looked at, too: no code of a package's looks into objects.
+        rows: rows whose keys are read only if code names them.
+        dicts: whether dicts may be ignored too, because no package's code searches objects.
         objects: namespaces without methods, with the rows of their attributes.
-        unnamed: dicts that are held by something else than a name, by id.
-        counted: places whose number the trace counts up: each call adds to what it finds.
-        assigned: other places that the trace changes.
+        unnamed: dicts that are not held under a name, by id.
+        counted: variables whose number the trace increments, as each call does.
+        assigned: other variables that the trace changes.
     """
 
     codes: Collection[CodeType] = ()
@@ -63,14 +63,14 @@ class Named:
     passed: set[str] = field(default_factory=set)
 
     def look(self) -> None:
-        """Read the code, which takes a while and is rarely needed."""
+        """Read the code, which is slow and rarely needed."""
         if self.read:
             return
         for found in (self.read, self.used, self.passed):
             found.update(self.computed)
         self.read.update(self.words)
         self.keys.update(self.words)
-        # What is counted up for the first time may be counted from what a class has.
+        # A first increment of an instance's number may read the class attribute.
         self.read.update(key for _, key in self.assigned if isinstance(key, str))
         for reads in map(reads_of, self.codes):
             self.read.update(reads.values)
@@ -83,14 +83,14 @@ class Named:
 class Unread:
     """State that calls need not compare, because no code reads it.
 
-    A loop may count in one (`model.global_step += 1`), and so may the traced function: if nothing
-    there reads the number, any other is as good.
+    A training loop may increment a number (`model.global_step += 1`), and so may the traced
+    function. If no traced code reads the number, its value does not matter.
 
     Args:
-        named: what is known of names.
+        named: the knowledge about names.
 
     Attributes:
-        dropped: rows of lists, sets and dicts that nothing reads at all.
+        dropped: rows of lists, sets and dicts that nothing reads.
     """
 
     def __init__(self, named: Named) -> None:
@@ -110,10 +110,10 @@ class Unread:
         return Unread(replace(old, rows=found, counted=counted, assigned=assigned))
 
     def ignore(self, rows: Collection[Row]) -> bool:
-        """Let rows ignore unread state that has changed; returns True if there was any.
+        """Make rows ignore unread state that has changed; returns True if there was any.
 
         Args:
-            rows: all of the guard's.
+            rows: all rows of the guard.
         """
         if self._named.rows or self._named.dicts:
             self._named.look()
@@ -123,7 +123,7 @@ class Unread:
         return any(changed) or bool(dropped)
 
     def fresh(self) -> list[Row]:
-        """Returns the rows to compare instead of ignored ones; once."""
+        """Returns, once, the rows to compare instead of the ignored ones."""
         found, self._fresh = self._fresh, []
         return found
 
@@ -149,7 +149,7 @@ class Unread:
                 return False
         elif not isinstance(name, str) or name in self._named.read or _is_special(name):
             return False
-        if appears and name in self._named.called:  # it hides a method, or does no more
+        if appears and name in self._named.called:  # it now hides a method, or no longer does
             return False
         if (row, key) in self._named.counted:
             if key in row.ignored or type(before) is not int or type(after) is not int:
@@ -165,8 +165,8 @@ class Unread:
     # Dicts --------------------------------------------------------------------------------------
 
     def _dicts(self, rows: Collection[Row]) -> Iterator[Row]:
-        """Yields the dicts and objects of which code reads only items by constant keys, and the
-        lists whose items it only counts.
+        """Yields the dicts and objects of which code reads only items with constant keys, and the
+        lists whose items it only increments.
         """
         if not self._named.dicts:
             return
@@ -177,8 +177,8 @@ class Unread:
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
     def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
-        """Returns True if all uses of a dict take single items by constant keys,
-        or of an object single attributes.
+        """Returns True if all uses of a dict take single items with constant keys or, for an
+        object, single attributes.
         """
         if id(value) in self._named.unnamed or id(value) not in holders:
             return False
@@ -229,7 +229,7 @@ class Unread:
 
 
 class CountedRow(Row):
-    """A number that calls count, which must exist but may have any value."""
+    """A number that calls increment, which must exist but may have any value."""
 
     __slots__ = ("_key",)
 
@@ -250,7 +250,7 @@ class CountedRow(Row):
 
 
 Holders = dict[int, list[tuple[Row, str | None]]]
-"""Where dicts are held, by id: the row, and the name there; None where it has none."""
+"""The holders of dicts, by id: the row and its name there; None if it has no name."""
 
 
 def _is_special(name: str) -> bool:
@@ -265,7 +265,7 @@ def _is_plain_dict(row: Row) -> bool:
 
 
 def _has_items(row: Row) -> bool:
-    """Returns True if code counts items of a row."""
+    """Returns True if code increments items of a row."""
     if type(row) is ListRow:
         return type(row.owner) is list and not row.path.foreign
     return _is_plain_dict(row)
@@ -287,7 +287,7 @@ def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
     """Returns the holders of each container and each object without methods.
 
     Args:
-        by_name: rows that are read by names only.
+        by_name: rows that are read only by name.
     """
     found: Holders = defaultdict(list)
     for row in rows:
@@ -324,7 +324,7 @@ def _inside(value: Any) -> Iterator[Any]:
 def words_of_class(kind: type) -> frozenset[str] | None:
     """Returns the names that the methods of a library's class contain.
 
-    None if it looks at attributes whose names they do not contain.
+    Returns None if the methods read attributes by names that they do not contain.
     """
     found: set[str] = set()
     for base in kind.__mro__:

@@ -1,4 +1,4 @@
-"""Values that are compared by value; everything else is compared by identity."""
+"""Defines which values are compared by value; all others are compared by identity."""
 
 import functools
 import operator
@@ -27,7 +27,7 @@ class _Missing:
 
 
 MISSING = _Missing()
-"""What a name holds that has no value."""
+"""The value of a name without a value."""
 
 ATOMIC = frozenset(
     (
@@ -44,12 +44,12 @@ ATOMIC = frozenset(
         _Missing,
     )
 )
-"""Types whose objects never change, and hold nothing that does."""
+"""Types whose objects never change and contain nothing that does."""
 
 _TUPLES = frozenset((tuple, torch.Size, frozenset))
 _WITHOUT_CONTENT = (object, types.SimpleNamespace)
 _MADE_BY_PYTHON = 1 << 9
-"""The flag of classes that a statement made (`Py_TPFLAGS_HEAPTYPE`)."""
+"""The flag of classes created by a class statement (`Py_TPFLAGS_HEAPTYPE`)."""
 _EQUAL = frozenset((torch.dtype, torch.device, range, slice))
 
 
@@ -65,7 +65,7 @@ def same_value(a: Any, b: Any) -> bool:
     if kind is not type(b):
         return False
     if kind in _SCALARS:
-        return repr(a) == repr(b)  # -0.0 is not 0.0, nan is nan
+        return repr(a) == repr(b)  # distinguishes -0.0 from 0.0, and treats nan as equal to nan
     if kind in _EQUAL:
         return bool(a == b)
     if kind in _TUPLES or (isinstance(a, tuple) and instance_dict(a) is None):
@@ -79,9 +79,9 @@ def same_value(a: Any, b: Any) -> bool:
 
 
 def same_objects(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
-    """Returns True if two dicts hold the very same keys and values in the same order.
+    """Returns True if two dicts hold identical keys and values in the same order.
 
-    Most that are compared do, and C code finds it out; False does not yet mean a difference.
+    This is a quick check in C, which usually succeeds; False does not yet mean a difference.
     """
     return (
         len(a) == len(b)
@@ -99,7 +99,7 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
 def instance_dict(value: Any) -> dict[str, Any] | None:
     """Returns the dict of an object's own attributes; None if it has none.
 
-    What the object answers to `__dict__` may be that of another: a method gives its function's.
+    `__dict__` may return another object's dict: a method's is its function's.
     """
     try:
         held = object.__getattribute__(value, "__dict__")

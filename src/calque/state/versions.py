@@ -1,4 +1,4 @@
-"""Detects written dicts by the version that Python 3.11 stores for each, in C."""
+"""Detects changed dicts by the version that Python 3.11 stores in each."""
 
 import gc
 import sys
@@ -12,12 +12,12 @@ from calque.state.rows import ClassRow, DictRow, NamedRow, Row
 from calque.upstream import torch_c
 
 version_of: Callable[[dict[Any, Any]], int] | None = None
-"""Gives the version of a dict, another one after each change; None where Python keeps none."""
+"""Returns the version of a dict, which is new after each change; None if Python has no versions."""
 
 if sys.version_info < (3, 12):
     version_of = torch_c.dict_version
 
-_DICTS = (dict, defaultdict)  # the order of an OrderedDict changes without its version
+_DICTS = (dict, defaultdict)  # an OrderedDict's order may change without its version
 
 
 def has_version(row: Row) -> bool:
@@ -26,27 +26,27 @@ def has_version(row: Row) -> bool:
         return False
     if type(row) is DictRow:
         return type(row.owner) in _DICTS
-    # A loop at the top of the user's module writes to its names at every turn.
+    # A loop at the top level of the user's module changes its namespace in every iteration.
     looked_up = type(row) is NamedRow and row.path.foreign
     return (looked_up or type(row) is ClassRow) and type(_dict_of(row)) is dict
 
 
 def _dict_of(row: Row) -> Any:
-    """Returns the dict itself, also of a class, whose dict Python shows through a proxy."""
+    """Returns the dict itself, even for a class, whose dict Python exposes through a proxy."""
     owner = row.owner
     return gc.get_referents(owner)[0] if type(owner) is MappingProxyType else owner
 
 
 class Versions:
-    """Guards that dicts hold the same objects; reads only those that were written to.
+    """Guards that dicts hold the same objects, reading only those that were changed.
 
     Args:
-        rows: rows of dicts (see `has_version`), with what is expected in their `before`.
+        rows: rows of dicts (see `has_version`), with the expected contents in their `before`.
         free: keys of rows that may hold anything.
 
     Attributes:
-        dicts: the dicts, each once.
-        seen: their versions when they were last seen to hold these objects.
+        dicts: the distinct dicts.
+        seen: their versions when they last held these objects.
     """
 
     def __init__(self, rows: Sequence[Row], free: Mapping[Row, Collection[Any]]) -> None:
@@ -67,7 +67,7 @@ class Versions:
         for held, version, before in zip(self.dicts, now, self.seen, strict=True):
             if version != before and not all(map(self._holds, self._rows[id(held)])):
                 return False
-        self.seen = now  # read before the dicts: whatever another thread changes is seen
+        self.seen = now  # read before the dicts, so that changes by other threads are detected
         return True
 
     def _holds(self, row: Row) -> bool:

@@ -1,6 +1,6 @@
 """Rows of weakly referenced state, which a guard does not keep alive.
 
-The death of an object is a change of state, which its weak references show.
+Weak references show the end of an object, which is a change of state.
 """
 
 import copy
@@ -21,8 +21,8 @@ class WeakRow(Row):
     Args:
         row: the row.
         targets: the ids of the objects.
-        target: the object that the row is of, if that is one of them.
-        attributes: whether the row's owner is the instance dict of that object.
+        target: the object to which the row belongs, if it is one of them.
+        attributes: whether the row's owner is the object's instance dict.
     """
 
     __slots__ = ("_attributes", "_row", "_target", "_targets")
@@ -32,7 +32,7 @@ class WeakRow(Row):
     ) -> None:
         self._targets = targets
         before = self._without(row.before)
-        # What the object alone held dies with it.
+        # Objects that only it referenced must not be kept alive.
         self._target = None if target is None else weakref.ref(target, lambda _: before.clear())
         self._attributes = attributes
         self._row = copy.copy(row)
@@ -72,8 +72,8 @@ class WeakRow(Row):
 
     def _reference(self, value: Any) -> Any:
         if id(value) in self._targets:
-            return weakref.ref(value)  # always the same one, while something holds that
-        if type(value) is tuple and len(value) == 2:  # the key of an element of a set
+            return weakref.ref(value)  # the same reference object as long as it is referenced
+        if type(value) is tuple and len(value) == 2:  # the key of a set's element
             kind, one = value
             return (kind, weakref.ref(one)) if id(one) in self._targets else value
         return value
@@ -108,7 +108,7 @@ class WeakRow(Row):
 def proxied(value: Any) -> Any:
     """Returns the object that a `weakref.proxy` refers to; None if it is dead.
 
-    None as well where the object gives its attributes itself.
+    Also returns None if the object overrides attribute access.
     """
     try:
         return value.__init__.__self__
@@ -117,7 +117,7 @@ def proxied(value: Any) -> Any:
 
 
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:
-    """Returns the rows, with those that hold or belong to some objects as weak ones."""
+    """Returns the rows, with weak rows for those that hold or belong to some objects."""
     found, ids = dict(rows), frozenset(map(id, targets))
     for target in targets:
         held = getattr(target, "__dict__", None)

@@ -1,7 +1,7 @@
 """Determines who owns code, a class or a module: the user, a package, Python, or the engine.
 
-The engine is what runs a traced program: PyTorch, JAX, numpy and calque itself. Its internal state
-is not part of the program's state.
+The engine consists of PyTorch, JAX, NumPy and calque itself. Its internal state is not part of the
+program's state.
 """
 
 import enum
@@ -28,20 +28,21 @@ class Owner(enum.IntEnum):
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
 _SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
-"""Packages that PyTorch and JAX call for themselves while a program is traced. (Not networkx: it
-serves torch.compile, but a program may hold its graphs.)"""
+"""Packages that PyTorch and JAX themselves call while a program is traced. (Not networkx: it serves
+torch.compile, but a program may store its graphs.)
+"""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
-    # The folder itself, not the one around it, in which an installed calque has all packages.
+    # The package's folder, not its parent, which contains other packages if calque is installed.
     _CALQUE + os.sep,
-    # `calque run` puts functions of these modules in the place of PyTorch's.
+    # `calque run` replaces PyTorch's functions with functions of these modules.
     *(f"{_CALQUE}_cli{os.sep}{name}.py" for name in ("as_cuda", "cuda_names")),
     *(os.path.dirname(os.path.abspath(file)) + os.sep for file in (torch.__file__, np.__file__)),
 )
 _BACKPORT = f"{os.sep}typing_extensions.py"
-"""Functions of it stand in the place of those of `typing`."""
+"""Its functions replace those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
+# Only directly in site-packages: `keras/src/backend/torch` belongs to a different package.
 _PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))
 
 
@@ -58,12 +59,12 @@ def owner_of_file(file: str) -> Owner:
 
 
 def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
-    """Returns the owner of a code object; for code made from text, that of its global variables."""
+    """Returns the owner of a code object; for code compiled from text, the owner of its globals."""
     file = code.co_filename
     if held is None or not file.startswith("<") or file.startswith("<frozen"):
         return owner_of_file(file)
     name = held.get("__name__")
-    if "_tuple_new" in held and held.get("__builtins__") == {}:  # `__new__` of a named tuple
+    if "_tuple_new" in held and held.get("__builtins__") == {}:  # the `__new__` of a named tuple
         return Owner.PYTHON
     return owner_of_name(name) if isinstance(name, str) else Owner.USER
 
@@ -78,7 +79,8 @@ def owner_of_name(module: str) -> Owner:
         return Owner.USER
     if root in sys.builtin_module_names or root == "builtins":
         return Owner.PYTHON
-    file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")  # no `__getattr__`
+    # Bypasses `__getattr__`.
+    file = getattr(sys.modules.get(module), "__dict__", {}).get("__file__")
     if isinstance(file, str):
         return owner_of_file(file)
     return Owner.PYTHON if root in sys.stdlib_module_names else Owner.USER

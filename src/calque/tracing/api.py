@@ -134,7 +134,7 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
 
     capture = Capture(tracer_of_method, root, concrete_args)
     graph = capture.graph()
-    graph._tracer_cls = Restoring  # which unpickling traces the code with
+    graph._tracer_cls = Restoring  # the tracer that unpickling uses
     members = home(capture.tracer)
     module = make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():

@@ -72,7 +72,7 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
         return name, graph, refused
     last = errors[-1]
     if len(errors) == 1 or not isinstance(last, TraceError):
-        raise last  # what the program itself raises when it runs
+        raise last  # the program's own exception
     listed = "\n".join(f"{name}: {why}" for name, why in refused.items())
     raise SymbolicTraceError(f"no tracer can capture this program faithfully.\n{listed}") from None
 
@@ -112,7 +112,8 @@ def _state_put_back(owner: Any) -> Iterator[None]:
             tensor.grad = gradient
         with torch.no_grad():
             for tensor, value in before:
-                if not torch.equal(tensor, value):  # batch_norm writes, and counts no version
+                # Compared by value: batch_norm writes without incrementing the version.
+                if not torch.equal(tensor, value):
                     tensor.copy_(value)
 
 

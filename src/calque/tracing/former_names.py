@@ -1,4 +1,4 @@
-"""The names of `calque.trace` when it was a package: they still work, as attributes and imports."""
+"""Names from when `calque.trace` was a package, which still work as attributes and in imports."""
 
 import sys
 from types import ModuleType

@@ -1,1 +1,1 @@
-"""Names of JAX and PyTorch that they do not promise to keep, with their uses."""
+"""Private names of JAX and PyTorch that calque uses, with their purposes."""

@@ -1,4 +1,4 @@
-"""Dispatch modes, and other code that `torch.compile` is kept out of."""
+"""Excludes dispatch modes and other code from `torch.compile`."""
 
 from types import CodeType
 from typing import Any
@@ -10,21 +10,21 @@ _eval_frame = _C._dynamo.eval_frame
 
 
 def keep_dynamo_out(code: CodeType) -> None:
-    """Let `torch.compile` leave a function alone, and what it calls.
+    """Keep `torch.compile` from compiling a function and its callees.
 
-    As `torch.compiler.disable`, but nothing is wrapped and dynamo is not loaded, which takes
-    seconds.
+    Like `torch.compiler.disable`, but it does not wrap the function, and does not import Dynamo,
+    which takes seconds.
     """
     skip = _eval_frame._FrameAction.SKIP
     _eval_frame.set_code_exec_strategy(code, _eval_frame._FrameExecStrategy(skip, skip))
 
 
 class DispatchMode(TorchDispatchMode):
-    """As `TorchDispatchMode`, but for its handlers dynamo is not loaded at the first call."""
+    """Like `TorchDispatchMode`, but the first call does not import Dynamo."""
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
-        return False  # that is done here
+        return False  # `keep_dynamo_out` does that
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
         super().__init_subclass__(**kwargs)

@@ -1,7 +1,7 @@
 """The private names of JAX that calque uses, each with its purpose.
 
-Everything else of JAX that calque uses is public. Check this module first for a new version of JAX;
-a linter rule keeps `jax._src` out of the other modules.
+Everything else that calque uses of JAX is public. Check this module first for a new version of JAX;
+a linter rule forbids `jax._src` in other modules.
 """
 
 from jax._src import (
@@ -12,27 +12,27 @@ from jax._src import (
     distributed,  # what processes tell each other besides arrays
     pjit,  # its fast path, which must not pass by the lock of one program
     source_info_util,  # the user's line of an equation
-    xla_bridge,  # what JAX does in a forked child
+    xla_bridge,  # JAX's handler in a forked child
 )
-from jax._src.array import ArrayImpl  # the class of arrays, made without checks
+from jax._src.array import ArrayImpl  # creates arrays without checks
 from jax._src.core import (
-    InconclusiveDimensionOperation,  # sizes of exported programs that cannot be compared
-    eval_context,  # outside of every trace
+    InconclusiveDimensionOperation,  # raised for incomparable symbolic sizes
+    eval_context,  # leaves every trace
     is_symbolic_dim,
-    jaxprs_in_params,  # the programs within an equation
+    jaxprs_in_params,  # the subprograms of an equation
     max_dim,
     min_dim,
 )
 from jax._src.interpreters import (
-    mlir,  # the contexts in which programs are lowered
-    partial_eval,  # the trace that makes a jaxpr, to put an equation into it
-    pxla,  # compiled programs as they are called
+    mlir,  # contexts for lowering
+    partial_eval,  # the jaxpr trace, to add equations
+    pxla,  # the executables that calls run
 )
 from jax._src.interpreters.pxla import ExecuteReplicated, batched_device_put
-from jax._src.lax.lax import _convert_element_type as convert_element_type  # keeps weak types
-from jax._src.lib import _jax as extension  # DLPack without a copy, and its lifetime; tracebacks
-from jax._src.lib import xla_client  # how long the host's memory is read
-from jax._src.sharding_impls import ShardingContext  # over how many devices a program is lowered
+from jax._src.lax.lax import _convert_element_type as convert_element_type  # can keep weak types
+from jax._src.lib import _jax as extension  # DLPack without copies, tracebacks
+from jax._src.lib import xla_client  # for how long host memory is read
+from jax._src.sharding_impls import ShardingContext  # the device count of lowering
 from jax._src.xla_bridge import backends_are_initialized
 
 __all__ = [
@@ -66,9 +66,9 @@ __all__ = [
     "xla_client",
 ]
 
-debug_infs: config.State = config.debug_infs  # whether JAX checks what programs compute
+debug_infs: config.State = config.debug_infs  # whether JAX checks results
 debug_nans: config.State = config.debug_nans
 enable_x64: config.State = config.enable_x64  # a context manager, and the flag of this thread
 
 CALLBACK_LOGGER = "jax._src.callback"
-"""Where JAX logs what a callback raised."""
+"""The logger for exceptions that callbacks raise."""

@@ -7,7 +7,7 @@ from types import CodeType, FrameType, FunctionType
 from typing import TypeVar
 
 _Function = TypeVar("_Function", bound=FunctionType)
-_AFTER_AWAIT = 3  # the argument of an entry that looks for nothing
+_AFTER_AWAIT = 3  # the argument of RESUME that checks for no signals
 
 _IMPORT: CodeType = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _IMPORT_FILES = ("<frozen importlib", importlib.__file__)
@@ -20,11 +20,11 @@ UNSEEN_FILES: set[str] = set()
 
 
 def entered_unseen(function: _Function) -> _Function:
-    """Have a function entered without a look for signals or exceptions of other threads.
+    """Make a function start without checks for signals or exceptions of other threads.
 
-    The first instruction of a function looks for them, before any `try` of it; not so that of a
-    coroutine after an `await`. Loops and calls in the function still look, and so does a trace
-    function (`sys.settrace`) that is called when it is entered.
+    The first instruction of a function checks for them, before any `try`, but not that of a
+    coroutine after an `await`. Loops and calls in the function still check, and so does a trace
+    function (`sys.settrace`), which is called on entry.
     """
     function.__code__ = _unseen(function.__code__)
     return function
@@ -43,7 +43,7 @@ def _unseen(code: CodeType) -> CodeType:
 
 
 def is_calling(frame: FrameType, name: str) -> bool:
-    """Returns True if a frame is at a call without arguments of what has this name."""
+    """Returns True if a frame is at a call, without arguments, of this name."""
     if name not in frame.f_code.co_names:
         return False
     loaded = None

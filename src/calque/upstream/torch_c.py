@@ -1,8 +1,8 @@
 """The names of PyTorch's extension that calque uses, each with its purpose.
 
-Few of them are public. Check this module first for a new version; a linter rule keeps `torch._C`
-out of the other modules. Some have a public form that costs more than the operators around it
-(`torch.is_grad_enabled` asks the function modes).
+Few of them are public. Check this module first for a new version; a linter rule forbids `torch._C`
+in other modules. Some have a public form that is slower than the operators around it
+(`torch.is_grad_enabled` calls the function modes).
 """
 
 from collections.abc import Callable, Iterable
@@ -10,22 +10,22 @@ from contextlib import AbstractContextManager
 from typing import Any
 
 import torch
-import torch._C._acc as acc  # a device that is written in Python
+import torch._C._acc as acc  # a device implemented in Python
 
 _C = torch._C
-extension = _C  # where a trace puts a function in the place of another one
+extension = _C  # so that traces can patch its functions
 
 # Operators and their schemas.
 Argument = _C.Argument
 FunctionSchema = _C.FunctionSchema
-VariableFunctions = _C._VariableFunctions  # where functions of `torch` are at home
+VariableFunctions = _C._VariableFunctions  # the namespace of torch functions
 get_schema: Callable[[str, str], FunctionSchema] = _C._get_schema
 jit_get_schemas_for_operator: Callable[[str], list[FunctionSchema]] = (
     _C._jit_get_schemas_for_operator
 )
-storage_use_count: Callable[[int], int] = _C._storage_Use_Count  # by its `_cdata`
-current_autograd_node: Callable[[], Any] = _C._current_autograd_node  # the one whose backward runs
-next_autograd_node: Callable[[], int] = _C._autograd._get_sequence_nr  # the number of the next one
+storage_use_count: Callable[[int], int] = _C._storage_Use_Count  # takes `_cdata`
+current_autograd_node: Callable[[], Any] = _C._current_autograd_node  # that of the running backward
+next_autograd_node: Callable[[], int] = _C._autograd._get_sequence_nr  # the next sequence number
 dispatch_get_all_op_names: Callable[[], list[str]] = _C._dispatch_get_all_op_names
 
 # The dispatcher.
@@ -73,15 +73,15 @@ from_dlpack: Callable[[Any], torch.Tensor] = _C._from_dlpack
 to_dlpack: Callable[..., Any] = _C._to_dlpack
 
 # Gradients.
-autograd = _C._autograd  # the kinds of devices, hooks of saved tensors, how views were made
-functions = _C._functions  # errors that a backward raises late
+autograd = _C._autograd  # hooks of saved tensors, creation of views
+functions = _C._functions  # errors raised in the backward
 current_graph_task_id: Callable[[], int] = _C._current_graph_task_id  # -1 outside of a backward
 
-# A device that is written in Python.
+# A device implemented in Python.
 get_privateuse1_backend_name: Callable[[], str] = _C._get_privateuse1_backend_name
 
 # torch.compile.
 TensorGuards: Any = getattr(_C._dynamo.guards, "TensorGuards", None)
-"""Compares the kinds of many tensors in one call; None in releases that have it elsewhere."""
+"""Compares the metadata of many tensors in one call; None in releases that define it elsewhere."""
 dict_version: Any = getattr(_C._dynamo.guards, "dict_version", None)
-"""Returns the version of a dict, which each change of it changes; from Python 3.12 on of no use."""
+"""Returns the version of a dict, which changes with each write; useless from Python 3.12 on."""

@@ -1,6 +1,6 @@
-"""The private names of `torch.compile` that calque uses; importing this loads dynamo.
+"""The private names of `torch.compile` that calque uses; importing this module imports Dynamo.
 
-The backend needs them, which dynamo calls, and `calque.explain` for its account of graph breaks.
+The backend needs them, and `calque.explain` for its report of graph breaks.
 """
 
 from torch import _dynamo as dynamo  # `explain` and `reset`

@@ -1,9 +1,8 @@
 """The private names of PyTorch's Python modules that calque uses, each with its purpose.
 
-Check this module first for a new version of PyTorch, with `torch_c`; a linter rule and a test keep
-such names out of the other modules. All of this is loaded by `import torch`; what takes long to
-load is in `torch_compile` and `torch_distributed`. Where calque sets a name of PyTorch's, or reads
-one that PyTorch sets, the module that has the name is here.
+Check this module and `torch_c` first for a new version of PyTorch; a linter rule and a test forbid
+such names in other modules. `import torch` loads all of this; slower imports are in `torch_compile`
+and `torch_distributed`. Names that calque or PyTorch may assign are used through their module.
 """
 
 import os
@@ -13,11 +12,11 @@ from types import CodeType
 from typing import Any
 
 import torch
-from torch import _add_batch_dim as add_batch_dim  # a vmap's own, for gradients in a batch
-from torch import _assert as check  # tensors' conditions in graphs, as torch.fx writes them
+from torch import _add_batch_dim as add_batch_dim  # of vmap, for batched gradients
+from torch import _assert as check  # asserts in graphs of torch.fx
 from torch import _assert_async as assert_async
 from torch import (
-    _functionalize_mutation_counter as functionalize_mutation_counter,  # what a program writes
+    _functionalize_mutation_counter as functionalize_mutation_counter,  # counts writes
 )
 from torch import _is_functional_tensor as is_functional_tensor
 from torch import _remove_batch_dim as remove_batch_dim
@@ -25,26 +24,26 @@ from torch import _tensor_str as tensor_str  # `_str`, which prints tensors
 from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` returns
 from torch._decomp import decomposition_table  # for operators without a rule
 from torch._export import utils as export_utils  # `_materialize_cpp_cia_ops`, which takes long
-from torch._functorch import eager_transforms, vmap  # what counts the levels of transforms
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # run outside of them
-from torch._guards import TracingContext  # what AOTAutograd knows of the graph's inputs
+from torch._functorch import eager_transforms, vmap  # the nesting level of transforms
+from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # leaves transforms
+from torch._guards import TracingContext  # AOTAutograd's metadata of the inputs
 from torch._higher_order_ops import utils as higher_order_utils  # `_hop_compile_and_call`
 from torch._higher_order_ops.auto_functionalize import (
-    get_mutable_args,  # the arguments that a functionalized operator writes
+    get_mutable_args,  # the written arguments of an operator
     read_view_information_from_args,
 )
 from torch._higher_order_ops.cond import cond_op
 from torch._higher_order_ops.map import map_impl
 from torch._higher_order_ops.scan import scan_op
 from torch._higher_order_ops.while_loop import while_loop_op
-from torch._jit_internal import boolean_dispatched  # which function `max_pool2d` stands for
+from torch._jit_internal import boolean_dispatched  # the functions behind `max_pool2d`
 from torch._library.custom_ops import OPDEFS  # the user's own operators
 from torch._library.fake_class_registry import FakeScriptObject  # constants of graphs
 from torch._library.opaque_object import is_opaque_reference_type, is_opaque_value_type
-from torch._library.simple_registry import singleton as fake_registry  # who has a fake kernel
+from torch._library.simple_registry import singleton as fake_registry  # fake kernels
 from torch._ops import HigherOrderOperator, OperatorBase, OpOverload, OpOverloadPacket
 from torch._prims_common import clone_preserve_strides
-from torch._subclasses import fake_tensor  # `log`, which a trace keeps quiet
+from torch._subclasses import fake_tensor  # `log`, which traces silence
 from torch._subclasses.fake_tensor import (
     DataDependentOutputException,
     DynamicOutputShapeException,
@@ -59,18 +58,18 @@ from torch.amp import _enter_autocast as enter_autocast  # as functions, for gra
 from torch.amp import _exit_autocast as exit_autocast
 from torch.autograd import _get_sequence_nr as get_sequence_nr  # a node's metadata
 from torch.autograd import _profiler_enabled as profiler_enabled
-from torch.autograd import forward_ad  # `_current_level`: whether derivatives go forward
+from torch.autograd import forward_ad  # `_current_level`: whether forward mode is active
 from torch.autograd import graph as autograd_graph  # `_engine_run_backward`
 from torch.distributions import Distribution  # `_validate_args`, a default of the process
-from torch.fx import _symbolic_trace as fx_symbolic_trace  # what `torch.fx.wrap` registered
-from torch.fx import traceback as fx_traceback  # what is kept of a node that is replayed
+from torch.fx import _symbolic_trace as fx_symbolic_trace  # functions registered by `torch.fx.wrap`
+from torch.fx import traceback as fx_traceback  # preserves metadata of replayed nodes
 from torch.fx._lazy_graph_module import _LazyGraphModule as LazyGraphModule
 from torch.fx._lazy_graph_module import _make_graph_module as make_graph_module
 from torch.fx._symbolic_trace import PH, PHBase
 from torch.fx._symbolic_trace import _assert_is_none as assert_is_none
 from torch.fx._symbolic_trace import _ConstantAttributeType as ConstantAttributeType
 from torch.fx._symbolic_trace import _proxyable_classes as fx_proxyable_classes
-from torch.fx.experimental.sym_node import SymNode  # C++ asks it of its kind
+from torch.fx.experimental.sym_node import SymNode  # the type that C++ expects
 from torch.fx.graph import _PyTreeCodeGen as PyTreeCodeGen
 from torch.fx.graph import _PyTreeInfo as PyTreeInfo
 from torch.fx.graph_module import _copy_attr as copy_attr
@@ -91,16 +90,16 @@ from torch.utils._python_dispatch import (
     _get_current_dispatch_mode_stack as get_current_dispatch_mode_stack,
 )
 from torch.utils._pytree import tree_leaves, tree_map, tree_unflatten
-from torch.utils._traceback import CapturedTraceback  # stacks without the text of their lines
+from torch.utils._traceback import CapturedTraceback  # stacks without source text
 from torch.utils.backend_registration import (
     _setup_privateuseone_for_python_backend as setup_privateuseone_for_python_backend,
 )
 
-# What runs the hooks around a step; the optimizer is its variable `self`.
+# Runs the hooks around a step; the optimizer is its variable `self`.
 HOOKED_STEP: CodeType = torch.optim.Optimizer.profile_hook_step(lambda: None).__code__
 Optimizer = torch.optim.Optimizer  # `_process_value_according_to_param_policy`, which loads state
 Module = torch.nn.Module  # `_apply`, which moves a module; `_call_impl`, whose frame names a layer
-InductorWrapper = torch._TorchCompileInductorWrapper  # what torch.compile calls without a backend
+InductorWrapper = torch._TorchCompileInductorWrapper  # torch.compile's default
 VariableFunctions = torch._VF  # recurrent layers, as PyTorch's modules call them
 
 make_subclass: Callable[..., Any] = torch.Tensor._make_subclass
@@ -110,15 +109,15 @@ _GUARDS = os.path.join(os.path.dirname(torch.__file__), "_dynamo", "guards.py")
 
 
 def is_guard(code: CodeType) -> bool:
-    """Returns True for a guard of dynamo's in Python: C++ takes an exception in it for a no."""
+    """Returns True for a guard of Dynamo in Python; C++ treats an exception in it as False."""
     name = code.co_qualname
-    if name.startswith("___make_guard_fn.<locals>."):  # of shapes
+    if name.startswith("___make_guard_fn.<locals>."):  # a guard of shapes
         return True
     return name.startswith("GuardBuilder.") and "<locals>" in name and code.co_filename == _GUARDS
 
 
 def keep_dynamo_out(trace_rules: Any, package: str) -> None:
-    """Have dynamo call the functions of a package, and never compile their code.
+    """Make Dynamo call the functions of a package, and never compile their code.
 
     Args:
         trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
@@ -128,11 +127,11 @@ def keep_dynamo_out(trace_rules: Any, package: str) -> None:
 
 
 def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:
-    """Have dynamo put calls of a function into its graphs (`torch._dynamo.nonstrict_trace`).
+    """Make Dynamo put calls of a function into its graphs (`torch._dynamo.nonstrict_trace`).
 
     Args:
         trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
-        function: it gets and gives pytrees of tensors and plain values.
+        function: a function that takes and returns pytrees of tensors and plain values.
     """
     for known in (trace_rules._allowed_callable_ids, trace_rules._nonstrict_trace_callable_ids):
         known.add(id(function))

@@ -1,7 +1,7 @@
 """Shows graphs of calque and PyTorch as text, pictures and pages.
 
-The entry point is `calque.show`; this package has its parts, and overlays: numbers to colour nodes
-by.
+The entry point is `calque.show`; this package has its parts, and overlays, which are numbers to
+colour nodes by.
 """
 
 from calque.view.api import show

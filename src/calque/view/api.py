@@ -24,7 +24,7 @@ def show(
     levels: bool = False,
     **kwargs: Any,
 ) -> View:
-    """Shows a graph: a tree in the terminal, a picture, or a page for the browser.
+    """Shows a graph as a tree in the terminal, a picture, or a page for the browser.
 
     Args:
         graph: a graph module from any tracer (`calque.trace`, dynamo, torch.fx), a `Recording`, a
@@ -37,7 +37,7 @@ def show(
         overlays: numbers to colour nodes by: a dict from nodes, or ids of nodes, to numbers, or a
             dict from names to such dicts. `calque.view.overlays` has functions that compute some:
             FLOPs, bytes, times, and errors of the device.
-        levels: whether to find the ATen operators and the StableHLO of each node, for the page.
+        levels: whether to find the ATen operators and StableHLO of each node, for the page.
         **kwargs: the keyword arguments of the example call.
 
     Returns:

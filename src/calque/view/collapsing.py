@@ -8,8 +8,8 @@ from calque.view.graph import ViewEdge, ViewGraph, ViewGroup, ViewNode
 def collapsed(graph: ViewGraph, depth: int | None) -> ViewGraph:
     """Returns the graph with its outer `depth` levels; a group below them is one node.
 
-    With a depth of 1 the groups at the top are nodes. Edges go to and from the collapsed groups,
-    one for each pair of ends. None opens everything.
+    With a depth of 1 the outermost groups are nodes. Edges connect the collapsed groups, one for
+    each pair of ends. None collapses nothing.
     """
     if depth is None:
         return graph

@@ -1,4 +1,4 @@
-"""The families of operators, by name: one row for each family; the first that matches wins."""
+"""The families of operators, by name; the first matching row determines the family."""
 
 import re
 

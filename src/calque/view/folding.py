@@ -1,4 +1,6 @@
-"""Folds runs of like groups, such as the layers of a transformer, into one group with a count."""
+"""Folds runs of similar groups, such as the layers of a transformer, into one group with a
+count.
+"""
 
 import re
 from collections.abc import Iterator
@@ -11,11 +13,11 @@ _WORD = re.compile(r"\w+…?")
 
 
 def folded(graph: ViewGraph, at_least: int = 2) -> ViewGraph:
-    """Returns the graph with each run of like sibling groups in a group of its own, `repeat` times.
+    """Returns the graph with each run of similar sibling groups in a new group with a `repeat`
+    count.
 
-    Groups are alike that have like operators, arguments and shapes, in the same order and with the
-    same edges among them. What stands between two of a run, alike each time, is in the new group
-    too.
+    Groups are similar if they have the same operators, arguments and shapes, in the same order and
+    with the same edges. Identical nodes between the groups of a run are in the new group, too.
     """
     like = _Likeness(graph)
     home: dict[str, str] = {}
@@ -44,7 +46,7 @@ def _fold(parent: str, groups: list[ViewGroup], taken: set[str]) -> ViewGroup:
 
 
 def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterator[list[_Part]]:
-    """Returns the runs within one group: like groups, and what is between them."""
+    """Returns the runs in one group: similar groups, and the nodes between them."""
     calls = [
         p for p in parts if isinstance(p, ViewGroup) or p.kind not in ("parameter", "constant")
     ]
@@ -66,9 +68,7 @@ def _runs(like: "_Likeness", parts: tuple[_Part, ...], at_least: int) -> Iterato
 
 
 def _follows(last: _Part, next_: _Part) -> bool:
-    """Returns True if a group is the next item of a list of modules,
-    or the next call of a module.
-    """
+    """Returns True if a group is the next item of a module list, or the next call of a module."""
     assert isinstance(last, ViewGroup)
     assert isinstance(next_, ViewGroup)
     if last.path == next_.path:
@@ -78,7 +78,7 @@ def _follows(last: _Part, next_: _Part) -> bool:
 
 
 class _Likeness:
-    """A number for each node and group; those of like ones are equal."""
+    """A number for each node and group; similar ones have equal numbers."""
 
     def __init__(self, graph: ViewGraph) -> None:
         self._graph = graph
@@ -103,7 +103,7 @@ class _Likeness:
         place = {node.id: i for i, node in enumerate(members)}
         for part in self._graph.children[group.id]:
             if isinstance(part, ViewGroup):
-                yield part.name, self.of(part)  # the first of a run stands for all of it
+                yield part.name, self.of(part)  # the first of a run represents it
         for node in members:
             inside = tuple(place.get(source, -1) for source in self._inputs.get(node.id, ()))
             op = node.kind if node.kind in ("parameter", "constant") else node.op

@@ -1,4 +1,4 @@
-"""`ViewGraph`: the form of a graph for viewing; readers create it, writers take it."""
+"""`ViewGraph`: the form of a graph for viewing, which readers create and writers use."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -7,7 +7,7 @@ from types import MappingProxyType
 from typing import Literal
 
 Kind = Literal["input", "parameter", "constant", "call", "module", "check", "output", "group"]
-"""What a node is; `"group"` is a group that was collapsed."""
+"""The kind of a node; `"group"` is a collapsed group."""
 
 
 @dataclass(frozen=True)
@@ -43,19 +43,20 @@ class ViewNode:
     """One node.
 
     Attributes:
-        id: its name, of which a graph has no second.
-        op: what it calls, such as `torch.nn.functional.relu`, `Linear` or `aten.add.Tensor`.
-        label: that, in short.
+        id: its name, unique in the graph.
+        op: the function or layer that it calls, such as `torch.nn.functional.relu`, `Linear` or
+            `aten.add.Tensor`.
+        label: a short form of `op`.
         kind: what it is.
-        group: the id of the group that it is in; "" at the top.
+        group: the id of its group; "" at the top.
         family: the kind of operator, such as `"convolution"`; see `families`.
-        served: by what the device serves it: `"rule"`, `"decomposition"`, `"fallback"` (a kernel of
-            the CPU) or `"escape"` (a value is read into Python); "" where that is not known.
-        outputs: the tensors that it gives.
-        arguments: pairs of a name and a value, in words.
-        parameters: the names and looks of the weights that it calls.
-        source: the line of the program that it is from.
-        levels: what becomes of it below: `"aten"` and `"stablehlo"`, with the operators of each.
+        served: how the device computes it: `"rule"`, `"decomposition"`, `"fallback"` (a kernel of
+            the CPU) or `"escape"` (a value is read into Python); "" if unknown.
+        outputs: the tensors that it returns.
+        arguments: pairs of a name and a value, as text.
+        parameters: the names and looks of its own weights.
+        source: its line in the program.
+        levels: its operators at lower levels, `"aten"` and `"stablehlo"`.
     """
 
     id: str
@@ -78,7 +79,7 @@ class ViewEdge:
 
     Attributes:
         source, target: the ids of the nodes.
-        kind: `"data"`, or `"binding"`: from what a name stands for to a use of the name.
+        kind: `"data"`, or `"binding"`: from the definition of a name to a use of it.
     """
 
     source: str
@@ -88,16 +89,16 @@ class ViewEdge:
 
 @dataclass(frozen=True)
 class ViewGroup:
-    """Nodes that belong together: a call of a module, a function, or a run of like groups.
+    """Nodes that belong together: a call of a module, a function, or a run of similar groups.
 
     Attributes:
-        id: of which a graph has no second.
-        parent: the id of the group around it; "" at the top.
+        id: its name, unique in the graph.
+        parent: the id of the enclosing group; "" at the top.
         name: the last part of its path.
         path: the path of the module.
         type: the class of the module.
         call: how many times the module had been called before.
-        repeat: how many like groups it stands for; 1 if it is a group by itself.
+        repeat: how many similar groups it represents; 1 for a single group.
     """
 
     id: str
@@ -111,15 +112,15 @@ class ViewGroup:
 
 @dataclass(frozen=True)
 class ViewGraph:
-    """Nodes in the order of the program, the edges between them, and the groups that they are in.
+    """The nodes in the order of the program, their edges, and their groups.
 
     Attributes:
-        name: of the program.
-        origin: what it was read from, in words.
+        name: the name of the program.
+        origin: a description of its source.
         nodes, edges, groups: its parts.
 
     Raises:
-        ValueError: two parts have one id, or a part refers to one that is not there.
+        ValueError: two parts have the same id, or a part refers to one that does not exist.
     """
 
     name: str
@@ -149,7 +150,7 @@ class ViewGraph:
         return {group.id: group for group in self.groups}
 
     def ancestry(self, group: str) -> tuple[str, ...]:
-        """Returns the ids of a group and of those around it, from the outermost."""
+        """Returns the ids of a group and its enclosing groups, outermost first."""
         found: list[str] = []
         while group:
             found.append(group)

@@ -20,7 +20,7 @@ from calque.view.graph import ViewGraph
 from calque.view.operators import lowered
 
 _MOST = 40
-"""How many lines of StableHLO are kept of a node."""
+"""The maximum number of lines of StableHLO for a node."""
 
 Levels = Mapping[str, tuple[str, ...]]
 
@@ -28,11 +28,11 @@ Levels = Mapping[str, tuple[str, ...]]
 def with_levels(graph: Any, view: ViewGraph, level: Any = None) -> ViewGraph:
     """Returns the view with the lower levels of each node in `ViewNode.levels`.
 
-    A node that cannot be lowered by itself has the reason there, under `"not known"`.
+    For a node that cannot be lowered separately, they contain the reason, under `"not known"`.
 
     Raises:
         TypeError: the graph has no operators.
-        ValueError: nothing is known of the shapes in it.
+        ValueError: no shapes in it are known.
     """
     found = lowered(graph, level)
     known: dict[int, Levels] = {}
@@ -49,7 +49,7 @@ def _levels(one: Lowered) -> Levels:
     levels = {"aten": tuple(str(node.target) for node in one.operators)}
     try:
         levels["stablehlo"] = tuple(stablehlo(one.graph)[:_MOST])
-    except Exception as error:  # an operator has no form there, or a size is not known
+    except Exception as error:  # an operator has no StableHLO, or a size is unknown
         if is_of_handler(error):
             raise
         levels["not known"] = (str(error).split("\n")[0] or type(error).__name__,)
@@ -91,7 +91,7 @@ def _aval(value: Any) -> Any:
 
 
 def _opened(function: Any, functions: dict[str, Any]) -> Iterator[Any]:
-    """Yields the operations of a function, and of those that it calls in the place of the calls."""
+    """Yields the operations of a function, with those of its callees in place of the calls."""
     for region in function.regions:
         for block in region.blocks:
             for inner in block.operations:

@@ -1,5 +1,5 @@
-"""The ATen operators that each node of a graph runs: each is lowered separately; like calls only
-once.
+"""The ATen operators that each node of a graph runs; each node is lowered separately, and equal
+calls only once.
 
 So a node that cannot be lowered, such as one that reads a value, does not affect the others.
 """
@@ -38,11 +38,11 @@ def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
 
 
 def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
-    """Returns the lowered form of each call, by the id of the node in a view; like calls share it.
+    """Returns the lowered form of each call, by the id of the node in a view; equal calls share it.
 
     Raises:
         TypeError: the graph has no operators.
-        ValueError: nothing is known of the shapes in it.
+        ValueError: no shapes in it are known.
     """
     module = graph_module_of(graph, level)
     if not any("val" in n.meta or "example_value" in n.meta for n in module.graph.nodes):
@@ -61,7 +61,7 @@ def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
 
 
 def _calls(prefix: str, module: GraphModule) -> Iterator[tuple[str, Node, GraphModule]]:
-    """Yields the calls of a graph and of its branches, with the modules that they are in."""
+    """Yields the calls of a graph and its branches, with the modules that contain them."""
     for node in module.graph.nodes:
         if node.op.startswith("call") and not is_check(node):
             yield prefix + node.name, node, module

@@ -1,7 +1,7 @@
-"""Numbers to colour the nodes of a graph by: FLOPs, bytes, times, and errors of the device.
+"""Overlays: numbers to colour the nodes of a graph by (FLOPs, bytes, times, errors of the device).
 
-Each function returns a dict by the id of the node, to be used as in
-`calque.show(graph, overlays={"FLOPs": ...})`.
+Each function returns a dict by the id of the node, for `calque.show(graph, overlays={"FLOPs":
+...})`.
 """
 
 import math
@@ -28,12 +28,12 @@ from calque.view.readers.fx import is_check
 def flops(graph: Any) -> dict[str, float]:
     """Returns the floating-point operations of each node, in matrix products and convolutions.
 
-    They are counted in the ATen operators of the node, with the formulas of
+    They are counted for the ATen operators of the node, with the formulas of
     `torch.utils.flop_counter`. Nodes whose operators cannot be found from shapes are left out.
 
     Raises:
         TypeError: the graph has no operators.
-        ValueError: nothing is known about the shapes in it.
+        ValueError: no shapes in it are known.
 
     >>> import calque, torch
     >>> flops(calque.trace(torch.nn.Linear(3, 2), torch.ones(5, 3)))["linear"]
@@ -51,7 +51,7 @@ def flops(graph: Any) -> dict[str, float]:
 def memory(graph: Any) -> dict[str, float]:
     """Returns the bytes of the tensors that each node takes and returns, from their shapes.
 
-    Nodes whose shapes are not known are left out.
+    Nodes with unknown shapes are left out.
 
     >>> import calque, torch
     >>> memory(calque.trace(lambda x: x + 1, torch.ones(5)))["add"]
@@ -68,7 +68,7 @@ def memory(graph: Any) -> dict[str, float]:
 
 
 def _held(kind: str, parameters: tuple[tuple[str, TensorLook], ...]) -> float:
-    """Returns the bytes of a layer's own weights; other nodes get weights from nodes."""
+    """Returns the bytes of a layer's own weights; the weights of other nodes are nodes."""
     return _size(tuple(look for _, look in parameters)) if kind == "module" else 0.0
 
 
@@ -125,8 +125,8 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
     """Returns the error of each node on the device relative to the CPU, for the CPU's inputs.
 
     This is the largest difference of an element, divided by the largest element of the CPU's
-    result. Nodes that draw random numbers, write in place or return no floating-point numbers are
-    left out, and so are those that return memory as it is (`torch.empty`).
+    result. Nodes that draw random numbers, write in place, return no floating-point numbers or
+    return uninitialized memory (`torch.empty`) are left out.
 
     Args:
         graph: a graph module, a recording or an exported program.
@@ -139,7 +139,7 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
 
 
 def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
-    """Returns the graph module's inputs: an exported one also takes its parameters."""
+    """Returns the graph module's inputs, which include the parameters of an exported program."""
     if isinstance(graph, Exported):
         graph = graph.exported_program
     if not isinstance(graph, ExportedProgram):
@@ -191,7 +191,7 @@ class _Errors(Interpreter):
 
 
 def _moved(value: Any, device: str) -> Any:
-    """Moves tensors to another device, and replaces device arguments by it."""
+    """Moves tensors to a device, and replaces device arguments by it."""
 
     def moved(leaf: Any) -> Any:
         if isinstance(leaf, torch.device):

@@ -1,4 +1,4 @@
-"""The colours of the families and of what computes a node, on light and dark backgrounds."""
+"""The colours of families and of `ViewNode.served`, on light and dark backgrounds."""
 
 from typing import NamedTuple
 
@@ -35,7 +35,7 @@ COLOURS: dict[str, Colour] = {
     "group": Colour("#475569", "#94a3b8"),
     "other": Colour("#6b7280", "#9ca3af"),
 }
-"""By family."""
+"""The colour of each family."""
 
 SERVED: dict[str, Colour] = {
     "rule": Colour("#15803d", "#4ade80"),
@@ -44,4 +44,4 @@ SERVED: dict[str, Colour] = {
     "escape": Colour("#dc2626", "#f87171"),
     "": Colour("#9ca3af", "#6b7280"),
 }
-"""By what serves a node."""
+"""The colour for each value of `ViewNode.served`."""

@@ -1,4 +1,4 @@
-"""How the device computes a node: a rule of the op table, a decomposition of PyTorch, or the CPU.
+"""How the device computes a node: by a rule of the op table, by a decomposition, or on the CPU.
 
 The operators of a function or a layer are found by calling it on tensors without data.
 """
@@ -58,7 +58,7 @@ def _decomposes(op: OpOverload) -> bool:
 
 
 class Probe:
-    """Finds how the nodes of one graph are computed, by trying one call of each kind."""
+    """Finds how the nodes of a graph are computed, by trying one call of each kind."""
 
     def __init__(self, module: GraphModule) -> None:
         self._module = module
@@ -84,10 +84,10 @@ class Probe:
         if self._mode is None or not all(map(_has_val, node.all_input_nodes)):
             return ""
         if not any(map(_has_tensor, (node, *node.all_input_nodes))):
-            return ""  # sets a mode, such as the beginning of a block of autocast
+            return ""  # sets a mode, such as autocast
         try:
             ops = list(_operators(node, called, self._mode))
-        except Exception as error:  # it needs values, or arguments whose shapes are not known
+        except Exception as error:  # it needs values or unknown shapes
             if is_of_handler(error):
                 raise
             return ""
@@ -150,7 +150,7 @@ def _copied(tensor: torch.Tensor) -> torch.Tensor:
 
 
 class _Seen(DispatchMode):
-    """The operators that reach PyTorch's dispatcher."""
+    """Collects the operators that reach PyTorch's dispatcher."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -22,7 +22,7 @@ class View:
 
     Attributes:
         graph: the graph, a `ViewGraph`.
-        depth: how many levels are shown if a method gets no `depth`; None for all.
+        depth: the default number of levels to show; None for all.
         overlays: numbers of nodes, by the name of the overlay and the id of the node.
 
     >>> import calque, torch
@@ -75,9 +75,7 @@ class View:
         return f'<iframe srcdoc="{page}" style="{style}" sandbox="{allowed}"></iframe>'
 
     def text(self, depth: int | None = None) -> str:
-        """Returns the graph as a text tree; runs of identical blocks are shown once,
-        with a count.
-        """
+        """Returns the graph as a text tree, with runs of identical blocks shown once."""
         return text.write(folded(self.graph), self._depth(depth))
 
     def dot(self, depth: int | None = None) -> str:
@@ -93,7 +91,7 @@ class View:
         return model_explorer.write(self.graph)
 
     def html(self) -> str:
-        """Returns a self-contained page: it needs no network and no other file."""
+        """Returns a self-contained page, which needs no network or other files."""
         return html.write(folded(self.graph), self.depth, self.overlays)
 
     def svg(self, depth: int | None = None) -> str:
@@ -116,7 +114,7 @@ class View:
 
         Raises:
             ValueError: the format does not exist.
-            RuntimeError: Graphviz is needed, and is not installed.
+            RuntimeError: Graphviz is needed but not installed.
         """
         path = Path(path)
         made = self._formatted(path.suffix.lower())

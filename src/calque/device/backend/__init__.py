@@ -1,4 +1,4 @@
 """The interfaces that PyTorch expects of a device.
 
-These are its module, accelerator, hooks, moves, DLPack, forks and signals.
+These include its module, accelerator, hooks, moves, DLPack, forks and signals.
 """

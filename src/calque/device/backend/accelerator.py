@@ -1,4 +1,4 @@
-"""`torch.accelerator` on the device, where PyTorch would ask an allocator written in C++."""
+"""`torch.accelerator` on the device, for which PyTorch would call an allocator written in C++."""
 
 import functools
 from collections.abc import Callable
@@ -35,8 +35,10 @@ _their_pin_memory = torch.Tensor.pin_memory
 
 
 def _name_the_alternative() -> None:
-    """Make `torch.Generator("jax")`, which only C++ could create, say what to use instead."""
-    kind = type(torch.Generator)  # a class of Python; `torch.Generator` itself cannot be changed
+    """Make the error of `torch.Generator("jax")`, which only C++ could create, name the
+    alternative.
+    """
+    kind = type(torch.Generator)  # the metaclass, because `torch.Generator` itself is immutable
     if kind is type:
         return
     make = kind.__call__
@@ -57,7 +59,7 @@ def _name_the_alternative() -> None:
 
 
 def install() -> None:
-    """Let `torch.accelerator` answer for the jax device."""
+    """Make `torch.accelerator` support the jax device."""
     _name_the_alternative()
     torch.Tensor.pin_memory = _in_front(_their_pin_memory, _pin_memory)  # type: ignore[method-assign]
     for name, ours in FUNCTIONS.items():

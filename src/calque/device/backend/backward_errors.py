@@ -1,14 +1,14 @@
-"""Backward passes in PyTorch's engine: exceptions of hooks, and devices that are registered late.
+"""Backward passes in PyTorch's engine: exceptions in hooks, and late registration of the device.
 
-When a hook raises, PyTorch's engine unwinds with the Python exception still set, and on the way
-asks the device's guard, which is Python, for the device's type. CPython treats any call that
+When a hook raises, PyTorch's engine unwinds with the Python exception still set, and meanwhile
+calls the device's guard, which is Python, for the device's type. CPython treats any call that
 returns with an exception set as failed, and C++ would end the process. So the guard clears the
-exception, and the backward, which then fails without a reason, raises it again.
+exception, and the backward pass, which then fails without a reason, raises it again.
 
-The engine makes a thread for each device at the first backward of the process. If that was before
-the device was registered, it has none, and a backward runs in the calling thread. The same holds
-while a function is traced, because the trace belongs to that thread, and within `torch.func.grad`
-and the like, whose operators a recording sees in its own thread.
+The engine creates a thread for each device at the first backward pass of the process. If that was
+before the device was registered, the device has no thread, and backward passes run in the calling
+thread. They do so too while a function is traced, because the trace belongs to that thread, and in
+transforms such as `torch.func.grad`, whose operators a recording sees only in its own thread.
 """
 
 import functools
@@ -27,13 +27,13 @@ from calque.upstream.jax_internals import backends_are_initialized
 _KIND = torch_c.autograd.DeviceType.PrivateUse1
 _NOTHING: frozenset[None] = frozenset()
 _taken: list[BaseException] = []
-_NO_THREAD = "device_ready_queues_"  # what the engine's error says
+_NO_THREAD = "device_ready_queues_"  # part of the engine's error message
 
 
 def device_type() -> Any:
-    """Returns the type of the device, and sets aside an exception that is already set."""
+    """Returns the type of the device, and stores an exception that is already set."""
     try:
-        # The end of a loop is where the interpreter looks for an exception that C code has set.
+        # At the end of a loop, the interpreter checks for an exception that C code has set.
         for _ in _NOTHING:
             pass
     except BaseException as error:
@@ -42,7 +42,7 @@ def device_type() -> Any:
 
 
 def install() -> None:
-    """Make `backward` and `grad` raise the exceptions that the guard set aside."""
+    """Make `backward` and `grad` raise the exceptions that the guard stored."""
     run = torch_internals.autograd_graph._engine_run_backward
     has_thread: bool | None = None
 
@@ -53,7 +53,8 @@ def install() -> None:
         if spread.exists:
             engine = functools.partial(run_placing, run)
             args, kwargs = (args[0], args[1:], kwargs), {}
-        if has_thread is None and backends_are_initialized():  # else there is no tensor of ours
+        # Otherwise no tensor is on the device.
+        if has_thread is None and backends_are_initialized():
             has_thread = _has_thread(run)
         try:
             with by_masks():
@@ -73,7 +74,9 @@ def install() -> None:
 
 
 def _has_thread(run: Any) -> bool:
-    """True if the engine has a thread for the device; a backward is the only way to know."""
+    """Returns True if the engine has a thread for the device, which only a backward pass can
+    show.
+    """
     errors: list[RuntimeError] = []
 
     def look() -> None:
@@ -84,7 +87,7 @@ def _has_thread(run: Any) -> bool:
         except RuntimeError as error:
             errors.append(error)
 
-    thread = threading.Thread(target=look)  # one without the modes and the trace of the caller
+    thread = threading.Thread(target=look)  # a thread without the caller's modes and trace
     thread.start()
     thread.join()
     return not any(_NO_THREAD in str(error) for error in errors)

@@ -1,6 +1,6 @@
 """`nn.DataParallel` on the device, which has only one index: calls the module directly.
 
-PyTorch would scatter the inputs with a function that builds without CUDA lack.
+PyTorch would scatter the inputs with a function that is missing from builds without CUDA.
 """
 
 import functools

@@ -1,8 +1,8 @@
-"""Replaces PyTorch's derivatives that branch on values, in traces without values.
+"""Replaces PyTorch's derivative formulas that branch on values, in traces without values.
 
 The formulas for `max()`, `min()`, `median()`, `prod()` and `cumprod()` check whether a value is NaN
-or zero. While a dispatch mode is on, PyTorch treats tensors like those of a subclass, which may
-have no values, and computes with masks instead.
+or zero. While a dispatch mode is active, PyTorch treats tensors like subclasses, which may have no
+values, and computes with masks instead.
 """
 
 import contextlib
@@ -13,14 +13,14 @@ from calque.upstream.dispatch_mode import DispatchMode
 
 
 class _Unchanged(DispatchMode):
-    """Runs every operator as it is."""
+    """A dispatch mode that runs every operator unchanged."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return func(*args, **(kwargs or {}))
 
 
 def by_masks() -> contextlib.AbstractContextManager[Any]:
-    """A context manager in which backward passes in a trace need no values."""
+    """A context manager in which backward passes of a trace need no values."""
     trace = active.trace
     if trace is None or trace.assumptions is not None:
         return contextlib.nullcontext()

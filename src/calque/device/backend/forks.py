@@ -1,7 +1,7 @@
-"""Refuses the device in forked processes, which lack XLA's threads and would wait forever.
+"""Refuses the device in forked processes, which lack XLA's threads and would hang.
 
-As CUDA's tensors do, the device's raise in a child that was forked after JAX had started, and so do
-compiled functions. A data loader whose workers only make CPU tensors is not affected.
+Like CUDA tensors, the device's tensors raise in a child that was forked after JAX had started, and
+so do compiled functions. A data loader whose workers create only CPU tensors is not affected.
 """
 
 import os
@@ -27,7 +27,7 @@ def is_bad() -> bool:
 
 
 class _Refusal:
-    """Takes the place of a trace, and raises for whatever an operator does."""
+    """Replaces the trace, and raises for any operation."""
 
     def __getattr__(self, name: str) -> NoReturn:
         refuse()
@@ -54,17 +54,15 @@ def _remedy() -> str:
 def _after_fork() -> None:
     if xla_bridge.backends_are_initialized():
         _State.bad_fork = True
-        # Every operator looks for a trace or enters this context: the check costs nothing more.
+        # Every operator reads the trace or enters `x64`, so these checks cost nothing extra.
         type(active).trace = _Refusal()
-        active.__dict__.pop("trace", None)  # of the one thread that is left
+        active.__dict__.pop("trace", None)  # for the one remaining thread
         executable.refuse()
         x64.__enter__ = refuse  # type: ignore[method-assign]
 
 
 def _is_loaders() -> bool:
-    """Returns True if a `DataLoader` forks: its workers make CPU tensors,
-    and the device refuses others.
-    """
+    """Returns True if a `DataLoader` forks, whose workers usually create only CPU tensors."""
     frame = sys._getframe(1)
     while frame is not None:
         if frame.f_code.co_filename.endswith(_LOADER):
@@ -74,7 +72,7 @@ def _is_loaders() -> bool:
 
 
 def install() -> None:
-    """Watch for forks, and silence JAX's warning for those of a `DataLoader`."""
+    """Register a callback for forks, and silence JAX's warning for those of a `DataLoader`."""
     os.register_at_fork(after_in_child=_after_fork)
     theirs = xla_bridge._at_fork
 

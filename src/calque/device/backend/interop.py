@@ -1,7 +1,7 @@
-"""Tensors to `jax.Array`s and back, and DLPack.
+"""Conversions between tensors and `jax.Array`s, and DLPack.
 
-A `jax.Array` never changes; a tensor may. To share memory between both, pass `copy=False`, and do
-not write to the tensor afterwards.
+A `jax.Array` never changes, but a tensor may. To share memory between both, pass `copy=False`, and
+do not write to the tensor afterwards.
 """
 
 import functools
@@ -27,9 +27,9 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
     the tensor replace that array, so they do not change the result. The result is detached from
     PyTorch's autograd.
 
-    Hold the result itself as long as you use arrays that JAX makes from it over the same memory
-    (`addressable_data`, `jax.device_put` to the same device): a jitted step reuses the memory of
-    an array that nothing holds.
+    Keep a reference to the result as long as you use arrays that share its memory
+    (`addressable_data`, `jax.device_put` to the same device): a jitted step reuses the memory of an
+    array without references.
 
     >>> import torch, calque
     >>> calque.to_jax(torch.arange(3, device="jax")).dtype
@@ -37,8 +37,8 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
 
     Args:
         tensor: a tensor on any device.
-        copy: whether a CPU tensor is copied. With False, the array shares its memory, and the
-            tensor must not be written to as long as the array lives.
+        copy: whether to copy a CPU tensor. With False, the array shares its memory, and the tensor
+            must not be written to during the lifetime of the array.
 
     Raises:
         RuntimeError: `copy=False`, and the memory of the tensor cannot be shared.
@@ -49,7 +49,7 @@ def to_jax(tensor: torch.Tensor, *, copy: bool = True) -> Array:
             f"to_jax takes a torch.Tensor, not {type(tensor).__name__}: use jax.numpy.asarray "
             "for a number or list, jax.tree.map(calque.to_jax, tree) for a tree of tensors"
         )
-    if has_torch_function_unary(tensor):  # such as the proxies of a trace
+    if has_torch_function_unary(tensor):  # for example the proxies of a trace
         return handle_torch_function(to_jax, (tensor,), tensor, copy=copy)
     if tensor.device.type == "jax":
         return read(tensor)
@@ -70,8 +70,8 @@ def to_torch(
 ) -> torch.Tensor:
     """Converts a `jax.Array` to a tensor of the same shape and dtype.
 
-    On the device, the tensor's storage holds the array itself, without a copy. Writes to the
-    tensor replace what the storage holds, so they do not change the array.
+    On the device, the tensor's storage holds the array itself, without a copy. Writes to the tensor
+    replace the storage's array, so they do not change the result.
 
     >>> import jax.numpy as jnp, calque
     >>> calque.to_torch(jnp.ones(2)) * 2
@@ -80,8 +80,8 @@ def to_torch(
     Args:
         array: an array, or a JAX tracer.
         device: "jax", "cpu" or any other PyTorch device.
-        copy: whether a CPU tensor gets its own memory. With False, it shares the array's memory
-            and must not be written to, because JAX relies on arrays never changing.
+        copy: whether a CPU tensor gets its own memory. With False, it shares the array's memory and
+            must not be written to, because JAX assumes that arrays never change.
 
     Raises:
         TypeError: `array` is not a JAX array, or PyTorch has no such dtype.
@@ -101,8 +101,8 @@ def to_torch(
 
 
 def _strong(array: Array) -> Array:
-    """Returns an array that is not weakly typed:
-    JAX promotes weakly typed ones like Python numbers.
+    """Returns an array that is not weakly typed, because JAX promotes weakly typed arrays like
+    Python numbers.
     """
     if not getattr(array, "weak_type", False):
         return array
@@ -137,8 +137,8 @@ def _dlpack(
     dl_device: Any = None,
     copy: bool | None = None,
 ) -> Any:
-    """Returns a capsule over a copy, because consumers may write to it;
-    `copy=False` shares the array.
+    """Returns a capsule of a copy, because consumers may write to it; with `copy=False`, of the
+    array itself.
     """
     array = _exported(tensor)
     if copy is not False:
@@ -154,7 +154,9 @@ def _dlpack_device(tensor: torch.Tensor) -> Any:
 
 
 def install() -> None:
-    """Give the device's tensors DLPack; those of other devices keep PyTorch's."""
+    """Make the device's tensors support DLPack; tensors on other devices use PyTorch's
+    implementation.
+    """
     Tensor = torch.Tensor
     for name, ours in (("__dlpack__", _dlpack), ("__dlpack_device__", _dlpack_device)):
         setattr(Tensor, name, _in_front(getattr(Tensor, name), ours))

@@ -1,10 +1,10 @@
-"""Places state that an optimizer loads like its parameter, and tensors that a module loads like
-those that they replace.
+"""Places the state that an optimizer loads like the parameters, and the tensors that a module loads
+like those that they replace.
 
-A file has no placements, and tensors that `Optimizer.load_state_dict` loads would be whole on one
-device. Tensors of a parameter's shape are placed as they are loaded, one at a time. So are those
-that replace others in `Module.load_state_dict(..., assign=True)`; on other devices, they get the
-placement when they move to this one.
+Files contain no placements, so tensors that `Optimizer.load_state_dict` loads would be whole on one
+device. Instead, tensors of a parameter's shape are placed one at a time as they are loaded. So are
+tensors that replace others in `Module.load_state_dict(..., assign=True)`; those on other devices
+get the placement when they move to this one.
 """
 
 import functools

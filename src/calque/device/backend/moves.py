@@ -1,8 +1,8 @@
 """`Module.to("jax")` moves parameters in place, as `Module.cuda()` does.
 
-PyTorch gives a module new parameters when the old ones cannot take the new tensor's data, and
-those of an out-of-tree device never can: tied weights would be untied and an optimizer created
-before the move would keep the old ones. Here a parameter that enters or leaves the device keeps its
+PyTorch creates new parameters if the old ones cannot take the new tensor's data, which is always so
+for an out-of-tree device: tied weights would be untied, and an optimizer created before the move
+would keep the old parameters. Here, a parameter that enters or leaves the device keeps its
 identity, attributes and hooks; only its implementation changes. All other moves are PyTorch's. A
 TorchScript module refers to the implementations of its parameters, and is updated.
 """
@@ -32,7 +32,7 @@ def crosses(before: torch.Tensor, after: torch.Tensor) -> bool:
 
 
 class Move:
-    """A conversion of a whole module: converts each parameter once, in place if it crosses."""
+    """Converts a whole module: each parameter once, in place if it enters or leaves the device."""
 
     def __init__(self, function: Function) -> None:
         self._function = function
@@ -73,10 +73,10 @@ class Move:
 
 
 def become(tensor: torch.Tensor, other: torch.Tensor) -> None:
-    """Replace the implementation of a leaf tensor with another's; its attributes and hooks stay.
+    """Replace the implementation of a leaf tensor with another's, keeping its attributes and hooks.
 
-    A graph that was recorded before holds the old implementation, whose gradient nobody would
-    see: running it backward raises RuntimeError.
+    An autograd graph recorded before refers to the old implementation, whose gradient would be
+    lost: running it backward raises RuntimeError.
     """
     if tensor.requires_grad:
         torch.autograd.graph.get_gradient_edge(tensor).node.register_prehook(_moved)
@@ -110,7 +110,7 @@ def _scripted_parameters(root: Module) -> list[tuple[Module, str, Parameter]]:
 
 
 def install() -> None:
-    """Let modules move their parameters this way."""
+    """Make modules move their parameters in this way."""
     theirs = torch_internals.Module._apply
 
     @functools.wraps(theirs)

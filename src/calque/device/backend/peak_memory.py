@@ -1,4 +1,4 @@
-"""Peak and free memory: JAX's figures, or on the CPU those of the system."""
+"""Peak and free memory: JAX's figures or, on the CPU, the system's."""
 
 import os
 import resource
@@ -10,7 +10,7 @@ _PEAK = "peak_bytes_in_use"
 
 
 class _Reset:
-    """JAX's peak at the last reset."""
+    """JAX's peak at the time of the last reset."""
 
     peak = -1
 
@@ -19,7 +19,7 @@ def peak(stats: Mapping[str, int], in_use: int) -> int:
     """Returns the peak of the bytes in use.
 
     Args:
-        stats: JAX's figures of the device.
+        stats: JAX's figures for the device.
         in_use: the bytes in use now.
     """
     if _PEAK not in stats:
@@ -32,7 +32,7 @@ def reset(stats: Mapping[str, int]) -> None:
     if _PEAK in stats:
         _Reset.peak = stats[_PEAK]
     elif _CLEAR.exists():
-        _CLEAR.write_text("5")  # Linux: the peak of the resident memory begins anew
+        _CLEAR.write_text("5")  # Linux: resets the peak of the resident memory
 
 
 def free_and_total(stats: Mapping[str, int]) -> tuple[int, int]:
@@ -45,7 +45,7 @@ def free_and_total(stats: Mapping[str, int]) -> tuple[int, int]:
 
 
 def as_torch(stats: Mapping[str, int], in_use: int) -> dict[str, int]:
-    """JAX's figures, and the same under the names that PyTorch's allocators give them."""
+    """Returns JAX's figures, and the same figures under the names used by PyTorch's allocators."""
     found = {"current": in_use, "peak": peak(stats, in_use)}
     kinds = ("allocated_bytes", "active_bytes", "reserved_bytes")
     named = {f"{kind}.all.{which}": n for kind in kinds for which, n in found.items()}

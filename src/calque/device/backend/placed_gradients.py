@@ -1,8 +1,8 @@
-"""A gradient has the placement of its parameter, from the moment that it is accumulated.
+"""Gives a gradient the placement of its parameter when it is accumulated.
 
-PyTorch's engine accumulates gradients of leaves at special nodes. Before a backward these are
-looked up, and get temporary hooks that place incoming gradients: no hook stays on a tensor, which a
-copy of the tensor would lose.
+PyTorch's engine accumulates gradients of leaves at special nodes. Before a backward pass, these
+nodes get temporary hooks that place incoming gradients. No hook stays on a tensor, whose copies
+would lose it.
 """
 
 from collections.abc import Iterable, Iterator
@@ -26,7 +26,7 @@ def placed_like(gradient: Any, placement: Sharding) -> Any:
     now = placement_like(gradient)
     if now is not None and is_same(now, placement, gradient.ndim):
         return gradient
-    # noted too: what a program makes like a gradient (an optimizer's state) lies as it does
+    # The placement is recorded too, for tensors created like the gradient (optimizer state).
     return keep_placement(constrained(gradient, placement), placement)
 
 
@@ -35,7 +35,7 @@ def placing(roots: Iterable[Any]) -> Iterator[None]:
     """A context manager in which gradients that reach leaves get the leaves' placements.
 
     Args:
-        roots: what is differentiated.
+        roots: the differentiated tensors.
     """
     with ExitStack() as stack:
         for node in _accumulating(roots):
@@ -78,7 +78,7 @@ def _node_of(root: Any) -> Any:
 
 
 def run_placing(run: Any, roots: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
-    """Runs PyTorch's engine, when there are placements.
+    """Runs PyTorch's engine in a process that uses placements.
 
     Args:
         run: the engine.

@@ -1,8 +1,8 @@
-"""The text of a traced tensor: `print(x)`, `repr(x)`, f-strings and debuggers.
+"""The text of a traced tensor, for `print(x)`, `repr(x)`, f-strings and debuggers.
 
-It has no values yet; printing must not end the trace, but the program must not read or keep the
-text, which differs from the eager one. If the trace may assume values, in the code of an installed
-package, the text contains them: that code may do more than show it.
+The tensor has no values yet. Printing must not end the trace, but the program must not read or keep
+the text, which differs from the eager text. If the trace may assume values, in the code of an
+installed package, the text contains them, because that code may do more than print it.
 """
 
 import functools
@@ -27,17 +27,17 @@ _MARK = ", traced by calque.jit)"
 _FORKED = ", device='jax', not readable in a forked process"
 _ENDED = ", device='jax', of a function that JAX traces or has traced"
 FREED = "calque: a backward has freed the graph"
-"""Marks, in its metadata, a node of PyTorch's graph that says so."""
+"""A key in the metadata of a node of PyTorch's graph, set if its graph was freed."""
 _NO_GRAPH = "grad_fn=<Invalid>"
-"""What PyTorch shows of a view that raises where its graph is asked for."""
+"""PyTorch's text for a view that raises when its graph is read."""
 _OTHER = "values=unknown ({}),\n       perhaps nan or inf"
 
 
 class _Wording(threading.local):
-    """How the tensors of a trace are described.
+    """The text for tensors of a trace.
 
     Attributes:
-        others: with other words than usual; where that happened, by text.
+        others: for texts with different wording than usual, the lines that created them, by text.
     """
 
     others: dict[str, Any] | None = None
@@ -48,10 +48,9 @@ _wording = _Wording()
 
 @contextmanager
 def described_otherwise() -> Iterator[dict[str, Any]]:
-    """A context manager in which traced tensors print differently, as tensors with other values
-    would.
+    """A context manager in which traced tensors print differently, like tensors with other values.
 
-    What a program computes then must not be another one. Gives where such texts are made.
+    The traced program must not differ as a result. Yields the lines that create such texts.
     """
     around, _wording.others = _wording.others, {}
     try:
@@ -61,7 +60,7 @@ def described_otherwise() -> Iterator[dict[str, Any]]:
 
 
 def refuse_read(texts: dict[str, Any]) -> None:
-    """Refuse a program that depends on the text of its tensors."""
+    """Refuse a program that depends on its tensors' text."""
     places = " or ".join(dict.fromkeys(str(origin) for origin in texts.values() if origin))
     raise TraceError(
         f"{places}{': ' if places else ''}the text of a tensor is read, but it has no values "
@@ -81,10 +80,9 @@ def _is_traced(tensor: Any) -> bool:
 
 
 def _is_left(tensor: Tensor) -> bool:
-    """Returns True if a tensor has no values because the trace that made it is over, or is not
-    calque's own.
+    """Returns True if a tensor has no values because its trace has ended, or is not calque's own.
 
-    An exception may hold one: a `KeyError` the key, say.
+    For example, a `KeyError` may hold such a tensor as its key.
     """
     if active.trace is not None or not torch_c.has_storage(tensor):
         return False
@@ -99,7 +97,7 @@ def _described(tensor: Tensor) -> str:
     parts = [f"shape={tuple(tensor.shape)}", f"dtype={tensor.dtype}", f"device='{tensor.device}'"]
     try:
         node = tensor.grad_fn and tensor.grad_fn.name()
-    except RuntimeError:  # of a view that PyTorch lets nobody differentiate
+    except RuntimeError:  # a view that PyTorch does not allow to be differentiated
         node = "Invalid"
     if node is not None:
         parts.append(f"grad_fn=<{node}>")
@@ -124,7 +122,7 @@ def _read() -> Exception:
 
 
 def refuse_kept(text: str) -> None:
-    """Refuse text that outlives a trace and contains the text of a traced tensor."""
+    """Refuse text that outlives a trace if it contains the text of a traced tensor."""
     if _MARK not in text or active.trace is None:
         return
     for shown, origin in active.trace.texts.items():
@@ -138,9 +136,9 @@ def refuse_kept(text: str) -> None:
 
 
 def _with_freed_graph(tensor: Any, text: str) -> str:
-    """Returns the text of a tensor, also if a backward pass has freed its graph.
+    """Returns the text of a tensor, even if a backward pass has freed its graph.
 
-    Such is what a compiled step gives, in which the backward was.
+    The result of a compiled step with a backward pass is such a tensor.
     """
     if "grad_fn=<" not in text or _NO_GRAPH in text or tensor.device.type != "jax":
         return text
@@ -152,13 +150,13 @@ def _with_freed_graph(tensor: Any, text: str) -> str:
 
 
 def install() -> None:
-    """Print the device's tensors in a trace; others are printed as before."""
+    """Patch the text of the device's tensors in a trace."""
     their_str, their_format = torch_internals.tensor_str._str, Tensor.__format__
 
     @functools.wraps(their_str)
     def _str(self: Any, *args: Any, **kwargs: Any) -> str:
         if self.device.type == "jax":
-            if forks.is_bad():  # where errors are reported with the values they came from
+            if forks.is_bad():  # because error messages contain the values
                 return f"tensor(shape={tuple(self.shape)}, dtype={self.dtype}{_FORKED})"
             if _is_traced(self):
                 return _described(self)

@@ -1,8 +1,8 @@
-"""Prints tensors that several processes share as the parts in this process.
+"""Prints tensors that are sharded over several processes as this process's parts.
 
-To show them whole, all processes would have to print them. Tensors that are whole in each process
-are formatted on the host: PyTorch computes with the values that it formats, and such a program
-would run in all processes, but `if rank == 0: print(loss)` runs in one.
+All processes would have to print a tensor for it to be shown whole. Tensors that are whole in each
+process are formatted on the host: PyTorch computes with the values that it formats, and on the
+device such a program would need all processes, but `if rank == 0: print(loss)` runs in one.
 """
 
 import functools
@@ -15,8 +15,8 @@ from calque.device.memory.host import host_tensor
 from calque.device.runtime.addressable import is_here, own_shards, where
 from calque.upstream import torch_c, torch_internals
 
-_MOST = 8  # parts that are shown
-_INDENT = 7  # of what stands behind "tensor("
+_MOST = 8  # parts to show
+_INDENT = 7  # the length of "tensor("
 
 
 def install() -> None:
@@ -36,7 +36,9 @@ def install() -> None:
 
 
 def _contents(tensor: torch.Tensor) -> str | None:
-    """Returns the text of this process's parts; None if the tensor is whole here, or a wrapper."""
+    """Returns the text of this process's parts; None if the tensor is whole here, or wraps another
+    one.
+    """
     if torch_c.functorch.is_functorch_wrapped_tensor(tensor):
         return None
     array = read(tensor.detach())

@@ -1,15 +1,15 @@
-"""Tensors of the device in queues and pipes between processes, which go through the CPU.
+"""Sends tensors of the device through queues and pipes between processes, by way of the CPU.
 
-PyTorch sends a storage by a handle to its memory, which another process opens; the device's memory
-is XLA's own. So the bytes are sent, and the receiver has a copy on its device. Tensors of one
-storage that travel together still share one.
+PyTorch sends a handle to a storage's memory, which another process opens, but the device's memory
+belongs to XLA. So the bytes are sent, and the receiver has a copy on its device. Tensors that share
+a storage and are sent together still share it.
 
 A queue pickles in a separate thread, where an exception would only be printed, and the receiver
-would wait forever. So the exception is sent instead, and the receiver raises it.
+would hang. So the exception is sent instead, and the receiver raises it.
 
-A forked child cannot make the tensors that it receives. An exception would end it before it has
-read the message (`multiprocessing.Pool` then waits forever), so it gets tensors without values, and
-raises when it uses them.
+A forked child cannot create the tensors that it receives. An exception would end it before it has
+read the message (`multiprocessing.Pool` would then hang), so it gets tensors without values, whose
+use raises.
 """
 
 import threading
@@ -25,11 +25,11 @@ from calque.device.kernels.storage import allocate, host_bytes
 from calque.device.memory.cell import Cell
 from calque.upstream import torch_c
 
-_FEEDER = "QueueFeederThread"  # the name that multiprocessing gives it
+_FEEDER = "QueueFeederThread"  # multiprocessing's name for the thread
 
 
 class _Absent(Cell):
-    """Takes the place of the array of a tensor that a forked child has received."""
+    """Replaces the array of a tensor that a forked child has received."""
 
     __slots__ = ()
 
@@ -52,8 +52,8 @@ def _reduce_tensor(tensor: torch.Tensor) -> Any:
 
 
 def _in_a_queue(reduce: Any) -> Any:
-    """Returns a function's result, or in a queue's thread its exception,
-    to be raised by the receiver.
+    """Returns a function's result or, in a queue's thread, its exception, which the receiver
+    raises.
     """
     try:
         if forks.is_bad():
@@ -71,7 +71,7 @@ def _storage_of(content: np.ndarray) -> torch.UntypedStorage:
 
 
 def _tensor_of(rebuild: Any, arguments: tuple[Any, ...]) -> torch.Tensor:
-    """Returns the tensor that was sent; in a forked child one that raises when it is used."""
+    """Returns the received tensor; in a forked child, a tensor whose use raises."""
     if not forks.is_bad():
         return rebuild(*arguments)
     kind, storage, (_, size, _, requires_grad) = arguments
@@ -89,7 +89,7 @@ def _fail(kind: str, message: str) -> NoReturn:
 
 
 def install() -> None:
-    """Make processes send the device's tensors this way; other tensors are sent as before."""
+    """Make processes send the device's tensors in this way."""
     reduction.register(torch.UntypedStorage, _reduce_storage)
     for kind in (torch.Tensor, torch.nn.Parameter):
         reduction.register(kind, _reduce_tensor)

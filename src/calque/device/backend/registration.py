@@ -1,4 +1,4 @@
-"""Register the device "jax" with PyTorch; done once, by `import calque`."""
+"""Registers the device "jax" with PyTorch, once, when calque is imported."""
 
 import sys
 
@@ -53,7 +53,7 @@ def register() -> None:
     """Make `torch.device("jax")` a device of PyTorch (a second call does nothing).
 
     Raises:
-        RuntimeError: another package holds PyTorch's slot for out-of-tree devices.
+        RuntimeError: another package has taken PyTorch's slot for out-of-tree devices.
     """
     if _libraries:
         return

@@ -1,10 +1,10 @@
-"""Wraps Python's signal handlers in `interrupts.Handler`, invisibly to the program.
+"""Wraps Python's signal handlers in `interrupts.Handler`, transparently to the program.
 
-Python lets a program defer a signal only in its handler, so every handler is wrapped: those set
+In Python, a signal can be deferred only by its handler, so every handler is wrapped: those set
 before calque is imported, and those that `signal.signal` sets later. `getsignal` and
 `signal.signal` return the user's own handlers, by identity: asyncio cancels on Ctrl-C only if it
 finds `default_int_handler`. The module `signal` looks up its C functions at each call, so they are
-replaced there, which includes a `signal.signal` imported before calque.
+replaced there, which also affects a `signal.signal` imported before calque.
 """
 
 import _signal  # pyright: ignore[reportMissingImports]
@@ -38,7 +38,7 @@ from calque.upstream.torch_internals import (
 
 
 def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
-    """Yields the functions that NumPy calls on a type that represents a dtype."""
+    """Yields the functions that NumPy calls on a type object that represents a dtype."""
     for name in ("__hash__", "__eq__", "__numpy_dtype__"):
         method = vars(kind).get(name)
         method = method.fget if isinstance(method, property) else method
@@ -47,8 +47,8 @@ def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
 
 
 def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
-    """Yields the code that enters and leaves a context: a class's two methods,
-    or a generator function.
+    """Yields the functions that enter and leave a context: a class's two methods, or a generator
+    function.
     """
     if isinstance(value, type) and {"__enter__", "__exit__"} <= vars(value).keys():
         methods = (vars(value)["__enter__"], vars(value)["__exit__"])
@@ -58,27 +58,27 @@ def _of_a_context(value: object) -> Iterator[Callable[..., Any]]:
 
 
 STEPS: tuple[Callable[..., Any], ...] = (
-    # PyTorch's C++ asks Python for a FakeTensor's device where it is noexcept, too.
+    # PyTorch's C++ calls Python for a FakeTensor's device in noexcept code.
     AbstractValues.of,
     AbstractValues.of_member,
     AbstractValues.compute,
-    # And a symbolic number's kind, while it makes a value of one: it crashes if that raises.
+    # It also reads the kind of a symbolic number, and crashes if that raises.
     SymNode.is_int,
     SymNode.is_float,
     SymNode.is_bool,
-    # What a trace or a record has changed for its time is put back.
+    # These restore what a trace or a recording has changed.
     Patches.hold,
     Watch.restore,
     Watch.forget,
-    # A module of which some members are replaced for a call (`torch.func.functional_call`).
+    # It replaces members of a module for one call (`torch.func.functional_call`).
     inspect.unwrap(reparametrize_module),
-    # An exception in the callback of a weak reference is dropped, and an interrupt would be lost.
+    # Exceptions in callbacks of weak references are dropped, so an interrupt would be lost.
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,
-    # So it is where NumPy makes a dtype of one of JAX's.
+    # So are exceptions while NumPy converts one of JAX's dtypes.
     *_asked_by_numpy(type(jax.numpy.float32)),
-    # What JAX and PyTorch set for a while they must set back: a trace or a mode that is left behind
-    # breaks all that follows.
+    # Contexts of JAX and PyTorch must restore their state: a leftover trace or mode breaks
+    # everything that follows.
     *(
         method
         for module in (config, core, source_info_util, grad_mode, overrides, python_dispatch)
@@ -86,15 +86,15 @@ STEPS: tuple[Callable[..., Any], ...] = (
         for method in _of_a_context(value)
     ),
 )
-"""What is not ours to mark where it is written."""
+"""Functions of other packages that need marking; ours are marked where they are defined."""
 
-_SIGACTION_BYTES = 1024  # no system's struct is as long
+_SIGACTION_BYTES = 1024  # larger than any system's struct
 _set = _signal.signal
 _get = _signal.getsignal
 
 
 def _does_nothing() -> tuple[bytes, ...]:
-    """Returns the instructions of functions that do nothing, with a docstring and without."""
+    """Returns the bytecode of empty functions, with and without a docstring."""
 
     def bare() -> None:
         pass
@@ -109,11 +109,11 @@ _NOTHING = _does_nothing()
 
 
 def _wrapped(signum: int, handler: Any) -> Any:
-    """Returns the wrapped handler, which waits if necessary.
+    """Returns the wrapped handler, which defers signals if necessary.
 
-    SIG_IGN, SIG_DFL and what is no handler stay, and so do functions without a body. These have
-    nothing to wait for: event loops set them to have signals written to their file descriptor
-    (`signal.set_wakeup_fd`), and a signal that is made pending again is written again.
+    SIG_IGN, SIG_DFL and values that are not handlers are returned unchanged, and so are functions
+    without a body. Event loops set the latter to have signals written to their file descriptor
+    (`signal.set_wakeup_fd`), and deferring a signal would write it again.
     """
     if isinstance(handler, Handler) or not callable(handler):
         return handler
@@ -138,7 +138,7 @@ def _get_own(signalnum: int, /) -> Any:
 
 
 def _wrap_present() -> None:
-    """Wrap the handlers that are set; only the main thread may."""
+    """Wrap the handlers that are set; only the main thread may do so."""
     for signum in _signal.valid_signals():
         present = _get(signum)
         wrapped = _wrapped(signum, present)
@@ -149,8 +149,8 @@ def _wrap_present() -> None:
 def _exchange(signum: int, handler: Handler) -> None:
     """Set a handler without changing the process's disposition of the signal.
 
-    `signal.signal` would undo `signal.siginterrupt(signum, False)`, and take the signal away from
-    C code that came in front of Python (`faulthandler.register(signum, chain=True)`).
+    `signal.signal` would undo `signal.siginterrupt(signum, False)`, and replace C handlers that are
+    chained in front of Python's (`faulthandler.register(signum, chain=True)`).
     """
     if os.name != "posix":
         _set(signum, handler)
@@ -170,9 +170,9 @@ def _in_main_thread(_: Any) -> int:
 
 
 def install() -> None:
-    """Wrap the handlers of signals, now and from now on.
+    """Wrap the handlers of signals, those that are set and those set later.
 
-    Outside the main thread, what is set already is wrapped when the main thread runs next.
+    Outside the main thread, the handlers that are set are wrapped when the main thread runs next.
     """
     interrupts.be_ready()
     interrupts.asks(torch.ops.prim.device.default, torch.ops.prim.layout.default)

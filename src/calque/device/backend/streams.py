@@ -1,7 +1,7 @@
-"""Streams and events of the device, which has one stream, in JAX's order of execution.
+"""Streams and events of the device. It has one stream, in JAX's order of execution.
 
-XLA orders programs by the arrays they read, and reads by the host wait for their values. So
-PyTorch's uses of streams (checkpoints copy in a separate one) have nothing to wait for.
+XLA orders programs by their data dependencies, and reads by the host wait for the values. So
+PyTorch's uses of streams (checkpoints copy in a separate one) need no synchronization.
 """
 
 import time
@@ -16,7 +16,7 @@ class Stream(torch.Stream):
     """The only stream of the device.
 
     Raises:
-        RuntimeError: `device` is another one.
+        RuntimeError: `device` is a different device.
     """
 
     def __new__(cls, device: Any = None, priority: int = 0, **_: Any) -> "Stream":
@@ -30,8 +30,8 @@ class Event(torch.Event):
     """An event of the device's only stream.
 
     Args:
-        enable_timing: whether `elapsed_time` is to be asked. `record` then waits until all that was
-            submitted before is done, for JAX does not tell when that was.
+        enable_timing: whether `elapsed_time` will be called. If so, `record` waits for all work
+            submitted before, because JAX does not report when it was done.
     """
 
     def __new__(cls, enable_timing: bool = False, *_: Any, **__: Any) -> "Event":
@@ -44,14 +44,14 @@ class Event(torch.Event):
     _recorded: float | None
 
     def record(self, stream: Any = None) -> None:
-        """Remembers, if it is timed, when all work submitted so far was done."""
+        """For a timed event, waits for all work submitted so far, and stores the time."""
         super().record()
         if self._is_timed:
             synchronize()
             self._recorded = time.perf_counter()
 
     def wait(self, stream: Any = None) -> None:
-        """Nothing to do: there is one stream."""
+        """Does nothing, because there is one stream."""
 
     def synchronize(self) -> None:
         """Waits until all work submitted so far is done."""
@@ -86,7 +86,7 @@ default_stream = current_stream
 
 
 def set_stream(stream: torch.Stream) -> None:
-    """Nothing to do: there is one stream."""
+    """Does nothing, because there is one stream."""
 
 
 def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
@@ -95,7 +95,7 @@ def stream(stream: torch.Stream | None) -> AbstractContextManager[Any]:
 
 
 def record_stream(tensor: torch.Tensor, stream: torch.Stream) -> None:
-    """`Tensor.record_stream`: nothing to do, for JAX keeps memory until no program needs it."""
+    """`Tensor.record_stream` does nothing, because JAX keeps memory until no program needs it."""
 
 
 def kernels() -> dict[str, Any]:

@@ -34,7 +34,7 @@ def is_initialized() -> bool:
 
 
 def device_count() -> int:
-    """One: "jax" is JAX's default device; several are used through a mesh."""
+    """Returns 1: "jax" is JAX's default device; several devices are used through a mesh."""
     return 1
 
 
@@ -44,9 +44,9 @@ def current_device() -> int:
 
 
 def set_device(device: Any) -> None:
-    """Accepts device 0 and, if there are several processes, the process's own rank on the machine.
+    """Accepts device 0 and, if there are several processes, the process's local rank.
 
-    Scripts for `torchrun` call `set_device(local_rank)`, which means the process's own device.
+    Scripts for `torchrun` call `set_device(local_rank)` to select the process's own device.
 
     Raises:
         RuntimeError: any other index.
@@ -64,7 +64,7 @@ def _index(device: Any) -> int:
 
 
 class device:
-    """A context in which a device of index 0 is current: it always is.
+    """A context for the device of index 0, which is always current.
 
     Raises:
         RuntimeError: any other index.
@@ -83,7 +83,7 @@ class device:
 
 
 def get_device_name(device: Any = None) -> str:
-    """JAX's name of the device: "cpu", "NVIDIA H100", "TPU v4"."""
+    """Returns JAX's name of the device: "cpu", "NVIDIA H100", "TPU v4"."""
     return jax.local_devices()[0].device_kind
 
 
@@ -93,7 +93,7 @@ def get_amp_supported_dtype() -> list[torch.dtype]:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device's random numbers; in a forked process, which has none, nothing is done."""
+    """Seed the device's random numbers; does nothing in a forked process."""
     if not forks.is_bad():
         rng.manual_seed(int(seed))
 
@@ -124,7 +124,7 @@ def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
 
 
 def get_rng_state_all() -> list[torch.Tensor]:
-    """Returns the random state of each device: one."""
+    """Returns a list with the random state of the one device."""
     return [rng.get_state()]
 
 
@@ -142,12 +142,14 @@ def _lazy_init() -> None:
 
 
 def memory_stats(device: Any = None) -> dict[str, int]:
-    """JAX's memory figures for the device, in bytes; empty if JAX has none (CPU)."""
+    """Returns JAX's memory figures for the device, in bytes; empty if JAX has none (on CPUs)."""
     return dict(jax.local_devices()[0].memory_stats() or {})
 
 
 def memory_allocated(device: Any = None) -> int:
-    """Bytes in use: the backend's figure, or if it has none, the sum of the live arrays."""
+    """Returns the bytes in use, according to the backend or, if it has no figures, the live
+    arrays.
+    """
     stats = memory_stats()
     if "bytes_in_use" in stats:
         return stats["bytes_in_use"]
@@ -155,11 +157,11 @@ def memory_allocated(device: Any = None) -> int:
 
 
 def max_memory_allocated(device: Any = None) -> int:
-    """Returns the peak of the bytes in use; since `reset_peak_memory_stats`, where that can be
+    """Returns the peak of the bytes in use, since `reset_peak_memory_stats` if that can be
     determined.
 
-    This is JAX's own figure if its backend has one; on the CPU, which has none, it is the peak of
-    the process's resident memory.
+    This is JAX's figure if its backend has one; on CPUs, it is the peak of the process's resident
+    memory.
     """
     return peak_memory.peak(memory_stats(), memory_allocated())
 
@@ -167,8 +169,8 @@ def max_memory_allocated(device: Any = None) -> int:
 def reset_peak_memory_stats(device: Any = None) -> None:
     """Starts measuring a new peak.
 
-    JAX keeps its own peak for the life of the process. Until that is exceeded, the new peak is
-    reported as what is in use at the time of the query.
+    JAX keeps one peak for the lifetime of the process. Until it is exceeded, the reported peak is
+    the memory in use at the time of the query.
     """
     peak_memory.reset(memory_stats())
 
@@ -182,7 +184,7 @@ mem_get_info = get_memory_info
 
 
 def is_bf16_supported(including_emulation: bool = True) -> bool:
-    """Returns True if bfloat16 can be used: always, though not every device is faster with it."""
+    """Returns True: bfloat16 can always be used, though it is not faster on every device."""
     return True
 
 
@@ -191,7 +193,7 @@ def empty_cache() -> None:
 
 
 class Hooks(torch_c.acc.PrivateUse1Hooks):
-    """The hooks through which PyTorch asks about the accelerator."""
+    """The hooks through which PyTorch queries the accelerator."""
 
     def is_available(self) -> bool:
         return True
@@ -204,6 +206,6 @@ class Hooks(torch_c.acc.PrivateUse1Hooks):
 
 
 class Guard(torch_c.acc.DeviceGuard):
-    """Tells PyTorch the type of the device."""
+    """The device guard, which returns the type of the device."""
 
     type_: Any = staticmethod(interrupts.hold(backward_errors.device_type))

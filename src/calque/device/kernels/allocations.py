@@ -1,4 +1,4 @@
-"""Allocations: `torch.empty` and its kin, whose elements nothing has written yet, and zeros."""
+"""Allocations: `torch.empty` and similar functions, whose elements are uninitialized, and zeros."""
 
 import functools
 import math
@@ -23,16 +23,16 @@ from calque.device.runtime.placement import placed
 from calque.device.runtime.shared_contexts import sharing
 from calque.device.runtime.sizes import translated
 
-_COPIES = 2  # of each kind
+_COPIES = 2  # of each kind of array
 _MOST_COPIED = 1 << 22  # bytes
 
 
 def unset(dtype: np.dtype) -> Any:
-    """Returns what an element holds that nothing has written.
+    """Returns the value of uninitialized elements.
 
-    Zero; with deterministic algorithms, eagerly, PyTorch's fill value: NaN, True, or the largest
-    integer (`torch.utils.deterministic.fill_uninitialized_memory`). Programs keep the zero: it is
-    the same in every run, too.
+    It is zero or, in eager calls with deterministic algorithms, PyTorch's fill value: NaN, True, or
+    the largest integer (`torch.utils.deterministic.fill_uninitialized_memory`). Programs always use
+    zero, which is deterministic too.
     """
     if active.trace is not None or not torch.are_deterministic_algorithms_enabled():
         return 0
@@ -46,7 +46,7 @@ def unset(dtype: np.dtype) -> Any:
 def output_stride(
     tensor: torch.Tensor, memory_format: torch.memory_format | None = torch.preserve_format
 ) -> geometry.Ints:
-    """Returns the strides of a fresh tensor like this one, in a memory format."""
+    """Returns the strides of a new tensor like this one, in a memory format."""
     shape = tuple(tensor.shape)
     if memory_format is None or memory_format == torch.preserve_format:
         return axis_order.of_copy(shape, tensor.stride())
@@ -86,7 +86,7 @@ def empty_strided(
     """`torch.empty_strided`: see `unset`.
 
     Raises:
-        RuntimeError: there are not as many strides as sizes.
+        RuntimeError: the numbers of strides and sizes differ.
     """
     if len(size) != len(stride):
         raise RuntimeError(
@@ -103,7 +103,7 @@ def _like(fill: Any) -> Callable[..., torch.Tensor]:
     Its result has the placement of the tensor if that covers its storage.
 
     Args:
-        fill: what all elements are; None is `unset`.
+        fill: the value of all elements; None for `unset`.
     """
 
     def like(
@@ -139,7 +139,7 @@ def efficient_zeros(size: Any, **options: Any) -> torch.Tensor:
 def _made(
     shape: geometry.Ints, dtype: torch.dtype | None, fill: Any, placement: Sharding | None = None
 ) -> Array:
-    """Returns an array of one number; None is `unset`."""
+    """Returns an array filled with a number; None for `unset`."""
     if any(n < 0 for n in shape):
         raise RuntimeError(f"Trying to create tensor with negative dimension: {list(shape)}")
     numpy = to_numpy(dtype or torch.get_default_dtype())
@@ -152,10 +152,10 @@ def _made(
 
 
 class _Maker:
-    """Creates arrays of one number.
+    """Creates arrays filled with a number.
 
-    The first ones of a kind are copied from the host, because most kinds of arrays are created once
-    or twice (the state of an optimizer), and compiling a program takes a thousand times as long.
+    The first arrays of a kind are copied from the host, because most kinds are created only once or
+    twice (the state of an optimizer), and compiling a program takes a thousand times as long.
     """
 
     __slots__ = ("_copies", "_form", "_program")
@@ -164,7 +164,7 @@ class _Maker:
         self, shape: geometry.Ints, dtype: np.dtype, fill: Any, placement: Sharding | None
     ) -> None:
         self._form = shape, fill, dtype
-        size = math.prod(filter(None, shape)) * dtype.itemsize  # NumPy counts empty arrays so, too
+        size = math.prod(filter(None, shape)) * dtype.itemsize  # ignores empty axes, like NumPy
         is_small = placement is None and size <= _MOST_COPIED
         self._copies = _COPIES if is_small else 0
         self._program = jax.jit(

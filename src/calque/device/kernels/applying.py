@@ -1,7 +1,7 @@
-"""Calls the function of a rule on arrays: the order of its arguments, its checks, its errors.
+"""Calls the function of a rule on arrays, with its checks and errors.
 
-This is the one place that knows how a rule's function is called. `call.Runner` makes executables
-of it; `calque.graph.array_graph` calls it while a whole graph is traced.
+Only this module knows the calling convention of rules. `call.Runner` compiles it to executables;
+`calque.graph.array_graph` calls it while a whole graph is traced.
 """
 
 from collections.abc import Sequence
@@ -19,7 +19,7 @@ from calque.ops.table import conditions, promotion
 from calque.ops.table.registry import Rule
 
 UNUSED = frozenset(("device", "layout", "pin_memory", "non_blocking", "generator", "names"))
-"""Parameters of operators that never reach a rule."""
+"""Parameters of operators that are never passed to a rule."""
 
 
 def apply(
@@ -34,15 +34,15 @@ def apply(
 
     Args:
         rule: the rule.
-        key: the packed key of this draw, for a random rule.
-        args, kwargs: the arguments of the operator, arrays for tensors, numpy dtypes for dtypes,
-            less those in `UNUSED`.
+        key: the packed random key, for a random rule.
+        args, kwargs: the arguments of the operator without those in `UNUSED`, with arrays for
+            tensors and numpy dtypes for dtypes.
         default_float: `torch.get_default_dtype()`, as a numpy dtype.
-        outline: what checks the arguments; None where they are not those of an operator.
+        outline: checks the arguments; None if they are not those of an operator.
 
     Raises:
-        RuntimeError: what PyTorch raises for such shapes, dtypes and options.
-        torch.OutOfMemoryError: a result alone is larger than the device's memory.
+        RuntimeError: PyTorch's error for these shapes, dtypes and options.
+        torch.OutOfMemoryError: a single result is larger than the device's memory.
     """
     ours = rule.function.__module__.startswith("calque.")
     first = [rng.key_of(key, ours)] if rule.random else []

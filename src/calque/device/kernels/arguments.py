@@ -1,8 +1,8 @@
 """Keys of operator calls on the fast path.
 
 Calls of the same kind have the same description: the dtypes, shapes and strides of the tensors, and
-the other arguments except numbers that are data. Their executable takes the arrays found in the
-call, in this order; the general path (`call.Runner`) makes the executable.
+the other arguments, except numbers that are passed as data. Their executable, which the general
+path (`call.Runner`) creates, takes the arrays found in the call, in this order.
 """
 
 from collections.abc import Sequence
@@ -35,9 +35,9 @@ def describe(
 
     Args:
         args, kwargs: the arguments, as PyTorch passed them.
-        dynamic: of each parameter in order, whether numbers are data.
-        named: likewise, by name.
-        arrays: the arrays of tensors and of such numbers are appended here.
+        dynamic: for each parameter in order, whether its numbers are data.
+        named: the same, by name.
+        arrays: a list, to which the arrays of tensors and of data numbers are appended.
     """
     key: list[Any] = [_default_dtype()]
     pairs: Any = zip(args, dynamic)

@@ -1,4 +1,6 @@
-"""`F.scaled_dot_product_attention` on the device: which backend, and results that are integers."""
+"""`F.scaled_dot_product_attention` on the device: the choice of the backend, and integer
+results.
+"""
 
 from dataclasses import replace
 from functools import partial
@@ -31,7 +33,9 @@ def choose(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> int:
-    """Returns the fused rule if the operands are a batch of heads; else PyTorch's own operators."""
+    """Returns the fused backend if the operands are a batch of heads, otherwise PyTorch's own
+    operators.
+    """
     operands = (query, key, value)
     batched = all(t.dim() == 4 for t in operands) and len({t.size(0) for t in operands}) == 1
     real = all(t.dtype == query.dtype and t.is_floating_point() for t in operands)
@@ -67,8 +71,8 @@ class _Attention:
 
 
 def _no_nesting(t: torch.Tensor, mask: torch.Tensor) -> bool:
-    """Returns True if `nn.TransformerEncoder` may pack a padded batch:
-    the device has no nested tensors.
+    """Returns False, so that `nn.TransformerEncoder` does not pack a padded batch into a nested
+    tensor.
     """
     return False
 
@@ -93,5 +97,5 @@ def _admit(flex_attention: ModuleType) -> None:
 
 
 def install() -> None:
-    """Let `flex_attention` accept tensors of the device, which PyTorch's list of devices lacks."""
+    """Make `flex_attention` accept tensors of the device, which is missing from PyTorch's list."""
     when_imported("torch.nn.attention.flex_attention", _admit)

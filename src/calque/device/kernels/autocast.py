@@ -1,7 +1,8 @@
 """Autocast on the device: which operators run in low precision and which in float32.
 
-PyTorch only has tables for its own devices; here it is a fact of each operator (`ops.table.facts`),
-following CUDA's table. The casts are ordinary operators, so autograd and `calque.jit` see them.
+PyTorch has tables only for its own devices. Here, this is a fact of each operator
+(`ops.table.facts`), following CUDA's table. The casts are ordinary operators, so autograd and
+`calque.jit` see them.
 """
 
 from collections.abc import Callable

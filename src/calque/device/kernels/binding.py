@@ -1,7 +1,7 @@
 """Binds the op table to PyTorch's dispatcher.
 
-One functional rule implements the operator itself, its in-place form, its `out=` form and, for
-rules that change arguments, the write-back. Operators without a rule go to `fallback`.
+One functional rule implements the operator itself, its in-place form, its `out=` form and, if it
+changes arguments, the write-back. Operators without a rule go to `fallback`.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -61,9 +61,9 @@ def traced_parameters(rule: Rule) -> frozenset[str]:
 
 
 def runner(rule: Rule, in_place: str | None = None, place: int = 0) -> Runner:
-    """Returns the function that calls the rule of an operator, or of the in-place operator named.
+    """Returns the function that calls the rule of an operator, or of a given in-place operator.
 
-    `place` is that of the in-place operator's `self` among the rule's arguments.
+    `place` is the position of the in-place operator's `self` among the rule's arguments.
     """
     if in_place is None:
         return Runner(rule, traced_parameters(rule), None, Outline(overload_of(rule.name)))
@@ -133,7 +133,7 @@ def in_place(name: str, rule: Rule) -> Kernel:
 
 
 def _in_place(name: str, rule: Rule) -> Kernel:
-    place = _place_of_self(rule)  # polygamma has another argument before it
+    place = _place_of_self(rule)  # polygamma has an argument before it
     run = runner(rule, name, place)
     written = Written(name, rule)
 
@@ -152,7 +152,7 @@ def _in_place(name: str, rule: Rule) -> Kernel:
             written.check_memory(tensor, others)
         for one in _apart(self, args):
             _write_back(one[0], run(one, kwargs))
-        # PyTorch leaves it to the operators that its own kernel calls.
+        # PyTorch leaves the version to the operators that its own kernel calls.
         increment_version([tensor for tensor in self if not tensor.is_inference()])
 
     if not schema_of(name).returns:
@@ -163,10 +163,10 @@ def _in_place(name: str, rule: Rule) -> Kernel:
 
 
 def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields the arguments of a call with lists; for each tensor separately if targets share
+    """Yields the arguments of a call with lists, separately for each tensor if targets share
     memory.
 
-    There the later ones find what the earlier ones wrote.
+    In that case, later tensors must see the writes to earlier ones.
     """
     places = {cell_of(tensor): i for i, tensor in enumerate(targets)}
     lists = [a for a in args if isinstance(a, list | tuple)]
@@ -185,7 +185,7 @@ def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[t
 
 
 def _when_called(make: Callable[[], Kernel]) -> Kernel:
-    """Returns a kernel that is created at its first call, which most never get."""
+    """Returns a kernel that is created at its first call, because most are never called."""
     made: Kernel | None = None
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
@@ -256,7 +256,8 @@ def _dtype_of_out(
 ) -> Callable[[torch.Tensor, dict[str, Any]], dict[str, Any]]:
     """Returns the dtype that `out=` implies for a rule with a parameter `dtype`.
 
-    An operator that can be told no dtype counts in that of `out`, and some others do so too.
+    An operator without a parameter `dtype` accumulates in the dtype of `out`, and so do some
+    others.
     """
 
     def dtype_kwargs(out: torch.Tensor, kwargs: dict[str, Any]) -> dict[str, Any]:
@@ -270,7 +271,7 @@ def _dtype_of_out(
 
 
 def write_out(target: torch.Tensor, result: Array) -> None:
-    """Write a result to an `out=` tensor, in its dtype; it is resized if its shape differs."""
+    """Write a result to an `out=` tensor in its dtype; resizes the tensor if its shape differs."""
     dtype = read(target).dtype
     if tuple(target.shape) != result.shape:
         if target.numel():
@@ -310,7 +311,7 @@ def functional_of(name: str) -> Rule | None:
         exact = None
     elif name in renamed() or _first_type(schema_of(exact.name)) == _first_type(schema):
         return exact
-    # `pow.Scalar` is of a number and a tensor, `pow_.Scalar` of a tensor and a number.
+    # `pow.Scalar` takes a number and a tensor, `pow_.Scalar` a tensor and a number.
     for candidate in _by_base().get(base, ()):
         if _typed(schema_of(candidate.name), _FACTORY) == wanted:
             return candidate
@@ -340,7 +341,7 @@ def _by_base() -> dict[str, list[Rule]]:
 
 
 def derived(name: str) -> Kernel | None:
-    """Returns the kernel for an operator that follows from the table, or None."""
+    """Returns the kernel for an operator that is derived from the table, or None."""
     rule = RULES.get(name)
     base = name.partition(".")[0]
     if rule is not None:
@@ -360,11 +361,11 @@ def untraced(kernel: Kernel) -> Kernel:
 
 
 def bind(library: torch.library.Library, taken: dict[str, Kernel]) -> None:
-    """Register a kernel for every ATen operator that follows from the table.
+    """Register a kernel for every ATen operator that is derived from the table.
 
     Args:
-        library: where the kernels are registered.
-        taken: kernels written by hand, by name without namespace; they come first.
+        library: the library in which to register the kernels.
+        taken: kernels written by hand, by name without namespace, which take precedence.
     """
     for name, kernel in taken.items():
         library.impl(name, untraced(kernel), "PrivateUse1")

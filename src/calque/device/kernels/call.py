@@ -1,9 +1,9 @@
 """Runs a rule of the op table on tensors, with one XLA executable for each rule and static
 arguments.
 
-The arguments of a call are split into arrays, which the executable takes, and everything else,
-which it is compiled for. Under a trace the same executables are called with JAX's tracers, and
-become calls inside the traced program.
+The arguments of a call are split into arrays, which the executable takes, and everything else, for
+which it is compiled. Under a trace the same executables are called with JAX's tracers, and become
+calls inside the traced program.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -54,13 +54,13 @@ class Runner:
 
     Attributes:
         rule: the rule.
-        cast: the index of the tensor argument whose shape and dtype the result must take (for
-            in-place forms); None otherwise.
-        outline: what checks the arguments of each new call; None where the rule's arguments are
-            not those of an operator.
+        cast: for in-place forms, the index of the tensor argument to whose shape and dtype the
+            result is cast; otherwise None.
+        outline: checks the arguments of each new kind of call; None if the rule's arguments are not
+            those of an operator.
         dynamic: for each parameter, whether its numbers are arguments of the executable.
-        named: likewise, by the parameter's name.
-        guarded: whether each call is checked by the rule, or draws a random key.
+        named: the same, by the parameter's name.
+        guarded: whether the rule checks each call, or draws a random key.
     """
 
     __slots__ = (
@@ -92,7 +92,7 @@ class Runner:
         self.dynamic: tuple[bool, ...] = tuple(self.named.values())
         self.guarded: bool | Callable[..., bool] = rule.random or rule.check is not None
         self._cache = Table()
-        self._lay: strides.Layer | type | None = Slot  # until a call asks
+        self._lay: strides.Layer | type | None = Slot  # set at the first call that needs it
 
     def __call__(self, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Returns the arrays that the rule computes for arguments of the operator."""
@@ -116,9 +116,7 @@ class Runner:
     def prepare(
         self, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> tuple[Callable[..., Any], list[Any]]:
-        """Returns the executable for some arguments, and the arrays it takes;
-        called under `x64`.
-        """
+        """Returns the executable for some arguments, and its arrays; called under `x64`."""
         arrays: list[Any] = []
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
@@ -136,7 +134,7 @@ class Runner:
         if spread.exists:
             placement = self._placement(args, arrays)
             key.append(placement)
-        if active.trace is None:  # in a trace nothing is compiled
+        if active.trace is None:  # nothing is compiled in a trace
             key.append(tuple([a.aval.shape for a in arrays if type(a) is ArrayImpl]))
         hashed = tuple(key)
         entry = self._cache.get(hashed)
@@ -153,7 +151,7 @@ class Runner:
         return None if asked is None else asked(args)
 
     def forget(self, function: Callable[..., Any]) -> None:
-        """Release an executable, which its caller keeps."""
+        """Remove an executable from the cache, because its caller keeps it."""
         for key, entry in list(self._cache.items()):
             if entry.value is function:
                 self._cache.pop(key, None)
@@ -173,7 +171,7 @@ class Runner:
         return self.wrapped(self(args, kwargs), args, kwargs)
 
     def _check(self, args: Sequence[Any], kwargs: dict[str, Any], arrays: list[Any]) -> None:
-        """Run the rule's own check; draw the key of a random rule."""
+        """Run the rule's own check, and draw the key of a random rule."""
         if self.rule.check is not None:
             named = {n: v for n, v in kwargs.items() if n not in UNUSED}
             self.rule.check(dict(zip(self._names, args, strict=False)) | named)
@@ -194,12 +192,12 @@ class Runner:
             if value and type(value[0]) is int and name not in self._traced:
                 return tuple(value)
             return tuple([self._split(item, name, arrays) for item in value])
-        if isinstance(value, Tensor):  # of a class that is one in Python only
+        if isinstance(value, Tensor):  # a subclass
             return _split_tensor(value, arrays)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
                 return (float, value.node.pin())
-            arrays.append(value.node.traced)  # a number that calque.jit traces
+            arrays.append(value.node.traced)  # a number traced by calque.jit
             return _ARRAY
         return value
 
@@ -207,8 +205,8 @@ class Runner:
         """Bring the arrays of a call onto one mesh.
 
         Returns:
-            The placement that an in-place form makes its result in, so that no device makes all of
-            a tensor that is split.
+            The placement of an in-place form's result, so that no device computes a whole sharded
+            tensor.
         """
         together(arrays, self.destination(args))
         if self.cast is None or self.rule.mutates or active.trace is not None:
@@ -245,14 +243,15 @@ class Runner:
         dependent = rule.data_dependent
         if dependent(*args, **kwargs) if callable(dependent) else dependent:
             return self._dependent(run, template, keywords)
-        # An in-place form may not look at its target: the fast path passes it all the same.
+        # Keep the target as an argument even if an in-place form does not read it: the fast path
+        # passes it.
         return jax.jit(run, keep_unused=cast is not None, out_shardings=placement)
 
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
     ) -> Callable[..., Any]:
-        """Returns a rule whose results' shapes depend on values:
-        their number of elements is asked for.
+        """Returns the function for a rule whose results' shapes depend on values, of which it
+        requests the number of elements.
         """
         rule, outline, cast = self.rule, self.outline, self.cast
         sized = replace(rule, function=SIZED[rule.name])
@@ -286,12 +285,12 @@ class Runner:
 
 
 def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
-    """Give up traced integers that would determine a result's dtype, because traced numbers are
-    floats to PyTorch.
+    """Refuse traced integers that would determine a result's dtype, because PyTorch sees traced
+    numbers as floats.
 
     Args:
         values: the arguments of an operator.
-        fills: whether that gives its result the dtype of its tensor anyway.
+        fills: whether the result has the dtype of the operator's tensor anyway.
     """
     leaves = [x for v in values for x in (v if isinstance(v, list | tuple) else (v,))]
     whole = [x.node for x in leaves if isinstance(x, torch.SymFloat) and x.node.integral]
@@ -323,9 +322,7 @@ def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
 
 
 def _moved(name: str, template: list[Any]) -> int | None:
-    """Returns the position of an operand
-    that is laid out again before the product (`Known.moved`).
-    """
+    """Returns the position of an operand to make contiguous before the product (`Known.moved`)."""
     place = fact_of(name).get("moved")
     if place is None or len(template) <= place or type(template[place]) is not Viewed:
         return None
@@ -353,7 +350,7 @@ def _fill(template: Any, items: Iterator[Any]) -> Any:
 
 
 def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise RuntimeError if a random operator gets another device's generator."""
+    """Raise RuntimeError if a random operator gets a generator of another device."""
     generator = kwargs.get("generator")
     if generator is None and args and isinstance(args[-1], torch.Generator):
         generator = args[-1]
@@ -368,13 +365,12 @@ def check_generator(args: Sequence[Any], kwargs: dict[str, Any]) -> None:
 
 
 def cast_like(result: Any, target: Any) -> Any:
-    """Returns the result of an in-place operator in the shape and dtype of the tensor it is written
-    to.
+    """Casts the result of an in-place operator to the shape and dtype of its target.
 
-    Of lists, each result is cast to its tensor.
+    In lists, each result is cast to its tensor.
 
     Raises:
-        RuntimeError: the shape or the kind of dtype does not fit, in PyTorch's words.
+        RuntimeError: the shape or the kind of dtype does not match; the message is PyTorch's.
     """
     if isinstance(result, list):
         return [cast_like(one, to) for one, to in zip(result, target, strict=True)]

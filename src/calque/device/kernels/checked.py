@@ -1,4 +1,4 @@
-"""Kernels that first check the numbers and values of a call, by the facts of operators."""
+"""Kernels that first check the numbers and values of a call, as declared by facts."""
 
 from typing import Any
 
@@ -18,7 +18,7 @@ _default_dtype = torch.get_default_dtype
 
 
 def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel:
-    """Returns a kernel that first makes the checks of numbers and values declared for its rule.
+    """Returns a kernel that first checks numbers and values as declared for its rule.
 
     Args:
         names: the names of the operator's arguments.
@@ -45,12 +45,12 @@ def checked(names: tuple[str, ...], rule: Rule | None, kernel: Kernel) -> Kernel
 
 
 def _holding(check: Holds, names: tuple[str, ...], kernel: Kernel) -> Kernel:
-    """Returns a kernel that first checks numbers, of which nearly all fit every dtype."""
+    """Returns a kernel that first checks numbers, nearly all of which fit every dtype."""
     places = tuple((names.index(n), n) for n in check.parameters if n in names)
     if not places:
         return kernel
 
-    passed: set[Any] = set()  # what the check looks at, of calls that it let pass
+    passed: set[Any] = set()  # keys of calls that have passed the check
 
     def run(*args: Any, **kwargs: Any) -> Any:
         for place, name in places:

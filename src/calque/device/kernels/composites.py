@@ -1,11 +1,11 @@
-"""Operators that PyTorch composes of others, but that have a rule in calque.
+"""Operators that PyTorch composes from others, but that have a rule in calque.
 
 PyTorch differentiates such an operator (CompositeImplicitAutograd) through its parts, so a kernel
-for the device alone would lose the gradient. Listed here, it becomes one node of torch's graph:
-forward, its rule together with `jax.vjp`, which leaves residuals behind; backward, the pullback
-over the residuals. A gradient that is itself differentiated is computed from the arguments again,
-as a node of the same kind. If the rule cannot replace the composition (tensors without values,
-function transforms, forward mode), PyTorch's composition runs as usual.
+for only the device would lose the gradient. Here, it becomes one node of autograd's graph. Its
+forward runs the rule under `jax.vjp`, which leaves residuals; its backward runs the pullback on the
+residuals. A gradient that is itself differentiated is computed from the arguments again, as a node
+of the same kind. If the rule cannot replace the composition (tensors without values, function
+transforms, forward mode), PyTorch's composition runs as usual.
 """
 
 import functools
@@ -53,7 +53,7 @@ class Composite:
     """A rule with a leading argument for its random key, and its gradient.
 
     Attributes:
-        rule: the rule; its function takes the packed key, or None, first.
+        rule: the rule, whose function takes the packed key or None first.
     """
 
     def __init__(self, rule: Rule, traced: frozenset[str]) -> None:
@@ -67,7 +67,7 @@ class Composite:
         return self._run(args, {})
 
     def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
-        """Returns the results for arguments without the key, as tensors."""
+        """Returns the results as tensors, for arguments without the key."""
         return self._run.wrapped(results, args, {})
 
     def forward(self, args: Sequence[Any], wanted: Wanted) -> tuple[Any, Pullback]:
@@ -90,8 +90,8 @@ class Composite:
 
     @functools.lru_cache(maxsize=64)  # noqa: B019  (composites live as long as the process)
     def gradient(self, wanted: Wanted) -> "Composite":
-        """Returns the gradient as a composite:
-        it takes the incoming gradients after the arguments.
+        """Returns the gradient as a composite, which takes the incoming gradients after the
+        arguments.
         """
         function = self.rule.function
 
@@ -108,7 +108,7 @@ class Composite:
 
 
 class _Request(threading.local):
-    """What a node of the autograd graph requests from the kernel below, and the answer."""
+    """The request of an autograd node to the kernel below autograd, and its answer."""
 
     wanted: Wanted | None = None
     answer: tuple[Tensor | None, Pullback] | None = None
@@ -118,9 +118,7 @@ _request = _Request()
 
 
 class _Call:
-    """One call of a composite: `run(args, wanted)` returns the results,
-    the key and the pullback.
-    """
+    """A call of a composite: `run(args, wanted)` returns the results, the key and the pullback."""
 
     def __init__(self, composite: Composite, op: Any, spec: Any) -> None:
         self.composite = composite
@@ -129,7 +127,7 @@ class _Call:
 
     def run(self, leaves: Sequence[Any], wanted: Wanted) -> tuple[Any, Tensor | None, Pullback]:
         args = pytree.tree_unflatten(list(leaves), self.spec)
-        if self.op is None:  # a gradient: its key is an argument already
+        if self.op is None:  # a gradient, whose arguments include the key
             results, pullback = self.composite.forward(args, wanted)
             return wrap_result(tuple(results)), None, pullback
         _request.wanted = tuple(place + 1 for place in wanted)  # the key comes first
@@ -156,7 +154,7 @@ class _Call:
 
 
 class _Node(torch.autograd.Function):
-    """One call of a composite in torch's graph."""
+    """A call of a composite in autograd's graph."""
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *leaves: Any) -> Any:
@@ -200,7 +198,7 @@ def _pulled(ctx: Any, leaves: list[Any], residuals: list[Tensor], gradients: Any
 
 
 def is_plain(tensors: Sequence[Tensor]) -> bool:
-    """Returns True if tensors have values and are differentiated by torch's graph alone."""
+    """Returns True if tensors have values, and only autograd's graph differentiates them."""
     if torch_c.functorch.peek_interpreter_stack() is not None:
         return False
     if torch_internals.forward_ad._current_level >= 0:
@@ -231,14 +229,14 @@ def _parameters(name: str) -> tuple[int, list[tuple[str, Any]]]:
 
 
 def _on_device(value: Any) -> Any:
-    """Returns the lengths of packed sequences, which PyTorch keeps on the CPU, on the device."""
+    """Moves the lengths of packed sequences, which PyTorch keeps on the CPU, to the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))
     return value
 
 
 def _with_key(rule: Rule) -> Rule:
-    """Returns the rule with the packed key as its first parameter; None if nothing is drawn."""
+    """Returns the rule with a packed key as its first parameter, None if nothing is drawn."""
     function = rule.function
 
     def run(key: Array | None, *args: Any) -> tuple[Any, ...]:
@@ -269,7 +267,7 @@ class _Kernels:
         self._served: dict[Any, bool] = {}
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
-        """Returns the kernel below autograd, which answers requests of nodes."""
+        """Returns the kernel below autograd, which answers the requests of nodes."""
         values = [_on_device(a) for a in _positional(self.name, args, kwargs)]
         if not self._serves(values):
             return _called(self.name, self.op.decompose, values)
@@ -345,7 +343,7 @@ def kernels() -> dict[str, Any]:
 
 
 def override(name: str, library: torch.library.Library) -> None:
-    """Register a new rule of an operator that PyTorch composes of others."""
+    """Register a new rule for an operator that PyTorch composes from others."""
     kernel, short = _Kernels(name), name.partition("::")[2]
     for key, function in (
         ("PrivateUse1", kernel.on_device),

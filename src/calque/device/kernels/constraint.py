@@ -1,4 +1,4 @@
-"""An operator that changes a tensor's placement, which autograd and every tracer support."""
+"""An operator that changes a tensor's placement; autograd and all tracers support it."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,7 +13,7 @@ from calque.ops.table.facts import facts
 
 NAME = "calque_sharding::constrain"
 Place = Sharding | Callable[[tuple[int, ...]], Sharding | None]
-"""A placement, or what gives one for a shape: None for one that is to stay as it is."""
+"""A placement, or a function that returns one for a shape, or None to leave a value unchanged."""
 
 _placements: list[Place] = []
 _numbers: dict[Place, int] = {}
@@ -21,20 +21,18 @@ _library: list[torch.library.Library] = []
 
 
 def constrained(tensor: torch.Tensor, placement: Sharding) -> torch.Tensor:
-    """Returns the tensor with a placement; its gradient gets the same one.
+    """Returns the tensor with a placement; its gradient gets the same placement.
 
     Args:
-        tensor: of the device, with any shape that the placement fits.
-        placement: where to.
+        tensor: a tensor of the device, of any shape that the placement can split.
+        placement: the placement.
     """
-    number = number_of(placement)  # which defines the operator
+    number = number_of(placement)  # also defines the operator
     return torch.ops.calque_sharding.constrain(tensor, number)
 
 
 def number_of(placement: Place) -> int:
-    """Returns the number under
-    which the operator `calque_sharding::constrain` finds a placement.
-    """
+    """Returns the number by which `calque_sharding::constrain` refers to a placement."""
     if not _library:
         _define()
     spread.exists = True

@@ -1,4 +1,4 @@
-"""Copies between the device, the CPU and other devices; values read by the host."""
+"""Copies between the device, the CPU and other devices, and values read by the host."""
 
 import functools
 from collections.abc import Callable
@@ -56,7 +56,7 @@ def to_host(tensor: torch.Tensor) -> torch.Tensor:
 
 
 def concrete(tensor: torch.Tensor, use: str) -> Array | np.ndarray:
-    """Returns the array of a tensor whose value the host needs.
+    """Returns the array of a tensor whose values the host needs.
 
     Raises:
         TraceError: the value is not known while `calque.jit` traces; names the user's line.
@@ -71,8 +71,8 @@ def no_value(
 
     Args:
         tensor: the tensor.
-        use: what its value is asked for, as the end of "a tensor is".
-        remedy: what to do instead, or what tells it from the frame that asks.
+        use: how the value is used, as the end of the sentence "a tensor is".
+        remedy: the remedy, or a function that finds it from the frame that reads the value.
     """
     if not isinstance(remedy, str):
         remedy = remedy(user_frame() or asking_frame())
@@ -131,7 +131,7 @@ def copy_from(
 def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
     if source.device.type == "cpu" and _is_like(source, target) and active.trace is None:
         placement = placement_like(target)
-        if placement is not None:  # each device gets its part, and none the whole
+        if placement is not None:  # no device gets the whole tensor
             replace(cell_of(target), placed(host_view(source).copy(), placement))
             return
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
@@ -171,7 +171,9 @@ def check_broadcast(shape: geometry.Ints, target: geometry.Ints) -> None:
 
 
 def convert(array: Array, dtype: np.dtype) -> Array:
-    """Returns an array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    """Returns an array in a different dtype, as C casts (complex numbers lose their imaginary
+    part).
+    """
     return call(_converter(array.shape, array.dtype, dtype), (array,))
 
 
@@ -216,7 +218,7 @@ def to_copy(
 def clone(
     tensor: torch.Tensor, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """`Tensor.clone`: arrays do not change, so the clone shares the array until it is written."""
+    """`Tensor.clone`: the clone shares the immutable array until one of them is written to."""
     return wrap_strided(read(tensor), output_stride(tensor, memory_format))
 
 
@@ -231,9 +233,9 @@ def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) 
 def resize_(
     tensor: torch.Tensor, size: Any, *, memory_format: torch.memory_format | None = None
 ) -> torch.Tensor:
-    """`Tensor.resize_`: keeps the elements in memory order; new ones are as `torch.empty`'s.
+    """`Tensor.resize_`: keeps the elements in memory order; new elements are uninitialized.
 
-    A tensor that has the size already keeps its strides, unless a memory format is asked for.
+    A tensor that already has the size keeps its strides, unless a memory format is given.
     """
     cell = cell_of(tensor)
     shape = tuple(size)

@@ -1,8 +1,8 @@
-"""`calque.op`: rules of users, for operators of `torch.library` or to replace a rule.
+"""`calque.op`: users' rules for operators of `torch.library`, or to replace built-in rules.
 
-An operator without a formula for its gradient gets one from `jax.vjp` of its rule. The gradient is
-an operator of PyTorch too, so that autograd, `calque.jit` and `torch.compile` see through it; it
-computes the forward again, which XLA shares with the first where both are in one program.
+An operator without a gradient formula gets the gradient `jax.vjp` of its rule. The gradient is a
+PyTorch operator too, so that autograd, `calque.jit` and `torch.compile` support it. It computes the
+forward pass again, which XLA shares with the first if both are in one program.
 """
 
 import functools
@@ -37,10 +37,10 @@ _libraries: dict[str, torch.library.Library] = {}
 def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callable[[F], F]:
     """Give a PyTorch operator a rule on the device "jax": a pure function over JAX arrays.
 
-    The operator is one of your own, made with `torch.library`, or an ATen operator whose rule you
-    want to replace. The rule serves eager calls, `calque.jit` and `torch.compile`, and may call
-    Pallas kernels. If the operator has no gradient formula, its gradient is `jax.vjp` of the
-    rule; if it has no fake kernel, its shapes come from `jax.eval_shape` of the rule.
+    The operator is your own, created with `torch.library`, or an ATen operator whose rule you want
+    to replace. The rule serves eager calls, `calque.jit` and `torch.compile`, and may call Pallas
+    kernels. If the operator has no gradient formula, its gradient is `jax.vjp` of the rule; if it
+    has no fake kernel, its shapes come from `jax.eval_shape` of the rule.
 
     >>> import jax.numpy as jnp, torch, calque
     >>> @torch.library.custom_op("mylib::soft_sign", mutates_args=())
@@ -70,8 +70,8 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
 
     Raises:
         LookupError: PyTorch has no operator of that name.
-        TypeError: the rule's parameters are not the operator's; or, when it is called, it does not
-            return the operator's results.
+        TypeError: the rule's parameters differ from the operator's; or, when it is called, its
+            results do.
     """
 
     def register(function: F) -> F:
@@ -115,7 +115,7 @@ def _check_parameters(schema: Schema, function: Callable[..., Any], random: bool
 
 
 def _checked(function: Any, schema: Schema, n_written: int) -> Any:
-    """Wraps the rule so that results which do not fit the operator's schema raise."""
+    """Wraps the rule to check its results against the operator's schema."""
     kinds = [str(r.real_type) for r in schema.returns if r.alias_info is None]
     wanted = [kind.startswith("List") for kind in kinds] + [False] * n_written
     named = ", ".join([*kinds, *["Tensor"] * n_written])
@@ -153,7 +153,7 @@ def _described(given: Any) -> str:
 
 
 def _library(name: str) -> torch.library.Library:
-    """Returns the library of a namespace's registrations; it lives as long as the process."""
+    """Returns the library of a namespace's registrations, which lives as long as the process."""
     namespace = name.partition("::")[0]
     if namespace not in _libraries:
         _libraries[namespace] = torch.library.Library(namespace, "FRAGMENT")
@@ -168,7 +168,7 @@ def _is_composite(name: str) -> bool:
 def _is_differentiable(name: str) -> bool:
     """Returns True if an operator has a formula for its gradient."""
     definition = OPDEFS.get(name)
-    if definition is not None:  # it has an autograd kernel in any case, which may only raise
+    if definition is not None:  # it always has an autograd kernel, which may only raise
         return definition._backward_fn is not None
     return any(_has_kernel(name, key) for key in ("Autograd", "AutogradPrivateUse1"))
 
@@ -193,7 +193,7 @@ def bind(rule: Rule) -> None:
 
 
 def _fake(rule: Rule) -> None:
-    """Give an operator without a fake kernel one that gets shapes and dtypes from the rule."""
+    """Give an operator without a fake kernel one that uses the rule's shapes and dtypes."""
     definition = OPDEFS.get(rule.name)
     known = fake_registry.find(rule.name).fake_impl.kernel is not None
     if definition is not None:
@@ -216,7 +216,7 @@ def _fake(rule: Rule) -> None:
             for place, array in zip(at, arrays, strict=True):
                 found[place] = array
             own, named = pytree.tree_unflatten(found, spec)
-            function = RULES[rule.name].function  # which another may have replaced since
+            function = RULES[rule.name].function  # a later rule may have replaced it
             return function(*[jax.random.key(0)] * bool(rule.random), *own, **named)
 
         with x64():
@@ -297,7 +297,7 @@ def _has_tensor(tree: Any) -> bool:
 
 
 def _spelled(kind: str) -> str:
-    """Returns a type as a schema spells it: `List[Optional[Tensor]]` is `Tensor?[]`."""
+    """Returns a type in the notation of schemas: `Tensor?[]` for `List[Optional[Tensor]]`."""
     match = re.fullmatch(r"(Optional|List)\[(.*)\]", kind)
     if match is not None:
         return _spelled(match[2]) + ("?" if match[1] == "Optional" else "[]")
@@ -308,8 +308,8 @@ def _spelled(kind: str) -> str:
 def _gradient(name: str) -> Any:
     """Returns the operator that computes the gradients of another operator's arguments.
 
-    It takes the operator's own arguments, the gradients of the results, and which leaves of the
-    arguments are wanted.
+    It takes the operator's own arguments, the gradients of the results, and the indices of the
+    arguments whose gradients are needed.
     """
     types = _parameters_of_gradient(name)
     parameters = ", ".join(f"{kind} {parameter}" for parameter, kind in types.items())
@@ -335,7 +335,7 @@ def _parameters_of_gradient(name: str) -> dict[str, str]:
 
 
 def _bind_gradient(name: str) -> None:
-    """Bind the operator of `_gradient` to the gradient of the current rule of `name`."""
+    """Bind the operator from `_gradient` to the gradient of the current rule for `name`."""
     function = RULES[name].function
 
     def run(*args: Any) -> list[Any]:

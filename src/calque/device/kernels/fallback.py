@@ -1,7 +1,7 @@
 """Runs operators without a rule, by PyTorch's decomposition or its CPU kernel.
 
-The CPU kernel runs on copies; what the operator writes is written back. In a trace it becomes a
-callback to the host. Each such operator is recorded, with one warning.
+The CPU kernel runs on copies, and its writes are copied back. In a trace, it becomes a callback to
+the host. Each such operator is recorded, with one warning.
 """
 
 import logging
@@ -43,10 +43,10 @@ from calque.upstream.torch_internals import (
 logger: logging.Logger = logging.getLogger("calque.fallback")
 
 SERVED: Counter[str] = Counter()
-"""How often each operator was served by its CPU kernel, by name."""
+"""How often each operator ran its CPU kernel, by name."""
 
 DECOMPOSED: Counter[str] = Counter()
-"""How often each operator was served by PyTorch's decomposition, by name."""
+"""How often each operator ran PyTorch's decomposition, by name."""
 
 _decomposing = threading.local()
 _SHAPES_ASKED = "the shapes of {}"
@@ -60,7 +60,7 @@ def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
         if result is not NotImplemented:
             DECOMPOSED[op.name()] += 1
             return result
-    check_operator(op)  # before it is said to run on the CPU
+    check_operator(op)  # before the warning
     if active.trace is not None:
         return call_back(op, args, kwargs)
     _warn_once(op)
@@ -93,7 +93,7 @@ def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
 
 @lru_cache(maxsize=1)
 def _decompositions() -> dict[Any, Any]:
-    # torch._refs' decompositions end in prims, which call the very operator they came from.
+    # The decompositions in torch._refs end in prims, which call the original operator again.
     return {
         op: function
         for op, function in decomposition_table.items()
@@ -120,7 +120,7 @@ def _is_device(value: Any) -> bool:
 
 
 def to_host(value: Any) -> Any:
-    """Returns a device tensor's copy on the CPU, with its strides; anything else unchanged."""
+    """Returns a copy of a device tensor on the CPU, with its strides; other values unchanged."""
     return value.detach().to("cpu") if _is_device(value) else value
 
 
@@ -155,7 +155,7 @@ def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _check_devices(op: OpOverload, values: list[Any]) -> None:
-    """Raise RuntimeError if tensors are on two devices, as every device's kernels do."""
+    """Raise RuntimeError if tensors are on different devices, like every device's kernels."""
     tensors = [v for v in values if isinstance(v, torch.Tensor)]
     others = [t for t in tensors if t.device.type != "jax" and t.ndim]
     mixed = others and any(t.device.type == "jax" for t in tensors)
@@ -169,7 +169,8 @@ def _check_devices(op: OpOverload, values: list[Any]) -> None:
 def written(op: OpOverload, args: Any, kwargs: Any) -> list[torch.Tensor]:
     """Returns the tensors that are written to, according to the schema.
 
-    Below autograd the CPU kernel does not advance a tensor's version, which would tell.
+    The version of a tensor does not show this, because below autograd CPU kernels do not increment
+    it.
     """
     targets = []
     for position, argument in enumerate(op._schema.arguments):
@@ -194,9 +195,7 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
 
 
 def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
-    """Calls the CPU kernel as a host callback of the traced program,
-    and then carries out its writes.
-    """
+    """Calls the CPU kernel as a host callback of the traced program, then performs its writes."""
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)
     flat, spec = pytree.tree_flatten((args, kwargs))
@@ -205,7 +204,7 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
     targets = [i for i in positions if id(flat[i]) in changed]
     _check_apart(op, [flat[i] for i in targets], [flat[i] for i in positions])
     flat = [torch.device("cpu") if isinstance(v, torch.device) else v for v in flat]
-    # The program keeps the callback, which must not keep the tensors of the trace.
+    # The program keeps the callback, which must not refer to the trace's tensors.
     others = [None if isinstance(value, torch.Tensor) else value for value in flat]
 
     def run(*tensors: Any) -> tuple[Any, list[Any]]:
@@ -254,10 +253,10 @@ def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
 
 
 def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
-    """Raise UnsupportedOpError if an operator writes to an argument that shares memory with
-    another.
+    """Raise UnsupportedOpError if an operator writes to an argument that shares memory with another
+    one.
 
-    The host has a copy of each.
+    The host has separate copies.
     """
     shared = Counter(map(cell_of, filter(_is_device, given)))
     if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
@@ -268,7 +267,9 @@ def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
 
 
 def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:
-    """Returns tensors like an operator's results, if their shapes depend on values."""
+    """Returns tensors of the shapes and dtypes of an operator's results, if they depend on
+    values.
+    """
     with x64():
         (described,) = callbacks.call_back(
             lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays, name=op.name()

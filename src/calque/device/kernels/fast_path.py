@@ -1,9 +1,9 @@
-"""The fast path for eager calls of a kind that has occurred before.
+"""The fast path for eager calls of a kind that occurred before.
 
 A table maps the description of a call (`arguments`) to XLA's executable and the geometry of the
-result. Other calls take the general path, and are added to the table at the third call. In-place
-and `out=` forms do the same; their result becomes the array in the cell of the tensor that they
-write to. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
+result. Other calls take the general path, and are added to the table at the third call. The same
+holds for in-place and `out=` forms, whose result becomes the array in the cell of the tensor that
+they write to. `benchmarks/eager.py` and `benchmarks/ops.py` measure it.
 """
 
 from collections import Counter
@@ -40,25 +40,25 @@ Tensor = torch.Tensor
 Kernel = Callable[..., Any]
 
 ADMITTED: Counter[str] = Counter()
-"""How many kinds of calls have an executable on the fast path, by operator."""
+"""The number of signatures with an executable on the fast path, by operator."""
 
 _ADMITTED_AT = 3
-_CAPACITY = 4096  # kinds of calls of one operator that are counted
+_CAPACITY = 4096  # kinds of calls to count for one operator
 _create = torch_c.acc.create_empty_tensor
 _default_dtype = torch.get_default_dtype
 _swap, _restore = _enable_x64.swap_local, _enable_x64.set_local
-_UNFIT = (TypeError, *FAILURES)  # JAX's tracers; deleted arrays, out of memory
+_UNFIT = (TypeError, *FAILURES)  # tracers; deleted arrays, out of memory
 
 
 class _Executable(NamedTuple):
-    """How a kind of call with one result is executed.
+    """The execution of a kind of call with one result.
 
     Attributes:
         execute: XLA's executable (see `executable`).
-        handlers: what makes an array of its result.
+        handlers: create an array from its result.
         shape: the result's shape.
         dtype: the result's dtype.
-        stride: the result's strides; None for row-major ones.
+        stride: the result's strides; None if row-major.
     """
 
     execute: Any
@@ -69,7 +69,7 @@ class _Executable(NamedTuple):
 
 
 class _Function(NamedTuple):
-    """How a kind of call is executed that needs JAX's own call.
+    """The execution of a kind of call that needs JAX's own call.
 
     Attributes:
         call: JAX's own call.
@@ -107,11 +107,11 @@ def _wrapped(array: Any, kind: tuple[Ints, torch.dtype]) -> Tensor:
 
 
 class _Calls:
-    """The calls seen of one operator.
+    """The calls of one operator.
 
     Attributes:
         name: the operator.
-        executables: by description, what serves a kind of call.
+        executables: the execution of each kind of call, by description.
     """
 
     def __init__(self, runner: "Runner", name: str) -> None:
@@ -121,8 +121,9 @@ class _Calls:
         self._counts: dict[Description, int] = {}
 
     def is_due(self, key: Description, arrays: Sequence[Any]) -> bool:
-        """Count a call; returns True if its kind should be admitted now."""
-        if any(type(array) is not ArrayImpl for array in arrays):  # the user's own jax.jit
+        """Count a call; returns True if its kind should be added to the table now."""
+        # Traced by the user's own jax.jit.
+        if any(type(array) is not ArrayImpl for array in arrays):
             return False
         if len(self._counts) >= _CAPACITY:
             self._counts.clear()
@@ -136,7 +137,7 @@ class _Calls:
 
 
 class _Results(_Calls):
-    """The calls seen of an operator that returns new tensors."""
+    """The calls of an operator that returns new tensors."""
 
     def __init__(self, runner: "Runner") -> None:
         super().__init__(runner, runner.rule.name)
@@ -200,7 +201,8 @@ def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
     """Returns the kernel of a functional operator: tensors in, tensors out.
 
     Args:
-        make: gives what calls the operator's rule, at the first call: most are never called.
+        make: creates the runner of the operator's rule, at the first call, because most operators
+            are never called.
     """
     calls: _Results | None = None
     dynamic = named = executables = general = serve = cast(Any, None)
@@ -211,7 +213,7 @@ def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
         begun = _Results(runner)
         dynamic, named, executables = runner.dynamic, runner.named, begun.executables
         general, serve = begun.general, begun.serve
-        calls = begun  # last: another thread looks at it
+        calls = begun  # last, because other threads read it
 
     def kernel(*args: Any, **kwargs: Any) -> Any:
         if calls is None:
@@ -260,12 +262,12 @@ def kernel_of(make: Callable[[], "Runner"]) -> Kernel:
 def in_place(runner: "Runner", name: str, general: Kernel, apart: bool) -> Kernel:
     """Returns the kernel of an operator whose result is written to its first argument.
 
-    Where that is a view, the same executable writes the result into the array that it is a view of.
+    If that is a view, the same executable writes the result into the base's array.
 
     Args:
-        runner: gives the result, in the shape and dtype of that argument.
-        general: the kernel, for any call.
-        apart: whether the operator may not read what it writes.
+        runner: returns the result, in the shape and dtype of that argument.
+        general: the general kernel, for any call.
+        apart: whether the operator may not read the memory that it writes.
     """
     calls, dynamic, named = _Calls(runner, name), runner.dynamic, runner.named
     executables = calls.executables
@@ -315,10 +317,11 @@ def out_form(
     apart: bool,
     dtype_kwargs: Callable[[Tensor, dict[str, Any]], dict[str, Any]],
 ) -> Kernel:
-    """Returns the kernel of an `out=` form with one result: like `in_place`, but `out` is not read.
+    """Returns the kernel of an `out=` form with one result; like `in_place`, but does not read
+    `out`.
 
     Args:
-        dtype_kwargs: what the rule is told of `out`.
+        dtype_kwargs: returns the keyword arguments of the rule that depend on `out`.
     """
     calls, dynamic, named = _Calls(runner, name), (False, *runner.dynamic), runner.named
     executables = calls.executables
@@ -332,7 +335,7 @@ def out_form(
         with translated(), x64():
             result = settled(function(*own))
         admitted = hasattr(function, "lower") and _fits(result, out)
-        written = general(*args, out=out, **kwargs)  # which may refuse it
+        written = general(*args, out=out, **kwargs)  # may raise
         if admitted:
             calls.admit(key, serving(writing(function, out, arrays, reads=False), arrays))
             runner.forget(function)

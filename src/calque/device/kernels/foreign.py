@@ -1,9 +1,9 @@
-"""Operators of other libraries (`torch.library`) in a trace.
+"""Runs operators of other libraries (`torch.library`) in a trace.
 
-PyTorch does not look into them: their Python may read values, which a trace does not have. One that
-does becomes a callback to the host, like an operator without a rule. Some have a rule in the op
-table, by name; it is bound when the operator is first called, because the library is imported
-after calque.
+They are opaque to PyTorch, and their Python code may read values, which a trace does not have. An
+operator that does becomes a callback to the host, like an operator without a rule. Some have a rule
+in the op table, by name. It is bound when the operator is first called, because the library is
+imported after calque.
 """
 
 from typing import Any
@@ -47,5 +47,6 @@ def prepare(op: OpOverload) -> None:
     if op.name() not in _met:
         _met.add(op.name())
         has = torch_c.dispatch_has_kernel_for_dispatch_key
-        if op.name() in RULES and not has(op.name(), "PrivateUse1"):  # calque.op binds its own
+        # Calque.op has bound its own rules.
+        if op.name() in RULES and not has(op.name(), "PrivateUse1"):
             custom.bind(RULES[op.name()])

@@ -1,10 +1,10 @@
-"""Warns about lines whose tensors have a new length each time, all of which are compiled.
+"""Warns about lines whose tensors have a new length each time, so that each is compiled.
 
-The warning counts compilations of the same operator at the same line of the user for shapes that
-differ in a single length. Layers of different widths, which one line may call, differ in more
-lengths; vectors have only one, so they count only if the user's own line computes with them.
-PyTorch's optimizers and initializations do not count: they go through parameters, which may differ
-in one length (the kernels of depthwise convolutions) and are limited in number.
+The warning counts compilations of the same operator at the same user's line for shapes that differ
+in a single length. Layers of different widths, which one line may call, differ in several lengths.
+Vectors have only one length, so they count only if the user's own line computes with them.
+PyTorch's optimizers and initializations do not count: they iterate over parameters, which may
+differ in one length (the kernels of depthwise convolutions) but are limited in number.
 """
 
 import os
@@ -18,10 +18,10 @@ from calque.errors import ShapeWarning
 from calque.errors.frames import asking_frame, user_frame
 
 Shapes = Sequence[tuple[int, ...]]
-_LENGTHS = 5  # of which the last is warned of
+_LENGTHS = 5  # the number at which to warn
 _TORCH = os.path.dirname(os.path.abspath(torch.__file__)) + os.sep
 _OF_PARAMETERS = (_TORCH + "optim" + os.sep, os.path.join(_TORCH, "nn", "init.py"))
-_MOST = 10_000  # lines and operators to remember
+_MOST = 10_000  # pairs of lines and operators
 
 
 class _Lines:
@@ -39,8 +39,8 @@ def note(name: str, shapes: Shapes) -> None:
     """Note that an operator is about to be compiled.
 
     Args:
-        name: the operator's.
-        shapes: of its arrays.
+        name: the operator's name.
+        shapes: the shapes of its arrays.
     """
     frame = user_frame()
     if frame is None:

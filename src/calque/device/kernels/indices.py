@@ -1,9 +1,9 @@
-"""Arguments of index operators that a rule cannot handle: masks, indices on the CPU, and bounds.
+"""Handles arguments of index operators that rules cannot: masks, indices on the CPU, and bounds.
 
-PyTorch allows index tensors on the CPU, allows a mask instead of positions, and raises for an index
-out of range. Positions and bounds are values, so they are checked here, before the rule runs.
-Bounds are checked where the host can read an index without a copy; on an accelerator that would
-wait for the device, and a read out of range gives NaN instead, as in a jitted function.
+PyTorch allows index tensors on the CPU and masks instead of positions, and raises for an index out
+of range. Positions and bounds depend on values, so they are checked here, before the rule runs.
+Bounds are checked if the host can read an index without a copy. On an accelerator, that would wait
+for the device, so a read out of range gives NaN instead, as in a jitted function.
 """
 
 from collections.abc import Callable, Sequence
@@ -48,7 +48,7 @@ def _on_device(index: Tensor | None) -> Tensor | None:
 
 
 def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> list[Tensor]:
-    """Returns the index tensors that a mask represents, one for each of its axes."""
+    """Returns the index tensors for a mask, one for each of its axes."""
     check_mask(tuple(self.shape), dim, tuple(mask.shape))
     array = read(mask)
     if implied is not None and mask.ndim:
@@ -63,21 +63,21 @@ def _positions_of(mask: Tensor, self: Tensor, dim: int, implied: int | None) -> 
 
 
 def _implied(indices: Sequence[Tensor | None]) -> int | None:
-    """Returns the number of positions a traced mask has by the index tensors beside it; None if
-    they leave it open. A mask of a single position is as good: it is broadcast.
+    """Returns the number of positions of a traced mask that follows from the index tensors beside
+    it; None if it is open. A mask may also have a single position, which is broadcast.
     """
     if active.trace is None:
         return None
     beside = [tuple(i.shape) for i in indices if i is not None and not _is_mask(i)]
     try:
         *_, size = (1, *np.broadcast_shapes(*beside))
-    except ValueError:  # what the rule refuses
+    except ValueError:  # the rule raises its own error
         return None
     return None if size == 1 else size
 
 
 def _as_many(mask: Array, size: int) -> list[Tensor]:
-    """Returns the positions of a mask that has `size` of them, or one."""
+    """Returns the positions of a mask that has `size` positions, or one."""
     with x64():
         count = jnp.count_nonzero(mask)
         mismatch = "shape mismatch: indexing tensors could not be broadcast together with shapes "
@@ -89,7 +89,8 @@ def _as_many(mask: Array, size: int) -> list[Tensor]:
         found = positions(mask, size)
         if size:
             found = [jnp.where(count == 1, part[0], part) for part in found]
-        fits = (count == size) | (count == 1)  # else out of range: read as NaN, and not written
+        # Otherwise indices are out of range: reads give NaN, writes are dropped.
+        fits = (count == size) | (count == 1)
         found = [jnp.where(fits, part, n) for part, n in zip(found, mask.shape, strict=True)]
         return [wrap(part) for part in found]
 
@@ -105,8 +106,8 @@ def _size_of(mask: Tensor, array: Array) -> int:
 
 
 def _expand(self: Tensor, indices: Sequence[Tensor | None]) -> tuple[Tensor, list[Tensor | None]]:
-    """Returns the indices with masks as positions;
-    a 0-d mask adds an axis to the indexed tensor.
+    """Returns the indices with masks converted to positions; a 0-d mask adds an axis to the indexed
+    tensor.
     """
     result: list[Tensor | None] = []
     implied = _implied(indices)
@@ -129,7 +130,7 @@ def _is_mask(index: Tensor | None) -> bool:
 def _check(self: Tensor, indices: Sequence[Tensor | None]) -> None:
     """Raise IndexError for an index out of range, if the values are known.
 
-    Like PyTorch, only where there is something to read: one index without elements leaves nothing.
+    Like PyTorch, it does not check if an index tensor has no elements, because nothing is read.
     """
     if not trace_checks.looking() or len(indices) > self.ndim:
         return
@@ -153,7 +154,9 @@ _index = functional(RULES["aten::index.Tensor"])
 
 
 def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
-    """`self[indices]`; a mask needs its values (in a trace, an error that names the line)."""
+    """Returns `self[indices]`; a mask needs values, so in a trace it is an error that names the
+    line.
+    """
     indices = [_on_device(i) for i in indices]
     if any(map(_is_mask, indices)):
         self, indices = _expand(self, indices)
@@ -165,8 +168,8 @@ def index(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor:
 
 
 def _through_host(self: Tensor, indices: Sequence[Tensor | None]) -> Tensor | None:
-    """Runs a masked read on the host,
-    because each new number of elements would need an executable.
+    """Runs a masked read on the host, because each new number of elements would need a new
+    executable.
     """
     if len(indices) > self.ndim or self.numel() == 0:
         return None
@@ -209,7 +212,7 @@ def _one_mask(self: Tensor, indices: Sequence[Tensor | None], values: Tensor) ->
 
 
 def _put(rule: str, name: str | None = None) -> Callable[..., Tensor]:
-    """Returns the kernel of an index_put; `name` is that of an in-place one."""
+    """Returns the kernel of an index_put; `name` is the name of its in-place form."""
     found = RULES[f"aten::{rule}"]
     kernel = functional(found) if name is None else in_place(f"aten::{name}", found)
 

@@ -1,4 +1,4 @@
-"""Finds out by trying what is specific to the installed release of PyTorch, for the rules."""
+"""Determines, by trying, the properties of the installed PyTorch release on which rules depend."""
 
 import torch
 

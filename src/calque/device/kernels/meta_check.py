@@ -1,13 +1,14 @@
-"""Replaces errors of a rule by PyTorch's, by running the outline of a failed call on Meta kernels.
+"""Replaces errors of a rule with PyTorch's, by running the outline of a failed call on Meta
+kernels.
 
 PyTorch checks shapes, dtypes and dimensions with the same messages on every device, and "meta" does
-nothing else. So if JAX or Python raise inside a rule (such as a TypeError for shapes that do not
-broadcast), the operator runs on "meta" with the same shapes, and the caller sees PyTorch's error.
-If "meta" has no kernel, or one that accepts more, the CPU runs on zeros. If PyTorch accepts the
-call, the error is reported as a bug of calque.
+nothing else. So if JAX or Python raises inside a rule (such as a TypeError for shapes that do not
+broadcast), the operator runs on "meta" with the same shapes, and the caller gets PyTorch's error.
+If "meta" has no kernel, or accepts more, the operator runs on the CPU with zeros. If PyTorch
+accepts the call, the error is reported as a bug in calque.
 
-This runs after a failure and not before each call because most Meta kernels are written in Python:
-they take as long as the rule, and import half of PyTorch.
+This runs after a failure rather than before each call, because most Meta kernels are written in
+Python: they take as long as the rule, and import much of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,22 +35,22 @@ _CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 _FOREIGN = (TypeError, ValueError, OverflowError, ZeroDivisionError, AssertionError)
 _NUMBERS = {promotion.BOOL: True, promotion.INT: 1, promotion.FLOAT: 1.0, promotion.COMPLEX: 1j}
 _BY_POSITION = frozenset(("tuple index out of range", "list index out of range"))
-_NO_KERNEL = "Could not run"  # PyTorch's dispatcher; it has no kernel for the device
+_NO_KERNEL = "Could not run"  # the dispatcher's message if there is no kernel for the device
 _MANY = 2**28
 _FEW = 2**20
-_TOO_LARGE = ("overflow", "negative dimension")  # what PyTorch says of sizes
+_TOO_LARGE = ("overflow", "negative dimension")  # PyTorch's messages about sizes
 _OF_NUMPY = ("array is too big", "Maximum allowed dimension exceeded", "Unable to allocate")
 
 
 class _Symbolic(Exception):
-    """Signals that sizes are symbols, in a program that is exported for all of them."""
+    """Signals that sizes are symbolic, in an exported program."""
 
 
 class Outline:
     """The Meta kernel of an operator.
 
     Attributes:
-        op: the operator: the functional one, or the in-place one if that is what was called.
+        op: the operator: the in-place form if that was called, otherwise the functional form.
     """
 
     def __init__(self, op: OpOverload) -> None:
@@ -72,11 +73,11 @@ class Outline:
     def checked(
         self, args: Sequence[Any], kwargs: dict[str, Any], ours: bool = True
     ) -> Iterator[None]:
-        """A context manager for a rule's run, in which bad arguments raise PyTorch's errors.
+        """A context manager for running a rule, in which bad arguments raise PyTorch's errors.
 
         Args:
             args: the arguments of the rule, with arrays (or JAX's tracers) for tensors.
-            ours: whether the rule is calque's; errors of a user's own rule are left as they are.
+            ours: whether the rule is calque's; errors of users' rules are not replaced.
         """
         try:
             yield
@@ -95,10 +96,10 @@ class Outline:
                 self._ask(META, _DEVICE, args, kwargs)
             except _Symbolic:
                 raise RuntimeError(f"{self.op.name()}: {error}") from error
-            except NotImplementedError:  # it has no Meta kernel, or one that needs values
+            except NotImplementedError:  # there is no Meta kernel, or it needs values
                 pass
             except Exception:
-                if _are_small(args, kwargs):  # Meta kernels in Python have words of their own
+                if _are_small(args, kwargs):  # Meta kernels in Python have their own messages
                     self._ask_cpu(args, kwargs)
                 raise
             self._ask_cpu(args, kwargs)
@@ -119,7 +120,7 @@ class Outline:
     def _refusal(
         self, error: promotion.RefusedDtype, args: Sequence[Any], kwargs: dict[str, Any]
     ) -> Exception:
-        """Returns the CPU's error for the dtypes, whose class differs between releases."""
+        """Returns the CPU kernel's error for the dtypes, whose class differs between releases."""
         try:
             with torch.random.fork_rng(devices=()):
                 self._ask(_CPU, torch.device("cpu"), args, kwargs)
@@ -131,10 +132,10 @@ class Outline:
         return NotImplementedError(str(error))
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        """Checks a result's size with PyTorch before a rule runs, if a number may be huge.
+        """Checks the size of a result with PyTorch before a rule runs, if a number is very large.
 
         Raises:
-            RuntimeError: the bytes of a result overflow.
+            RuntimeError: the number of bytes of a result overflows.
             torch.OutOfMemoryError: a result is larger than the device's memory.
         """
         if self._compares_numbers or not any(map(_is_huge, (*args, *kwargs.values()))):
@@ -142,7 +143,7 @@ class Outline:
         try:
             found = self._ask(META, _DEVICE, args, kwargs)
         except (TypeError, NotImplementedError, IndexError, _Symbolic):
-            return  # the rule has its own words for it
+            return  # the rule has its own message
         except RuntimeError as error:
             if any(words in str(error) for words in _TOO_LARGE):
                 raise
@@ -160,8 +161,8 @@ class Outline:
         """Returns PyTorch's result on another device, or its exception.
 
         Raises:
-            NotImplementedError: it has no kernel.
-            _Symbolic: no device knows the sizes.
+            NotImplementedError: there is no kernel.
+            _Symbolic: the sizes are symbolic.
         """
         try:
             named = {n: self._outlined(v, n, device) for n, v in kwargs.items() if n in self._names}
@@ -181,7 +182,7 @@ class Outline:
         if isinstance(value, jax.Array):
             if not all(isinstance(n, int) for n in value.shape):
                 raise _Symbolic
-            # Of booleans JAX does not tell numbers from arrays.
+            # JAX has no weak booleans that would distinguish numbers from arrays.
             is_flag = value.dtype == np.bool_ and name not in self._tensors
             if not value.weak_type and not is_flag:
                 return torch.zeros(value.shape, dtype=to_torch(value.dtype), device=device)
@@ -192,7 +193,7 @@ class Outline:
 
 
 def _are_small(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
-    """Returns True if the arrays of a call, and those that its numbers imply, are small."""
+    """Returns True if the arrays of a call, and the sizes that its numbers may mean, are small."""
     leaves = tree_leaves((args, kwargs))
     elements = sum(leaf.size for leaf in leaves if isinstance(leaf, jax.Array))
     numbers = [abs(leaf) for leaf in leaves if type(leaf) is int]

@@ -1,9 +1,9 @@
-"""PyTorch's requirements for a tensor that an operator writes to: its memory, and the dtype of
-`out=`.
+"""PyTorch's requirements for a tensor that an operator writes to: its memory and, for `out=`, its
+dtype.
 
-Most operators read and write element by element and accept the written tensor as an input, but not
+Most operators read and write element by element, and accept the written tensor as an input, but not
 a part of it; some gather, and accept neither; a few compute first. This is a fact of the operator
-(`calque.ops.table.facts`), found by calling each of PyTorch's database on the CPU.
+(`calque.ops.table.facts`), found by calling each operator of PyTorch's database on the CPU.
 """
 
 from collections.abc import Sequence
@@ -26,12 +26,12 @@ class Written:
 
     Args:
         name: the operator.
-        rule: the functional rule that it follows from; None for one that has none.
+        rule: the functional rule from which it is derived; None if there is none.
 
     Attributes:
-        apart: whether it may not read memory that it writes, not even element by element.
-        any_shape: whether an `out=` of as many elements keeps its shape.
-        says_dtype: whether the operator computes in the dtype of `out=`, if it is told none.
+        apart: whether it may not read memory that it writes, even element by element.
+        any_shape: whether an `out=` with the right number of elements keeps its shape.
+        says_dtype: whether the operator computes in the dtype of `out=`, if no dtype is given.
     """
 
     def __init__(self, name: str, rule: Rule | None = None) -> None:
@@ -58,8 +58,8 @@ class Written:
 
         Args:
             target: the tensor.
-            inputs: the operator's arguments, of which the tensors matter.
-            size: how many elements it will have; None if that is how many it has.
+            inputs: the operator's arguments; only tensors matter.
+            size: its future number of elements; None if it does not change.
         """
         if not self._fills:
             check_writable(target, self._reads_target)
@@ -86,12 +86,12 @@ class Written:
                     )
 
     def check_dtype(self, result: torch.dtype, target: torch.dtype) -> None:
-        """Raise if PyTorch does not write a result of one dtype to an `out=` of another.
+        """Raise if PyTorch does not write a result of one dtype to an `out=` of another dtype.
 
         Raises:
-            NotImplementedError: the operator makes no booleans.
+            NotImplementedError: the operator does not write booleans.
             RuntimeError: the operator takes only the dtype of its result, or cannot cast it.
-            TypeError: likewise, for `torch.cat`.
+            TypeError: the same, for `torch.cat`.
         """
         if result == target or (self._truth and target == torch.uint8):
             return
@@ -127,7 +127,7 @@ class _Place:
         self.dense = resized or geometry.is_dense(tuple(tensor.shape), self.stride)
 
     def same(self, other: "_Place") -> bool:
-        """Returns True if both are the same elements in the same order."""
+        """Returns True if both have the same elements in the same order."""
         return (self.start, self.end, self.stride) == (other.start, other.end, other.stride)
 
     def overlaps(self, other: "_Place") -> bool:

@@ -1,6 +1,4 @@
-"""What the backward of a JAX function needs from its forward: residuals,
-and a pullback over them.
-"""
+"""Pullbacks of JAX functions, split into residuals and a function of them."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
@@ -15,7 +13,7 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.in_flight import settled
 
 Wanted = tuple[int, ...]
-"""The places of the leaves whose gradients are asked for."""
+"""The positions of the leaves whose gradients are needed."""
 
 
 def is_none(value: Any) -> bool:
@@ -24,7 +22,7 @@ def is_none(value: Any) -> bool:
 
 
 def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any]) -> Any:
-    """`jax.vjp` with respect to the wanted leaves of the arguments."""
+    """Returns `jax.vjp` with respect to the wanted leaves of the arguments."""
     leaves, tree = jax.tree.flatten(list(args), is_leaf=is_none)
 
     def of(*values: Array) -> Any:
@@ -37,8 +35,8 @@ def pullback_of(function: Callable[..., Any], wanted: Wanted, args: Sequence[Any
 
 
 def cotangent(result: Any, gradient: Array | None) -> Any:
-    """Returns an incoming gradient in JAX's form: zeros for None,
-    float0 for integers, conjugated.
+    """Returns an incoming gradient in JAX's form: conjugated, with zeros for None and float0 for
+    integers.
     """
     if not jnp.issubdtype(result.dtype, jnp.inexact):
         return np.zeros(result.shape, jax.dtypes.float0)
@@ -60,13 +58,13 @@ def _form(result: Array) -> jax.ShapeDtypeStruct:
 @jax.tree_util.register_pytree_node_class
 @dataclass(frozen=True)
 class Pullback:
-    """The values that a forward pass saves for its backward pass.
+    """The values that a forward pass saves for the backward pass.
 
     Attributes:
-        residuals: the arrays of the pullback that are no arguments of the function.
+        residuals: the arrays of the pullback that are not arguments of the function.
         tree: the structure of the pullback.
-        places: for each array of the pullback, the argument it is, or -1.
-        results: the shapes and dtypes of the function's results, where they are asked for.
+        places: for each array of the pullback, the index of the argument that it is, or -1.
+        results: the shapes and dtypes of the function's results, if requested.
     """
 
     residuals: list[Array]
@@ -76,12 +74,12 @@ class Pullback:
 
     @classmethod
     def of(cls, pull: Any, arguments: Sequence[Any], results: Sequence[Array] = ()) -> "Pullback":
-        """Returns the parts of a function that `jax.vjp` has returned.
+        """Splits a function returned by `jax.vjp`.
 
         Args:
             pull: the function.
-            arguments: those of the forward, flat.
-            results: those of the forward.
+            arguments: the flat arguments of the forward pass.
+            results: the results of the forward pass.
         """
         known = {id(argument): place for place, argument in enumerate(arguments)}
         arrays, tree = jax.tree.flatten(pull)
@@ -90,18 +88,18 @@ class Pullback:
         return cls(residuals, tree, places, tuple(map(_form, results)))
 
     def over(self, arguments: Sequence[Any]) -> Callable[..., Any]:
-        """Returns the function again, for the arguments of the forward."""
+        """Returns the original function, for the arguments of the forward pass."""
         rest = iter(self.residuals)
         arrays = [next(rest) if p < 0 else arguments[p] for p in self.places]
         return jax.tree.unflatten(self.tree, arrays)
 
     def tree_flatten(self) -> Any:
-        """Returns the residuals, and everything else."""
+        """Returns the residuals, and the other fields as static data."""
         return self.residuals, (self.tree, self.places, self.results)
 
     @classmethod
     def tree_unflatten(cls, aux: Any, residuals: Any) -> "Pullback":
-        """Returns the inverse of `tree_flatten`."""
+        """Inverts `tree_flatten`."""
         return cls(list(residuals), *aux)
 
 

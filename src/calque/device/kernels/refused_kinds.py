@@ -1,6 +1,6 @@
-"""Refuses tensors of kinds that the device does not support: sparse, nested and quantized ones.
+"""Refuses kinds of tensors that the device does not support: sparse, nested and quantized ones.
 
-PyTorch creates some of them without involving a device, and dispatches their operators by special
+PyTorch creates some of them without calling the device, and dispatches their operators by special
 keys.
 """
 
@@ -32,7 +32,7 @@ _NESTED_OF_THE_CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.NestedTensorCPU)
 
 
 def refuse(kind: str, op: OpOverload) -> NoReturn:
-    """Raise UnsupportedOpError, at the user's line, for an operator that makes or takes one."""
+    """Raise UnsupportedOpError, at the user's line, for an operator that returns or takes one."""
     origin = user_origin()
     place = f"{origin}: " if origin else ""
     raise UnsupportedOpError(
@@ -42,7 +42,7 @@ def refuse(kind: str, op: OpOverload) -> NoReturn:
 
 
 def fallbacks() -> dict[str, Callable[..., Any]]:
-    """Returns what refuses the operators of each kind, by dispatch key."""
+    """Returns the kernels that refuse the operators of each kind, by dispatch key."""
 
     def fallback(kind: str) -> Callable[..., Any]:
         return lambda op, *args, **kwargs: refuse(kind, op)
@@ -51,9 +51,9 @@ def fallbacks() -> dict[str, Callable[..., Any]]:
 
 
 def _of_nested(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
-    """Returns what a nested tensor knows of its sizes and strides; refuses all other operators.
+    """Returns a nested tensor's sizes and strides; refuses all other operators.
 
-    Autograd asks for the sizes where no exception may pass: Python would end.
+    Autograd reads the sizes in code where an exception would end the process.
     """
     name = op.name()
     if name.startswith("aten::_nested_tensor_s") and len(op._schema.arguments) == 1:
@@ -62,7 +62,7 @@ def _of_nested(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 
 
 def check_operator(op: OpOverload) -> None:
-    """Raise UnsupportedOpError for an operator that makes such a tensor of dense ones."""
+    """Raise UnsupportedOpError for an operator that creates such a tensor from dense ones."""
     name = op.name()
     if "sparse" in name:
         refuse("sparse", op)

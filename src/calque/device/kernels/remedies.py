@@ -1,7 +1,7 @@
-"""Remedies: what to write instead of code that needs a value in a trace.
+"""Remedies for code that needs a value in a trace.
 
-The remedy for reading a value differs between a `while`, an `if`, a line that logs a loss and a
-copy to the CPU. The source of the reading line decides.
+The remedy differs between a `while`, an `if`, a line that logs a loss, and a copy to the CPU. The
+source of the line that reads the value decides.
 """
 
 import ast
@@ -92,7 +92,7 @@ def of_number(frame: FrameType) -> str:
 
 
 def of_random() -> str:
-    """Returns the remedy for random numbers of the CPU, for the code that runs."""
+    """Returns the remedy for random numbers drawn on the CPU."""
     frame, users = sys._getframe(1), user_frame()
     while frame is not users and frame.f_back is not None:
         if frame.f_code.co_filename.startswith(_DATA):
@@ -102,7 +102,9 @@ def of_random() -> str:
 
 
 def _of_call(function: ast.expr) -> str | None:
-    """Returns the remedy for a number that a call needs; None if the call says nothing."""
+    """Returns the remedy for a number that a call needs; None if the function is not in the
+    table.
+    """
     name = _name(function)
     if isinstance(function, ast.Name) and name in _BUILTINS:
         return _OF_TENSORS.format(name, _BUILTINS[name])

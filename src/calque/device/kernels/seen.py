@@ -1,4 +1,4 @@
-"""Tensors in the form in which the op table checks values (`calque.ops.table.tensor_argument`)."""
+"""Implements the tensors whose values the op table checks (`calque.ops.table.tensor_argument`)."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -120,5 +120,5 @@ def seen(value: Any) -> Any:
 
 
 def _described(error: Exception) -> Exception:
-    """Returns an error of a check, with PyTorch's class."""
+    """Returns an error of a check, in PyTorch's class."""
     return torch.linalg.LinAlgError(*error.args) if type(error) is LinAlgError else error

@@ -1,7 +1,7 @@
-"""The CTC loss with lengths that are CPU tensors, as in PyTorch's documentation.
+"""The CTC loss with lengths in CPU tensors, as in PyTorch's documentation.
 
-Eagerly PyTorch reads the lengths. If a Python mode sees operators, as in a trace, it computes with
-the tensors, which then must be on the device of the scores.
+In eager mode, PyTorch reads the lengths. Under a dispatch mode, as in a trace, it computes with the
+tensors, which then must be on the device of the scores.
 """
 
 from typing import Any

@@ -1,5 +1,5 @@
-"""Chooses how to execute a kind of eager call: with XLA's executable,
-or JAX's own call if necessary.
+"""Chooses how to execute a kind of eager call: by XLA's executable or, if necessary, by JAX's own
+call.
 """
 
 from collections.abc import Callable
@@ -16,18 +16,18 @@ from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import placement_of, run_there, spread, together
 from calque.upstream.jax_internals import enable_x64
 
-_PRECISION = ("dot_general", "convolution")  # what jax.default_matmul_precision speaks to
+_PRECISION = ("dot_general", "convolution")  # affected by jax.default_matmul_precision
 _swap, _restore = enable_x64.swap_local, enable_x64.set_local
 
 
 def writing(
     function: Callable[..., Any], target: Tensor, arrays: list[Any], reads: bool
 ) -> Callable[..., Any]:
-    """Returns a function that writes another's result into a target, and returns the target's
-    array.
+    """Returns a function that writes another function's result into a target, and returns the
+    target's array.
 
-    It takes that array and where the target starts in it, and then the function's own arrays;
-    `reads` says whether the target's are among those.
+    It takes that array, the target's start in it, and then the function's own arrays; `reads` says
+    whether these include the target's.
     """
     slot = slot_of(target)
     count = 1 + (slot.count if type(slot) is Viewed else 0)
@@ -44,14 +44,14 @@ def writing(
 
 
 def _lands(target: Tensor, arrays: list[Any]) -> Sharding | None:
-    """Returns the placement of what a program of some arrays writes into a target."""
+    """Returns the placement of a program's result that is written into a target."""
     placement, moved = placement_of(cell_of(target).array), list(arrays)
     together(moved)
     return placement if placement is None or run_there(moved, placement) else None
 
 
 class _Results(NamedTuple):
-    """Results in the form of XLA's executable, for one array that already exists."""
+    """An existing array, in the form of the results of XLA's executable."""
 
     array: Any
 
@@ -60,7 +60,7 @@ class _Results(NamedTuple):
 
 
 def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
-    """Returns how to execute a function with one result: JAX's own call, or its executable."""
+    """Returns the execution of a function with one result: JAX's own call, or its executable."""
     found = execution_of(function, arrays)
     if found is not None:
         return found
@@ -80,12 +80,13 @@ def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
 def execution_of(
     function: Callable[..., Any], arrays: list[Any], destination: Sharding | None = None
 ) -> Execution | None:
-    """Returns how to execute what JAX compiles for some arrays; None if JAX's own call is needed.
+    """Returns the execution of a function compiled for some arrays; None if JAX's own call is
+    needed.
 
     Args:
-        function: compiled by JAX.
+        function: a jitted function.
         arrays: its arguments.
-        destination: on whose devices it runs (see `together`).
+        destination: the placement on whose devices it runs (see `together`).
     """
     lower = getattr(function, "lower", None)
     if lower is None:

@@ -1,8 +1,8 @@
 """Maps a call's tensors and numbers to the arguments of its executable.
 
-The executable of a call takes the array behind each tensor. Where the tensor is another view of it,
-the view is taken inside of the executable, so that `x.t() + 1` or `x[3] * 2` is one XLA call. Where
-a view starts is an argument too: the rows of a matrix share one executable.
+The executable of a call takes the array behind each tensor. If the tensor is a view of it, the view
+is taken inside the executable, so that `x.t() + 1` or `x[3] * 2` is one XLA call. The start of a
+view is an argument too, so the rows of a matrix share one executable.
 """
 
 from functools import lru_cache
@@ -31,7 +31,7 @@ SLOT = Slot()
 
 
 class Viewed(Slot):
-    """A view of an array: the array, followed by the start of the view along some axes."""
+    """A view of an array, passed as the array followed by the start of the view along some axes."""
 
     __slots__ = ("__weakref__", "plan")
 
@@ -44,11 +44,11 @@ class Viewed(Slot):
         return len(self.plan.free)
 
     def read(self, array: Array, starts: list[Any]) -> Array:
-        """Returns the view of the array from some starts, one for each free axis."""
+        """Returns the view of the array, given a start for each free axis."""
         return view_access.read_plan(self.plan, array, starts)
 
     def write(self, array: Array, value: Array, starts: list[Any]) -> Array:
-        """Returns the array with a value written to the view of it from some starts."""
+        """Returns the array with a value written to the view that has these starts."""
         return view_access.write_plan(self.plan, array, value, starts)
 
 
@@ -56,8 +56,8 @@ _VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
 
 
 def _viewed(plan: Plan) -> Viewed:
-    """Returns the shared slot of a plan while it is alive,
-    because executables are kept by identity.
+    """Returns the slot of a plan, shared while it is alive, because executables are cached by its
+    identity.
     """
     found = _VIEWED.get(plan)
     if found is None:
@@ -73,10 +73,10 @@ def _slot(shape: Ints, own: Ints | None, view: View) -> tuple[Viewed, Ints]:
 
 
 def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
-    """Returns the slot of a tensor that is only part of its cell's array, and appends its arrays.
+    """Returns the slot of a tensor that is a part of its cell's array, and appends its arrays.
 
-    None, and nothing appended, for a tensor of no elements or of another dtype than the array, and
-    for PyTorch's lazy conjugates and negatives.
+    Returns None for a tensor without elements or of a different dtype than the array, and for
+    PyTorch's lazy conjugates and negatives.
     """
     array = cell.array
     if TO_NUMPY[tensor.dtype] != array.dtype or tensor.is_neg() or tensor.is_conj():
@@ -92,7 +92,7 @@ def viewed(cell: Cell, tensor: Tensor, arrays: list[Any]) -> Viewed | None:
 
 
 def slot_of(tensor: Tensor) -> Slot:
-    """Returns the slot of a tensor's array, or of the array that it is a view of."""
+    """Returns the slot of a tensor, which may be a view of its array."""
     cell = getattr(tensor.untyped_storage(), "cell", None)
     if cell is None or active.trace is not None or not cell.viewed or is_whole(cell, tensor):
         return SLOT

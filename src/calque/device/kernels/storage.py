@@ -1,7 +1,7 @@
 """`torch.UntypedStorage` on the device, which has bytes but no pointer.
 
 PyTorch's own methods read a storage through its data pointer, which is null here. The methods below
-replace them; on other devices they call PyTorch's.
+replace them; for other devices, they call PyTorch's.
 """
 
 import functools
@@ -30,13 +30,13 @@ from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import keep_dynamo_out
 
 Storage = torch.UntypedStorage
-_NO_ADDRESS = 1 << 62  # a bit that no address has
+_NO_ADDRESS = 1 << 62  # a bit that is not set in addresses
 _UINT8 = np.dtype("uint8")
-_SIZE = Storage.nbytes  # PyTorch's own, before it is replaced
+_SIZE = Storage.nbytes  # PyTorch's method, before it is replaced
 
 
 class _Emptied(NamedTuple):
-    """The shape and placement of a spread storage before `resize_(0)`."""
+    """The shape and placement of a sharded storage before `resize_(0)`."""
 
     shape: geometry.Ints
     dtype: Any
@@ -55,7 +55,7 @@ def cell_of_storage(storage: Storage) -> Cell:
     """Returns the cell of a storage of the device.
 
     Raises:
-        RuntimeError: it has none.
+        RuntimeError: it has no cell.
     """
     cell = getattr(storage, "cell", None)
     if cell is None:
@@ -83,14 +83,14 @@ def host_bytes(storage: Storage) -> torch.Tensor:
 
 
 def bytes_tensor(storage: Storage) -> torch.Tensor:
-    """Returns the storage as a tensor of bytes, for writes in place."""
+    """Returns the storage as a tensor of bytes, for in-place writes."""
     return torch.empty(0, dtype=torch.uint8, device="jax").set_(storage)
 
 
 def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> None:
-    """Give a cell of raw bytes, as `torch.load` leaves them, the dtype of its first tensor.
+    """Give a cell of raw bytes from `torch.load` the dtype of its first tensor.
 
-    Without it every read of a loaded parameter would convert its bytes anew.
+    Without this, every read of a loaded parameter would convert its bytes again.
 
     Args:
         cell: the cell of the storage.
@@ -105,7 +105,7 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
         replace(cell, host_array(torch.empty(0, dtype=tensor_dtype)))
         return
     if active.trace is None:
-        # Through the host: on the device each shape would cost the compilation of a program.
+        # On the host, because on the device each shape would need a new executable.
         flat = torch.from_numpy(np.array(array)).view(tensor_dtype)
         if layout is None or layout.length != flat.numel():
             replace(cell, host_array(flat))
@@ -126,26 +126,27 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
 
 
 def _nbytes(self: Storage) -> int | torch.SymInt:
-    if getattr(self, "cell", None) is None:  # a fake tensor's: it has a size, and no memory
+    if getattr(self, "cell", None) is None:  # a fake tensor's storage has a size and no memory
         return _SIZE(self)
     return current(cell_of_storage(self)).nbytes
 
 
 def _identity(self: Storage) -> int:
-    """Returns a unique number of this storage, by which `torch.load` and others recognize shared
-    weights.
+    """Returns a unique number of this storage, by which `torch.load` and other code recognize
+    shared weights.
 
-    It is no address: nothing can be read there.
+    It is not a valid address.
     """
     return _NO_ADDRESS | self._cdata
 
 
 def _places(data_ptr: Callable[[torch.Tensor], int]) -> Callable[[torch.Tensor], int]:
-    """`Tensor.data_ptr`, which on the device is the tensor's offset added to `_identity`."""
+    """Wraps `Tensor.data_ptr`, which on the device is `_identity` plus the tensor's offset."""
 
     @functools.wraps(data_ptr)
     def method(self: torch.Tensor) -> int:
-        offset = data_ptr(self)  # from null, on the device; or what a mode has had from here
+        # Relative to null on the device; or already from here, through a mode.
+        offset = data_ptr(self)
         if self.device.type != "jax" or self.numel() == 0 or offset >= _NO_ADDRESS:
             return offset
         return _identity(self.untyped_storage()) + offset
@@ -179,7 +180,7 @@ def _clone(self: Storage) -> Storage:
     source = cell_of_storage(self)
     storage = wrap(current(source)).untyped_storage()
     cell_of_storage(storage).stride = source.stride
-    # No tensor sees the clone yet: whichever comes first may have any geometry.
+    # The clone has no tensor yet, and the first one may have any geometry.
     cell_of_storage(storage).viewed = True
     return storage
 
@@ -220,16 +221,16 @@ def _resize(self: Storage, size: int) -> Storage:
 
 
 def _refilled(cell: Cell, size: int) -> bool:
-    """Give a spread storage that was emptied (`resize_(0)`) its shape and placement back.
+    """Restore the shape and placement of a sharded storage that was emptied (`resize_(0)`).
 
-    Its elements are zeros then. Code that frees memory for a while does so.
+    Its elements become zeros. Code that frees memory temporarily uses this.
 
     Args:
-        cell: of a storage.
-        size: in bytes, that it is to have.
+        cell: the cell of the storage.
+        size: the new size in bytes.
 
     Returns:
-        True if that was done; else an emptied one is remembered.
+        True if this was done. Otherwise, if the storage is being emptied, its shape is stored.
     """
     array = cell.array
     if size == 0 and array.size and placement_of(array) is not None:
@@ -315,7 +316,7 @@ def _in_front(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
         if args and name == "copy_" and args[0].device.type == "jax":
             return ours(self, *args, **kwargs)
         if name == "clone" and active.trace is not None and self.device.type == "cpu":
-            # By operators: a trace sees what is read, and which memory is new.
+            # By operators, so that the trace sees the read and the new memory.
             return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
         return theirs(self, *args, **kwargs)
 
@@ -335,7 +336,7 @@ def _new(cls: type[Storage], *args: Any, **kwargs: Any) -> Storage:
 
 
 def _sized(save: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps TorchScript's save, whose C++ code reads the size of each storage."""
+    """Wraps TorchScript's `save`, whose C++ code reads the size of each storage."""
 
     @functools.wraps(save)
     def method(self: torch.jit.RecursiveScriptModule, *args: Any, **kwargs: Any) -> Any:

@@ -1,9 +1,9 @@
-"""Checks of values inside a trace: indices in bounds, divisors that are not zero.
+"""Checks of values in a trace: indices in bounds, nonzero divisors.
 
-In eager calls the host checks the values and raises before the operator runs. A trace has no
-values; with `calque.jit(fn, checks=True)` each check becomes an output of the program, and the
-first failed one raises after the program has run, before it has changed anything. Checks in the
-user's own code always are such outputs.
+In eager calls, the host checks the values and raises before the operator runs. A trace has no
+values. With `calque.jit(fn, checks=True)`, each check becomes an output of the program, and the
+first failed check raises after the program has run, before any state changes. Checks in the user's
+own code are always outputs.
 """
 
 from collections.abc import Callable
@@ -24,7 +24,7 @@ class Failure:
     Attributes:
         failed: whether it failed, a traced boolean; None once the trace is over.
         value: the offending value, a traced int64; None once the trace is over.
-        error: gives the exception that PyTorch raises eagerly for a value.
+        error: returns the exception that PyTorch raises in eager mode for a value.
         origin: the user's line.
     """
 
@@ -40,9 +40,7 @@ class Failure:
 
 
 def looking() -> bool:
-    """Returns True if a check can be reported: to the caller,
-    or to a trace that collects checks.
-    """
+    """Returns True if a check can be reported, to the caller or to a trace that collects checks."""
     return active.trace is None or active.trace.looking
 
 
@@ -54,9 +52,10 @@ def reported() -> bool:
 def collect(
     failed: Array, values: Array, error: Callable[[int], Exception], always: bool = False
 ) -> None:
-    """Report in a trace: nowhere in `failed` (booleans, of the shape of `values`) may be True.
+    """Record a check in a trace, which fails if any of `failed` (booleans of the shape of `values`)
+    is True.
 
-    `always`: also in a trace that is not asked to check values.
+    With `always`, also in a trace without value checks.
     """
     trace = active.trace
     if trace is None or trace.failures is None or not (always or trace.looking):

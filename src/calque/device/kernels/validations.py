@@ -1,4 +1,4 @@
-"""PyTorch operators that read values only to refuse invalid ones. Their own code branches on the
+"""PyTorch operators that read values only to refuse invalid ones. PyTorch's code branches on the
 values, which a trace does not have. A trace assumes valid values, and checks them if requested
 (`trace_checks`).
 """
@@ -22,24 +22,26 @@ Tensor = torch.Tensor
 REFUSALS: dict[CodeType, Exception] = {
     F.gaussian_nll_loss.__code__: ValueError("var has negative entry/entries"),
 }
-"""Functions that raise where a tensor of one boolean is true, and what they raise."""
+"""Functions that raise an error if a boolean tensor is true, and the errors."""
 
 
 _IS_ZERO = "Expected Tensor with single nonzero value, but got zero"
 
 _DEPTH = 12
-"""How many frames of the dispatcher may lie between such a function and its look at a value."""
+"""The greatest number of dispatcher frames between such a function and the read of the value."""
 
 _TORCH = str(Path(torch.__file__).parent)
 _BETWEEN = (
     str(Path(__file__).parent.parent.parent),
     *(f"{_TORCH}/{name}" for name in ("_ops.py", "_compile.py", "_dynamo/", "utils/_python_")),
 )
-"""Where the code of such frames lies."""
+"""The files with the code of these frames."""
 
 
 def answer(value: Tensor) -> bool | None:
-    """Returns the assumed answer for a boolean on which the caller only raises; None for others."""
+    """Returns the assumed value of a boolean that the caller only uses to raise an error; None for
+    others.
+    """
     frame = sys._getframe(1)
     for _ in range(_DEPTH):
         error = REFUSALS.get(frame.f_code)
@@ -77,7 +79,7 @@ def cov(
     fweights: Tensor | None = None,
     aweights: Tensor | None = None,
 ) -> Tensor:
-    """`torch.cov`; in a trace, without the warning about degrees of freedom."""
+    """Implements `torch.cov`; in a trace, without the warning about degrees of freedom."""
     if active.trace is None:
         composite: Any = overload_of("aten::cov")
         return composite.decompose(
@@ -126,7 +128,7 @@ def _check_cov(self: Tensor, fweights: Tensor | None, aweights: Tensor | None) -
 
 
 def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
-    """`torch._assert_async`, with which graphs of AOTAutograd check values."""
+    """Implements `torch._assert_async`, with which AOTAutograd's graphs check values."""
     if active.trace is not None:
         _refuse(self == 0, RuntimeError(assert_msg))
     elif not self.cpu().item():
@@ -134,13 +136,13 @@ def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
 
 
 def functional_assert_async(self: Tensor, assert_msg: str, dep_token: Tensor) -> Tensor:
-    """Like `assert_async`, but returns the tensor that keeps it in order."""
+    """Like `assert_async`, but returns a tensor that orders it with other operators."""
     assert_async(self, assert_msg)
     return dep_token.clone()
 
 
 def install(aten: torch.library.Library) -> None:
-    """Register `cov` above autograd, which differentiates its parts, and assertions."""
+    """Register `cov` above autograd, which differentiates its parts, and the assertions."""
     aten.impl("cov", untraced(cov), "AutogradPrivateUse1")
     for name in ("_assert_async", "_assert_async.msg"):
         aten.impl(name, untraced(assert_async), "PrivateUse1")

@@ -1,8 +1,9 @@
-"""View operators: geometry only, computed by PyTorch's own Meta kernels on our storages.
+"""View operators, which change only the geometry, computed by PyTorch's Meta kernels on our
+storages.
 
-Everything else that makes a view (select, slice, transpose, expand, ...) reaches `as_strided` or
-`view` in C++. Operators that change a tensor's geometry in place are marked too, so that no tensor
-sees a cell through a geometry the cell does not know of.
+All other operators that return views (select, slice, transpose, expand, ...) call `as_strided` or
+`view` in C++. Operators that change a tensor's geometry in place are wrapped too, so that every
+geometry of a cell is recorded.
 """
 
 from functools import cache
@@ -31,9 +32,10 @@ def _overload(name: str) -> OpOverload:
 
 @cache
 def changes_geometry(op: Any) -> bool:
-    """Returns True if an operator changes its argument's geometry in place, by PyTorch's tags.
+    """Returns True if, by PyTorch's tags, an operator changes its argument's geometry in place.
 
-    Not `set_`, which gives it another storage, nor `detach_`, which changes autograd's part only.
+    It returns False for `set_`, which changes the storage, and `detach_`, which affects only
+    autograd.
     """
     if not isinstance(op, OpOverload) or torch.Tag.inplace_view not in op.tags:
         return False
@@ -47,7 +49,7 @@ def _gives_views(schema: Any) -> bool:
 
 
 def _left_to_devices() -> list[str]:
-    """Returns the view operators without a PyTorch kernel for all devices."""
+    """Returns the view operators that have no PyTorch kernel for all devices."""
     of = torch_c.dispatch_get_registrations_for_dispatch_key
     made = set(of("Meta")).difference(
         of("CompositeImplicitAutograd"), of("CompositeExplicitAutograd")
@@ -57,7 +59,7 @@ def _left_to_devices() -> list[str]:
 
 
 def _moved_in_place() -> list[str]:
-    """Returns the operators that are the in-place form of a view."""
+    """Returns the operators that are in-place forms of views."""
     names = [name for name in torch_c.dispatch_get_all_op_names() if name.startswith(_ATEN)]
     overloads: dict[str, list[str]] = {}
     for name in names:
@@ -75,9 +77,7 @@ def _moved_in_place() -> list[str]:
 def as_strided(
     tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
 ) -> torch.Tensor:
-    """Returns a view of the tensor's storage;
-    raises RuntimeError if it would exceed the storage.
-    """
+    """Returns a view of the tensor's storage; raises RuntimeError if it exceeds the storage."""
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
     _check_bounds(tensor, size, stride, offset)
     return alias(aten.as_strided.default, tensor, size, stride, offset)
@@ -99,13 +99,15 @@ def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> 
 
 
 def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the same bytes under another dtype."""
+    """Returns the same bytes under a different dtype."""
     share(tensor)
     return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
 
 
 def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
-    """`_unsafe_view`, whose PyTorch kernel creates an alias without the device."""
+    """Implements `_unsafe_view`, for which PyTorch's kernel creates an alias without calling the
+    device.
+    """
     return alias(aten.view.default, tensor, size)
 
 
@@ -125,7 +127,9 @@ def _sharing(op: OpOverload) -> Any:
 
 
 def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
-    """Returns True if the storages hold as many elements; forward mode asks it of each tangent."""
+    """Returns True if the storages have the same number of elements; forward mode calls it for each
+    tangent.
+    """
     sizes = [t.untyped_storage().nbytes() // t.itemsize for t in (self, other)]
     return sizes[0] == sizes[1]
 
@@ -133,8 +137,8 @@ def has_same_storage_numel(self: torch.Tensor, other: torch.Tensor) -> bool:
 def new_zeros_with_same_feature_meta(
     self: torch.Tensor, other: torch.Tensor, **kwargs: Any
 ) -> torch.Tensor:
-    """Zeros with the memory layout of `other`, by PyTorch's kernel,
-    which reads its storage's size.
+    """Returns zeros with the memory layout of `other`, by PyTorch's kernel, which reads its
+    storage's size.
     """
     share(other)
     return aten._new_zeros_with_same_feature_meta.default.redispatch(
@@ -144,7 +148,7 @@ def new_zeros_with_same_feature_meta(
 
 def _in_place(op: OpOverload) -> Any:
     def kernel(tensor: torch.Tensor, *args: Any, **kwargs: Any) -> torch.Tensor:
-        if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's have a geometry only
+        if hasattr(tensor.untyped_storage(), "cell"):  # functionalization's storages have none
             share(tensor)
         regeometries.count += 1
         op.redispatch(_COMPOSITE, tensor, *args, **kwargs)
@@ -178,7 +182,7 @@ def set_source_storage(tensor: torch.Tensor, source: torch.UntypedStorage) -> to
 
 
 def set_nothing(tensor: torch.Tensor) -> torch.Tensor:
-    """`Tensor.set_()`: to an empty storage of its own."""
+    """`Tensor.set_()`: to a new empty storage."""
     return set_source_storage_offset(tensor, storage.allocate(0), 0, (0,))
 
 
@@ -207,7 +211,7 @@ def _prepare(
     length = geometry.extent(size, stride)
     needed = length + offset if length else 0
     if offset >= 0 and needed * tensor.dtype.itemsize > size_in_bytes(cell):
-        source.resize_(needed * tensor.dtype.itemsize)  # as PyTorch does for a storage of the CPU
+        source.resize_(needed * tensor.dtype.itemsize)  # as PyTorch does for CPU storages
     dense = offset == 0 and geometry.is_dense(size, stride)
     storage.interpret(cell, tensor.dtype, Layout(tuple(size), stride) if dense else None)
     cell.viewed = True
@@ -225,7 +229,7 @@ def kernels() -> dict[str, Any]:
         "set_.source_Storage_storage_offset": set_source_storage_offset,
         "set_.source_Storage": set_source_storage,
         "set_.source_Tensor": set_source_tensor,
-        # PyTorch's own, which look at the storage: for its size, or to mark the alias they make.
+        # PyTorch's kernels, which read the storage's size or mark the alias that they create.
         "_conj": _sharing(aten._conj.default),
         "_neg_view": _sharing(aten._neg_view.default),
         "_has_same_storage_numel": has_same_storage_numel,

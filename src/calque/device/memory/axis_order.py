@@ -1,8 +1,8 @@
-"""The order in which PyTorch lays out the axes of a fresh tensor, by those of the arguments.
+"""The order of axes in the memory of a new tensor, which PyTorch derives from the arguments.
 
-PyTorch has this law twice, as `TensorIterator` for elementwise operators and as
-`infer_dense_strides` for copies in `torch.preserve_format`. Its Meta kernels have another for axes
-of length 1, of which programs see the strides, and whether an image is `channels_last`.
+PyTorch implements this rule twice, in `TensorIterator` for elementwise operators and in
+`infer_dense_strides` for copies with `torch.preserve_format`. Its Meta kernels differ for axes of
+length 1, whose strides programs can see, and which decide whether an image is `channels_last`.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ Place = tuple[Ints, Ints]
 
 @lru_cache(maxsize=4096)
 def of_copy(shape: Ints, stride: Ints) -> Ints:
-    """Returns the strides of a copy: those of the original, or, where these leave holes or overlap,
+    """Returns the strides of a copy: those of the original or, if these have holes or overlap,
     dense ones in the same order.
 
     >>> of_copy((1, 3, 4), (3, 1, 3)), of_copy((2, 3), (1, 4))
@@ -29,8 +29,8 @@ def of_copy(shape: Ints, stride: Ints) -> Ints:
 
 @lru_cache(maxsize=4096)
 def of_elementwise(places: tuple[Place, ...]) -> Ints:
-    """Returns the strides of an elementwise operator's result; of tensors that differ in the order
-    of two axes, the first decides.
+    """Returns the strides of an elementwise operator's result; if tensors differ in the order of
+    two axes, the first decides.
 
     >>> of_elementwise((((2, 3), (1, 2)), ((3,), (1,))))
     (1, 2)
@@ -52,7 +52,7 @@ def channels_last(shape: Ints) -> Ints:
 
 
 def _where_alike(shape: Ints, strides: Sequence[Ints]) -> Ints | None:
-    """Returns the strides where nothing has to be sorted; None if something has."""
+    """Returns the strides if no axes need to be sorted, otherwise None."""
     formats: list[Callable[[Ints], Ints]] = [contiguous_strides]
     if len(shape) in (4, 5):
         formats.append(channels_last)
@@ -66,13 +66,13 @@ def _where_alike(shape: Ints, strides: Sequence[Ints]) -> Ints | None:
 
 
 def _agree(shape: Ints, stride: Ints, wanted: Ints) -> bool:
-    """Returns True if strides differ at axes of length 1 only, or there is no element."""
+    """Returns True if strides differ only at axes of length 1, or there are no elements."""
     rows = zip(shape, stride, wanted, strict=True)
     return 0 in shape or all(n == 1 or step == other for n, step, other in rows)
 
 
 def _broadcast(place: Place, shape: Ints) -> Ints:
-    """Returns the strides of a tensor as that of a larger shape: 0 along repeated axes."""
+    """Returns the strides of a tensor broadcast to a shape: 0 along repeated axes."""
     own, stride = place
     missing = len(shape) - len(own)
     rows = zip(own, stride, shape[missing:], strict=True)
@@ -80,12 +80,12 @@ def _broadcast(place: Place, shape: Ints) -> Ints:
 
 
 def _in_order(shape: Ints, strides: Sequence[Ints]) -> Ints:
-    """Returns dense strides, of which the smallest are where they are in the tensors.
+    """Returns dense strides in the order of the tensors' strides.
 
-    The axes are sorted by insertion. A stride of 0 compares with none, so that the order of other
-    axes may differ from that of their strides.
+    This is an insertion sort like PyTorch's: a stride of 0 is not comparable to others, so other
+    axes may end up in a different order than their strides.
     """
-    order = list(range(len(shape)))[::-1]  # the innermost first
+    order = list(range(len(shape)))[::-1]  # innermost first
     for last in range(1, len(order)):
         moving = last
         for i in reversed(range(last)):
@@ -103,7 +103,7 @@ def _in_order(shape: Ints, strides: Sequence[Ints]) -> Ints:
 
 
 def _compared(inner: int, outer: int, shape: Ints, strides: Sequence[Ints]) -> int:
-    """Returns 1 if two axes are the wrong way round, -1 if they are not, 0 if no tensor tells."""
+    """Returns 1 if two axes must be swapped, -1 if not, 0 if no tensor decides."""
     for stride in strides:
         if 0 in (stride[inner], stride[outer]):
             continue

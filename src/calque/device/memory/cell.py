@@ -1,9 +1,9 @@
 """Cells: the contents of the device's storages, and how tensors read and write them.
 
 The cell of a tensor is an attribute of its `UntypedStorage`, which PyTorch keeps alive with the
-storage and shares through every alias made in C++ (`detach`, `.data`, saved tensors, parameters).
-While `calque.jit` traces, reads and writes of the thread go to the trace instead of the cell, so
-a trace that fails has changed nothing.
+storage and shares through every alias created in C++ (`detach`, `.data`, saved tensors,
+parameters). While `calque.jit` traces, reads and writes of the thread go to the trace instead of
+the cell, so a failed trace changes nothing.
 """
 
 import threading
@@ -34,9 +34,9 @@ class Cell:
     """The array of one storage.
 
     Attributes:
-        array: the elements; its shape and `stride` together say where each stands in memory.
-        stride: the strides the array stands for; None for row-major ones.
-        viewed: whether a tensor may see this storage through any geometry but the row-major one.
+        array: the elements; its shape and `stride` define the position of each in memory.
+        stride: the strides that the array represents; None if row-major.
+        viewed: whether a tensor of this storage may have a geometry other than the row-major one.
     """
 
     __slots__ = ("__weakref__", "array", "stride", "viewed")
@@ -51,11 +51,11 @@ class Trace(Protocol):
     """The interface of a running trace for the cells (see `calque.program.lifting`)."""
 
     callbacks: bool  # whether the program may call back to the host
-    assumptions: Any  # who assumes the values that are asked for; None if nobody does
-    failures: list[Any] | None  # what `trace_checks` collects; None if nobody looks at it
-    looking: bool  # whether values are to be checked as PyTorch checks them eagerly
-    placements: WeakKeyDictionary["Cell", Any]  # of storages that are made in the trace
-    texts: dict[str, Any]  # what was shown of tensors, and where
+    assumptions: Any  # supplies assumed values; None if values must not be assumed
+    failures: list[Any] | None  # collected by `trace_checks`; None if checks are not reported
+    looking: bool  # whether to check values as in eager calls
+    placements: WeakKeyDictionary["Cell", Any]  # of storages created in the trace
+    texts: dict[str, Any]  # the texts of tensors, with the lines that created them
 
     def is_fresh(self, cell: Cell) -> bool: ...
 
@@ -86,10 +86,10 @@ class _Active(threading.local):
     """The state of one thread.
 
     Attributes:
-        trace: the trace that runs; None while its thread is eager.
-        observer: what is told of reads by the host, outside of traces.
-        inlining: whether jitted functions run as parts of the one around them.
-        settling: whether the thread changes cells that other threads wait for (see `turns`).
+        trace: the running trace; None in eager mode.
+        observer: receives the values that the host reads outside traces.
+        inlining: whether jitted functions are inlined into the enclosing one.
+        settling: whether the thread is changing cells for which other threads wait (see `turns`).
     """
 
     trace: Trace | None = None
@@ -105,9 +105,9 @@ active: _Active = _Active()
 
 
 class _Regeometries:
-    """Counts the operators that gave a tensor another geometry in place (`t_`, `resize_`, `set_`).
+    """Counts the operators that changed a tensor's geometry in place (`t_`, `resize_`, `set_`).
 
-    A program compiled for some tensors needs to look at their geometry only if this has moved.
+    A program compiled for some tensors needs to check their geometry only if the count has changed.
     """
 
     count = 0
@@ -119,9 +119,9 @@ regeometries: _Regeometries = _Regeometries()
 class x64:
     """A context manager in which JAX has 64-bit types, in this thread only.
 
-    No exception of another thread comes between the switch and the note of what was there before.
-    The interpreter looks for those after a call, and where a function is entered, but not where an
-    attribute is read; so the switch is one.
+    No exception set by another thread can occur between the switch and storing the previous value.
+    The interpreter checks for such exceptions after a call and when a function is entered, but not
+    at attribute access, which is how the switch is implemented.
     """
 
     __slots__ = ("_previous",)
@@ -144,8 +144,8 @@ def cell_of(tensor: torch.Tensor) -> Cell:
     """Returns the cell behind a tensor of the device.
 
     Raises:
-        RuntimeError: the storage has no cell: it was made by C++ code that knows nothing of the
-            device, and holds no memory.
+        RuntimeError: the storage has no cell, because C++ code created it without calling the
+            device.
     """
     storage = tensor.untyped_storage()
     try:
@@ -162,7 +162,7 @@ def cell_of(tensor: torch.Tensor) -> Cell:
 
 
 def other_device(tensor: torch.Tensor) -> str:
-    """Returns the remedy for a tensor on another device among those of this one."""
+    """Returns the remedy for an argument on a different device."""
     where = "the CPU" if tensor.device.type == "cpu" else f"device {tensor.device}"
     return (
         f"The tensor of shape {tuple(tensor.shape)} on {where} has to be moved to the jax "
@@ -177,7 +177,7 @@ def layout_of(cell: Cell) -> Layout:
 
 
 def size_in_bytes(cell: Cell) -> int:
-    """Returns how many bytes a cell's storage has."""
+    """Returns the number of bytes of a cell's storage."""
     array = cell.array
     return array.nbytes if cell.stride is None else layout_of(cell).length * array.dtype.itemsize
 
@@ -194,7 +194,7 @@ def current(cell: Cell) -> Array:
 
 
 def replace(cell: Cell, array: Array) -> None:
-    """Give a cell a new array of the same shape and dtype; its placement stays."""
+    """Give a cell a new array of the same shape and dtype; keeps its placement."""
     trace = active.trace
     if trace is None:
         cell.array = kept(array, cell.array) if spread.exists else array
@@ -203,14 +203,14 @@ def replace(cell: Cell, array: Array) -> None:
 
 
 def swap(cell: Cell, before: Array, array: Array) -> bool:
-    """Replace a cell's array by one computed from it, if it still holds the old one.
+    """Replace a cell's array with one computed from it, if the cell still holds the old array.
 
-    Threads may write different elements of a storage at once. What one of them computes from the
-    array that it read lacks what another has written since: then it has to compute again.
+    Threads may write to different elements of a storage at the same time. If another thread has
+    written since the array was read, the caller must compute again.
 
     Returns:
-        True if the cell held `before`. Nothing comes between the look and the write: Python
-        changes threads at calls and backward jumps only.
+        True if the cell held `before`. The check and the write are atomic, because Python switches
+        threads only at calls and backward jumps.
     """
     if spread.exists:
         array = kept(array, before)
@@ -223,12 +223,12 @@ def swap(cell: Cell, before: Array, array: Array) -> bool:
 def is_whole(cell: Cell, tensor: torch.Tensor) -> bool:
     """Returns True if a tensor has exactly the geometry and dtype of its cell's array.
 
-    PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) hand
-    them to the device as they are.
+    PyTorch's lazy conjugates and negatives do not: several operators (`clone`, `copy_`, `mm`) pass
+    them to the device unresolved.
     """
     array = cell.array
     dtype = TO_NUMPY[tensor.dtype]
-    # Two equal dtypes of NumPy may be two objects.
+    # Equal NumPy dtypes may be different objects.
     if tensor.shape != array.shape or (dtype is not array.dtype and dtype != array.dtype):
         return False
     if tensor.storage_offset() or tensor.is_neg() or tensor.is_conj():
@@ -269,7 +269,7 @@ def _lazy(tensor: torch.Tensor, array: Array) -> Array:
 
 
 def write(tensor: torch.Tensor, value: Array) -> None:
-    """Replace the elements of a tensor of the device by an array of its shape and dtype."""
+    """Replace the elements of a tensor of the device with an array of its shape and dtype."""
     cell = cell_of(tensor)
     if not cell.viewed or is_whole(cell, tensor):
         replace(cell, value)
@@ -297,13 +297,13 @@ def _with_view(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 
 def check_writable(tensor: torch.Tensor, is_read: bool = False) -> None:
-    """Raise RuntimeError if a write would reach one element through two indices.
+    """Raise RuntimeError if a write would reach an element through two indices.
 
-    PyTorch only looks for repeated axes. Through overlapping windows it writes several times.
+    PyTorch checks only for repeated axes. Through overlapping windows, it writes several times.
 
     Args:
-        tensor: what is written.
-        is_read: whether what is written depends on what is there: through overlapping windows it
+        tensor: the written tensor.
+        is_read: whether the new elements depend on the old ones, in which case overlapping windows
             would depend on the order of the writes.
     """
     if tensor.is_contiguous():

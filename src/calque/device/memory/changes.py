@@ -1,4 +1,4 @@
-"""What a write changes if several of the written elements overlap in memory."""
+"""The effect of a write to elements that overlap in memory."""
 
 from collections.abc import Iterable
 
@@ -7,7 +7,9 @@ from jax import Array
 
 
 def is_changed(before: Array, value: Array) -> Array:
-    """Returns where a value has changed; the sign of zeros counts, and all NaNs are equal."""
+    """Returns a mask of changed elements; zeros of different sign differ, and all NaNs are
+    equal.
+    """
     if jnp.issubdtype(value.dtype, jnp.complexfloating):
         return is_changed(before.real, value.real) | is_changed(before.imag, value.imag)
     same = value == before
@@ -18,12 +20,12 @@ def is_changed(before: Array, value: Array) -> Array:
 
 
 def last_change(before: Array, value: Array, repeated: Iterable[int]) -> Array:
-    """Returns a value with the last change along the repeated axes at all their indices.
+    """Returns a value in which the last change along the repeated axes is at all their indices.
 
     Args:
-        before: what was there.
-        value: what is written; of the same shape.
-        repeated: the axes, along which `before` is the same.
+        before: the old value.
+        value: the written value, of the same shape.
+        repeated: the axes along which `before` is constant.
     """
     changed = is_changed(before, value)
     for axis in repeated:

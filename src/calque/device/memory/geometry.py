@@ -1,7 +1,7 @@
 """Sizes, strides and offsets, and the order of elements in memory.
 
-A storage has no flat memory: it is a JAX array together with the strides that PyTorch sees
-(`Layout`). Views of it are read and written by `view_access`.
+A storage has no flat memory: it is a JAX array with the strides that PyTorch sees (`Layout`).
+`view_access` reads and writes its views.
 """
 
 import math
@@ -17,7 +17,7 @@ Ints = tuple[int, ...]
 
 
 class View(NamedTuple):
-    """A view as PyTorch describes it: all in units of elements."""
+    """A view as PyTorch describes it, in units of elements."""
 
     size: Ints
     stride: Ints
@@ -25,10 +25,10 @@ class View(NamedTuple):
 
 
 class Layout(NamedTuple):
-    """The shape of a storage's array, and the strides it stands for, in any axis order.
+    """The shape of a storage's array, and the strides that it represents, in any order of axes.
 
-    Strides may leave holes (see `is_nested`): the array of a window of some memory, whose other
-    elements nobody asks for, has those of the window.
+    Strides may have holes (see `is_nested`): the array of a window of some memory, whose other
+    elements are not needed, has the strides of the window.
     """
 
     shape: Ints
@@ -41,9 +41,7 @@ class Layout(NamedTuple):
 
 
 def contiguous_strides(shape: Sequence[int]) -> Ints:
-    """Returns the row-major strides of a shape,
-    as PyTorch gives them (an empty axis counts as one).
-    """
+    """Returns the row-major strides of a shape, as in PyTorch (an empty axis counts as one)."""
     strides: list[int] = []
     step = 1
     for size in reversed(shape):
@@ -53,7 +51,7 @@ def contiguous_strides(shape: Sequence[int]) -> Ints:
 
 
 def _long_axes(shape: Ints, stride: Ints) -> list[tuple[int, int, int]]:
-    """(stride, size, axis) of the axes with more than one element, by stride."""
+    """Returns (stride, size, axis) of the axes with more than one element, sorted by stride."""
     rows = zip(stride, shape, range(len(shape)), strict=True)
     return sorted((s, n, axis) for s, n, axis in rows if n > 1)
 
@@ -74,9 +72,9 @@ def is_dense(shape: Sequence[int], stride: Sequence[int]) -> bool:
 
 @lru_cache(maxsize=8192)
 def permutation(shape: Ints, stride: Ints) -> Ints | None:
-    """Returns the axes in memory order, the outermost first.
+    """Returns the axes in memory order, outermost first.
 
-    None where that is their own order, and where strides leave holes or overlap.
+    Returns None if they are in this order already, or if strides have holes or overlap.
     """
     if 0 in shape or not is_dense(shape, stride):
         return None
@@ -86,13 +84,13 @@ def permutation(shape: Ints, stride: Ints) -> Ints | None:
 
 
 def extent(shape: Sequence[int], stride: Sequence[int]) -> int:
-    """Returns how many elements a memory needs for these sizes and strides."""
+    """Returns the number of elements of memory that these sizes and strides need."""
     return 0 if 0 in shape else 1 + sum((n - 1) * s for n, s in zip(shape, stride, strict=True))
 
 
 def is_nested(shape: Sequence[int], stride: Sequence[int]) -> bool:
-    """Returns True if each stride steps over all that the smaller ones reach: holes,
-    but no overlap.
+    """Returns True if each stride exceeds the extent of the smaller ones: no overlap, but possibly
+    holes.
     """
     reached = 0
     for step, size in sorted(zip(stride, shape, strict=True)):
@@ -152,7 +150,7 @@ def from_memory(flat: Array, layout: Layout) -> Array:
 
 
 def _nest(layout: Layout) -> list[tuple[int, int, int]]:
-    """(size, stride, length of what lies between two steps) of the long axes, outermost first."""
+    """Returns (size, stride, length of a step in memory) of the long axes, outermost first."""
     nest = []
     block = 1
     for step, size, _ in _long_axes(*layout):

@@ -22,12 +22,11 @@ CARRIERS = {
     if numpy.isbuiltin != 1
 }
 _SMALL = 4096  # bytes
-_empty = torch.empty  # which a trace may replace
+_empty = torch.empty  # a trace may replace the attribute
 
 
 def array_of(tensor: Tensor) -> Array:
-    """Returns the array of a tensor argument; 0-d CPU tensors are accepted, as PyTorch does for
-    CUDA.
+    """Returns the array of a tensor argument; like PyTorch for CUDA, accepts 0-d CPU tensors.
 
     Raises:
         RuntimeError: the tensor is on another device.
@@ -41,11 +40,13 @@ def array_of(tensor: Tensor) -> Array:
 
 
 def host_array(tensor: Tensor) -> Array:
-    """Returns a CPU tensor's value as an array; in a trace, an input that is read at every call."""
+    """Returns a CPU tensor's value as an array; in a trace, as an input that is read at every
+    call.
+    """
     trace = active.trace
     if trace is not None:
         return trace.constant(tensor)
-    if tensor.ndim > 64:  # more than NumPy has
+    if tensor.ndim > 64:  # NumPy's limit
         with x64():
             return host_array(tensor.reshape(-1)).reshape(tensor.shape)
     with sizes.translated():
@@ -53,9 +54,9 @@ def host_array(tensor: Tensor) -> Array:
 
 
 def copied(values: np.ndarray) -> Array:
-    """Returns a copy of values of the host on JAX's default device.
+    """Returns a copy of host values on JAX's default device.
 
-    `jax.numpy.array` would compile a program that copies, for each shape.
+    `jax.numpy.array` would compile a program for each shape.
     """
     device = jax.config.jax_default_device  # type: ignore[attr-defined]
     if device is not None:
@@ -76,12 +77,12 @@ def _default_place() -> tuple[Any, list[Any]]:
 
 
 def host_view(tensor: Tensor) -> np.ndarray:
-    """Returns a CPU tensor's memory as a NumPy array, also for bfloat16 and fp8.
+    """Returns a CPU tensor's memory as a NumPy array, including bfloat16 and fp8.
 
-    By DLPack: `tensor.numpy()` would keep PyTorch from resizing the tensor ever after.
+    It uses DLPack, because after `tensor.numpy()` PyTorch could never resize the tensor.
     """
     plain = tensor.detach().resolve_conj().resolve_neg()
-    if plain._is_zerotensor():  # forward-mode autograd's zeros, which have no memory
+    if plain._is_zerotensor():  # forward-mode autograd's zeros have no memory
         plain = plain.clone()
     carrier = CARRIERS.get(plain.dtype)
     dtype = to_numpy(plain.dtype)
@@ -93,10 +94,10 @@ def host_view(tensor: Tensor) -> np.ndarray:
 def host_tensor(array: Any) -> Tensor:
     """Returns the elements of an array as a CPU tensor with its own memory.
 
-    The memory is PyTorch's, not NumPy's: it can be resized, and is aligned as some of PyTorch's
-    kernels take for granted.
+    The memory is PyTorch's, so it can be resized, and has the alignment that some PyTorch kernels
+    assume.
     """
-    if array.ndim > 64:  # more than NumPy has
+    if array.ndim > 64:  # NumPy's limit
         return host_tensor(array.reshape(-1)).reshape(array.shape)
     with sizes.translated():
         values = on_host(array)

@@ -1,7 +1,7 @@
-"""Values that the host reads, and the line that reads them.
+"""Values that the host reads, and the lines that read them.
 
-In eager calls the host gets them. A trace has no values: it may assume one from an earlier call
-(`calque.jitting.assumed_values`), which its program then checks, or it raises.
+In eager calls, the host gets the value. A trace has no values: it either assumes the value of an
+earlier call (`calque.jitting.assumed_values`), which its program then checks, or raises.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,11 @@ class Asked(NamedTuple):
     """A read of a value by the host.
 
     Attributes:
-        file, line, function: the code that looks, which is neither ours nor PyTorch's dispatcher.
-        columns: where in the line.
-        use: what it wants of the value.
-        shape, dtype: of the array.
+        file, line, function: the code that reads, which is neither calque's nor PyTorch's
+            dispatcher.
+        columns: the position in the line.
+        use: the use of the value.
+        shape, dtype: those of the array.
     """
 
     file: str
@@ -43,7 +44,8 @@ class Asked(NamedTuple):
         """Returns a read of an array that is happening now."""
         frame = asking_frame()
         code = frame.f_code
-        # Not the instruction itself: which one makes a call changes as the interpreter adapts.
+        # The columns identify the call; the offset of the instruction changes as the interpreter
+        # specializes.
         _, _, *columns = _positions(code)[frame.f_lasti // 2]
         place = code.co_filename, frame.f_lineno, code.co_qualname
         return cls(*place, tuple(columns), use, tuple(array.shape), np.dtype(array.dtype))
@@ -54,7 +56,8 @@ class Asked(NamedTuple):
 
 
 class Unforeseen(BaseException):
-    """Signals that a program cannot serve a call: its values are not known, or not those assumed.
+    """Signals that a program cannot serve a call, because values are not known or differ from those
+    assumed.
 
     Not an `Exception`, because code between the read of a value and `calque.jit` must not catch it.
     """
@@ -76,7 +79,7 @@ class NeedsValue(Unforeseen):
     """Signals that a trace needs a value that it has to observe first.
 
     Attributes:
-        error: what is raised where nobody shows it.
+        error: the error to raise if the value cannot be observed.
     """
 
     def __init__(self, error: Exception) -> None:
@@ -85,7 +88,7 @@ class NeedsValue(Unforeseen):
 
 
 class NeverServed(Unforeseen):
-    """Signals that code of an installed package did something that no program can repeat."""
+    """Signals that an installed package's code did something that no program can repeat."""
 
 
 @lru_cache(maxsize=256)
@@ -94,7 +97,7 @@ def _positions(code: CodeType) -> list[Any]:
 
 
 def without_value(shape: tuple[int, ...]) -> TraceError:
-    """The error for an array of a trace, of that shape, that code outside of it uses."""
+    """Returns the error for a traced array of this shape that code outside the trace uses."""
     return unrepeatable(
         f"a tensor of shape {shape} that a jitted function creates is used",
         "by code that does not belong to it (a signal handler, another thread) while it is traced, "
@@ -108,12 +111,12 @@ def known(array: Array, use: str, error: Callable[[], Exception]) -> Array | np.
 
     Args:
         array: the array; traced in a trace.
-        use: what the host wants of it, as the end of "a tensor is".
-        error: gives what is raised in a trace that may not assume the value.
+        use: the use of the value, as the end of the sentence "a tensor is".
+        error: returns the error for a trace that may not assume the value.
 
     Raises:
-        ElsewhereError: another process holds a part of it.
-        TraceError: it is made by a function that is being traced, of which the caller is no part.
+        ElsewhereError: other processes hold parts of it.
+        TraceError: it belongs to a function being traced, and the caller is outside the trace.
     """
     trace = active.trace
     if trace is not None:

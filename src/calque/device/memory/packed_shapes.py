@@ -1,4 +1,6 @@
-"""The shapes and dtypes of tensors as one array of a fixed size, which a program can return."""
+"""Encodes the shapes and dtypes of tensors as an array of fixed size, which a program can
+return.
+"""
 
 from typing import Any
 
@@ -15,11 +17,11 @@ DESCRIPTION = jax.ShapeDtypeStruct((_SIZE,), np.dtype(np.int64))
 
 
 def shapes_of(results: Any) -> np.ndarray:
-    """Returns the description of the tensors in a result: for each its dtype, its axes and their
-    lengths.
+    """Returns the encoding of the tensors in a result: for each, its dtype, number of axes and
+    their lengths.
 
     Raises:
-        ValueError: there are too many of them.
+        ValueError: there are too many tensors and axes.
     """
     words: list[int] = []
     for tensor in tree_leaves(results):
@@ -31,7 +33,7 @@ def shapes_of(results: Any) -> np.ndarray:
 
 
 def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
-    """Returns tensors without values, of the described shapes and dtypes."""
+    """Returns tensors without values, of the encoded shapes and dtypes."""
     words = iter(description.tolist())
     tensors = []
     while dtype := next(words, 0):
@@ -41,9 +43,7 @@ def tensors_of(description: np.ndarray) -> list[torch.Tensor]:
 
 
 def fitted(values: np.ndarray, shape: tuple[int, ...]) -> np.ndarray:
-    """Returns the elements in another shape,
-    for the results of a program that will be discarded.
-    """
+    """Returns the elements in a different shape, for results that will be discarded."""
     if values.shape == shape:
         return values
     if values.ndim != len(shape):

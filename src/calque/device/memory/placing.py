@@ -11,10 +11,10 @@ _is_wrapped = torch_c.functorch.is_functorch_wrapped_tensor
 
 
 def placement_like(tensor: torch.Tensor) -> Sharding | None:
-    """Returns the placement that tensors created like this one inherit.
+    """Returns the placement for tensors that are created like this one.
 
-    None of a part of a storage, or of another arrangement of it than the storage's own, and of
-    tensors of other devices, or of transformations of `torch.func`.
+    Returns None if the tensor is a part of a storage or has a different axis order, if it is on
+    another device, and for tensors of `torch.func` transforms.
     """
     if not spread.exists or _is_wrapped(tensor):
         return None
@@ -30,8 +30,8 @@ def placement_like(tensor: torch.Tensor) -> Sharding | None:
 
 
 def keep_placement(tensor: torch.Tensor, placement: Sharding | None) -> torch.Tensor:
-    """Returns the tensor, after giving its storage a placement,
-    which its array already has eagerly.
+    """Records the placement of a tensor's storage, which in eager mode its array already has, and
+    returns the tensor.
     """
     if active.trace is not None and placement is not None:
         active.trace.placements[cell_of(tensor)] = placement

@@ -1,4 +1,4 @@
-"""The bytes of an array, read as another dtype."""
+"""Reinterprets the bytes of an array as a different dtype."""
 
 from collections.abc import Callable
 
@@ -12,16 +12,14 @@ from calque.device.runtime.compile_cache import kept
 
 
 def retype(flat: Array, dtype: np.dtype) -> Array:
-    """Returns the bytes of a one-axis array,
-    read as another dtype (the total size in bytes is kept).
-    """
+    """Returns the bytes of a one-axis array as a different dtype."""
     source, target = np.dtype(flat.dtype), np.dtype(dtype)
     return flat if source == target else _retyper(flat.shape, source, target)(flat)
 
 
 @kept
 def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array], Array]:
-    part = _part(target)  # complex numbers and their parts are one to JAX's derivatives, too
+    part = _part(target)  # JAX can differentiate through complex numbers and their parts
 
     def retyped(flat: Array) -> Array:
         if source != _part(source):
@@ -37,7 +35,7 @@ def _retyper(shape: Ints, source: np.dtype, target: np.dtype) -> Callable[[Array
 
 
 def _part(dtype: np.dtype) -> np.dtype:
-    """Returns the dtype of the real and the imaginary part; of other numbers, their own."""
+    """Returns the dtype of the parts of complex numbers; other dtypes unchanged."""
     is_complex = np.issubdtype(dtype, np.complexfloating)
     return np.dtype(f"float{dtype.itemsize * 4}") if is_complex else dtype
 

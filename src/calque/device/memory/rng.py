@@ -1,6 +1,6 @@
-"""The device's random state: a seed and an offset, as for CUDA.
+"""The device's random state: a seed and an offset, like CUDA's.
 
-Each random operator takes one offset, so no key is ever used twice: the key of draw `n` is
+Each random operator takes one offset, so no key is used twice: the key of draw `n` is
 `fold_in(key(seed), n)`. While `calque.jit` traces, draws are counted from an offset that is an
 input of the program.
 """
@@ -43,7 +43,9 @@ class RandomState:
             return self.seed, first
 
     def give_back(self, taken: tuple[int, int], count: int) -> None:
-        """Undo a `take` whose numbers were not used, unless someone has drawn or seeded since."""
+        """Undo a `take` whose numbers were not used, unless there have been draws or a new seed
+        since.
+        """
         seed, first = taken
         with self._lock:
             if (self.seed, self._next) == (seed, first + count):
@@ -59,7 +61,7 @@ state: RandomState = RandomState()
 
 
 def pack(seed: int, offset: int) -> np.ndarray:
-    """Returns a seed and an offset as an array, in the form for programs."""
+    """Returns a seed and an offset as an array for programs."""
     return np.array([seed, offset], dtype=np.uint64)
 
 
@@ -67,8 +69,8 @@ def key_of(packed: Array, ours: bool = True) -> Array:
     """Returns the JAX key of a packed seed and offset (see `pack`).
 
     Args:
-        packed: these.
-        ours: whether it is for a rule of calque's own; to others it is a key of JAX's own kind.
+        packed: the packed seed and offset.
+        ours: whether the key is for calque's rules; otherwise, it has JAX's own implementation.
     """
     seed, offset = packed[0], packed[1]
     low = jnp.uint64(0xFFFFFFFF)
@@ -79,7 +81,7 @@ def key_of(packed: Array, ours: bool = True) -> Array:
 
 
 def draw() -> Array | np.ndarray:
-    """Returns the packed key of the next draw: numbers in eager mode, traced in a trace."""
+    """Returns the packed key of the next draw, concrete in eager mode and traced in a trace."""
     trace = active.trace
     if trace is not None:
         return trace.draw()
@@ -87,7 +89,7 @@ def draw() -> Array | np.ndarray:
 
 
 def manual_seed(seed: int) -> None:
-    """Seed the device; `torch.manual_seed` calls it too."""
+    """Seed the device. `torch.manual_seed` calls this too."""
     trace = active.trace
     if trace is not None:
         trace.set_random(pack(seed % 2**64, 0))
@@ -96,7 +98,7 @@ def manual_seed(seed: int) -> None:
 
 
 def get_state() -> torch.Tensor:
-    """Returns the state as 16 bytes on the CPU: seed and offset, little-endian, as CUDA's."""
+    """Returns the state as 16 bytes on the CPU: seed and offset, little-endian, like CUDA's."""
     trace = active.trace
     seed, offset = (state.seed, state.offset) if trace is None else trace.get_random()
     return torch.frombuffer(bytearray(struct.pack("<QQ", seed, offset)), dtype=torch.uint8)

@@ -1,9 +1,9 @@
 """The memory layouts of operators' results that are not row-major.
 
-An array has no strides, so they cost nothing: a result gets those that PyTorch would have given it,
-and views of it (`view`, `is_contiguous(memory_format=...)`) answer as on the CPU. Elementwise
-operators keep the order of their arguments' axes, images keep `channels_last`, and matrix
-decompositions are column-major. Row-major arguments, the common case, are told apart first.
+Arrays have no strides, so strides cost nothing: a result gets those of PyTorch's result, so that
+`view` and `is_contiguous(memory_format=...)` behave as on the CPU. Elementwise operators keep the
+order of their arguments' axes, images keep `channels_last`, and matrix decompositions are
+column-major. Row-major arguments, the common case, are checked first.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -25,7 +25,7 @@ Strides = Iterable[Ints | None] | None
 Results = Sequence[Any]
 """Arrays, or None."""
 Layer = Callable[[Results, Sequence[Any], dict[str, Any]], Strides]
-"""The strides of an operator's results, given the results and the arguments."""
+"""Returns the strides of an operator's results, given the results and the arguments."""
 
 Tensor = torch.Tensor
 _aten = torch.ops.aten
@@ -70,9 +70,7 @@ def leaves(result: Any) -> list[Any]:
 
 
 def wrap_laid(result: Any, laid: Iterator[Ints | None]) -> Any:
-    """Returns the arrays of a rule's result as tensors,
-    in the same tuples and lists, with strides.
-    """
+    """Wraps the arrays of a rule's result as tensors with strides, in the same tuples and lists."""
     if isinstance(result, tuple | list):
         return type(result)([wrap_laid(part, laid) for part in result])
     stride = next(laid)
@@ -92,8 +90,8 @@ def elementwise(
     """All results have the axis order of the arguments; the first argument decides ties.
 
     Args:
-        results, args, kwargs: of the call.
-        operands: the places where a number is a tensor without axes to PyTorch.
+        results, args, kwargs: those of the call.
+        operands: the positions at which PyTorch treats a number as a tensor without axes.
     """
     tensors = _tensors((*args, *kwargs.values()))
     if _row_major(tensors):
@@ -105,7 +103,7 @@ def elementwise(
 
 
 def copies(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The result lies like a copy of the first argument."""
+    """The result has the strides of a copy of the first argument."""
     self = args[0]
     return None if is_row_major(self) else [axis_order.of_copy(self.shape, self.stride())]
 
@@ -121,12 +119,12 @@ def each(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strid
 
 
 def images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Results are `channels_last` if the first tensor is, else row-major."""
+    """Results are `channels_last` if the first tensor is, otherwise row-major."""
     return _as_images(results, _tensors(args)[:1])
 
 
 def large_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Like `images`, but row-major if the first tensor is both: one of a single pixel."""
+    """Like `images`, but row-major if the first tensor is both, as for a single pixel."""
     first = _tensors(args)[:1]
     return None if all(t.is_contiguous() for t in first) else _as_images(results, first)
 
@@ -148,7 +146,9 @@ def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
 
 
 def _lies_as_images(shape: Ints, stride: Ints) -> bool:
-    """Returns True if PyTorch treats it as `channels_last`, which includes parts of such images."""
+    """Returns True if PyTorch treats strides as `channels_last`, which includes parts of such
+    images.
+    """
     least = 0
     if stride[1] == 0:
         return False
@@ -163,7 +163,7 @@ def _lies_as_images(shape: Ints, stride: Ints) -> bool:
 def columns(
     which: Iterable[int], results: Results, args: Sequence[Any], kwargs: dict[str, Any]
 ) -> Strides:
-    """Some results have column-major last two axes."""
+    """The last two axes of some results are column-major."""
     return [
         _column_major(r.shape) if i in which and r.ndim > 1 else None for i, r in enumerate(results)
     ]
@@ -176,13 +176,13 @@ def _column_major(shape: Ints) -> Ints:
 
 
 def positions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Returns the table of `nonzero`, which is made axis by axis."""
+    """The result of `nonzero` is column-major."""
     return [(1, r.shape[0]) for r in results if r is not None]
 
 
 def sequences(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """Returns a recurrent layer's outputs,
-    which are made step by step also where the batch is first.
+    """A recurrent layer's outputs have time as the outermost axis in memory, even if the batch is
+    first.
     """
     out, *others = results
     if out is None or args[-1] is not True:
@@ -211,7 +211,7 @@ def _heads_inside(shape: Ints) -> Ints:
 
 
 def of_attention(result: Array, query: Tensor) -> Ints:
-    """Attention's result has the axis order of the query."""
+    """Attention's result has the axis order of the queries."""
     if query.is_contiguous():
         return contiguous_strides(result.shape)
     like = axis_order.of_elementwise(((query.shape, query.stride()),))
@@ -227,9 +227,9 @@ def transforms(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) ->
         return None
     dims = [d % self.ndim for d in given]
     stride: Ints = self.stride()
-    if not self.is_complex():  # the half axis comes last
+    if not self.is_complex():  # the halved axis is last
         dims = [*_sorted(dims[:-1], stride), dims[-1]]
-    elif not isinstance(args[3], bool):  # to real numbers: the last axis in a pass of its own
+    elif not isinstance(args[3], bool):  # to real numbers: the last axis is transformed separately
         if len(dims) > 1:
             stride = _transformed(self.shape, stride, _sorted(dims[:-1], stride))
         dims = dims[-1:]
@@ -249,12 +249,12 @@ def _transformed(shape: Ints, stride: Ints, dims: list[int]) -> Ints:
 
 
 def asked(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """Uses the layout of PyTorch's Meta kernel of the operator."""
+    """Results have the strides of PyTorch's Meta kernel of the operator."""
     return _ask(name, tuple(map(_key, args)), tuple((n, _key(v)) for n, v in kwargs.items()))
 
 
 def followed(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> Strides:
-    """Like `asked`, but row-major if the arguments are."""
+    """Like `asked`, but row-major if the arguments are row-major."""
     if _row_major(_tensors((*args, *kwargs.values()))):
         return None
     return asked(name, results, args, kwargs)
@@ -277,7 +277,7 @@ def _ask(name: str, args: tuple[Any, ...], kwargs: tuple[tuple[str, Any], ...]) 
     named = {n: _unkey(v) for n, v in kwargs}
     try:
         found = _overload(name).redispatch(META, *map(_unkey, args), **named)
-    except RuntimeError:  # a Meta kernel that needs values, or that PyTorch has not got
+    except RuntimeError:  # the Meta kernel needs values, or does not exist
         return None
     parts = found if isinstance(found, list | tuple) else (found,)
     return [part.stride() if isinstance(part, Tensor) else None for part in parts]
@@ -288,7 +288,7 @@ def _overload(name: str) -> OpOverload:
     return getattr(getattr(_aten, packet), overload or "default")
 
 
-# What is told of operators ------------------------------------------------------------------------
+# Layouts by name ----------------------------------------------------------------------------------
 
 _LAYERS: dict[str, Layer | None] = {
     "row_major": None,
@@ -307,7 +307,7 @@ _BY_NAME = {"meta": asked, "meta_if_strided": followed}
 _ALWAYS = frozenset(
     ("meta", "transform", "sequence", "positions", "attention", "attention_of_the_cpu")
 )
-"""Layouts that need not be row-major where the arguments are."""
+"""Layouts for which results may not be row-major even if the arguments are."""
 
 
 def layer_of(name: str) -> Layer | None:
@@ -347,7 +347,8 @@ def _layer_of(name: str) -> Layer | None:
 
 
 def _operands(op: OpOverload) -> frozenset[int]:
-    """Returns the places of arguments that an operator takes as tensors, also if they are numbers.
+    """Returns the positions of arguments that an operator takes as tensors, even if they are
+    numbers.
 
     (`pow` takes its exponent as a number.)
     """

@@ -1,8 +1,7 @@
 """Reads and writes a view of an array, given the view's size, stride and offset.
 
-A view is recovered from its geometry as slices of the array's own axes, or of the axes of a
-suitable reshape, and as a gather where neither fits. Offsets are traced numbers, so that the
-windows of a sliding slice share one executable.
+A view is expressed as slices of the array's own axes, or of the axes of a reshape, or else as a
+gather. Offsets are traced numbers, so that the windows of a sliding slice share one executable.
 """
 
 import math
@@ -33,26 +32,27 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.staged_calls import call
 
 Slices = tuple[Ints, Ints, Ints, Ints]
-"""Extents, steps, order and starts (see `Plan`), a start for each axis of the shape."""
+"""Extents, steps, order, and a start for each axis of the shape (see `Plan`)."""
 
-READ_VIEW = "calque.read_view"  # no name that a function of the user's can be defined with
-"""The name, in a traced program, of the function that takes a view of an array."""
+READ_VIEW = "calque.read_view"  # not a valid name for a user's function
+"""The name of the function that reads a view of an array, in traced programs."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How to access a view, except for where it starts.
+    """How to access a view, except for its start.
 
     Attributes:
-        layout: the layout of the stored array.
+        layout: the layout of the storage's array.
         axes_shape: the shape to slice: the array's own, or that of a reshape of its memory.
         of_memory: whether `axes_shape` is a reshape of the (padded) memory.
-        extents: how far the slice reaches along each axis of `axes_shape`; None for a gather.
+        extents: the extent of the slice along each axis of `axes_shape`; None for a gather.
         steps: the step along each axis.
-        order: the axis that each dimension of the view with more than one own element comes from.
-        view: the view, its offset set to 0.
-        free: the axes along which the view may start elsewhere than at 0. A gather starts at one
-            place in memory.
+        order: for each dimension of the view with several distinct elements, the axis that it comes
+            from.
+        view: the view, with offset 0.
+        free: the axes along which the view may start at a position other than 0. A gather has one
+            start, in memory.
     """
 
     layout: Layout
@@ -66,7 +66,7 @@ class Plan:
 
 
 def read(array: Array, layout: Layout, view: View) -> Array:
-    """Returns the elements of a view, as an array of the view's size."""
+    """Returns the elements of a view as an array of the view's size."""
     if 0 in view.size:
         return jnp.zeros(view.size, array.dtype)
     plan, starts = plan_of(layout, view)
@@ -74,7 +74,7 @@ def read(array: Array, layout: Layout, view: View) -> Array:
 
 
 def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
-    """Returns the array with the elements of a view replaced by `value` (of the view's size)."""
+    """Returns the array with the elements of a view replaced with `value` (of the view's size)."""
     if 0 in view.size:
         return array
     plan, starts = plan_of(layout, view)
@@ -83,7 +83,7 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 @lru_cache(maxsize=8192)
 def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
-    """Returns how to access a non-empty view, and where to start along each free axis."""
+    """Returns the plan of a non-empty view, and the start along each free axis."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
         raise RuntimeError(
@@ -122,13 +122,15 @@ def _window(plan: Plan, starts: Sequence[Any]) -> list[Any]:
 
 
 def _core(view: View) -> list[tuple[int, int]]:
-    """(size, stride) of the view's dimensions that hold more than one element of their own."""
+    """Returns (size, stride) of the view's dimensions that have several distinct elements."""
     pairs = zip(view.size, view.stride, strict=True)
     return [(n, s) for n, s in pairs if n > 1 and s != 0]
 
 
 def match_axes(shape: Ints, stride: Ints, view: View) -> Slices | None:
-    """Extents, steps, axis order and starts of the view as slices of distinct axes."""
+    """Returns the extents, steps, axis order and starts of the view as slices of distinct axes, if
+    possible.
+    """
     by_stride = sorted((a for a, n in enumerate(shape) if n > 1), key=lambda a: -stride[a])
     starts = [0] * len(shape)
     rest = view.offset
@@ -154,8 +156,8 @@ def match_axes(shape: Ints, stride: Ints, view: View) -> Slices | None:
 
 
 def _factor_memory(length: int, view: View) -> Ints | None:
-    """Returns a shape for the padded memory in which each
-    of the view's strides is an axis's stride.
+    """Returns a shape for the padded memory in which each stride of the view is the stride of an
+    axis.
     """
     strides = sorted({s for _, s in _core(view)}, reverse=True)
     if not strides:
@@ -170,10 +172,10 @@ def _factor_memory(length: int, view: View) -> Ints | None:
 
 
 def _in_blocks(shape: Ints, match: Slices) -> Ints:
-    """Returns the shape, an axis of which the view takes one of several equal blocks made into two.
+    """Returns the shape in which an axis is split in two if the view takes one of its equal blocks.
 
-    Views of other blocks then share its reshape, which is all that may have to be gathered where
-    the memory is spread over devices: queries, keys and values are blocks of one product.
+    Views of different blocks then share the reshape, so sharded memory is gathered at most once:
+    for example, queries, keys and values are blocks of one product.
     """
     extents, steps, _, starts = match
     found: list[int] = []
@@ -200,7 +202,7 @@ def _indices(view: View, offset: Array) -> Array:
 
 
 def _core_shape(view: View) -> Ints:
-    """Returns the view's size, with 1 for each dimension that only repeats."""
+    """Returns the view's size, with 1 for each dimension that only repeats elements."""
     return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
@@ -242,15 +244,15 @@ def _writer(plan: Plan) -> Callable[..., Array]:
 def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
     """Returns the array with a value written to a plan's view, given the starts.
 
-    Where several elements of the view are one place in memory, those that the value changes are
-    written: an operator that fills some of them leaves the others as they are.
+    If several elements of the view share memory, the changed ones are written, because an operator
+    may change only some of them.
     """
     axes = _axes(plan, array)
     if plan.extents is None:
         indices = _indices(plan.view, jnp.asarray(starts[0]))
         if not is_nested(plan.view.size, plan.view.stride):
             changed = is_changed(axes[indices], value)
-            indices = jnp.where(changed, indices, plan.layout.length)  # others are dropped
+            indices = jnp.where(changed, indices, plan.layout.length)  # unchanged ones are dropped
         axes = axes.at[indices].set(value, mode="drop")
     else:
         if overlaps(plan.view):

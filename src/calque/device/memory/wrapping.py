@@ -23,7 +23,7 @@ META = torch_c.DispatchKeySet(torch_c.DispatchKey.Meta)
 
 
 def wrap(array: Array) -> torch.Tensor:
-    """Returns a fresh row-major tensor of the device over an array."""
+    """Returns a new row-major tensor of the device over an array."""
     tensor = wrap_untraced(array)
     if active.trace is not None:
         storage = tensor.untyped_storage()
@@ -52,8 +52,8 @@ def wrapper(
     """Returns a function that wraps arrays of one kind, outside traces.
 
     Args:
-        shape, stride, dtype: of the tensors. The arrays are those of `wrap_strided`, or have their
-            axes in the order of memory where there is one (`geometry.permutation`).
+        shape, stride, dtype: those of the tensors. The arrays are like those of `wrap_strided`, or
+            have their axes in memory order if there is one (`geometry.permutation`).
     """
     row_major = stride == geometry.contiguous_strides(shape)
     if 0 in shape or not (row_major or geometry.permutation(shape, stride)):
@@ -76,7 +76,7 @@ def wrapper(
 
 
 def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """Returns a fresh tensor over an array, with the given strides."""
+    """Returns a new tensor over an array, with the given strides."""
     stride = tuple(stride)
     row_major, dense = _kind(array.shape, stride)
     if row_major:
@@ -93,10 +93,10 @@ def wrap_strided(array: Array, stride: geometry.Ints) -> torch.Tensor:
 
 
 def is_row_major(tensor: torch.Tensor) -> bool:
-    """Returns True if a tensor has the strides of a fresh one.
+    """Returns True if a tensor has row-major strides.
 
-    `is_contiguous` says so too where axes of length 1 have others, which tell `channels_last`
-    images from others.
+    `is_contiguous` ignores the strides of axes of length 1, which distinguish `channels_last`
+    images.
     """
     if not tensor.is_contiguous():
         return False
@@ -107,7 +107,7 @@ def is_row_major(tensor: torch.Tensor) -> bool:
 def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
     """Like `wrap_strided`, over a storage without elements in the gaps between strides.
 
-    Only where nobody reads those: strides must be nested (`geometry.is_nested`).
+    Use it only if those are never read. Strides must be nested (`geometry.is_nested`).
     """
     tensor = wrap(array)
     cell = cell_of(tensor)
@@ -119,12 +119,12 @@ def wrap_nested(array: Array, stride: geometry.Ints) -> torch.Tensor:
 
 @lru_cache(maxsize=4096)
 def _kind(shape: geometry.Ints, stride: geometry.Ints) -> tuple[bool, bool]:
-    """Returns True if strides are row-major, and whether they are dense."""
+    """Returns whether strides are row-major, and whether they are dense."""
     return stride == geometry.contiguous_strides(shape), geometry.is_dense(shape, stride)
 
 
 def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
-    """Returns a fresh tensor whose strides leave holes or overlap: a view of a larger memory."""
+    """Returns a new tensor whose strides have holes or overlap, as a view of a larger memory."""
     extent = 1 + sum((n - 1) * s for n, s in zip(array.shape, stride, strict=True))
     with x64():
         base = wrap(jnp.zeros((0 if 0 in array.shape else extent,), array.dtype))
@@ -134,7 +134,7 @@ def _wrap_sparse(array: Array, stride: geometry.Ints) -> torch.Tensor:
 
 
 def alias(op: OpOverload, tensor: torch.Tensor, *args: Any, **kwargs: Any) -> Any:
-    """Run a view operator on only the geometry of a tensor; the result shares its storage."""
+    """Run a view operator on the geometry of a tensor; the result shares its storage."""
     share(tensor)
     return op.redispatch(META, tensor, *args, **kwargs)
 

@@ -1,3 +1,3 @@
-"""The foundations of the device: executables and their caches, dtypes, sizes, placements,
-signals, threads, callbacks.
+"""Foundations of the device: executables and their caches, dtypes, sizes, placements, signals,
+threads, callbacks.
 """

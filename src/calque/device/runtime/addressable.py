@@ -1,7 +1,7 @@
-"""Arrays of which this process has only a part, and what the host can read of them.
+"""Reads by the host of arrays of which this process has only a part.
 
-Reading such an array whole takes all processes. Printing a value in one process would wait for the
-others forever; so it raises an error that says what to do.
+Reading such an array needs all processes. Printing a value in one process would hang, so it raises
+an error with a remedy.
 """
 
 from typing import Any
@@ -11,11 +11,11 @@ import numpy as np
 
 
 class ElsewhereError(RuntimeError):
-    """The host of one process needs values that other processes hold."""
+    """A process needs values that other processes hold."""
 
 
 def is_here(array: Any) -> bool:
-    """Returns True if this process can read the whole array on its own."""
+    """Returns True if this process can read the whole array by itself."""
     return getattr(array, "is_fully_addressable", True) or array.is_fully_replicated
 
 
@@ -23,8 +23,8 @@ def check_here(array: Any, use: str) -> None:
     """Raise ElsewhereError if this process holds only a part of an array.
 
     Args:
-        array: an array of JAX, or values of numpy.
-        use: what the host wants of it, as the end of "a tensor is".
+        array: a JAX or NumPy array.
+        use: the use of the array, as the end of the sentence "a tensor is".
     """
     if is_here(array):
         return
@@ -41,7 +41,7 @@ def check_here(array: Any, use: str) -> None:
 def on_host(array: Any) -> np.ndarray:
     """Returns the elements of an array that is whole in this process.
 
-    JAX raises for a split array without elements, one of whose dimensions is 0.
+    JAX raises an error for a sharded array without elements.
     """
     return np.asarray(array) if array.size else np.empty(array.shape, array.dtype)
 
@@ -57,8 +57,8 @@ def values(array: Any, use: str) -> np.ndarray:
 
 
 def own_values(array: Any) -> np.ndarray:
-    """Returns the elements that this process holds, each at least once:
-    in their shape if it has all.
+    """Returns the elements that this process holds, each at least once; in their shape if it has
+    all.
     """
     if is_here(array):
         return on_host(array)
@@ -66,18 +66,20 @@ def own_values(array: Any) -> np.ndarray:
 
 
 def own_shards(array: Any) -> dict[str, Any]:
-    """Returns the parts of an array in this process, each once, by their position in the array."""
+    """Returns the distinct parts of an array in this process, by their position in the array."""
     return {_said(shard.index, array.shape): shard.data for shard in array.addressable_shards}
 
 
 def where(array: Any) -> str:
-    """Returns how an array is split over a mesh, as the end of a sentence."""
+    """Returns a description of an array's sharding, as the end of a sentence."""
     spec = getattr(array.sharding, "spec", None)
     return "" if spec is None else f", placed P{tuple(spec)}".replace(",)", ")")
 
 
 def explained(error: RuntimeError, arrays: Any, use: str) -> RuntimeError:
-    """Returns an ElsewhereError for JAX's error that it cannot fetch an array."""
+    """Returns an ElsewhereError for JAX's error that it cannot fetch an array; other errors
+    unchanged.
+    """
     if "non-addressable" in str(error):
         for array in arrays:
             try:

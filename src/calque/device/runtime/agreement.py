@@ -1,7 +1,7 @@
-"""Checks that values supplied by each process are the same in all processes.
+"""Checks that values that every process supplies are the same in all processes.
 
-A value that every process holds (a parameter before it is spread, a number, the random state) is
-one value of the program. JAX uses each process's own without a check; here their digests are
+A value that every process holds (a parameter before it is sharded, a number, the random state) is
+one value of the program. JAX uses each process's own value without a check. Here, their digests are
 compared, so that a different seed or file is an error rather than an inconsistent model.
 """
 
@@ -20,7 +20,7 @@ from jax.sharding import PartitionSpec as P
 
 
 class DisagreementError(RuntimeError):
-    """Processes have different values for a single value of the program."""
+    """Processes have different values for one value of the program."""
 
 
 class _Names(threading.local):
@@ -32,7 +32,7 @@ _names = _Names()
 
 @contextmanager
 def naming(name: str) -> Iterator[None]:
-    """A context manager that sets the name of values in errors, such as that of a parameter."""
+    """A context manager that sets the name of values in errors, such as a parameter's name."""
     previous, _names.current = _names.current, name
     try:
         yield
@@ -46,11 +46,11 @@ def spans(placement: Sharding) -> bool:
 
 
 def spread_out(values: Any, placement: Sharding) -> jax.Array:
-    """Returns values of each process as one array over the devices of several.
+    """Returns values of each process as one array over the devices of several processes.
 
     Args:
-        values: an array of this process, or of numpy.
-        placement: over devices of several processes, each of which calls this.
+        values: an array of this process, or a NumPy array.
+        placement: a placement over devices of several processes, each of which calls this.
 
     Raises:
         DisagreementError: the values are not the same in all processes.
@@ -69,7 +69,7 @@ def check_all(hosts: Sequence[np.ndarray], placement: Sharding) -> None:
     """Like `check`, for several values, each with one per process."""
     processes = {device.process_index for device in placement.device_set}
     if len(processes) < jax.process_count() or not hosts:
-        return  # the others do not come by here, and JAX's collectives are of all
+        return  # JAX's collectives need all processes, but the others do not call this
     digests = np.stack(list(map(_digest, hosts)))
     together = np.frombuffer(hashlib.sha256(digests.tobytes()).digest(), np.uint32)
     if not _others(process_allgather(together)):
@@ -90,9 +90,9 @@ def check_program(name: str, digest: bytes, placement: Sharding) -> None:
     """Raise DisagreementError if the processes of a placement compiled different programs.
 
     Args:
-        name: of the program.
-        digest: of its text.
-        placement: over the devices of several processes, each of which calls this.
+        name: the name of the program.
+        digest: a digest of its text.
+        placement: a placement over the devices of several processes, each of which calls this.
     """
     processes = {device.process_index for device in placement.device_set}
     if len(processes) < jax.process_count():
@@ -108,7 +108,9 @@ def check_program(name: str, digest: bytes, placement: Sharding) -> None:
 
 
 def _of_all(value: np.ndarray) -> np.ndarray:
-    """Like JAX's `process_allgather`, of which it must be independent: its program is checked."""
+    """Like JAX's `process_allgather`, which cannot be used here because its program would be
+    checked.
+    """
     devices = np.array(jax.devices()).reshape(jax.process_count(), -1)
     auto = (jax.sharding.AxisType.Auto,) * 2
     mesh = jax.sharding.Mesh(devices, ("processes", "devices"), axis_types=auto)
@@ -123,7 +125,7 @@ def _whole(placement: NamedSharding) -> Any:
 
 
 def check_shapes(host: np.ndarray) -> None:
-    """Raise DisagreementError if the processes bring parts of different shapes or dtypes."""
+    """Raise DisagreementError if the processes have parts of different shapes or dtypes."""
     mine = np.frombuffer(repr((host.shape, host.dtype.str)).encode().ljust(128)[:128], np.uint8)
     everyone = process_allgather(mine)
     if _others(everyone):
@@ -143,7 +145,7 @@ def _digest(host: np.ndarray) -> np.ndarray:
 
 
 def _others(everyone: Any) -> list[int]:
-    """Returns the processes whose values differ from those of the first."""
+    """Returns the processes whose values differ from the first process's."""
     return [rank for rank, one in enumerate(everyone) if (one != everyone[0]).any()]
 
 

@@ -1,11 +1,11 @@
-"""In a process with a single core, or with limited memory, XLA computes in the calling thread.
+"""Makes XLA compute in the calling thread if a process has a single core or limited memory.
 
-JAX runs a program in a worker, so that Python can continue meanwhile. On one core nothing runs in
-parallel: the two threads take turns, and each switch costs as much as a small program.
+JAX runs programs in a worker thread, so that Python can continue. On one core, nothing runs in
+parallel, and each switch between the two threads costs as much as a small program.
 
-In a worker, a program that gets no memory leaves the error in its results, and so do all programs
-that compute with those, up to the optimizer's step: the parameters would be lost. In the calling
-thread the operator itself raises, before anything has been written.
+In a worker, a program that runs out of memory leaves the error in its results, and so do all
+programs that use these, including the optimizer's step: the parameters would be lost. In the
+calling thread, the operator itself raises before anything is written.
 """
 
 import functools
@@ -21,7 +21,7 @@ _FLAG = "jax_cpu_enable_async_dispatch"
 
 
 def cores() -> int:
-    """Returns how many cores this process may run on."""
+    """Returns the number of cores on which this process may run."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1

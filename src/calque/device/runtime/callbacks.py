@@ -1,10 +1,10 @@
-"""Callbacks to the host with 64-bit types, whose exceptions are preserved.
+"""Callbacks to the host that support 64-bit types and preserve exceptions.
 
-XLA calls back on its own threads, where JAX's 64-bit types are off: JAX would narrow the arguments
-and refuse the results. So 64-bit elements are passed as 32-bit words.
+XLA calls back on its own threads, in which JAX's 64-bit types are disabled: JAX would narrow the
+arguments and refuse the results. So 64-bit elements are passed as 32-bit words.
 
-XLA only passes on the text of an exception. So the exception is kept here, and the text identifies
-it.
+XLA passes on only the text of an exception. So the exception is stored here, and the text
+identifies it.
 """
 
 import itertools
@@ -37,13 +37,13 @@ def call_back(
     *arrays: Any,
     name: str,
 ) -> list[Array]:
-    """Like `jax.pure_callback` of a function from numpy arrays to a list of them; under `x64`.
+    """Like `jax.pure_callback`, for a function from NumPy arrays to a list of them; under `x64`.
 
     Args:
-        function: what is called.
-        results: the shapes and dtypes of what it gives.
+        function: the function to call.
+        results: the shapes and dtypes of its results.
         arrays: its arguments.
-        name: what is said of an exception that it raises.
+        name: its name, for the notes of exceptions.
     """
     origin = user_origin()
     note = f"(raised in {name}, called in a compiled function{f' at {origin}' if origin else ''})"
@@ -63,14 +63,14 @@ def call_back(
 
 
 class _Kept(RuntimeError):
-    """Represents an exception that is stored here."""
+    """Represents a stored exception."""
 
 
 def _kept(error: BaseException) -> _Kept:
-    """Returns the exception to raise in its place."""
+    """Returns the exception to raise in place of `error`."""
     number = next(_numbers)
     _exceptions[number] = error
-    if len(_exceptions) > _MOST_KEPT:  # of programs whose results nobody has looked at
+    if len(_exceptions) > _MOST_KEPT:  # exceptions of programs whose results were never read
         _exceptions.popitem(last=False)
     return _Kept(_KEPT.format(number))
 
@@ -82,7 +82,7 @@ def raised(error: Exception) -> BaseException | None:
 
 
 def _is_news(record: logging.LogRecord) -> bool:
-    """Returns True if JAX logs something that is not also raised."""
+    """Returns True unless a log record of JAX is about an exception that is also raised."""
     return not (record.exc_info and isinstance(record.exc_info[1], _Kept))
 
 
@@ -97,7 +97,7 @@ def _carried_as(one: jax.ShapeDtypeStruct) -> tuple[tuple[int, ...], np.dtype]:
     return one.shape, one.dtype
 
 
-# In numpy, on the host
+# On the host, in NumPy
 
 
 def _packed(value: np.ndarray) -> np.ndarray:

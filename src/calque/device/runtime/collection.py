@@ -1,14 +1,14 @@
 """Keeps JAX from creating tracebacks while Python 3.11 collects garbage.
 
-JAX's extension gathers the frames of a traceback first and then allocates it. On Python 3.11 an
-allocation may collect garbage there and then. If a finalizer uses JAX, which gathers frames for a
-traceback of its own, code objects are released once too often, and the process crashes later,
-anywhere. Python 3.12 and later collect garbage between instructions only.
+JAX's extension first gathers the frames of a traceback and then allocates it. On Python 3.11, the
+allocation may trigger garbage collection. If a finalizer then uses JAX, which gathers frames for
+another traceback, code objects are released once too often, and the process crashes later. Python
+3.12 and later collect garbage only between instructions.
 
-The switch is one for all threads. Arrays that are made without tracebacks cannot be taken apart
-with them: JAX raises ("Expecting an IFRT `Array` to have a user context"). So where another thread
-may be in JAX while garbage is collected, tracebacks stay off from then on. Without them, only the
-lines in StableHLO and in profiles are missing.
+The switch is global. Arrays created without tracebacks cannot be disassembled when tracebacks are
+on: JAX raises "Expecting an IFRT `Array` to have a user context". So if another thread may be in
+JAX while garbage is collected, tracebacks stay off from then on. Then only the source lines in
+StableHLO and in profiles are missing.
 """
 
 import gc
@@ -20,14 +20,14 @@ from calque.errors.frames import is_library
 from calque.upstream.jax_internals import extension
 
 _WAITING = ("wait", "_wait_for_tstate_lock", "select", "poll", "read")
-"""Functions of libraries that wait, and do not call JAX."""
+"""Functions of libraries that wait without calling JAX."""
 
 _are_off = False
-"""Whether this module has turned tracebacks off for the collection that is under way."""
+"""Whether this module has turned off tracebacks for the current garbage collection."""
 
 
 def install() -> None:
-    """Register callbacks of the collector that turn tracebacks off and on again."""
+    """Register callbacks of the garbage collector that turn tracebacks off and on again."""
     if sys.version_info < (3, 12) and hasattr(extension, "set_tracebacks_enabled"):
         gc.callbacks.append(_while_collecting)
 

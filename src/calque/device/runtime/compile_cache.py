@@ -1,8 +1,8 @@
-"""The programs compiled for eager calls, and how many of them are kept.
+"""Keeps a bounded number of the programs compiled for eager calls.
 
-Each shape that an operator meets costs a compiled program of about half a megabyte. The tables of
-them together hold a bounded number: when there are more, a quarter is removed: first programs
-unused since the last removal, oldest first.
+Each new shape of an operator needs a compiled program of about half a megabyte. All tables together
+hold a bounded number. When it is exceeded, a quarter is removed, first those that were not used
+since the last removal, oldest first.
 """
 
 import functools
@@ -18,15 +18,15 @@ logger: logging.Logger = logging.getLogger("calque.kept")
 P = ParamSpec("P")
 R = TypeVar("R")
 DEFAULT = 1024
-_REMEMBERED = 65536  # of what was thrown away, to notice that it comes back
+_REMEMBERED = 65536  # keys of removed programs, to notice when they are compiled again
 
 
 class Entry:
     """One entry of a table.
 
     Attributes:
-        value: what is kept.
-        used: set by whoever uses it again.
+        value: the cached value.
+        used: whether it was used since the last removal.
     """
 
     __slots__ = ("_key", "_serial", "_table", "used", "value")
@@ -55,7 +55,7 @@ class Table(dict[Any, Entry]):
         return entry
 
     def mark(self, key: Any) -> int:
-        """Returns a number that identifies a key among those of all tables."""
+        """Returns a number that identifies a key among the keys of all tables."""
         return hash((id(self), key))
 
 
@@ -130,7 +130,8 @@ def set_max_programs(count: int) -> None:
     """Limit the number of compiled programs that eager calls keep, of about half a megabyte each.
 
     Args:
-        count: at least 1; 1024 until it is set. Those used last are kept, about.
+        count: the limit, at least 1; by default 1024. Roughly, the most recently used programs are
+            kept.
 
     Raises:
         ValueError: it is less than 1.
@@ -152,10 +153,10 @@ def set_max_programs(count: int) -> None:
 
 
 def get_max_programs() -> int:
-    """Returns how many compiled programs eager calls keep (see `set_max_programs`)."""
+    """Returns the limit on the number of compiled programs (see `set_max_programs`)."""
     return _kept.most
 
 
 def count() -> int:
-    """Returns how many compiled programs are kept."""
+    """Returns the number of compiled programs that are kept."""
     return sum(len(table) for reference in _kept.tables if (table := reference()) is not None)

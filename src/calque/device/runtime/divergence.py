@@ -1,10 +1,10 @@
-"""Detects processes whose programs differ, and ends them with a line that says where.
+"""Detects processes whose programs differ, and ends them with a message that names the line.
 
-A program with collectives has to be run by all processes, in the same order. If one takes another
-branch, the others wait for it forever, or XLA combines parts of different programs into a
-meaningless result. So each process notes the names of such programs, and a thread sends them to the
-others through JAX's coordination service, every second. A difference, or a program that can never
-arrive, ends the process; nothing is checked before a program runs.
+All processes must run the same programs with collectives, in the same order. If one takes a
+different branch, the others hang, or XLA combines parts of different programs into a meaningless
+result. So each process records the names of such programs, and a thread sends them to the others
+through JAX's coordination service every second. A difference, or a program that another process can
+no longer run, ends the process. Nothing is checked before a program runs.
 """
 
 import atexit
@@ -24,17 +24,17 @@ from calque.upstream.jax_internals import distributed
 
 _FOLDER = "calque/programs"
 _SECONDS = 1.0
-_PATIENCE = 3.0  # of a program that another process, which has ended, did not run
-_HINT = 30.0  # of a program that another process has not begun
+_PATIENCE = 3.0  # seconds to wait for a program that another process, which has ended, did not run
+_HINT = 30.0  # seconds until a hint about a program that another process has not begun
 _KEPT = 64
 
 
 class Ran(NamedTuple):
-    """A program that a process has run, or runs.
+    """A program that a process has started.
 
     Attributes:
-        name: JAX's.
-        line: of the user's program, from where it was called.
+        name: JAX's name of the program.
+        line: the user's line that called it.
     """
 
     name: str
@@ -45,9 +45,9 @@ class State(NamedTuple):
     """The state that a process publishes.
 
     Attributes:
-        count: how many programs it has begun.
-        last: the last ones of them.
-        ended: whether the process is at its end.
+        count: the number of programs that it has started.
+        last: the most recent of these.
+        ended: whether the process is exiting.
     """
 
     count: int
@@ -55,18 +55,19 @@ class State(NamedTuple):
     ended: bool
 
     def at(self, index: int) -> Ran | None:
-        """Returns the program with a number, if it is among the published ones."""
+        """Returns the program with this index, if it is among the published ones."""
         place = index - (self.count - len(self.last))
         return self.last[place] if 0 <= place < len(self.last) else None
 
 
 def difference(own: int, mine: State, other: int, others: State, waits: float) -> str | None:
-    """Returns how the programs of two processes differ; None if that is not known yet.
+    """Returns a description of how the programs of two processes differ; None if they do not so
+    far.
 
     Args:
         own, other: the numbers of the processes.
-        mine, others: what they have run.
-        waits: for how many seconds this process has been in its last program.
+        mine, others: their states.
+        waits: the number of seconds that this process has spent in its last program.
     """
     last = min(mine.count, others.count)
     for index in range(max(0, last - _KEPT), last):
@@ -89,7 +90,7 @@ def _said(ran: Ran) -> str:
 
 
 class Watch:
-    """Records the programs of this process, and compares them with those of the others."""
+    """Records the programs of this process, and compares them with the other processes'."""
 
     def __init__(self) -> None:
         self._client: Any = distributed.global_state.client
@@ -116,7 +117,9 @@ class Watch:
             self._since = None
 
     def _end(self) -> None:
-        """Tell the others that this process ends; a thread in C++ would abort Python's exit."""
+        """Tell the others that this process is exiting. A thread still in C++ would abort Python's
+        exit.
+        """
         self._ends.set()
         self._thread.join()
 
@@ -126,13 +129,13 @@ class Watch:
                 self.look()
             self.look(ended=True)
         except jax.errors.JaxRuntimeError:
-            return  # the service has ended, of which JAX tells
+            return  # the service has ended, which JAX reports itself
 
     def look(self, ended: bool = False) -> None:
         """Publish the state, and end this process if the others have run different programs.
 
         Args:
-            ended: whether this process is at its end.
+            ended: whether this process is exiting.
         """
         mine = self._tell(ended)
         since = self._since
@@ -156,7 +159,7 @@ class Watch:
                 )
 
     def _tell(self, ended: bool) -> State:
-        """Publish what has changed since the last time."""
+        """Publish the changes since the last time."""
         count, last = self._log
         mine = State(count, last, ended)
         reported = self._reported

@@ -1,4 +1,4 @@
-"""The dtypes of the device, and the mapping between PyTorch's and JAX's."""
+"""The dtypes of the device, and the mapping between PyTorch's and JAX's dtypes."""
 
 import ml_dtypes
 import numpy as np

@@ -1,8 +1,8 @@
 """Calls JAX's compiled programs without JAX's own check of every argument.
 
 `jax.stages.Compiled` checks the shape, dtype and sharding of each argument at each call, and
-`jax.jit` the whole configuration. Callers that have checked this already call XLA's executable
-directly.
+`jax.jit` checks the whole configuration. Callers that have already checked these call XLA's
+executable directly.
 """
 
 from collections.abc import Callable
@@ -23,7 +23,7 @@ sharding_of: Callable[[Any], Any] = attrgetter("sharding")
 class Execution(NamedTuple):
     """XLA's executable, and the functions that turn its results into arrays.
 
-    `execute(arrays).consume_with_handlers(handlers)` is the list of all results.
+    `execute(arrays).consume_with_handlers(handlers)` returns the list of all results.
     """
 
     execute: Any
@@ -31,15 +31,16 @@ class Execution(NamedTuple):
 
 
 def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution | None:
-    """Returns how to execute a program on a flat list of its arguments.
+    """Returns the execution of a program on a flat list of its arguments.
 
-    None where more than the arrays goes in or comes out (effects, callbacks, arguments dropped),
-    where every call is waited for (`one_program`), and for releases of JAX built another way.
+    Returns None if the program has other inputs or outputs than the arrays (effects, callbacks,
+    dropped arguments), if every call must wait (`one_program`), and for JAX releases with different
+    internals.
 
     Args:
         compiled: the program.
-        keeps: whether small arrays that had to be moved to the program's devices are kept there
-            for the next call. Only where the program is given no memory.
+        keeps: whether to keep small arrays that were moved to the program's devices for the next
+            call. Use it only if the program donates no memory.
     """
     if one_program.is_installed():
         return None
@@ -74,16 +75,16 @@ def _has_sharding(handler: Any) -> bool:
 
 
 class OnDevices:
-    """Executes a program if there are several devices: each array has to be on the right ones.
+    """Executes a program if there are several devices, moving each array to the right ones.
 
     Args:
         execute: XLA's executable.
-        shardings: of its arguments.
+        shardings: the shardings of its arguments.
         keeps: see `execution`.
-        waits: whether the results are waited for (see `in_flight`).
+        waits: whether to wait for the results (see `in_flight`).
 
     Attributes:
-        execute: starts the program with arrays that have been moved (see `move`).
+        execute: runs the program on arrays that have been moved (see `move`).
     """
 
     def __init__(self, execute: Any, shardings: list[Any], keeps: bool, waits: bool) -> None:
@@ -96,7 +97,7 @@ class OnDevices:
 
     def __call__(self, arrays: list[Any]) -> Any:
         found = [*map(sharding_of, arrays)]
-        if found != self._seen:  # compares identities first
+        if found != self._seen:  # a list comparison checks identities first
             self._astray = self._look(arrays, found)
         self._seen = found
         for index in self._astray:
@@ -141,7 +142,7 @@ def devices_of(lowered: jax.stages.Lowered) -> Any:
 
 
 def debugging() -> bool:
-    """Returns True if every call must be JAX's own, because it has to check results, or refuse."""
+    """Returns True if every call must be JAX's own, to check results or to refuse."""
     return refusal.is_on or debug_nans.value or debug_infs.value
 
 
@@ -155,9 +156,9 @@ DEBUGGING: tuple[tuple[str, Any], ...] = (
     ("{}.value", debug_nans),
     ("{}.value", debug_infs),
 )
-"""What `debugging` asks, as text with the objects."""
+"""The conditions of `debugging`, as text with the objects."""
 
 
 def refuse() -> None:
-    """From now on, execute only by JAX's own calls, which `device.backend.forks` refuses."""
+    """Use only JAX's own calls from now on, which `device.backend.forks` refuses."""
     refusal.is_on = True

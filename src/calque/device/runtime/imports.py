@@ -1,7 +1,7 @@
 """Patches PyTorch modules when they are imported by other code.
 
-Some of them take long to import and few programs use them: `torch.nn.attention.flex_attention`
-brings sympy from PyTorch 2.14 on.
+Some modules take long to import, and few programs use them: from PyTorch 2.14 on,
+`torch.nn.attention.flex_attention` imports sympy.
 """
 
 import importlib.machinery
@@ -16,11 +16,11 @@ _looking = threading.local()
 
 
 def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
-    """Call `act` with the module: now if it is loaded, else after its import.
+    """Call `act` with the module, now if it is loaded, otherwise after its import.
 
     Args:
         name: the module's full name.
-        act: what is done, once.
+        act: the function, which is called once.
     """
     if (module := sys.modules.get(name)) is not None:
         act(module)
@@ -31,7 +31,7 @@ def when_imported(name: str, act: Callable[[ModuleType], None]) -> None:
 
 
 class _Finder:
-    """A finder in front of Python's, which adds the act to the specs that they find."""
+    """A finder in front of Python's finders, which adds `act` to the spec that they return."""
 
     @staticmethod
     def find_spec(

@@ -1,12 +1,12 @@
 """Runs one program at a time on the CPU devices of a process.
 
-XLA's CPU client hands each device's part of a program to one pool of threads, where a part waits in
-a collective for the other parts. When a few hundred programs have been started without a look at
-their results, parts of later ones hold the threads that the earlier ones lack, and the process ends
-with an error (JAX alone does so, too). So calque waits for a program over several CPU devices,
-unless it is known to have no collective: a program with collectives starts when no other is
-running, and whatever precedes it in the pool's queue waits for nothing. GPUs and TPUs have their
-own queues and are not affected.
+XLA's CPU client runs each device's part of a program in one pool of threads, where a part waits in
+a collective for the other parts. After a few hundred programs have been started without reading
+their results, parts of later programs occupy the threads that earlier ones need, and the process
+ends with an error (as in JAX without calque). So calque waits for a program over several CPU
+devices, unless it is known to have no collective: a program with collectives starts when no other
+is running, and no program before it in the pool's queue waits. GPUs and TPUs have their own queues
+and are not affected.
 
 `one_program` handles programs of several processes.
 """
@@ -40,10 +40,12 @@ def exchanges(text: str) -> bool:
 
 
 def settled(results: Any) -> Any:
-    """Returns a program's results, waiting for them if they are spread over several CPU devices.
+    """Returns a program's results, waiting for them if they are distributed over several CPU
+    devices.
 
     Args:
-        results: an array, or a container of arrays. The first one that is spread stands for all.
+        results: an array, or a container of arrays. Only the first array that is distributed is
+            waited for.
     """
     if is_crowded():
         for array in (results,) if type(results) is ArrayImpl else jax.tree.leaves(results):
@@ -54,10 +56,10 @@ def settled(results: Any) -> Any:
 
 
 class Waited:
-    """XLA's results of a program over several CPU devices.
+    """XLA's results of a program over several CPU devices, which are waited for.
 
     Args:
-        results: have `consume_with_handlers`.
+        results: XLA's results, which have `consume_with_handlers`.
     """
 
     __slots__ = ("_results",)

@@ -1,24 +1,24 @@
-"""Makes interrupts wait where they would break something.
+"""Defers interrupts that would break something.
 
 Python runs a signal's handler in the main thread between any two instructions, and wherever C code
 calls `PyErr_CheckSignals`; the handler may raise. In seven kinds of places that must not be:
 
-- In PyTorch's device guard. Its C++ is `noexcept` and asks a Python method for the device's type,
-  but before that pybind11 calls `str()` on a name, which looks for signals. An exception there ends
-  the process. While C++ holds the method there is one more reference to it: that is the test.
-- In what answers PyTorch's C++ about a tensor, where that is `noexcept`, too: the `device` of one
-  that a mode or a class of tensors knows (`asks`).
-- In a step that gives its inputs away and has not kept its results yet (`settles`).
-- While code of calque's, PyTorch's or JAX's enters or leaves a context: what has been set would be
-  set back late, when the traceback is freed, or never.
-- In what the garbage collector, a weak reference, a dict in C, or a guard of dynamo's calls: they
+- In PyTorch's device guard. Its C++ is `noexcept` and calls a Python method for the device's type,
+  but before that, pybind11 calls `str()` on a name, which checks for signals. An exception there
+  ends the process. While C++ uses the method, it has one more reference, which is the test.
+- In Python code that `noexcept` C++ calls for the properties of a tensor, such as the `device` from
+  a mode or a tensor subclass (`asks`).
+- In a step that has donated its inputs and not yet stored its results (`settles`).
+- While code of calque, PyTorch or JAX enters or leaves a context: its state would be restored late,
+  when the traceback is freed, or never.
+- In callbacks of the garbage collector, weak references, dicts in C, and dynamo's guards: these
   drop exceptions, so the interrupt would be lost.
 - In what a library imports while it is used (`torch.export` imports SymPy): half of a package would
   be there, and whatever needs it would fail from then on.
 - At an instruction of a library that belongs to no line (a jump back to the top of a loop, in
   Python 3.11): IPython cannot show such a traceback, and a notebook would go on.
 
-A handler that comes at such a moment makes its signal pending again, as if it came a moment later.
+A handler that runs at such a moment makes its signal pending again, as if it had arrived later.
 """
 
 import functools
@@ -53,7 +53,7 @@ _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
 _AT_ONCE = 2000
-"""How often in a row a signal is made pending again at once, and not only soon."""
+"""How many times in a row a signal is made pending again immediately instead of after a delay."""
 
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
@@ -73,25 +73,25 @@ _CONTEXTS: frozenset[int] = frozenset(
 _FINALIZE = finalize.__call__.__code__
 _COMPARING = frozenset(("__eq__", "__hash__"))
 
-_FIRST = 3  # of what a function is given: itself, what it is asked, and of what
+_FIRST = 3  # arguments to check: `self`, the queried operator, and its tensor
 
 _waiting_contexts: set[int] = set()
 _questions: set[int] = set()
-_settling: dict[int, CodeType] = {}  # by identity: the hash of a code reads all of it
+_settling: dict[int, CodeType] = {}  # by id, because hashing a code object reads all of it
 _generated: dict[int, ref[CodeType]] = {}
 
 
 def settles(function: _Function) -> _Function:
     """Mark a function as one step: no signal handler runs before it returns.
 
-    A handler waits while a call of it is anywhere on the stack of the main thread, however long
-    that takes and however often the signal is sent. So nothing of the user's may be called in it.
-    The mark costs a call nothing. It concerns handlers only: an exception that another thread sets
-    (`PyThreadState_SetAsyncExc`) still arrives at the next instruction.
+    A handler waits while a call of the function is anywhere on the main thread's stack, however
+    long this takes and however often the signal is sent. So the function must not call user code.
+    Calls cost nothing extra. Only handlers wait: an exception that another thread sets
+    (`PyThreadState_SetAsyncExc`) is still raised at the next instruction.
 
     Args:
-        function: a function written in Python; a decorator beneath this one is not looked through.
-            Of a generator that is a context, it is what runs when that is entered and left.
+        function: a Python function; decorators below this one are not unwrapped. For the generator
+            function of a context manager, entering and leaving the context are the steps.
     """
     code = function.__code__  # type: ignore[attr-defined]
     _settling[id(code)] = code
@@ -99,10 +99,10 @@ def settles(function: _Function) -> _Function:
 
 
 def waits(function: _Function) -> _Function:
-    """Mark functions that enter or leave a context of calque and may wait for other threads.
+    """Mark functions that enter or leave a context of calque, and may wait for other threads.
 
     Args:
-        function: the generator function of the context, or its `__enter__` or `__exit__`.
+        function: the generator function of a context manager, or its `__enter__` or `__exit__`.
     """
     _waiting_contexts.add(id(function.__code__))  # type: ignore[attr-defined]
     return function
@@ -115,36 +115,36 @@ def settles_in(code: CodeType) -> None:
 
 
 def asks(*operators: object) -> None:
-    """Mark operators that C++ calls for a tensor's properties in `noexcept` code.
+    """Mark operators that `noexcept` C++ code calls for a tensor's properties.
 
-    A handler waits in what Python calls for them: a mode of PyTorch's, or a method of a class.
+    A handler waits in the Python code that implements them: a mode, or a method of a tensor class.
     """
     _questions.update(map(id, operators))
 
 
 class Held:
-    """A function that only C++ looks up, and that shows whether C++ is using it.
+    """A function that only C++ looks up, whose reference count shows whether C++ is using it.
 
     Attributes:
-        function: what to hand out; nobody else may keep a reference to it.
+        function: the callable for C++, to which no other references may exist.
     """
 
     def __init__(self, function: FunctionType) -> None:
-        # Not the function itself: a traceback that ends in it would hold it.
+        # A wrapper, because tracebacks may hold references to the function itself.
         self.function: functools.partial[Any] = functools.partial(function)
-        self._usual = sys.maxsize  # nobody waits before `count`
+        self._usual = sys.maxsize  # no waiting before `count`
         self._since = 0.0
         self._times = 0
 
     def count(self) -> None:
-        """Store the current number of references as the usual one."""
+        """Store the current number of references as the normal one."""
         self._usual = sys.getrefcount(self.function)
 
     def is_held(self) -> bool:
         """Returns True if C++ is between looking the function up and the end of its call.
 
-        A reference that stays has another cause (a tool that holds all objects there are) and
-        must not hold up signals for ever.
+        A permanent reference has a different cause (a tool that references all objects), and must
+        not defer signals forever.
         """
         if sys.getrefcount(self.function) <= self._usual:
             self._times = 0
@@ -152,7 +152,8 @@ class Held:
         if not self._times:
             self._since = time.monotonic()
         self._times += 1
-        # Both: the process may have been stopped meanwhile; a split in 10,000 asks as often.
+        # Both limits: the process may have been stopped for a while, or this may be called very
+        # often.
         return self._times < _STRAY_CALLS or time.monotonic() - self._since < _STRAY_AFTER
 
 
@@ -160,7 +161,9 @@ _held: list[Held] = []
 
 
 def hold(function: FunctionType) -> Callable[[], Any]:
-    """Returns a callable for a C++ guard that cannot handle exceptions; handlers wait meanwhile."""
+    """Returns a callable for a C++ guard that cannot handle exceptions; signal handlers wait while
+    it is used.
+    """
     held = Held(entered_unseen(function))
     _held.append(held)
     return held.function
@@ -173,7 +176,7 @@ def be_ready() -> None:
 
 
 def _has_to_wait(frame: FrameType | None) -> bool:
-    """Returns True if a handler that interrupts this frame has to wait."""
+    """Returns True if a handler that interrupts this frame must wait."""
     for held in _held:
         if held.is_held():
             return True
@@ -181,7 +184,7 @@ def _has_to_wait(frame: FrameType | None) -> bool:
         return True
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
     waiting = _settling.keys() | _generated.keys() | callbacks
-    within: int | None = None  # what the frame has called
+    within: int | None = None  # the code that the frame has called
     while frame is not None:
         if id(frame.f_code) in waiting or _drops_exceptions(frame) or _is_called_by_c(frame):
             return True
@@ -197,12 +200,12 @@ def _drops_exceptions(frame: FrameType) -> bool:
     """Returns True for code called by C code that drops or replaces exceptions."""
     code = frame.f_code
     if code is _FINALIZE:
-        return frame.f_locals.get("_") is not None  # called for a weak reference, not by somebody
+        return frame.f_locals.get("_") is not None  # the callback of a weak reference
     if frame.f_back is not None and is_calling(frame.f_back, "fork"):
-        return True  # what somebody has had called at each fork
+        return True  # a callback for forks
     if is_guard(code):
         return True
-    # Keys of JAX's caches are compared in C++.
+    # C++ compares the keys of JAX's caches.
     return code.co_name in _COMPARING and frame.f_globals.get("__name__", "").startswith("jax.")
 
 
@@ -216,21 +219,21 @@ def _is_called_by_c(frame: FrameType) -> bool:
         return False
     found = frame.f_locals
     given = tuple(found.get(name) for name in code.co_varnames[:_FIRST])
-    # What is called for a weak reference is given it once its object is gone.
+    # The callback of a weak reference gets the dead reference as its argument.
     if code.co_argcount < _FIRST and any(
         isinstance(each, ref) and each() is None for each in given
     ):
         return True
-    if code.co_flags & inspect.CO_VARARGS:  # around another function
+    if code.co_flags & inspect.CO_VARARGS:  # a wrapper of another function
         given = next((each for each in given if isinstance(each, tuple)), ())[:_FIRST]
     return any(id(each) in _questions for each in given)
 
 
 def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:
-    """Returns True if this frame enters or leaves a library's context, or one marked as a step.
+    """Returns True if this frame enters or leaves a context of a library, or one marked as a step.
 
     Args:
-        frame: it.
+        frame: the frame.
         waiting: the code for which handlers wait, by identity.
     """
     code, by = frame.f_code, frame.f_back
@@ -243,7 +246,7 @@ def _is_of_a_context(frame: FrameType, waiting: AbstractSet[int]) -> bool:
         return _is_of(by, _LIBRARIES)
     if code.co_name not in ("__enter__", "__exit__") or id(code) in _waiting_contexts:
         return False
-    # Not one of PyTorch's that the user enters: a profiler's calls what the user has it call.
+    # A context of PyTorch counts only if a library enters it: a profiler's calls user code.
     return _is_of(frame, _CALQUE) or (_is_of(frame, _LIBRARIES) and _is_of(by, _LIBRARIES))
 
 
@@ -252,17 +255,17 @@ def _is_of(frame: FrameType | None, folders: str | tuple[str, ...]) -> bool:
 
 
 def _make_pending_soon(signum: int) -> None:
-    """Send the signal to the main thread again, which may have started to sleep meanwhile."""
+    """Send the signal to the main thread again, in case it is sleeping."""
     time.sleep(_SOON)
-    if isinstance(getsignal(signum), Handler):  # and not the system's, which might end the process
+    if isinstance(getsignal(signum), Handler):  # otherwise the default action might end the process
         [*map(pthread_kill, (threading.main_thread().ident,), (signum,))]
 
 
 class _Tracing(threading.local):
-    """What a trace of this thread has handlers run in.
+    """The context in which handlers run during a trace of this thread.
 
     Attributes:
-        apart: makes a context in which nothing is traced; None where no trace runs.
+        apart: creates a context in which nothing is traced; None if no trace is running.
     """
 
     apart: Callable[[], AbstractContextManager[object]] | None = None
@@ -295,18 +298,18 @@ _again = _Again()
 class Handler:
     """A signal handler that waits if necessary.
 
-    Its `__call__` is a property, which says what is to be called. So the handler is called by the
-    interpreter itself, and tracebacks show the user's frames and none of this class.
+    Its `__call__` is a property that returns the function to call. So the interpreter itself calls
+    the handler, and tracebacks contain no frames of this class.
 
     Attributes:
-        handler: the user's.
+        handler: the user's handler.
     """
 
     __slots__ = ("_signum", "_times", "handler")
 
     def __init__(self, signum: int, handler: Callable[[int, FrameType | None], Any]) -> None:
         self._signum = signum
-        self._times = 0  # that it has waited in a row
+        self._times = 0  # consecutive deferrals
         self.handler: Callable[[int, FrameType | None], Any] = handler
 
     @property
@@ -339,9 +342,9 @@ class Handler:
                 return self.handler
             return functools.partial(run_apart, tracing.apart(), self.handler)
         self._times += 1
-        # Python 3.11 looks for signals again before it goes on with the first instruction of a
-        # function that is traced, so that one which is pending at once would stop all else. And
-        # what takes long (a first call imports modules) would take a hundred times as long.
+        # Python 3.11 checks for signals again before it runs the first instruction of a function
+        # that is being traced, so a signal that is pending at once would stop everything. And long
+        # operations (a first call imports modules) would take a hundred times as long.
         if self._times > _AT_ONCE or sys.gettrace() is not None or sys.getprofile() is not None:
             start_new_thread(_make_pending_soon, (self._signum,))
         else:

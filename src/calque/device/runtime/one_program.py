@@ -1,14 +1,14 @@
 """Makes CPUs of several processes run one program at a time.
 
-XLA's CPU client hands each device's part of a program to a pool of threads. In a program of several
-processes a part waits in a collective for the other processes, and a dozen programs that were
-started without a look at their results wait for each other forever. So each call of a program that
-spans processes waits for its results. JAX's fast calls in C++, which do not wait, are switched off:
-a collective over a network of CPUs takes longer than they save.
+XLA's CPU client runs each device's part of a program in a pool of threads. In a program over
+several processes, a part waits in a collective for the other processes, and a dozen programs that
+were started without reading their results deadlock. So each call of a program that spans processes
+waits for its results. JAX's fast calls in C++, which do not wait, are disabled: a collective over a
+network of CPUs takes longer than they save.
 
-The values of each process (a batch, a number, the random state) are compared before: JAX uses each
-process's own. So is the program itself, at its first call: its parts, such as a number in the code,
-may differ too.
+The values of each process (a batch, a number, the random state) are compared before each call,
+because JAX uses each process's own values. The program itself, which may contain different
+constants, is compared at its first call.
 
 GPUs and TPUs have their own queues and are not affected.
 """
@@ -31,7 +31,7 @@ from calque.upstream.jax_internals import pjit, pxla
 _installed = False
 _placements: WeakKeyDictionary[Any, Any] = WeakKeyDictionary()
 _of_all: WeakKeyDictionary[Any, bool] = WeakKeyDictionary()
-_digests: dict[int, bytes] = {}  # of programs that have not run yet, by their executables
+_digests: dict[int, bytes] = {}  # programs that have not run yet, by the ids of their executables
 _compared: WeakValueDictionary[int, Any] = WeakValueDictionary()
 
 
@@ -41,12 +41,12 @@ def is_needed() -> bool:
 
 
 def is_installed() -> bool:
-    """Returns True if calls wait for their programs here."""
+    """Returns True if calls wait for their programs in this process."""
     return _installed
 
 
 def install() -> None:
-    """Make calls wait from now on, if that is needed (a second call does nothing)."""
+    """Make calls wait from now on, if necessary (a second call does nothing)."""
     global _installed
     if _installed or not is_needed() or jax.process_count() == 1:
         return
@@ -60,7 +60,7 @@ def install() -> None:
         if placement is None:
             return run(self, *args)
         own, is_of_all = _own(self, args), _is_of_all(self, placement)
-        if own or is_of_all:  # else a process may run it alone
+        if own or is_of_all:  # otherwise a process may run it alone
             _check_program(self, placement)
         agreement.check_all(own, placement)
         if not is_of_all:
@@ -72,11 +72,11 @@ def install() -> None:
     pjit._get_fastpath_data = lambda *args, **kwargs: None
     pxla.MeshExecutable.create_cpp_call = lambda self, params: None
     pxla.compiler.compile_or_get_cached = _noting(pxla.compiler.compile_or_get_cached)
-    jax.clear_caches()  # programs that C++ calls already
+    jax.clear_caches()  # removes programs that C++ calls directly
 
 
 def _noting(compile: Any) -> Any:
-    """Wraps JAX's compile function; keeps a digest of each program until it has run."""
+    """Wraps JAX's compile function to keep a digest of each program until it has run."""
 
     @functools.wraps(compile)
     def compile_noting(backend: Any, computation: Any, *args: Any, **kwargs: Any) -> Any:
@@ -98,7 +98,7 @@ def _check_program(program: Any, placement: Any) -> None:
     """Raise DisagreementError if a program differs in other processes."""
     digest = _digests.pop(id(program.xla_executable), None)
     if digest is None or _checking.now or program.has_host_callbacks:
-        return  # callbacks are addresses in the text, and the check runs programs itself
+        return  # the text contains addresses of callbacks; and the check itself runs programs
     _checking.now = True
     try:
         agreement.check_program(program.name, digest, placement)
@@ -107,9 +107,7 @@ def _check_program(program: Any, placement: Any) -> None:
 
 
 def _over_processes(program: Any) -> Any:
-    """Returns a placement of a program over the devices of several processes;
-    None if it has none.
-    """
+    """Returns a placement of a program over the devices of several processes, or None."""
     if program not in _placements:
         handlers = program.in_handler.in_shardings, program.out_handler.out_shardings
         spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
@@ -118,7 +116,7 @@ def _over_processes(program: Any) -> Any:
 
 
 def _is_of_all(program: Any, placement: Any) -> bool:
-    """Returns True if all processes wait for each other in a program."""
+    """Returns True if a program runs in all processes."""
     if program not in _of_all:
         processes = {device.process_index for device in placement.device_set}
         texts = (module.to_string() for module in program.xla_executable.hlo_modules())

@@ -1,9 +1,9 @@
 """Keeps compiled programs for the next process.
 
-JAX has a persistent cache, which is off until a folder is set. calque sets one, below the user's
-cache folder, unless JAX has one, and lets it keep small programs, too: an eager step consists of a
-hundred of them. You can configure JAX's cache after importing calque, before the first program is
-compiled; calque then leaves it as it is.
+JAX has a persistent cache, which is off until a folder is set. Unless JAX has one, calque sets a
+folder below the user's cache folder, and makes JAX keep small programs too, because an eager step
+consists of a hundred of them. If you configure JAX's cache after importing calque, before the first
+program is compiled, calque does not change it.
 """
 
 import hashlib
@@ -33,10 +33,10 @@ class _Settings:
     """The settings in effect.
 
     Attributes:
-        folder: where calque keeps programs; None where it does not.
-        most: how many bytes they may take.
-        shortest: JAX's own least time of compilation for what is kept.
-        others: what opens the caches that are not ours.
+        folder: the folder in which calque keeps programs; None if it keeps none.
+        most: the maximum total size in bytes.
+        shortest: JAX's own minimum compile time of programs to keep.
+        others: JAX's own function that opens a cache.
     """
 
     folder: Path | None = None
@@ -51,23 +51,24 @@ _settings = _Settings()
 def compilation_cache(
     directory: str | os.PathLike[str] | None = _UNCHANGED, *, max_bytes: int = DEFAULT
 ) -> Path | None:
-    """Set where compiled programs are kept for the next process, or turn that off.
+    """Set the folder in which compiled programs are kept for the next process, or turn the cache
+    off.
 
-    The cache is on by default, in `calque` in the user's cache folder (`~/.cache` on Linux), or
-    where the environment variable `CALQUE_CACHE_DIR` says ("off" turns it off), unless JAX is
-    configured to keep programs elsewhere. JAX's own programs in this process are kept there too.
-    Programs that call Python functions are not kept.
+    The cache is on by default, in `calque` in the user's cache folder (`~/.cache` on Linux) or in
+    the folder given by the environment variable `CALQUE_CACHE_DIR` ("off" turns the cache off),
+    unless JAX is configured to keep programs elsewhere. JAX's own programs in this process are kept
+    there too. Programs that call Python functions are not kept.
 
     Args:
-        directory: a folder, created when it is needed. Nobody else should be able to write to it,
-            because the programs in it are executed. None turns the cache off. If it is left out,
-            nothing changes.
-        max_bytes: how many bytes the programs in the folder may take; the least recently used are
+        directory: a folder, created when needed. Other users should not be able to write to it,
+            because the programs in it are executed. None turns the cache off. By default, nothing
+            changes.
+        max_bytes: the maximum total size of the programs in the folder; the least recently used are
             removed first.
 
     Returns:
-        The folder in which programs are kept now, a subfolder of `directory` for this processor
-        and JAX release; None if there is none.
+        The folder in which programs are now kept, a subfolder of `directory` for this processor and
+        JAX release; None if the cache is off.
 
     Raises:
         ValueError: `max_bytes` is negative.
@@ -86,14 +87,14 @@ def compilation_cache(
 
 
 def install() -> None:
-    """Turn the cache on, according to the environment."""
+    """Turn the cache on, as configured by the environment."""
     _settings.others = jax_cache.get_file_cache
     jax_cache.get_file_cache = _opened
     asked = os.environ.get(VARIABLE)
     if asked is not None and asked.strip().lower() in ("", "0", "off", "none"):
         return
     if getattr(jax.config, _DIRECTORY) or not jax.config.jax_enable_compilation_cache:
-        return  # the user's
+        return  # set by the user
     folder = Path(asked).expanduser() if asked else _usual()
     if folder is None:
         return
@@ -116,12 +117,12 @@ def _use(directory: Path | None, most: int) -> None:
     own = _settings.folder is not None
     jax.config.update(_DIRECTORY, str(_settings.folder) if own else None)
     jax.config.update(_SHORTEST, 0.0 if own else _settings.shortest)
-    if jax_cache._cache is not None or jax_cache._cache_initialized:  # open already
+    if jax_cache._cache is not None or jax_cache._cache_initialized:  # already open
         jax_cache.reset_cache()
 
 
 def _opened(path: str) -> Any:
-    """Returns the object through which JAX accesses a folder, created at its first use."""
+    """Returns the object through which JAX accesses a folder, which is created at its first use."""
     if _settings.folder is not None and Path(path) == _settings.folder:
         return Store(_settings.folder, _settings.most), path
     if _settings.folder is not None and getattr(jax.config, _SHORTEST) == 0.0:
@@ -138,7 +139,7 @@ def _usual() -> Path | None:
 
 
 def _unusable(folder: Path) -> str | None:
-    """Returns why a folder cannot be used; None if it can."""
+    """Returns the reason why a folder cannot be used; None if it can."""
     try:
         folder.mkdir(parents=True, exist_ok=True, mode=0o700)
         found = folder.stat()

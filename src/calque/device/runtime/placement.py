@@ -1,8 +1,8 @@
-"""Placements: arrays spread over several of JAX's devices.
+"""Placements of arrays over several of JAX's devices.
 
 The placement of a storage is the sharding of the array in its cell. An array on JAX's default
-device alone has none: it follows the arrays it is combined with. Unless the process-wide `spread`
-says that other arrays exist, this module is not used.
+device alone has none, and follows the arrays with which it is combined. If the process-wide
+`spread` says that there are no other arrays, this module is not used.
 """
 
 from collections.abc import Iterable, Sequence
@@ -20,7 +20,7 @@ from calque.upstream.jax_internals import ArrayImpl, enable_x64
 
 
 class _Spread:
-    """Records whether any array with a placement has been seen in this process."""
+    """Records whether this process has had any array with a placement."""
 
     exists = False
 
@@ -30,7 +30,7 @@ spread: _Spread = _Spread()
 
 @lru_cache(maxsize=1)
 def default_device() -> Any:
-    """Returns the device on which arrays without a placement are."""
+    """Returns the device of arrays without a placement."""
     return jax.config.jax_default_device or jax.local_devices()[0]  # type: ignore[attr-defined]
 
 
@@ -56,7 +56,7 @@ def placements_of(arrays: Iterable[Any]) -> list[Sharding | None]:
 
 
 def note(array: Any) -> None:
-    """Note an array from elsewhere."""
+    """Record that an array from outside calque may have a placement."""
     if not spread.exists and placement_of(array) is not None:
         spread.exists = True
 
@@ -73,7 +73,7 @@ def is_same(one: Any, other: Any, ndim: int) -> bool:
 def are_same(
     ones: Sequence[Sharding | None], others: Sequence[Sharding | None], ndims: Sequence[int]
 ) -> bool:
-    """Returns True if placements are the same pair by pair."""
+    """Returns True if placements are pairwise the same."""
     return ones == others or all(map(is_same, ones, others, ndims))
 
 
@@ -89,11 +89,11 @@ def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
 
 
 def placed(array: Any, placement: Sharding) -> Array:
-    """Returns an array with a placement: moved there, or constrained to it if it is traced.
+    """Returns an array moved to a placement or, if it is traced, constrained to it.
 
     Args:
-        array: an array, a tracer, or values of numpy.
-        placement: where to.
+        array: an array, a tracer, or a NumPy array.
+        placement: the placement.
     """
     with enable_x64(True):
         if isinstance(array, jax.core.Tracer):
@@ -105,11 +105,11 @@ def placed(array: Any, placement: Sharding) -> Array:
 
 
 def kept(array: Any, before: Any) -> Any:
-    """Returns an array with the placement of another one that it replaces.
+    """Returns an array with the placement of the array that it replaces.
 
     Args:
-        array: the new one.
-        before: the one that the storage had.
+        array: the new array.
+        before: the storage's old array.
     """
     placement = placement_of(before)
     if placement is None:
@@ -122,7 +122,7 @@ def kept(array: Any, before: Any) -> Any:
 
 
 def everywhere(placement: Sharding) -> Sharding:
-    """Returns the placement in which each device of another placement holds the whole array."""
+    """Returns the placement in which every device of a placement holds the whole array."""
     if isinstance(placement, NamedSharding):
         return _replicated(placement.mesh)
     if type(placement) is SingleDeviceSharding:
@@ -143,9 +143,10 @@ def _line(devices: tuple[Any, ...]) -> jax.sharding.Mesh:
 
 
 def common(placements: Iterable[Sharding | None]) -> Sharding | None:
-    """Returns the placement for arrays without one that are used with others; None if none has one.
+    """Returns the placement for arrays without one that are combined with these; None if none has
+    one.
 
-    Arrays that lie on a single device are moved to where the others are spread.
+    Arrays on a single device are moved to the devices of the others.
     """
     found = [one for one in placements if one is not None]
     if not found:
@@ -154,18 +155,21 @@ def common(placements: Iterable[Sharding | None]) -> Sharding | None:
 
 
 def order_of(placement: Sharding) -> tuple[Any, ...]:
-    """Returns the devices of a placement in their order, which must be one in a program."""
+    """Returns the devices of a placement in order, which must be the same for all arrays of a
+    program.
+    """
     return tuple(placement._device_assignment)
 
 
 def together(arrays: list[Any], destination: Sharding | None = None) -> None:
-    """Move arrays so that one JAX program can take them: to the devices of the most spread one.
+    """Move arrays to the same devices, so that one JAX program can take them.
 
-    What JAX moves by itself, because no one has put it where it is, stays.
+    Uncommitted arrays, which JAX moves itself, are not moved.
 
     Args:
-        arrays: of a call; those that are moved are replaced in the list.
-        destination: on whose devices the program runs; None for those most spread.
+        arrays: the arrays of a call, a list in which moved arrays are replaced.
+        destination: the placement on whose devices the program runs; by default that of the array
+            on the most devices.
     """
     found = [a.sharding for a in arrays if type(a) is ArrayImpl and a._committed]
     found += [] if destination is None else [destination]
@@ -182,7 +186,7 @@ def together(arrays: list[Any], destination: Sharding | None = None) -> None:
 def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
     """Returns True if a program of some arrays runs on a placement's devices.
 
-    Else its results are moved there when they are stored.
+    Otherwise, its results are moved there when they are stored.
     """
     committed = (a.sharding for a in arrays if type(a) is ArrayImpl and a._committed)
     found = next(committed, None)
@@ -190,7 +194,7 @@ def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
 
 
 def beside(value: Any, array: Any) -> Any:
-    """Returns a value on the devices of the array that it is written to."""
+    """Returns a value on the devices of the array to which it is written."""
     pair = [value]
     if type(array) is ArrayImpl and array._committed:
         together(pair, array.sharding)

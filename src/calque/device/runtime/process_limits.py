@@ -1,7 +1,7 @@
-"""Limits of the memory of this process: `ulimit -v` and `ulimit -d`.
+"""Limits on the memory of this process: `ulimit -v` and `ulimit -d`.
 
-Only such limits make an allocation fail on a CPU. Without one, Linux ends a process when memory has
-run out, and a program can do nothing about it.
+On a CPU, allocations fail only because of such limits. Without one, Linux kills a process when
+memory runs out.
 """
 
 import os
@@ -15,7 +15,7 @@ except ImportError:  # not on Windows
 
 _USED = "/proc/self/statm"
 _STRICT = "/proc/sys/vm/overcommit_memory"
-_COLUMNS = (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5))  # of _USED, in pages
+_COLUMNS = (("RLIMIT_AS", 0), ("RLIMIT_DATA", 5))  # column of _USED, in pages
 
 
 def are_set() -> bool:
@@ -24,10 +24,10 @@ def are_set() -> bool:
 
 
 def left() -> Callable[[], int] | None:
-    """Returns a function that tells how many bytes this process may still allocate.
+    """Returns a function that returns the number of bytes that this process may still allocate.
 
-    None if there is no limit, or if the system does not tell what is used. A limit that is set or
-    changed later is not seen.
+    Returns None if there is no limit, or if the system does not report the memory in use. Later
+    changes of the limit are ignored.
     """
     limits = _limits()
     if not limits or not os.path.exists(_USED):
@@ -55,7 +55,7 @@ def _limits() -> list[tuple[int, int]]:
 
 
 def _is_strict() -> bool:
-    """Returns True if Linux grants no more memory than it has (`vm.overcommit_memory=2`)."""
+    """Returns True if Linux does not overcommit memory (`vm.overcommit_memory=2`)."""
     try:
         with open(_STRICT) as line:
             return line.read().strip() == "2"

@@ -1,8 +1,7 @@
 """Placements for tensors that have no memory yet.
 
-A model made on "meta" can be spread before it has values: each tensor is assigned a placement,
-which takes effect when it gets memory on the device. A CPU tensor that replaces it keeps the
-assignment.
+A model on "meta" can be sharded before it has values: each tensor is assigned a placement, which
+takes effect when it gets memory on the device. A CPU tensor that replaces it keeps the assignment.
 """
 
 from typing import Any
@@ -14,7 +13,7 @@ _NAME = "_calque_promised"
 
 
 def promise(tensor: torch.Tensor, placement: Sharding) -> None:
-    """Give a tensor a placement as soon as it has memory on the device."""
+    """Assign a tensor a placement that takes effect when it gets memory on the device."""
     setattr(tensor, _NAME, placement)
 
 

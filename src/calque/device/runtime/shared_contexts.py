@@ -1,9 +1,9 @@
 """Lowers the programs of eager calls in MLIR contexts that many of them share.
 
-JAX makes a context for each program, and keeps it as long as it remembers the program. That takes
-four milliseconds, a fifth of what an operator costs at its first call, and more than a megabyte.
-An eager step consists of a hundred small programs, so these share contexts. Larger programs have
-their own, because a context keeps the types and constants of all programs lowered in it.
+JAX creates a context for each program, and keeps it as long as the program. That takes four
+milliseconds, a fifth of an operator's first call, and more than a megabyte. An eager step consists
+of a hundred small programs, so these share contexts. Larger programs have their own, because a
+context keeps the types and constants of all programs lowered in it.
 """
 
 import threading
@@ -11,7 +11,7 @@ from typing import Any
 
 from calque.upstream.jax_internals import mlir
 
-_PROGRAMS = 128  # in one context
+_PROGRAMS = 128  # per context
 _make = mlir.make_ir_context
 
 
@@ -21,9 +21,9 @@ class _Sharing(threading.local):
     Use it as a context manager around calls that may compile a small program.
 
     Attributes:
-        wanted: whether the programs lowered now are small.
-        context: where they are lowered; None before the first.
-        left: how many more programs it takes.
+        wanted: whether the programs being lowered are small.
+        context: the current context; None before the first program.
+        left: the number of programs for which there is room in the context.
     """
 
     wanted: bool = False
@@ -41,7 +41,7 @@ sharing: _Sharing = _Sharing()
 
 
 def install() -> None:
-    """Have JAX ask here for the contexts of its programs."""
+    """Make JAX get the contexts of its programs from here."""
     mlir.make_ir_context = _context
 
 

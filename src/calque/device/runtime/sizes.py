@@ -1,9 +1,9 @@
-"""Refuses sizes that do not fit in memory before XLA sees them, which would end the process.
+"""Refuses sizes that do not fit in memory before XLA, which would end the process.
 
-XLA counts bytes in 64 bits and treats larger shapes as compiler bugs. So every shape of a program
-is checked while the program is lowered, whether from an eager operator, `calque.jit` or
-`torch.compile`. Smaller shapes may still be too large for the machine; this raises the error that
-PyTorch raises for accelerators.
+XLA counts bytes in 64 bits and treats larger shapes as compiler bugs. So every shape in a program
+is checked during lowering, for eager operators, `calque.jit` and `torch.compile`. Smaller shapes
+may still be too large for the machine, which raises the same error as PyTorch does for
+accelerators.
 """
 
 import math
@@ -20,18 +20,21 @@ from jax.interpreters import mlir
 from calque.errors import user_origin
 
 LARGEST = 2**63 - 1
-"""The largest number of bytes, and the longest axis."""
+"""The largest supported number of bytes, and the longest axis."""
 
 FATAL = 2**36 if jax.__version_info__ >= (0, 11) else 0
-"""XLA's compiler for CPUs divides by zero where a kernel writes a multiple of as many elements: it
-counts tiles of 16 in 32 bits. 0 where it does not."""
+"""XLA's compiler for CPUs divides by zero if a kernel writes a multiple of this number of elements,
+because it counts tiles of 16 in 32 bits. 0 for releases without this bug.
+"""
 
 FAILURES: tuple[type[Exception], ...] = (jax.errors.JaxRuntimeError, ValueError)
-"""What JAX raises when a program cannot be run: a ValueError where `jax.jit` waits for it."""
+"""The errors that JAX raises if a program cannot be run; `jax.jit` raises ValueError if it waits
+for the results.
+"""
 
 _fatal_seen = False
 _EXHAUSTED = "RESOURCE_EXHAUSTED"
-_ALLOCATING = "Out of memory allocating"  # also in errors of what was computed from the result
+_ALLOCATING = "Out of memory allocating"  # also in errors of programs that use the result
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
@@ -39,11 +42,11 @@ def check(result: Any, made: bool) -> None:
     """Raise if a result is impossible.
 
     Args:
-        result: an array, a tensor of "meta", or anything else, which is left alone.
-        made: whether it is to lie in memory as it is; a part of a program need not.
+        result: an array, a "meta" tensor, or any other value, which is ignored.
+        made: whether it will be materialized, unlike parts of a program.
 
     Raises:
-        RuntimeError: its bytes cannot be counted.
+        RuntimeError: the number of bytes overflows.
         torch.OutOfMemoryError: it is larger than the device's memory.
     """
     if not isinstance(result, jax.Array | torch.Tensor):
@@ -63,7 +66,7 @@ def _is_known(shape: Sequence[Any]) -> bool:
 def check_countable(shape: Sequence[int], itemsize: int) -> None:
     """Raise PyTorch's RuntimeError if the bytes of a shape overflow."""
     sizes = list(map(int, shape))
-    if min(sizes, default=0) < 0:  # NumPy's integers have overflowed already
+    if min(sizes, default=0) < 0:  # NumPy's integers have already overflowed
         raise RuntimeError(f"Trying to create tensor with negative dimension: {sizes}")
     if math.prod(sizes) * itemsize > LARGEST or max(sizes, default=0) > LARGEST:
         raise RuntimeError(f"Storage size calculation overflowed with sizes={sizes}")
@@ -87,7 +90,7 @@ def check_fits(shape: Sequence[int], itemsize: int) -> None:
 
 
 def is_fatal(shape: Sequence[int]) -> bool:
-    """Returns True if XLA's compiler ends the process when a kernel writes such an array."""
+    """Returns True if XLA's compiler crashes when a kernel writes an array of this shape."""
     if FATAL == 0 or min(shape, default=0) <= 0:
         return False
     return math.prod(shape) % FATAL == 0
@@ -99,8 +102,8 @@ def fatal_seen() -> bool:
 
 
 def refuse_fatal(shape: Sequence[int]) -> NoReturn:
-    """Raise for a part of a program that `is_fatal`."""
-    if math.prod(shape) > memory():  # of one byte each
+    """Raise an error for a part of a program that `is_fatal`."""
+    if math.prod(shape) > memory():  # with one byte per element
         raise out_of_memory(f"A part of the program computes a tensor of shape {list(shape)}.")
     raise RuntimeError(
         f"a part of the program computes a tensor of shape {list(shape)}; XLA of JAX "
@@ -111,8 +114,8 @@ def refuse_fatal(shape: Sequence[int]) -> NoReturn:
 
 @cache
 def memory() -> int:
-    """Returns the bytes of the device according to JAX or the system;
-    else the largest countable number.
+    """Returns the bytes of the device's memory according to JAX or the system; otherwise the
+    largest countable number.
     """
     device = jax.local_devices()[0]
     limit = (device.memory_stats() or {}).get("bytes_limit")
@@ -123,7 +126,7 @@ def memory() -> int:
 
 def _of_the_system() -> int | None:
     try:
-        with open("/proc/meminfo") as lines:  # with what the system would write to disk
+        with open("/proc/meminfo") as lines:  # includes swap space
             sizes = dict(line.split(":", 1) for line in lines)
         return sum(int(sizes[name].split()[0]) * 1024 for name in ("MemTotal", "SwapTotal"))
     except (OSError, KeyError, ValueError):
@@ -135,7 +138,7 @@ def _of_the_system() -> int | None:
 
 
 def out_of_memory(what: str) -> torch.OutOfMemoryError:
-    """The out-of-memory error, at the user's line."""
+    """Returns the out-of-memory error, at the user's line."""
     origin = user_origin()
     return torch.OutOfMemoryError(f"{f'{origin}: ' if origin else ''}jax out of memory. {what}")
 
@@ -167,8 +170,10 @@ class translated:
 
 def byte_count(count: float) -> str:
     """Returns a number of bytes in PyTorch's format."""
-    power = min(int(math.log2(count)) // 10 if count else 0, len(_UNITS) - 1)
-    return f"{count / 2 ** (10 * power):.2f} {_UNITS[power]}" if power else f"{count} bytes"
+    power = 0
+    while count >= 1024 and power < len(_UNITS) - 1:
+        count, power = count / 1024, power + 1
+    return f"{count:.2f} {_UNITS[power]}" if power else f"{count:.0f} bytes"
 
 
 def _checked(types_of: Callable[[Any], Any]) -> Callable[[Any], Any]:

@@ -1,10 +1,10 @@
-"""Calls the functions of `jax.jit` that operators consist of.
+"""Calls the jitted functions that implement operators.
 
-Outside of a trace, their programs share contexts (`shared_contexts`). Within a trace this is much
-faster than JAX's own call: a trace calls the same few functions thousands of times, and each time
-JAX inspects the arguments, finds the jaxpr traced for them, and adds one equation to the trace.
-Here the equation is cached, and added again for arguments of the same shapes and dtypes, and the
-same numbers. `benchmarks/trace_time.py` measures it.
+Outside a trace, their programs share contexts (`shared_contexts`). In a trace, this is much faster
+than JAX's own call: a trace calls the same few functions thousands of times, and each time JAX
+inspects the arguments, finds the jaxpr traced for them, and adds one equation to the trace. Here,
+the equation is cached, and added again for arguments of the same shapes and dtypes and the same
+numbers. `benchmarks/trace_time.py` measures it.
 """
 
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from calque.device.runtime.shared_contexts import sharing
 from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
 IS_KNOWN = hasattr(partial_eval.DynamicJaxprTrace, "emit_eqn")
-"""True if this release of JAX has the internals that this module needs."""
+"""True if this release of JAX has the internals that this module uses."""
 
 _JITTED = type(jax.jit(lambda: None))
 _NUMBERS = frozenset((bool, int, float))
@@ -29,9 +29,9 @@ class _Call(NamedTuple):
     """The equation of one kind of call.
 
     Attributes:
-        primitive, params, avals: its primitive, its parameters, the avals of its results.
-        literals: what stands for the arguments that are numbers; None for the others.
-        tree: of the results.
+        primitive, params, avals: its primitive, its parameters, and the avals of its results.
+        literals: the literals for arguments that are numbers; None for the others.
+        tree: the structure of the results.
     """
 
     primitive: Any
@@ -45,8 +45,8 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     """Calls `function(*arrays)`.
 
     Args:
-        function: made by `jax.jit`, of positional arguments that are arrays or numbers.
-        arrays: these.
+        function: a jitted function of positional arguments that are arrays or numbers.
+        arrays: the arguments.
     """
     trace: Any = core.trace_ctx.trace if IS_KNOWN else None
     if type(trace) is not partial_eval.DynamicJaxprTrace or type(function) is not _JITTED:
@@ -80,11 +80,11 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
 
 
 def stage(primitive: Any, aval: Any, **params: Any) -> Any:
-    """Like `primitive.bind(**params)`, for one without operands and effects.
+    """Like `primitive.bind(**params)`, for a primitive without operands and effects.
 
     Args:
-        primitive: it.
-        aval: of its result.
+        primitive: the primitive.
+        aval: the aval of its result.
         params: its parameters.
     """
     trace: Any = core.trace_ctx.trace if IS_KNOWN else None
@@ -96,7 +96,7 @@ def stage(primitive: Any, aval: Any, **params: Any) -> Any:
 
 
 def _known(function: Any) -> dict[Any, _Call]:
-    """Returns the cache of a function, which lives as long as the function."""
+    """Returns the cache for a function, which lives as long as the function."""
     try:
         return function._calque_calls
     except AttributeError:
@@ -121,7 +121,7 @@ def _learn(
 
 
 def _call(equation: Any, arrays: Sequence[Any], result: Any) -> _Call | None:
-    """Returns the equation that a call has produced, if it is the same for all such calls."""
+    """Returns the equation that a call produced, if it is the same for all such calls."""
     if not hasattr(equation, "primitive"):
         equation = equation()  # a weak reference
     leaves, tree = tree_util.tree_flatten(result)

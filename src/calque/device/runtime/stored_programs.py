@@ -1,8 +1,8 @@
 """Compiled programs in files shared by processes: JAX's persistent cache, kept small and intact.
 
 JAX's own store reads the times of all entries at each write, and keeps incomplete entries forever.
-Here a file gets its name when it is complete, has a checksum, and the least recently used files are
-removed when the total is too large. Nothing waits for another process.
+Here, a file gets its name only when it is complete, has a checksum, and the least recently used
+files are removed when the total is too large. Processes do not wait for each other.
 """
 
 import contextlib
@@ -18,22 +18,22 @@ from calque.errors.warning import warn
 
 _SUFFIX = ".xla"
 _CHECKSUM = 4  # bytes, at the end
-_ABANDONED = 3600.0  # seconds after which a file half written is one that a killed process left
+_ABANDONED = 3600.0  # seconds after which an incomplete file is attributed to a killed process
 
 
 class Store:
     """The store that JAX reads compiled programs from and writes them to.
 
     Args:
-        folder: the folder of the files; it is made when the first is written.
-        most: how many bytes they may take together, about.
+        folder: the folder of the files, created by the first write.
+        most: the approximate maximum total size in bytes.
     """
 
     def __init__(self, folder: Path, most: int) -> None:
         self.folder: Path = folder
         self._path = folder
         self.most = most
-        self._total: int | None = None  # until the first is written
+        self._total: int | None = None  # until the first write
         self._writes = True
         self._lock = threading.Lock()
 
@@ -46,12 +46,13 @@ class Store:
             return None
         value = data[:-_CHECKSUM]
         whole = data[-_CHECKSUM:] == _checksum(value)
-        with contextlib.suppress(OSError):  # it may only be read, or another process takes it away
+        # The file may be read-only, or removed by another process.
+        with contextlib.suppress(OSError):
             os.utime(path) if whole else path.unlink()
         return value if whole else None
 
     def put(self, key: str, value: bytes) -> None:
-        """Keep an entry; the first failure ends writing, with a warning."""
+        """Write an entry; after the first failure, which warns, nothing more is written."""
         with self._lock:
             if not self._writes or len(value) > self.most:
                 return
@@ -85,8 +86,8 @@ class Store:
             raise
 
     def _bound(self, added: int) -> None:
-        """Remove the oldest entries if there are too many; recounts,
-        because other processes also write.
+        """Remove the oldest entries if there are too many. Recounts, because other processes also
+        write.
         """
         if self._total is not None:
             self._total += added

@@ -1,8 +1,7 @@
-"""The threads that use the device.
+"""Tracks the threads that use the device.
 
-Most programs use it from one thread. A call in the only thread needs no locks for its changes: it
-holds `turn`, or is counted in `alone`, and a thread that uses the device for the first time waits
-for it.
+Most programs use it from one thread. A call in the only thread needs no locks: it holds `turn`, or
+is counted in `alone`, and a thread that uses the device for the first time waits for it.
 """
 
 import threading
@@ -14,19 +13,20 @@ _PATIENCE = 1.0  # seconds
 _SOON = 0.0002  # seconds
 
 turn: threading.RLock = threading.RLock()
-"""Held by a call that counts on being alone, and for a moment by those that look after others."""
+"""Held by calls that must run alone, and briefly by threads that check for these."""
 
 present: set[int] = set()
-"""One member for each thread. With a single one, the calling thread is alone until it releases
-`turn`, or for as long as it is counted in `alone`."""
+"""Has one member for each thread. If there is only one, the calling thread is alone until it
+releases `turn`, or for as long as it is counted in `alone`.
+"""
 
 
 class _Alone:
-    """Counts the calls that run because their thread is alone.
+    """Counts the running calls that rely on their thread being alone.
 
-    A call is counted before it looks at `present`, and a new thread is in `present` before it looks
-    here: one of the two sees the other. To count takes a tenth of the time of a lock. A thread must
-    be in `present` itself before a call of its own is counted, or it would wait for itself.
+    A call is counted before it reads `present`, and a new thread enters `present` before it reads
+    the count, so at least one of them sees the other. Counting takes a tenth of the time of a lock.
+    A thread must be in `present` before its own calls are counted, or it would wait for itself.
     """
 
     calls = 0
@@ -36,18 +36,18 @@ alone: _Alone = _Alone()
 
 
 class Presence:
-    """Marks that a thread uses the device; belongs in its local data, and ends with it."""
+    """Marks that a thread uses the device. It is kept in thread-local data, and removed with it."""
 
     __slots__ = ()
 
     def __init__(self, _present: set[int] = present) -> None:
         known = threading._active.get(threading.get_ident())  # type: ignore[attr-defined]
-        # One that Python did not start has a dummy there, once somebody has asked for its name.
+        # A thread that Python did not start may have a dummy entry.
         own = known is not None and not isinstance(known, threading._DummyThread)
         if not own and torch_c.current_graph_task_id() >= 0:
-            return  # a worker of autograd's: the thread that called `backward` waits for it
+            return  # a thread of autograd, for which the caller of `backward` waits
         _present.add(id(self))
-        # A thread of XLA's that calls back may be what the call waits for.
+        # The running call may wait for this thread, if it is a callback of XLA.
         if turn.acquire(timeout=-1 if own else _PATIENCE):
             turn.release()
         until = time.monotonic() + _PATIENCE

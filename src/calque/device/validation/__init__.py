@@ -1,1 +1,1 @@
-"""Checks of values that PyTorch's CPU kernels make but rules cannot."""
+"""Checks of values, which PyTorch's CPU kernels make but rules cannot."""

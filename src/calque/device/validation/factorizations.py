@@ -1,7 +1,8 @@
-"""Errors of matrix decompositions, and the convention their gradients rely on.
+"""Errors of matrix decompositions, and the convention on which their gradients rely.
 
-A decomposition reports failure in an integer tensor that the host must read to raise. A trace reads
-it only on request; otherwise, a matrix that cannot be factored gives NaN or infinity.
+A decomposition reports failure in an integer tensor, which the host must read to raise an error. A
+trace checks it only if requested; otherwise, a matrix that cannot be factored gives NaN or
+infinity.
 """
 
 from collections.abc import Callable
@@ -19,7 +20,7 @@ from calque.upstream import torch_c
 
 Tensor = torch.Tensor
 _check = torch.ops.aten._linalg_check_errors.default
-_TRANSPOSED = "taken_transposed"  # a parameter of such rules that the operator has not
+_TRANSPOSED = "taken_transposed"  # a parameter of these rules that the operators do not have
 _COMPOSITE = torch_c.DispatchKeySet(torch_c.DispatchKey.CPU)
 
 
@@ -43,14 +44,16 @@ def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
 
 
 def _kernel(rule: Rule) -> Callable[..., Any]:
-    """Returns the kernel of a decomposition, given its matrix's layout and whether to raise."""
+    """Returns the kernel of a decomposition, which passes on the matrix's layout and raises
+    errors.
+    """
     kernel = functional(rule)
     api = fact_of(rule.name).get("reports")
     by_contiguity = _TRANSPOSED in rule.parameters
 
     def run(A: Tensor, *args: Any, check_errors: bool = False, **kwargs: Any) -> Any:
         if by_contiguity:
-            # The gradient's formula derives from A's strides which of A and A^T was factored.
+            # The gradient formula infers from A's strides whether A or A^T was factored.
             kwargs[_TRANSPOSED] = A.is_contiguous() and not A.is_complex()
         results = kernel(A, *args, **kwargs)
         if check_errors and api is not None:
@@ -64,7 +67,7 @@ raise_failed = check_errors
 
 
 def cholesky(self: Tensor, upper: bool = False) -> Tensor:
-    """`torch.cholesky`, which always raises."""
+    """`torch.cholesky`, which always raises an error on failure."""
     factor, info = torch.ops.aten.linalg_cholesky_ex.default(self, upper=upper)
     check_errors(info, "cholesky", is_matrix=self.ndim == 2)
     return factor

@@ -1,1 +1,1 @@
-"""Sizes that vary, padded to buckets: one program for each set of buckets."""
+"""Pads varying sizes to buckets, with one program for each set of buckets."""

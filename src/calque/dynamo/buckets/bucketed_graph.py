@@ -35,21 +35,21 @@ Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.compile")
 
 unpadded: deque[str] = deque(maxlen=64)
-"""Why graphs run for each size by itself although buckets are asked for, the latest last."""
+"""Why graphs are compiled for each size although buckets are requested, the latest last."""
 
 
 class BucketedGraph:
-    """Like `CompiledGraph`, but sizes that vary are padded, and one program serves a whole bucket.
+    """Like `CompiledGraph`, but varying sizes are padded, and one program serves a whole bucket.
 
-    A graph that would not give the same results so runs for each size by itself; `unpadded` says
+    A graph whose results would change by padding is compiled for each size instead; `unpadded` says
     why.
 
     Args:
-        graph: what AOTAutograd gives.
-        most: how many programs are kept.
-        buckets: what sizes are padded to.
-        returned: how many of the graph's results the user gets; the others are for its backward.
-        aliases: the results that AOTAutograd takes the geometry of.
+        graph: a graph from AOTAutograd.
+        most: the maximum number of programs to keep.
+        buckets: the sizes to pad to.
+        returned: how many of the graph's results the user gets; the rest are for its backward.
+        aliases: the results of which AOTAutograd only uses the geometry.
     """
 
     def __init__(
@@ -101,7 +101,7 @@ class BucketedGraph:
             program = BucketProgram(self._symbolic(graph, inputs, sizes, fixed, key), padded)
         except Unpaddable as reason:
             if not self._merging and len({sizes[s] for s in graph.symbols}) < len(graph.symbols):
-                self._merging = True  # some operator needs sizes that are equal to be the same
+                self._merging = True  # an operator needs equal sizes to have the same symbol
                 return self._program(graph, inputs)
             self._refuse(reason)
             return None
@@ -133,7 +133,7 @@ class BucketedGraph:
 
 
 def _partition(sizes: Any) -> tuple[int, ...]:
-    """Returns which of some sizes are equal."""
+    """Returns which of the sizes are equal."""
     found: dict[int, int] = {}
     return tuple(found.setdefault(size, len(found)) for size in sizes)
 
@@ -171,8 +171,8 @@ class BucketProgram:
         self._known: OrderedDict[tuple[int, ...], list[Any]] = OrderedDict()
 
     def _orders(self, one: Input) -> Sequence[Sequence[str]]:
-        """Returns the symbols in each axis of an input,
-        in the order in which its program joined them.
+        """Returns the symbols in each axis of an input, in the order in which its program joined
+        them.
         """
         none = ((),) * len(one.shape)
         if not isinstance(one.source, ArgumentSource):
@@ -181,7 +181,7 @@ class BucketProgram:
         return found if len(found) == len(none) else none
 
     def _tell_orders(self) -> None:
-        """Keep the order in which axes of results are joined, for the backward pass."""
+        """Store the order in which axes of results were joined, for the backward pass."""
         for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
             if isinstance(value, Place):
                 self._graph.orders[node.name] = [
@@ -231,7 +231,7 @@ class BucketProgram:
             rng.state.take(symbolic.draws)
         geometry = self._geometry(sizes, env, true)
         found: list[Any] = []
-        made: dict[int, Tensor] = {}  # what is given twice is one tensor
+        made: dict[int, Tensor] = {}  # a tensor that is passed twice stays one tensor
         for place, (value, node) in enumerate(zip(symbolic.results, graph.results, strict=False)):
             if isinstance(node, fx.Node) and node.op == "placeholder":
                 found.append(inputs[graph.placeholders.index(node)])
@@ -294,8 +294,8 @@ def _evaluated(size: Any, env: Mapping[str, int]) -> Any:
 def _array_of(
     one: Input, layout: tuple[Layout, ...], fixed: Sizes
 ) -> Callable[[list[Any], Any], Any]:
-    """Returns a function from the inputs and the true sizes to the array of one input
-    of a program.
+    """Returns a function from the inputs and the true sizes to the array for one input of a
+    program.
     """
     source = one.source
     if not isinstance(source, ArgumentSource):

@@ -8,22 +8,23 @@ import torch
 from torch import fx
 
 Rule = Callable[[int], int]
-"""The size that a size is padded to; itself where there is none."""
+"""Returns the size to pad a size to; the size itself if there is none."""
 
 
 class Buckets:
     """The rules for the varying sizes of a captured graph.
 
     Args:
-        option: "pow2", sizes, or a dict of such by the dimension of the input that has the size.
-        graph: what dynamo captured.
+        option: "pow2", a list of sizes, or a dict of either by the dimension of the input.
+        graph: the graph captured by Dynamo.
 
     Attributes:
-        rules: by symbol, in the order in which the inputs have them.
-        orders: of what a forward keeps for its backward, by name: the symbols in each axis.
+        rules: the rule of each symbol, in the order of the inputs.
+        orders: the symbols in each axis of the values that a forward saves for its backward, by
+            name.
 
     Raises:
-        ValueError: the option is something else.
+        ValueError: the option has another form.
     """
 
     def __init__(self, option: Any, graph: fx.GraphModule) -> None:
@@ -42,9 +43,7 @@ class Buckets:
                     self.rules.setdefault(symbol, rule)
 
     def padded(self, symbol: str, size: int, most: int | None) -> int:
-        """Returns the size that one is padded to;
-        `most` is the greatest that the program allows.
-        """
+        """Returns the size to pad a size to; `most` is the greatest that the program allows."""
         found = max(size, self.rules[symbol](size))
         return found if most is None or found <= most else most
 

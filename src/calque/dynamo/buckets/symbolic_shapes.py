@@ -28,10 +28,10 @@ Tensor = torch.Tensor
 
 
 class FunctionalGraph:
-    """A graph without its writes at the end, which become results.
+    """A graph whose final writes have become results.
 
     Attributes:
-        nodes: runs it on arrays.
+        nodes: runs the graph on arrays.
         placeholders: its inputs.
         results: the nodes of its results, or constants.
         written: the inputs that are written; their new values come after the results.
@@ -41,7 +41,7 @@ class FunctionalGraph:
         orders: see `Buckets`.
 
     Raises:
-        Unpaddable: it does not only compute results, or no size of it varies.
+        Unpaddable: it has other effects than its results, or none of its sizes vary.
     """
 
     def __init__(self, graph: fx.GraphModule, buckets: Buckets, returned: int | None) -> None:
@@ -118,7 +118,7 @@ class FunctionalGraph:
         }
 
     def most(self, symbol: str) -> int | None:
-        """Returns the greatest size for which the graph is right."""
+        """Returns the greatest size for which the graph is valid."""
         bounds = self._ranges.get(symbol)
         upper = None if bounds is None else bounds.upper
         return int(upper) if upper is not None and upper.is_Integer else None
@@ -146,7 +146,7 @@ def _place(node: fx.Node) -> str:
 
 
 class _Named(ArrayNodes):
-    """Names each node's equations after it."""
+    """Names the equations of each node after it."""
 
     def run_node(self, n: fx.Node) -> Any:
         with jax.named_scope(n.name):
@@ -158,9 +158,9 @@ class SymbolicProgram:
 
     Attributes:
         closed: the program; its results are those of the graph that are arrays.
-        sources: what its inputs are.
+        sources: its inputs.
         draws: how many random numbers it draws.
-        results: what each result of the graph is: an array's index, or a size or another value.
+        results: each result of the graph: an array's index, a size, or another value.
         shapes: the shapes of the arrays.
         order: the symbols, outermost first.
     """
@@ -178,7 +178,7 @@ class SymbolicProgram:
         try:
             self.dimensions: Dimensions = Dimensions(graph.placeholders, graph.ranges, fixed, same)
             lifted = lift(lifting, lambda: self._body(lifting, inputs))
-        except Exception as error:  # where it is the program's own, it comes unpadded too
+        except Exception as error:  # the program's own errors occur unpadded, too
             if is_of_handler(error):
                 raise
             raise Unpaddable(str(error)) from error
@@ -223,7 +223,7 @@ class SymbolicProgram:
         return arrays
 
     def place_of(self, equation: Any) -> str:
-        """Returns the operator of an equation, at the user's line."""
+        """Returns the operator that an equation belongs to, and the user's line."""
         stack = equation.source_info.name_stack.stack
         module: Any = self.graph.nodes.module
         names = {node.name: node for node in module.graph.nodes}
@@ -234,9 +234,10 @@ class SymbolicProgram:
         return ""
 
     def layout(self, size: Any, order: Sequence[str]) -> Layout:
-        """Returns the padded layout of an axis: a product by its factors, in the symbols' order.
+        """Returns the padded layout of an axis; for a product, its factors in the order of the
+        symbols.
 
-        Any order is right; with the one in which the axis was joined the program needs no other.
+        Any order is correct, but the one in which the axis was joined needs no conversion.
         """
         if not is_symbolic_dim(size):
             return None

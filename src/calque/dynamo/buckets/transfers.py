@@ -1,7 +1,7 @@
-"""Pad the arguments of a program, and take the true part of its results.
+"""Pads the arguments of a program, and extracts the valid part of its results.
 
 Results that the next program of the same bucket reads stay padded: a tensor whose memory has the
-layout of the padded array is passed directly, because the padding may hold anything.
+layout of the padded array is passed directly, because the padding may have any values.
 """
 
 from collections.abc import Mapping, Sequence
@@ -23,7 +23,7 @@ from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor
 Parts = tuple[tuple[int, ...], tuple[int, ...]]
-"""The padded and the true sizes of the axes that the axes of an array are joined of."""
+"""The padded and true sizes of the axes that were joined to form the axes of an array."""
 
 
 def parts_of(
@@ -40,12 +40,12 @@ def parts_of(
 
 
 class Padding:
-    """Gives an argument as the padded array that a program takes.
+    """Converts an argument to the padded array that a program takes.
 
     Args:
-        layout: of the axes.
-        shape: with symbols.
-        sizes: what symbols are padded to.
+        layout: the layout of the axes.
+        shape: the shape, with symbols.
+        sizes: the padded sizes of the symbols.
     """
 
     def __init__(self, layout: Sequence[Layout], shape: Sequence[Any], sizes: Sizes) -> None:
@@ -74,7 +74,7 @@ class Padding:
 
 
 def _whole(tensor: Tensor, held: tuple[int, ...], on_host: bool) -> Array | None:
-    """Returns the padded array that a tensor's memory is; None if it is not."""
+    """Returns a tensor's memory as the padded array; None if it has another layout."""
     if tensor.storage_offset() or tensor.is_conj() or tensor.is_neg():
         return None
     if on_host:
@@ -99,14 +99,14 @@ def taken(
     device: torch.device | None,
     own: bool,
 ) -> Tensor:
-    """Returns the true part of a result, as a tensor.
+    """Returns the valid part of a result, as a tensor.
 
     Args:
-        array: the result, padded.
+        array: the padded result.
         parts: its parts.
-        shape, stride: of the tensor.
-        device: where it belongs.
-        own: whether its memory has to be just what it needs, with these strides.
+        shape, stride: the tensor's shape and stride.
+        device: the tensor's device.
+        own: whether its memory must have exactly these strides and no padding.
     """
     padded, true = parts
     on_host = device is not None and device.type == "cpu"

@@ -1,4 +1,4 @@
-"""A graph of AOTAutograd as one XLA program for each set of shapes.
+"""Runs a graph of AOTAutograd as one XLA program for each set of shapes.
 
-Inputs, outputs, aliases, writes.
+The modules handle inputs, outputs, aliases and writes.
 """

@@ -1,9 +1,9 @@
-"""Results of which AOTAutograd uses only the geometry.
+"""Results of which AOTAutograd only uses the geometry.
 
-A result that is a view of an argument or of another result, and an argument given another geometry
-in place (`t_`), are made by AOTAutograd: it views the user's own tensor by the sizes, the strides
-and the storage offset of what the program returned. Where the operators that made the view have
-only constant arguments it repeats those instead, and looks at no geometry.
+AOTAutograd itself creates a result that is a view of an argument or of another result, and an
+argument whose geometry changes in place (`t_`): it views the user's own tensor with the sizes,
+strides and storage offset of the program's result. If the operators that created the view have only
+constant arguments, it replays those instead, and ignores the geometry.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,16 @@ from calque.upstream.torch_internals import TracingContext
 
 Tensor = torch.Tensor
 Result = Callable[[list[Any], list[Tensor]], Any]
-"""What the caller gets, of the arguments and of the tensors made of a program's outputs."""
+"""Returns a result for the caller from the arguments and the tensors of a program's outputs."""
 
 
 class Place(NamedTuple):
     """The position of a view in another tensor's memory.
 
     Attributes:
-        size, stride: of the view, in elements.
-        start: where it begins, in bytes after the beginning of the other tensor.
-        dtype: of the view.
+        size, stride: the view's size and stride, in elements.
+        start: the offset from the start of the other tensor, in bytes.
+        dtype: the view's dtype.
     """
 
     size: Ints
@@ -53,10 +53,10 @@ class Aliases:
     """The results of a graph that represent views, by their positions.
 
     Attributes:
-        arguments: of an argument; by the place of the result, that of the argument.
-        results: of another result; by the place of the result, that of the other one.
-        moved: new values of arguments, which get their geometry too.
-        values: the new value of each argument that is written; the place of the result that it is.
+        arguments: views of arguments: maps the index of the result to that of the argument.
+        results: views of other results: maps the index of the result to that of the other one.
+        moved: new values of arguments whose geometry changes too.
+        values: the index of the result that is the new value of each written argument.
     """
 
     arguments: dict[int, int] = field(default_factory=dict)
@@ -69,13 +69,13 @@ class Aliases:
 
     @classmethod
     def foretold(cls) -> "Aliases":
-        """Returns the aliases of the forward or inference graph that AOTAutograd compiles now."""
+        """Returns the aliases of the forward or inference graph that AOTAutograd is compiling."""
         context = TracingContext.try_get()
         meta: Any = None if context is None else context.fw_metadata
         found = cls()
         if meta is None:
             return found
-        first = len(meta.tokens)  # what orders effects comes before all arguments and results
+        first = len(meta.tokens)  # effect tokens precede all arguments and results
         for place, argument in enumerate(meta.mutated_inp_runtime_indices, first):
             info = meta.input_info[argument]
             if info.mutates_data:
@@ -122,22 +122,22 @@ def _is_repeated(sequence: Any) -> bool:
 
 
 def place_in(base: Tensor, view: Tensor) -> Place:
-    """Returns where a view lies in a tensor that it shares memory with."""
+    """Returns the position of a view in a tensor that it shares memory with."""
     size, stride, offset = view_of(view)
     start = offset * view.itemsize - view_of(base).offset * base.itemsize
     return Place(size, stride, start, view.dtype)
 
 
 def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
-    """Returns where a view would lie in another memory.
+    """Returns the position that a view would have in another memory.
 
     Args:
         view: a view of the source's memory.
-        source: has its elements at the same indexes as the other memory.
-        stride: of the other memory.
+        source: a tensor with the same elements at the same indexes as the other memory.
+        stride: the stride of the other memory.
 
     Returns:
-        None where the view joins axes that do not lie in the other memory as they do here.
+        None if the view joins axes whose layout differs in the other memory.
     """
     size, step, offset = view_of(view)
     if source.stride() == stride or 0 in size:
@@ -169,10 +169,10 @@ def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
     """Returns a result that is a view of an argument.
 
     Args:
-        index: of the argument.
+        index: the argument's index.
         value: the view in the trace.
-        given: what stands for the argument there. It has the argument's strides, and may begin at
-            another offset.
+        given: the argument's counterpart there. It has the argument's strides, but may have another
+            offset.
     """
     conj, neg = value.is_conj(), value.is_neg()
     view = viewed(index, place_in(given, value))
@@ -198,16 +198,17 @@ def viewed(index: int, place: Place) -> Result:
         if tensor.dtype is dtype:
             return tensor.as_strided(size, stride, offset + start // itemsize)
         old = tensor.itemsize
-        whole = storage(tensor)  # of which as much as both dtypes divide
+        whole = storage(tensor)  # rounded down to whole elements of both dtypes
         whole = whole[: whole.numel() * old // itemsize * itemsize // old].view(dtype)
-        # AOTAutograd would repeat a view of another dtype's memory on the argument's own.
+        # Detached because AOTAutograd would replay a view with another dtype on the argument
+        # itself.
         return whole.as_strided(size, stride, (offset * old + start) // itemsize).detach()
 
     return result
 
 
 def placed(make: Result, index: int) -> Result:
-    """Returns a result with its own values, at the offset of an argument."""
+    """Returns a result with its own values, at an argument's storage offset."""
 
     def result(inputs: list[Any], made: list[Tensor]) -> Tensor:
         tensor, offset = make(inputs, made), inputs[index].storage_offset()

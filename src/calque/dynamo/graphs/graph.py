@@ -42,7 +42,7 @@ _SYMBOLS = (torch.SymInt, torch.SymFloat, torch.SymBool)
 
 
 def boxed(run: Call) -> Call:
-    """Returns a function of one list, which it empties, marked as such for AOTAutograd."""
+    """Returns a function of one list, which it clears, marked as such for AOTAutograd."""
 
     def call(inputs: list[Any]) -> list[Any]:
         return run(inputs)
@@ -52,13 +52,14 @@ def boxed(run: Call) -> Call:
 
 
 class CompiledGraph:
-    """A graph as a function of a list of tensors and Python numbers, which it empties.
+    """A graph as a function of a list of tensors and Python numbers, which it clears.
 
     Args:
-        graph: what AOTAutograd gives: functional, but for `copy_` and `set_` of inputs at its end.
-        most: for how many sets of shapes programs are kept.
-        checks: whether bad values raise what PyTorch raises, as in `calque.jit(checks=True)`.
-        aliases: the results that AOTAutograd takes the geometry of.
+        graph: a graph from AOTAutograd: functional, except for `copy_` and `set_` of inputs at its
+            end.
+        most: the maximum number of programs to keep, one for each set of shapes.
+        checks: whether bad values raise PyTorch's errors, as in `calque.jit(checks=True)`.
+        aliases: the results of which AOTAutograd only uses the geometry.
     """
 
     def __init__(
@@ -77,7 +78,7 @@ class CompiledGraph:
         self._graph = graph
         self._nodes = Nodes(graph, differentiable=False)
         self._calls: OrderedDict[Any, Call] = OrderedDict()
-        self._only: Call | None = None  # where one program serves every call
+        self._only: Call | None = None  # set if one program serves every call
         self._static = StaticInputs()
         self._most, self._checks = most, checks
         dynamic = any(_is_dynamic(n.meta.get("val")) for n in graph.graph.nodes)
@@ -100,8 +101,8 @@ class CompiledGraph:
         return self._mapped(inputs)
 
     def _mapped(self, inputs: list[Any]) -> list[Any]:
-        """Returns the results for tensors of `torch.vmap`, which `is_grads_batched` gives to a
-        backward: operator by operator.
+        """Runs the operators one by one for tensors of `torch.vmap`, which `is_grads_batched`
+        passes to a backward.
         """
         found = fx.Interpreter(self._graph).run(*inputs)[: len(self._results)]
         inputs.clear()
@@ -129,7 +130,8 @@ class CompiledGraph:
                 self._nodes, inputs, self._results, self._aliases, self._reaching, self._checks
             )
             call = program.call()
-            self._calls[self._key_of(inputs)] = call  # some of them may be spread now
+            # The call may have placed some inputs on a mesh.
+            self._calls[self._key_of(inputs)] = call
             if len(self._calls) > self._most:
                 self._calls.popitem(last=False)
         if self._key is None and not spread.exists:
@@ -143,7 +145,7 @@ class CompiledGraph:
 
 
 def _is_batched(value: Any) -> bool:
-    """Returns True for a tensor of `torch.vmap`, or of what it was before."""
+    """Returns True for a tensor of `torch.vmap` or of its predecessor."""
     functorch = torch_c.functorch
     return isinstance(value, Tensor) and (
         functorch.is_functorch_wrapped_tensor(value) or functorch.is_legacy_batchedtensor(value)
@@ -174,9 +176,7 @@ def _shape_key(value: Any) -> Any:
 
 
 def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
-    """Returns the memory of those arguments that are state: parameters,
-    and what the program writes.
-    """
+    """Returns the memory of the arguments that are state: parameters and written arguments."""
     on_device = [
         value
         for index, value in enumerate(inputs)
@@ -197,11 +197,12 @@ class GraphProgram(Program[list[Any]]):
 
     Args:
         nodes: the graph.
-        inputs: the first that it is called with.
+        inputs: the inputs of the first call.
         results: the nodes of its results.
-        aliases: which of them AOTAutograd takes the geometry of.
-        reaching: whether the graph reaches around its inputs, which come as whole storages then.
-        checks: whether it looks at values.
+        aliases: the results of which AOTAutograd only uses the geometry.
+        reaching: whether the graph accesses memory around its inputs, which are then passed as
+            whole storages.
+        checks: whether it checks values.
     """
 
     traced = False
@@ -247,7 +248,7 @@ class GraphProgram(Program[list[Any]]):
         self, nodes: Nodes, inputs: Sequence[Any], results: Sequence[Any], aliases: Aliases
     ) -> list[Array]:
         given, before = [], []
-        self._orders: dict[int, Ints] = {}  # of an argument's axes, where it is not its own
+        self._orders: dict[int, Ints] = {}  # the order of an argument's axes, if it is not its own
         for index, value in enumerate(inputs):
             if not isinstance(value, Tensor):
                 given.append(value)
@@ -291,7 +292,7 @@ class GraphProgram(Program[list[Any]]):
     def _own_constants(self, closed: ClosedJaxpr) -> None:
         """Let PyTorch allocate the memory of constants.
 
-        An `out=` that is filled later may be resized, which memory of XLA's cannot be.
+        The user may resize it as the `out=` of an operator, which is impossible with memory of XLA.
         """
         empty = [i for i, v in enumerate(closed.jaxpr.outvars) if 0 in v.aval.shape]
         for index in {*constant(closed), *empty}:
@@ -328,12 +329,12 @@ class GraphProgram(Program[list[Any]]):
         """Raise the errors of failed value checks."""
         if self._checks.failures:
             self._checks.look(outputs, 0)
-        if self._host:  # the program may still read memory that PyTorch is free to write next
+        if self._host:  # PyTorch may overwrite memory that the program still reads
             for array in outputs:
                 array.block_until_ready()
 
     def finish(self, call: list[Any], outputs: list[Array]) -> list[Any]:
-        """Write to parts of storages; returns the results."""
+        """Write to parts of storages, and return the results."""
         for sink, array in zip(self.sinks, outputs, strict=False):
             sink.store(call, array)
         fresh = outputs[len(self.sinks) :]
@@ -348,7 +349,7 @@ class GraphProgram(Program[list[Any]]):
 
 
 class _Outputs:
-    """Adds to the outputs of a program."""
+    """Collects the outputs of a program."""
 
     def __init__(self, arrays: list[Array]) -> None:
         self._arrays = arrays
@@ -359,8 +360,8 @@ class _Outputs:
 
 
 def _on_device(value: Any) -> Any:
-    """Returns a result on the device; operators of numbers alone, as `aten.add(1, 2)`,
-    give CPU tensors.
+    """Returns a result on the device; operators with only numbers as arguments (`aten.add(1, 2)`)
+    return CPU tensors.
     """
     is_host = isinstance(value, Tensor) and value.device.type == "cpu"
     return wrap(host_array(value)) if is_host else value

@@ -1,7 +1,7 @@
-"""How a program gets its arrays from the arguments of a call.
+"""Converts the arguments of a call to the arrays of a program.
 
-Whatever is the same in each call is decided once, when the program is compiled: each source is a
-function that only does the rest.
+Everything that is the same in each call is decided once, when the program is compiled; each source
+is a function that does only the rest.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -25,16 +25,15 @@ def length(value: Tensor) -> int:
 
 
 def storage(value: Tensor) -> Tensor:
-    """Returns the whole storage of a tensor, as one axis."""
+    """Returns the whole storage of a tensor, as a one-dimensional tensor."""
     return value.detach().as_strided((length(value),), (1,), 0)
 
 
 def order_of(value: Tensor) -> Ints | None:
-    """Returns the order of axes in which a tensor is passed to a program, if it differs from its
-    own.
+    """Returns the order of axes in which a tensor is passed to a program; None for its own order.
 
-    It is that of its memory, so that nothing is moved; an array of the device that has its tensor's
-    order stays as it is.
+    It is the order in memory, so that nothing is copied; a device array in its tensor's order is
+    passed unchanged.
     """
     if value.is_complex() or value.is_contiguous():
         return None
@@ -49,10 +48,10 @@ def arrays_of(
     """Returns a function from the list of inputs to all arrays of a program.
 
     Args:
-        sources: where each comes from.
+        sources: the source of each array.
         first: the inputs of the first call.
-        reaching: whether arguments come as whole storages.
-        orders: the order of axes of those that do not come in their own.
+        reaching: whether arguments are passed as whole storages.
+        orders: the order of axes of the arguments that are not passed in their own.
     """
     each = [_array_of(one, first, reaching, orders) for one in sources]
     if reaching or not all(
@@ -65,7 +64,7 @@ def arrays_of(
         try:
             cells = [inputs[place].untyped_storage().cell for place in places]
         except AttributeError:
-            return [source(inputs) for source in each]  # one of which says what is wrong
+            return [source(inputs) for source in each]  # one of them raises an informative error
         return [
             source(inputs) if cell.viewed else cell.array
             for cell, source in zip(cells, each, strict=True)
@@ -77,9 +76,7 @@ def arrays_of(
 def _array_of(
     source: Source, first: Sequence[Any], reaching: bool, orders: Mapping[int, Ints]
 ) -> Callable[[list[Any]], Any]:
-    """Returns a function from the list of inputs to the array;
-    `first` are those of the first call.
-    """
+    """Returns a function from the list of inputs to one array; `first` is an example."""
     if not isinstance(source, ArgumentSource):
         return source.array
     index = source.index
@@ -92,7 +89,7 @@ def _array_of(
 
 
 class _Argument:
-    """The array of one argument that is on the CPU."""
+    """Returns the array of one argument on the CPU."""
 
     __slots__ = ("_index", "_kept")
 
@@ -105,14 +102,14 @@ class _Argument:
 
 
 def _on_device(index: int) -> Callable[[list[Any]], Array]:
-    """Returns the array of one argument that is on the device."""
+    """Returns a function for the array of one argument on the device."""
 
     def array(inputs: list[Any]) -> Array:
         tensor = inputs[index]
         try:
             cell = tensor.untyped_storage().cell  # type: ignore[attr-defined]
         except AttributeError:
-            cell = cell_of(tensor)  # which says what is wrong
+            cell = cell_of(tensor)  # raises an informative error
         return cell.array if not cell.viewed or is_whole(cell, tensor) else read(tensor)
 
     return array

@@ -1,7 +1,7 @@
-"""Turns the outputs of a program into the tensors that its caller gets.
+"""Converts the outputs of a program to the tensors that its caller gets.
 
-Whatever is the same in each call is decided once, when the program is compiled: each maker and
-result is a function that only does the rest.
+Everything that is the same in each call is decided once, when the program is compiled; each maker
+and result is a function that does only the rest.
 """
 
 from collections import Counter
@@ -37,24 +37,24 @@ _UNKNOWN = (
     "clone() of the view, or pass a clone() of the argument."
 )
 Maker = Callable[[Array], Tensor]
-"""What makes an output a tensor with memory of its own."""
+"""Converts an output to a tensor with its own memory."""
 
 
 class Returned:
-    """The results of a graph, while it is traced.
+    """The results of a graph while it is traced.
 
     Args:
-        found: the results, and after them what `aliases` names besides.
-        given: what stands for the arguments.
+        found: the results, followed by the additional values that `aliases` names.
+        given: the counterparts of the arguments.
         arguments: the arguments of the first call.
-        nodes: those of the results, where they are nodes.
-        aliases: the results that AOTAutograd takes the geometry of.
+        nodes: the nodes of the results that are nodes.
+        aliases: the results of which AOTAutograd only uses the geometry.
 
     Attributes:
-        arrays: what the program gives for them.
-        makers: what makes a tensor of each array.
-        results: what the caller gets.
-        separate: whether each array becomes a result of its own, in order.
+        arrays: the program's outputs.
+        makers: functions that create a tensor from each array.
+        results: functions that return each of the caller's results.
+        separate: whether each array becomes its own result, in order.
     """
 
     def __init__(
@@ -77,7 +77,7 @@ class Returned:
         self._sharers = Counter(map(cell_of, own.values()))
         self._bases: dict[Cell, int] = {}
         self._whole: set[int] = set()
-        known: dict[int, Result] = {}  # the same tensor twice: a write to it is to be seen as one
+        known: dict[int, Result] = {}  # so that a tensor that occurs twice stays one tensor
         for place, (value, node) in enumerate(zip(results, nodes, strict=True)):
             result = self._view_of_base(place, value, node)
             if result is None:
@@ -90,7 +90,7 @@ class Returned:
     def _result(self, value: Any, device: torch.device | None) -> Result:
         if not isinstance(value, Tensor):
             return _constant(value)
-        if device is None:  # a Python number that a loop has counted
+        if device is None:  # a Python number, such as a loop counter
             array = read(value)
             return _number(self._add(array, _maker((), (), to_torch(array.dtype), None)))
         if id(value) in self._places:
@@ -112,16 +112,16 @@ class Returned:
         return _made_of(base, value)
 
     def _can_view(self, owner: int, value: Tensor) -> bool:
-        """Returns True if a view of an argument's traced form can be a view of the argument."""
+        """Returns True if a view of an argument's traced form can become a view of the argument."""
         argument = self._arguments[owner]
         return value.dtype == argument.dtype or not (argument.is_conj() or argument.is_neg())
 
     def _view_of_base(self, place: int, value: Any, node: Any) -> Result | None:
-        """Returns a result of which AOTAutograd uses only the geometry, if it is not in its base's
+        """Returns a result of which AOTAutograd only uses the geometry, if it is not in its base's
         memory.
 
         Raises:
-            TraceError: nothing says where in its base's memory it would lie.
+            TraceError: its position in its base's memory is unknown.
         """
         aliases = self._aliases
         base = aliases.results.get(place)
@@ -145,8 +145,8 @@ class Returned:
         return viewed(argument, view)
 
     def _add_alone(self, value: Tensor, device: torch.device) -> int:
-        """Returns a tensor whose memory has only its own elements and is not shared
-        by other results.
+        """Returns a tensor whose memory has only its own elements and is not shared with other
+        results.
         """
         shape, stride = tuple(value.shape), value.stride()
         order = permutation(shape, stride)
@@ -172,7 +172,7 @@ def device_of(node: Any) -> torch.device | None:
 
 
 def _unknown(node: fx.Node) -> Exception:
-    """The error for a view whose position is unknown, at its line or that of its base."""
+    """Returns the error for a view with an unknown position, at its line or that of its base."""
     while not line_of(node) and node.all_input_nodes:
         node = node.all_input_nodes[0]
     return located(TraceError(_UNKNOWN), node)
@@ -189,16 +189,16 @@ def _argument(index: int) -> Result:
 
 
 def _number(base: int) -> Result:
-    """Returns a result that is a Python number, from a tensor of an output."""
+    """Returns a result that is a Python number, read from an output."""
     return lambda inputs, made: made[base].item()
 
 
 def _made_of(base: int, like: Tensor | None) -> Result:
-    """Returns a result that is the tensor of an output, or a view of one.
+    """Returns a result that is an output's tensor, or a view of one.
 
     Args:
-        base: which of the tensors made.
-        like: a tensor that views its memory as the result does; None for the tensor itself.
+        base: the index of the created tensor.
+        like: a tensor with the geometry of the view; None for the tensor itself.
     """
     if like is None:
         return lambda inputs, made: made[base]
@@ -221,9 +221,9 @@ def _maker(
     """Returns a function that turns an output of a program into a tensor with its own memory.
 
     Args:
-        shape, stride, dtype: of the tensor. Its array has the order of memory where there is one
-            (`geometry.permutation`), else the tensor's.
-        device: where the tensor belongs; None for ours.
+        shape, stride, dtype: the tensor's. Its array has the axes in the order of memory if there
+            is one (`geometry.permutation`), else in the tensor's order.
+        device: the tensor's device; None for "jax".
     """
     if device is None or device.type != "cpu":
         return wrapper(shape, stride, dtype)

@@ -1,8 +1,8 @@
-"""Arguments that overlap in memory, in graphs that write to some of them.
+"""Handles arguments that overlap in memory, in graphs that write to some of them.
 
 AOTAutograd passes the whole memory of such arguments to the program, which views it at their
-offsets at compile time; if none overlapped, each argument is passed separately. PyTorch does not
-guard the offsets. A call with other offsets runs uncompiled.
+offsets at compile time; if none overlap, each argument is passed separately. PyTorch does not guard
+the offsets. A call with different offsets runs uncompiled.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -32,7 +32,7 @@ def may_overlap(inputs: Sequence[Any]) -> bool:
 
 
 class Writes:
-    """AOTAutograd's knowledge of writes to arguments, read from it while it compiles a graph."""
+    """The writes to arguments that AOTAutograd knows of, read while it compiles a graph."""
 
     def __init__(self) -> None:
         self._meta: Any = None
@@ -71,7 +71,8 @@ class Writes:
     def _watched(self, inputs: Sequence[Any]) -> list[int]:
         """Returns the arguments that may overlap with one that is written to.
 
-        Parameters and buffers that are written, as batch norm's, overlap with nothing but them.
+        Written parameters and buffers, such as those of batch norm, are only compared with each
+        other.
         """
         meta = self._meta
         if meta is None:

@@ -1,5 +1,5 @@
-"""Graphs that give an argument other memory (`x.data = y`): AOTAutograd puts `set_` at their end,
-or, in later releases, `shallow_copy_data_`.
+"""Graphs that give an argument new memory (`x.data = y`): AOTAutograd puts `set_` at their end, or,
+in later releases, `shallow_copy_data_`.
 
 A program only returns values. So the graph returns the other tensor as an additional result, and
 the argument is set to it after the call.
@@ -17,7 +17,7 @@ _SETS = frozenset(
 
 
 def rebound(graph: fx.GraphModule) -> tuple[fx.GraphModule, list[int]]:
-    """Returns the graph without them, whose last results some arguments are to be set to.
+    """Returns the graph without these calls; its last results are the arguments' new values.
 
     Returns:
         The graph and the indexes of those arguments, in the order of its last results.

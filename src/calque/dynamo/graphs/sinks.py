@@ -1,4 +1,4 @@
-"""The inputs of a graph that it writes to."""
+"""The inputs that a graph writes to."""
 
 from dataclasses import dataclass
 from typing import Any
@@ -20,12 +20,12 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class InputSink(Sink):
-    """An input of a graph, which may be part of its storage, or on the CPU.
+    """A written input, which may be part of its storage, or on the CPU.
 
     Attributes:
-        index: of the input.
-        order: of the axes in which the program has it; None for the tensor's own.
-        is_replaced: whether the program may have its memory.
+        index: the input's index.
+        order: the order of axes in which the program takes it; None for the tensor's own.
+        is_replaced: whether the program may reuse its memory.
     """
 
     index: int
@@ -35,11 +35,11 @@ class InputSink(Sink):
 
     @property
     def memory(self) -> int | None:
-        """The index, if the program may use the memory."""
+        """The index, if the program may reuse the memory."""
         return self.index if self.is_replaced else None
 
     def target(self, leaves: Leaves) -> Cell:
-        """Returns the cell of its storage, if it is all of that."""
+        """Returns the cell of its storage, if it covers the storage."""
         tensor = leaves[self.index]
         if tensor.device.type == "jax" and active.trace is None:
             cell = cell_of(tensor)
@@ -48,7 +48,7 @@ class InputSink(Sink):
         return nowhere()
 
     def store(self, leaves: Leaves, array: Array) -> None:
-        """Write to it if necessary, and advance its version."""
+        """Write the array if necessary, and increment the version."""
         tensor = leaves[self.index]
         if tensor.device.type == "cpu":
             ordered(tensor, self.order).copy_(tensor_over(array))

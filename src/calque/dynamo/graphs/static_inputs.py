@@ -1,7 +1,7 @@
 """Inputs of a graph whose dtypes and shapes Dynamo does not guard.
 
-It assumes that the parameters and the state of an optimizer do not change, and only compares their
-identity. `model.double()` keeps the tensors but changes their contents.
+Dynamo assumes that parameters and the state of optimizers do not change, and only compares their
+identity. But `model.double()` keeps the tensors and changes their dtypes.
 """
 
 from collections.abc import Sequence
@@ -21,18 +21,19 @@ class StaticInputs:
         self._kinds: list[Any] | None = None
 
     def remember(self, inputs: Sequence[Any]) -> None:
-        """Remember the kinds of the inputs for the current program."""
+        """Store the dtypes and shapes of the inputs for the current program."""
         if self._kinds is None:
             marked = [i for i, value in enumerate(inputs) if _is_marked(value)]
-            self._pick = itemgetter(*marked, marked[0]) if marked else None  # always a tuple
+            # So that it always returns a tuple.
+            self._pick = itemgetter(*marked, marked[0]) if marked else None
         self._kinds = self.kinds(inputs)
 
     def kinds(self, inputs: Sequence[Any]) -> list[Any]:
-        """Returns the dtypes and shapes of the inputs that are marked."""
+        """Returns the dtypes and shapes of the inputs marked as static."""
         return [] if self._pick is None else [*map(_kind, self._pick(inputs))]
 
     def differ(self, inputs: Sequence[Any]) -> bool:
-        """Returns True if one of them is of another kind than when it was remembered."""
+        """Returns True if the dtype or shape of one of them has changed since `remember`."""
         return self._pick is not None and self.kinds(inputs) != self._kinds
 
 

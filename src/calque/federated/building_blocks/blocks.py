@@ -1,18 +1,19 @@
 """The building blocks of the AST, which are immutable and typed at construction.
 
-    Reference            a name that a Lambda or a Block binds
+    Reference            a name bound by a Lambda or a Block
     Selection            a field of a struct
     Struct               a struct of other blocks
-    Call                 a function called with an argument, or with none
+    Call                 a call of a function, with or without an argument
     Lambda               a function
-    Block                local names, each of which the next ones may use, and a result
+    Block                local names, which later ones may use, and a result
     Intrinsic            an operator of the language, by its URI; see `intrinsics`
-    Data                 data that is given when the computation runs, by its URI
-    Literal              an array that is known
+    Data                 data that is passed when the computation runs, by its URI
+    Literal              a constant array
     Placement            CLIENTS or SERVER, as a value
     CompiledComputation  a function of tensors, written in PyTorch or JAX
 
-Two blocks are equal (`==`) if they are spelled alike; `same` also takes other names for bound ones.
+Two blocks are equal (`==`) if they are written the same; `same` ignores the names of bound
+variables.
 """
 
 from dataclasses import dataclass, field
@@ -40,11 +41,11 @@ class BuildingBlock:
     type: Type
 
     def children(self) -> tuple["BuildingBlock", ...]:
-        """Returns the blocks that this one consists of, in order of evaluation."""
+        """Returns the parts of this block, in order of evaluation."""
         return ()
 
     def with_children(self, children: tuple["BuildingBlock", ...]) -> "BuildingBlock":
-        """Returns the same block with other children."""
+        """Returns the same block with different children."""
         return self
 
 
@@ -104,7 +105,7 @@ class Struct(BuildingBlock):
 
     Args:
         elements: pairs of a name, or None, and a block.
-        container: the Python class that the value is given as; no part of equality.
+        container: the Python class of the value; ignored by `==`.
     """
 
     elements: tuple[tuple[str | None, BuildingBlock], ...]
@@ -125,15 +126,15 @@ class Struct(BuildingBlock):
 
 @dataclass(frozen=True)
 class Call(BuildingBlock):
-    """A function called.
+    """A call of a function.
 
     Args:
         function: a block of a function type.
-        argument: what its parameter takes; None if it has none.
-        origin: the user's line that makes the call; no part of equality.
+        argument: the argument; None if the function has no parameter.
+        origin: the user's line of the call; ignored by `==`.
 
     Raises:
-        FederatedTypeError: it is not a function, or does not take the argument.
+        FederatedTypeError: `function` is not a function, or does not take the argument.
     """
 
     function: BuildingBlock
@@ -174,7 +175,7 @@ class Lambda(BuildingBlock):
 
     Args:
         parameter: the name of its parameter; None for a function without one.
-        parameter_type: its type; None likewise.
+        parameter_type: the type of the parameter, or None.
         result: a block, which may refer to the parameter.
     """
 
@@ -228,7 +229,7 @@ class Intrinsic(BuildingBlock):
     """An operator of the language.
 
     Args:
-        uri: its name; `intrinsics.INTRINSICS` lists them.
+        uri: its name, a key of `intrinsics.INTRINSICS`.
         type: its type at this use, a function.
 
     Raises:
@@ -247,7 +248,7 @@ class Data(BuildingBlock):
     """Data that is supplied when the computation runs.
 
     Args:
-        uri: what it is asked for by.
+        uri: the key under which it is supplied.
         type: its type.
     """
 
@@ -257,7 +258,7 @@ class Data(BuildingBlock):
 
 @dataclass(frozen=True, eq=False)
 class Literal(BuildingBlock):
-    """An array that is known.
+    """A constant array.
 
     Args:
         value: the array.
@@ -294,8 +295,8 @@ class CompiledComputation(BuildingBlock):
     """A function of tensors, structs and sequences, opaque to transformations.
 
     Args:
-        name: what it is shown as; no part of equality.
-        function: takes the argument as a pytree and gives the result as one; JAX can trace it.
+        name: the name to display; ignored by `==`.
+        function: a function from a pytree to a pytree, which JAX can trace.
         type: a function type.
     """
 

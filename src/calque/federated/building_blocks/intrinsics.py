@@ -1,7 +1,7 @@
-"""The operators of the language, and the types they have: one row each.
+"""The operators of the language and their types, one row each.
 
-Letters are variables: an intrinsic has every type that is made by replacing them. What is written
-as `...` takes structs of any length, and is checked by the function beside it.
+Letters are type variables, for which any type may be substituted. Intrinsics whose type is written
+as `...` take structs of any length, which the function beside them checks.
 """
 
 from collections.abc import Callable
@@ -20,9 +20,9 @@ from calque.federated.types import (
 
 
 def zip_result(argument: Type) -> FederatedType | None:
-    """Returns the type of a struct of federated values, zipped; None if they cannot be.
+    """Returns the type of a zipped struct of federated values; None if they cannot be zipped.
 
-    Structs in structs are zipped too. What is the same on all clients takes part as such.
+    Nested structs are zipped too. All-equal values may be zipped with others.
     """
     if isinstance(argument, FederatedType):
         return argument
@@ -78,7 +78,7 @@ INTRINSICS: dict[str, Type | Callable[[FunctionType], bool]] = {
 
 
 def check_intrinsic(uri: str, kind: Type) -> None:
-    """Raise unless there is such an intrinsic and it can be of this type.
+    """Raise unless the intrinsic exists and can have this type.
 
     Raises:
         FederatedTypeError: the intrinsic does not exist, or cannot have this type.

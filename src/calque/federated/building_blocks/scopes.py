@@ -1,4 +1,4 @@
-"""Which names are bound where: free names, equality up to names, and the verifier."""
+"""Free names, equality up to the names of bound variables, and the verifier."""
 
 from collections.abc import Mapping
 
@@ -8,7 +8,7 @@ from calque.federated.types import Type, is_assignable
 
 
 def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
-    """Returns the names that a block refers to and does not bind, with their types."""
+    """Returns the free names of a block, with their types."""
     match block:
         case bb.Reference():
             return {block.name: block.type}
@@ -27,7 +27,7 @@ def free_references(block: bb.BuildingBlock) -> dict[str, Type]:
 
 
 def same(first: bb.BuildingBlock, second: bb.BuildingBlock) -> bool:
-    """Returns True if two blocks differ only in the names that they bind.
+    """Returns True if two blocks differ only in the names of bound variables.
 
     >>> from calque.federated import to_type
     >>> int32 = to_type(int)
@@ -83,12 +83,12 @@ def _bound(names: Mapping[str, object], name: str | None, mark: object) -> Mappi
 
 
 def verify(block: bb.BuildingBlock, bound: Mapping[str, Type] | None = None) -> None:
-    """Raise unless every name is bound to a value of the type it is used with.
+    """Raise unless every name is bound to a value of the type with which it is used.
 
-    What blocks ask of their parts is checked where they are made; this is what they cannot see.
+    Blocks check the types of their parts at construction; this checks names, which they cannot.
 
     Raises:
-        InternalError: a name is not bound, or stands for a value of another type.
+        InternalError: a name is not bound, or is bound to a value of a different type.
     """
     bound = bound or {}
     match block:

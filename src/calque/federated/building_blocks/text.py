@@ -58,9 +58,7 @@ def formatted(block: bb.BuildingBlock, indent: int = 0) -> str:
 
 
 def structural(block: bb.BuildingBlock, indent: int = 0) -> str:
-    """Returns a block as a tree: the kind, the name and the type of every part,
-    one on each line.
-    """
+    """Returns a block as a tree, with the kind, name and type of each part on a line."""
     kind = type(block).__name__
     match block:
         case bb.Selection():
@@ -114,4 +112,4 @@ def _key(key: str | int) -> str:
     return f".{key if key.isidentifier() else repr(key)}"
 
 
-bb.BuildingBlock.__str__ = compact  # here, for the text needs the blocks
+bb.BuildingBlock.__str__ = compact  # set here, because this module imports the blocks

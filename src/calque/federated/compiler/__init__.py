@@ -1,4 +1,4 @@
-"""From the AST to one jitted function of JAX in which the clients are an axis."""
+"""Compiles the AST to one jitted JAX function in which the clients are an axis."""
 
 from calque.federated.compiler.program import Options, Program
 

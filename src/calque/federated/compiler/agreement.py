@@ -13,10 +13,10 @@ from calque.federated.errors import type_error
 def require_same(argument: Any, clients: int) -> None:
     """Compare an argument with those of the other processes, waiting for all of them.
 
-    Arrays that are spread over the processes are not looked at.
+    Arrays that are sharded over the processes are not compared.
 
     Raises:
-        FederatedTypeError: it differs, here or elsewhere; names the processes that differ.
+        FederatedTypeError: some processes have a different argument; the error names them.
     """
     digest = zlib.crc32(str(clients).encode())
     for leaf in jax.tree.leaves(argument):

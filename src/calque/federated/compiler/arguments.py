@@ -1,4 +1,4 @@
-"""Arguments of users, as held values of a type; those that differ between clients are stacked.
+"""Converts users' arguments to held values of a type, stacking values that differ between clients.
 
 On the clients, a list contains one value per client; anything else is already stacked, with the
 clients as the leading axis of its arrays. The same holds for the elements of sequences. Sequences
@@ -43,12 +43,12 @@ def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
 
     Args:
         value: arrays, tensors, numbers, and containers of them.
-        kind: the type that is asked for.
-        path: what to call the value in errors.
+        kind: the expected type.
+        path: the name of the value in errors.
 
     Raises:
-        FederatedTypeError: it is of another type; shows both.
-        ClientError: what one client holds is of another type, or another shape than the others'.
+        FederatedTypeError: it has a different type; shows both.
+        ClientError: one client's value has a different type, or a different shape than others.
     """
     if isinstance(kind, FederatedType):
         if kind.placement is CLIENTS and not kind.all_equal:
@@ -71,7 +71,7 @@ def hold(value: Any, kind: Type, path: str = "the argument") -> Any:
 
 
 def count_clients(held: Any, kind: Type) -> set[int]:
-    """Returns the numbers of clients in the parts of a held argument."""
+    """Returns the numbers of clients found in the parts of a held argument."""
     if isinstance(kind, StructType):
         return set().union(*(count_clients(h, t) for h, t in zip(held, kind, strict=True)))
     if isinstance(kind, FederatedType) and kind.placement is CLIENTS and not kind.all_equal:
@@ -132,7 +132,7 @@ def _of_clients(value: Any, member: Type, path: str) -> Any:
 
 
 def _together(held: list[Any], member: Type, path: str) -> Any:
-    """Returns the values of all clients with the clients as leading axis."""
+    """Returns all clients' values, stacked along a leading axis."""
     if isinstance(member, StructType):
         columns = zip(*held, strict=True)
         return tuple(
@@ -173,7 +173,7 @@ def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
 
 
 def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
-    """Returns a value whose arrays have leading axes before the shapes of the type."""
+    """Returns a value whose arrays have leading axes in front of the type's shapes."""
     if isinstance(member, StructType):
         parts = _fields(value, member, path)
         return tuple(
@@ -306,7 +306,7 @@ def _array(value: Any, kind: TensorType, path: str) -> Any:
                 f"Pass {'its bits: jax.random.key_data' if key else 'an array of that type'}.",
             )
         array = _narrowed(array, kind, path)
-        if getattr(array, "weak_type", False):  # a Python number that JAX traces
+        if getattr(array, "weak_type", False):  # a traced Python number
             array = jax.lax.convert_element_type(array, array.dtype)
     if not is_assignable(kind, TensorType(np.dtype(array.dtype), array.shape)):
         given = TensorType(np.dtype(array.dtype), array.shape)
@@ -351,14 +351,14 @@ def _narrowed(array: Any, kind: TensorType, path: str) -> Any:
     try:
         with np.errstate(over="raise"):
             if isinstance(array, jax.Array) and not is_placed(array):
-                np.asarray(array).astype(kind.dtype)  # JAX gives infinity without a word
+                np.asarray(array).astype(kind.dtype)  # JAX would silently return infinity
             return array.astype(kind.dtype)
     except FloatingPointError:
         raise type_error(refusal, "Use a wider dtype.") from None
 
 
 def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
-    """Returns the parts of a container, in the order of a struct's fields."""
+    """Returns the fields of a container, in the order of a struct type."""
     if isinstance(value, Mapping):
         if set(value) == set(kind.names):
             return [value[name] for name in kind.names]

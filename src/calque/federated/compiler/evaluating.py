@@ -1,7 +1,7 @@
 """Evaluates blocks on held values: JAX arrays or tracers.
 
-Where a value lives makes no difference here: on the clients, a program is evaluated for one client,
-and the caller evaluates it for all.
+The placement of a value makes no difference here: a program on the clients is evaluated for one
+client, and the caller maps it over all.
 """
 
 from collections.abc import Callable, Mapping
@@ -40,11 +40,11 @@ _NARROWED = {"float64": "float32", "int64": "int32", "complex128": "complex64"}
 
 
 def evaluate(block: BuildingBlock, environment: Environment) -> Any:
-    """Returns the held value of a block; functions are Python functions.
+    """Returns the held value of a block, which for functions is a Python function.
 
     Args:
-        block: without aggregations: those are for `stages`.
-        environment: what the names stand for; data by its URI.
+        block: a block without aggregations, which `passes` handles.
+        environment: the values of names, and of data by URI.
     """
     match block:
         case Reference():
@@ -104,9 +104,10 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
 
 
 def _in_dtypes(held: Any, kind: Type) -> Any:
-    """Converts arrays to the dtypes of a type, after Python numbers or JAX's 64-bit mode.
+    """Converts arrays to the dtypes of a type.
 
-    Such numbers make arrays of a weak type, which the next function would promote otherwise.
+    Python numbers give weakly typed arrays, which the next function would promote differently, and
+    JAX's 64-bit mode gives wider ones.
     """
     if isinstance(kind, StructType) and isinstance(held, tuple) and len(held) == len(kind):
         return tuple(_in_dtypes(h, t) for h, t in zip(held, kind, strict=True))
@@ -123,7 +124,7 @@ def _conforms(held: Any, kind: Type) -> bool:
         case StructType():
             return all(_conforms(h, t) for h, t in zip(held, kind, strict=True))
         case SequenceType():
-            return True  # its elements were stacked by the function itself
+            return True  # the function itself stacked its elements
     return True
 
 
@@ -177,4 +178,4 @@ IMPLEMENTATIONS: dict[str, Callable[[Any], Any]] = {
     "sequence_reduce": _sequence_reduce,
     "sequence_sum": lambda sequence: sequence.sum(),
 }
-"""What each intrinsic that is no aggregation does."""
+"""The implementations of the intrinsics that are not aggregations."""

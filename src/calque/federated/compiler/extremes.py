@@ -1,4 +1,4 @@
-"""The minimum and the maximum over the clients, and the distribution of their derivatives."""
+"""The minimum and the maximum over the clients, and their derivatives."""
 
 from typing import Any, NamedTuple
 
@@ -11,17 +11,17 @@ from calque.federated.compiler.reducer import Reducer, gathered, masked
 
 
 class Best(NamedTuple):
-    """The best of the clients so far, of one tensor.
+    """The extremum of one tensor over the clients so far.
 
-    The derivative is shared equally among all clients that hold it, as in `jnp.min`, so that it
-    does not depend on the order, the chunks and the devices in which they come. Where nobody asks
-    for a derivative, the compiler drops the last two.
+    The derivative is shared equally among all clients that have this value, as in `jnp.min`, so it
+    does not depend on the order of clients, on chunks or on devices. If no derivative is needed,
+    the compiler drops `holders` and `count`.
 
     Attributes:
-        value: the least or the greatest.
-        holders: the sum of the values of the clients that hold it, for its derivative; None of
-            integers and booleans, which have none.
-        count: how many hold it.
+        value: the minimum or maximum.
+        holders: the sum of the values of the clients that have the extremum, for the derivative;
+            None for integers and booleans.
+        count: the number of these clients.
     """
 
     value: Any
@@ -51,7 +51,7 @@ class Extreme(Reducer):
         if jnp.issubdtype(dtype, jnp.integer):
             return jnp.iinfo(dtype).max if self.least else jnp.iinfo(dtype).min
         most = np.asarray(np.inf).astype(dtype)
-        if not np.isinf(most):  # a float of 8 bits without infinity
+        if not np.isinf(most):  # an 8-bit float without infinity
             most = jnp.finfo(dtype).max
         return most if self.least else -most
 
@@ -102,13 +102,15 @@ def _is_best(part: Any) -> bool:
 
 
 def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
-    """Returns the statistics of a value's holders, if it is still the best one."""
+    """Returns `holders` and `count`, set to zero where the value is no longer the extremum."""
     return jnp.where(still, best.holders, 0), jnp.where(still, best.count, 0)
 
 
 @jax.custom_jvp
 def _of_equal_shares(value: Any, holders: Any, count: Any) -> Any:
-    """Returns the value, with a derivative that is shared equally among its holders."""
+    """Returns the value, with a derivative that is shared equally among the clients that have
+    it.
+    """
     return value
 
 

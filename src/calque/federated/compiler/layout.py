@@ -17,11 +17,11 @@ from calque.federated.types import StructType, Type
 
 @dataclass(frozen=True)
 class Layout:
-    """How clients are laid out.
+    """The distribution of clients over chunks and devices.
 
     Attributes:
-        clients: how many there are.
-        chunk: how many are computed at once on a device.
+        clients: the number of clients.
+        chunk: the number of clients that a device computes at once.
         mesh, axis: the devices that share the clients; None for one device.
     """
 
@@ -45,13 +45,14 @@ class Layout:
 def over_parts(
     held: Any, kind: Type, differing: Callable[[Any], Any], same: Callable[[Any], Any]
 ) -> Any:
-    """Returns a held value with one function applied to arrays that differ from client to client.
+    """Applies one function to the arrays of a held value that differ between clients, and another
+    to the rest.
 
     Args:
         held: the value.
-        kind: its type, which says where each part lives.
-        differing: takes arrays with the clients as leading axis, and what is ragged.
-        same: takes all others.
+        kind: its type, which has the placement of each part.
+        differing: applied to arrays with the clients as leading axis, and to ragged parts.
+        same: applied to all others.
     """
     if isinstance(kind, StructType):
         parts = zip(held, kind, strict=True)
@@ -71,7 +72,7 @@ def of_clients(held: Any, kind: Type, clients: int) -> Any:
 def padded(leaf: Any, layout: Layout) -> Any:
     """Returns the values of all clients, padded with copies of the first to full chunks.
 
-    Values that have been spread over devices have them already.
+    Values that are distributed over devices are already padded.
     """
     missing = layout.padded - leaf.shape[0]
     if not missing:
@@ -84,8 +85,8 @@ def padded(leaf: Any, layout: Layout) -> Any:
 def spread(held: Any, kind: Type, layout: Layout) -> Any:
     """Spreads a held argument over the devices of a mesh: each gets its own clients' values.
 
-    Every process of the mesh gives the same argument. Arrays that are spread over several processes
-    already, and what JAX traces, stay as they are.
+    Every process of the mesh passes the same argument. Arrays that are already distributed over
+    several processes, and traced values, are not changed.
     """
     mesh = layout.mesh
     if mesh is None:
@@ -124,16 +125,16 @@ def replicated(result: Any, mesh: Mesh) -> Any:
 def of_this_process(result: Any) -> Any:
     """Returns replicated arrays as arrays on one of this process's devices, when they are ready.
 
-    On them a process computes what it likes, without the others. And it waits: CPUs of several
-    processes wait for each other for ever when there are several programs on the way.
+    A process can compute with these independently of the others. It waits until they are ready,
+    because CPUs of several processes deadlock if several programs are in flight.
     """
     own = jax.tree.map(lambda leaf: leaf.addressable_data(0), result)
     return jax.block_until_ready(own)
 
 
 def is_placed(leaf: Any) -> bool:
-    """Returns True if an array is traced or spread over several processes,
-    and so stays unchanged.
+    """Returns True if an array is traced or distributed over several processes, and so must not be
+    moved.
     """
     if isinstance(leaf, jax.core.Tracer):
         return True
@@ -141,7 +142,7 @@ def is_placed(leaf: Any) -> bool:
 
 
 def _host(leaf: Any, mesh: Mesh) -> Any:
-    """Returns an array in a form that can be moved to other devices, in part or whole."""
+    """Returns an array in a form that can be moved to other devices, in whole or in part."""
     return np.asarray(leaf) if several_processes(mesh) else leaf
 
 

@@ -1,8 +1,7 @@
 """Detects sums of integers that do not fit their dtype, on clients and the server.
 
-An operator in the middle of a program cannot raise: whether its sum has wrapped around is only
-known after the program has run. So it registers a check here, which the caller of the program
-evaluates.
+An operator in the middle of a program cannot raise, because only the finished program shows whether
+its sum has wrapped around. So it registers a check here, which the caller of the program evaluates.
 """
 
 from collections.abc import Iterator
@@ -22,9 +21,9 @@ class Overflow(NamedTuple):
     """A sum that may not fit.
 
     Attributes:
-        dtypes: in words, of what the sum is.
+        dtypes: the dtypes of the sum, as text.
         origin: the user's line.
-        flag: whether it does not fit.
+        flag: whether the sum has wrapped around.
     """
 
     dtypes: str
@@ -33,7 +32,7 @@ class Overflow(NamedTuple):
 
 
 OF_SEQUENCE = "Convert the elements to a wider dtype: sequence_map"
-"""What to do where the sum of a sequence does not fit."""
+"""The remedy if the sum of a sequence overflows."""
 
 _found: ContextVar[list[Overflow] | None] = ContextVar("_found", default=None)
 
@@ -51,7 +50,7 @@ def noticed() -> Iterator[list[Overflow]]:
 
 @contextmanager
 def unnoticed() -> Iterator[None]:
-    """A context manager for functions that are traced separately, whose values must not escape."""
+    """A context manager for functions that are traced separately, whose tracers must not escape."""
     before = _found.set(None)
     try:
         yield
@@ -60,7 +59,7 @@ def unnoticed() -> Iterator[None]:
 
 
 def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
-    """Report whether the sum of a sequence has wrapped around in its dtypes."""
+    """Register a check that the sum of a sequence has not wrapped around."""
     found = _found.get()
     pairs = zip(jax.tree.leaves(sequence.elements), jax.tree.leaves(total), strict=True)
     whole = [(leaf, one) for leaf, one in pairs if jnp.issubdtype(leaf.dtype, jnp.integer)]
@@ -73,7 +72,7 @@ def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
 
 
 def wrapped(totals: list[Any], estimates: list[Any]) -> Any:
-    """Returns whether sums of integers differ much from the same sums of floats."""
+    """Returns a flag that sums of integers differ much from the same sums of floats."""
     flags = [
         jnp.any(jnp.abs(estimate - total.astype(estimate.dtype)) >= _half_range(total.dtype))
         for total, estimate in zip(totals, estimates, strict=True)

@@ -1,8 +1,8 @@
 """One pass over the clients: a scan over chunks of them, each chunk vmapped.
 
-The inputs are the server's values, once, and the clients' values, chunk by chunk; the outputs are
-running results. So a pass needs memory for the models of one chunk, however many clients there are,
-unless the plan keeps what they compute.
+The inputs are the server's values, and the clients' values, chunk by chunk; the outputs are running
+results. So a pass needs memory for the models of one chunk, regardless of the number of clients,
+unless the plan keeps their results.
 """
 
 from collections.abc import Iterator
@@ -26,19 +26,20 @@ from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
 NOBODY = np.iinfo(np.int32).max
-"""The number of no client."""
+"""A number that is not that of any client."""
 
 
 @dataclass(frozen=True)
 class Check:
-    """A check that every client must pass in a pass, or all of them together.
+    """A check of every client in a pass, or of all clients together.
 
     Attributes:
-        what: what is wrong with a client that does not.
+        what: the error message for a client that fails it.
         origin: the user's line.
-        of_all: whether it is all of them together that do not.
+        of_all: whether it is a check of all clients together.
         remedy: what to do about it.
-        of_server: whether it is what clients are sent, which may be why they fail the next checks.
+        of_server: whether it checks the values sent to clients, which may explain failures of later
+            checks.
     """
 
     what: str
@@ -55,19 +56,20 @@ def run_pass(
     layout: Layout,
     locate: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Check, Any]]]:
-    """Compute what clients compute in a stage, and aggregate it.
+    """Run the clients' calls of a stage, and aggregate the results.
 
     Args:
         stage: the calls.
-        server: held values of names, the same for all clients.
-        clients: of names whose values differ, the held values of all clients, and their types.
+        server: held values by name, the same for all clients.
+        clients: the held values of all clients and their types, by name, for values that differ.
         layout: how the clients are laid out.
-        locate: whether each client is checked for NaN. Without, only where the results would not
-            show it.
+        locate: whether to check each client for NaN. If not, this is checked only where the results
+            would not show NaN.
 
     Returns:
-        The results of aggregations by name; what is kept, for all clients, by name; and for every
-        check the number of the first client that fails it, or a larger one than there are.
+        The results of aggregations, by name; the kept values of all clients, by name; and for every
+        check, the number of the first client that fails it, or a number that is too large if none
+        does.
     """
     split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
     inputs = jax.tree.map(lambda leaf: padded(leaf, layout), split)
@@ -82,7 +84,7 @@ def run_pass(
             mesh=layout.mesh,
             in_specs=(over, whole, over, (over, whole)),
             out_specs=(whole, over, whole),
-            # A traced PyTorch function carries its own program, which knows nothing of axes.
+            # A traced PyTorch function contains its own program, which has no mesh axes.
             check_vma=False,
         )
         rows = {name: _rows(held) for name, (held, _) in clients.items()}
@@ -99,7 +101,7 @@ def run_pass(
 
 
 class _Pass:
-    """A pass while it is traced; `checks` are those that it has made."""
+    """A pass while it is traced; `checks` collects its checks."""
 
     def __init__(
         self,
@@ -123,11 +125,11 @@ class _Pass:
         """Returns the results of aggregations, kept values, and failed checks, on one device.
 
         Args:
-            values: of the device's clients.
-            server: what is the same for all clients.
-            numbers: of the device's clients.
-            own: of what is ragged, the rows that the device has, by name; and of values that
-                differ in part, what is the same for all clients. None on the only device.
+            values: the values of the device's clients.
+            server: the values that are the same for all clients.
+            numbers: the numbers of the device's clients.
+            own: the device's rows of ragged values, by name, and the parts that are the same for
+                all clients of values that differ in part. None if there is one device.
         """
         if own is not None:
             rows, same = own
@@ -180,7 +182,7 @@ class _Pass:
         return results, kept, failed
 
     def _of_server(self, server: dict[str, Any]) -> list[Any]:
-        """Returns 0 if a value that all clients share contains NaN, and adds the check."""
+        """Returns 0 if a value that all clients share contains NaN; registers the check."""
         same = [_same(held, kind) for held, kind in self.clients.values()]
         flag = has_nan((server, same))
         if flag is None:
@@ -190,7 +192,7 @@ class _Pass:
         return [jnp.where(flag, 0, NOBODY).astype(jnp.int32)]
 
     def _refused(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
-        """Returns 0 for each result that its aggregation refuses, and adds the checks."""
+        """Returns 0 for each result that its aggregation refuses; registers the checks."""
         calls = dict(self.stage.aggregations)
         failed = []
         for name, reducer in reducers.items():
@@ -203,7 +205,9 @@ class _Pass:
         return failed
 
     def _infinite(self, reducers: dict[str, Reducer], results: dict[str, Any]) -> list[Any]:
-        """Returns 0 for each sum and mean that infinities made NaN, and adds the checks."""
+        """Returns 0 for each sum and mean that is NaN because of infinities; registers the
+        checks.
+        """
         calls = dict(self.stage.aggregations)
         failed = []
         for name, reducer in reducers.items():
@@ -228,7 +232,7 @@ class _Pass:
         return reducer
 
     def _over_chunks(self, of_chunk: Any, start: Any, values: Any, numbers: Any) -> Any:
-        """Runs the chunks of a device in sequence; kept values are those of all its clients."""
+        """Runs the chunks of a device in sequence; returns kept values for all its clients."""
         count, chunk = self.layout.padded // self.layout.devices, self.layout.chunk
         if count == chunk > 1:
             return of_chunk(start, (values, numbers))
@@ -250,7 +254,8 @@ class _Pass:
     def _order(self, values: Any) -> Any:
         """Returns the order of a device's clients by size, so that chunks hold similar sizes.
 
-        None if no sequence tells a size, or an aggregation depends on the clients' order.
+        Returns None if there is no sequence to measure, or if an aggregation depends on the
+        clients' order.
         """
         if any(issubclass(_kind(call), Reduce) for _, call in self.stage.aggregations):
             return None
@@ -260,7 +265,7 @@ class _Pass:
         return jnp.argsort(sum(lengths), descending=True) if lengths else None
 
     def _of_client(self, value: Any, shared: Any, reducers: dict[str, Reducer]) -> Any:
-        """Returns a client's contribution, its kept values, and the checks that it fails."""
+        """Returns a client's contribution, its kept values, and which checks it fails."""
         environment = dict(shared)
         for name, (held, kind) in self.clients.items():
             environment[name] = _joined(held, kind, iter(value[name]), self.layout)
@@ -290,11 +295,11 @@ class _Pass:
     def _failing(
         self, given: dict[str, Any], kept: dict[str, Any], reducers: dict[str, Reducer]
     ) -> list[tuple[Check, Any]]:
-        """Returns the checks of a client's contributions and kept values."""
+        """Returns which checks of a client's contributions and kept values fail."""
         failing: list[tuple[Check, Any]] = []
         calls = dict((*self.stage.clients, *self.stage.aggregations))
         for name, found in (*given.items(), *kept.items()):
-            reduced = _is(calls[name], "federated_reduce")  # whose function may hide NaN
+            reduced = _is(calls[name], "federated_reduce")  # the user's function may hide NaN
             shown = not reduced and (name in kept or reducers[name].shows_nan)
             flag = has_nan(found) if self.locate or not shown else None
             if flag is not None:
@@ -324,9 +329,9 @@ def _described(call: Call) -> str:
 
 
 def has_nan(found: Any) -> Any:
-    """Returns True if a float of what a client computes is NaN; None if there are no floats.
+    """Returns True if a float among a client's results is NaN; None if there are no floats.
 
-    What sequences have as padding does not count.
+    The padding of sequences is ignored.
     """
     flags: list[Any] = []
     for part in jax.tree.leaves(found, is_leaf=lambda part: isinstance(part, Sequence)):
@@ -347,7 +352,9 @@ def _counted(part: Any, leaf: Any) -> Any:
 
 
 def _split(held: Any, kind: Type) -> list[Any]:
-    """Returns the parts of a held value that differ between clients (places of ragged ones)."""
+    """Returns the parts of a held value that differ between clients (for ragged ones, the
+    places).
+    """
     if isinstance(kind, StructType):
         return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
     if not lives_on_clients(kind):
@@ -356,7 +363,7 @@ def _split(held: Any, kind: Type) -> list[Any]:
 
 
 def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
-    """Returns a held value with the parts that differ replaced by those of one client."""
+    """Returns a held value in which the parts that differ are replaced by one client's."""
     if isinstance(kind, StructType):
         return tuple(_joined(h, t, parts, layout) for h, t in zip(held, kind, strict=True))
     if not lives_on_clients(kind):
@@ -369,20 +376,20 @@ def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
 
 
 def _first_row(part: Ragged, layout: Layout) -> Any:
-    """Returns the number of the first row that a device has."""
+    """Returns the index of a device's first row."""
     if layout.mesh is None:
         return 0
     return jax.lax.axis_index(layout.axis) * jax.tree.leaves(part.elements)[0].shape[0]
 
 
 def _rows(held: Any) -> list[Any]:
-    """Returns the elements of ragged parts in a held value."""
+    """Returns the elements of a held value's ragged parts."""
     parts = jax.tree.leaves(held, is_leaf=is_ragged)
     return [part.elements for part in parts if isinstance(part, Ragged)]
 
 
 def _with_rows(held: Any, rows: Iterator[Any]) -> Any:
-    """Returns a held value with other elements in ragged parts."""
+    """Returns a held value in which the elements of ragged parts are replaced."""
     return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
 
 
@@ -394,5 +401,5 @@ def _same(held: Any, kind: Type) -> list[Any]:
 
 
 def _with_same(held: Any, kind: Type, same: Iterator[Any]) -> Any:
-    """Returns a held value with other arrays that are the same for all clients."""
+    """Returns a held value in which the arrays that are the same for all clients are replaced."""
     return over_parts(held, kind, lambda leaf: leaf, lambda leaf: next(same))

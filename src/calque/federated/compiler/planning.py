@@ -1,8 +1,8 @@
-"""Plans where each call of a program runs: on the server, or in a pass over the clients.
+"""Assigns each call of a program to the server, or to a pass over the clients.
 
 Everything that clients compute between two steps of the server is one pass, with all of its
-aggregations. A call on the clients runs in the pass of its users, or of its inputs, so that a
-result rarely has to be kept for all clients.
+aggregations. A call on the clients runs in the same pass as its users or its inputs, so that
+results rarely need to be kept for all clients.
 """
 
 from dataclasses import dataclass
@@ -21,13 +21,13 @@ from calque.federated.types import CLIENTS, FederatedType, Type, walk
 
 @dataclass(frozen=True)
 class Stage:
-    """The steps that run before a pass over the clients, and in it.
+    """The steps before a pass over the clients, and in the pass.
 
     Attributes:
-        server: calls on the server, or of values that live nowhere; in order.
-        clients: calls on each client; in order.
-        aggregations: calls that bring values of clients to the server.
-        kept: names of calls on the clients whose results later stages need.
+        server: calls on the server or without a placement, in order.
+        clients: calls on each client, in order.
+        aggregations: calls that aggregate clients' values on the server.
+        kept: the names of calls on the clients whose results later stages need.
     """
 
     server: tuple[tuple[str, Call], ...]
@@ -41,9 +41,9 @@ class Plan:
     """A program in stages.
 
     Attributes:
-        parameter: the name of its parameter, and the type; None without one.
-        data: the data that it asks for.
-        stages: in order; after the last, the result can be computed.
+        parameter: the name and type of its parameter; None without one.
+        data: the data that it uses.
+        stages: the stages in order; after the last, the result can be computed.
         result: the block of the result.
     """
 
@@ -104,15 +104,15 @@ def _stages(
     stage = dict(earliest)
     for name, _ in calls:
         inputs = needs[name] & on_clients
-        if name in on_clients and inputs:  # where its inputs are, so that they need not be kept
+        if name in on_clients and inputs:  # the stage of its inputs, so that they need not be kept
             stage[name] = max(earliest[name], *(stage[used] for used in inputs))
-        elif name in on_clients:  # what clients hold is there in all stages
+        elif name in on_clients:  # clients' own values are available in all stages
             stage[name] = min(wanted.get(name, [earliest[name]]))
     return stage
 
 
 def lives_on_clients(kind: Type) -> bool:
-    """Returns True if a type has parts that may differ from client to client."""
+    """Returns True if a type has parts that may differ between clients."""
     return any(
         isinstance(part, FederatedType) and part.placement is CLIENTS and not part.all_equal
         for part in walk(kind)

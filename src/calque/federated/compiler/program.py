@@ -1,4 +1,4 @@
-"""A computation as one jitted function of JAX."""
+"""A computation as one jitted JAX function."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
@@ -37,7 +37,7 @@ from calque.federated.types import (
 )
 
 _MOST_AT_ONCE = 16
-"""Clients in a chunk, where nobody says it and the device is no CPU."""
+"""The default number of clients in a chunk, on devices other than CPUs."""
 
 
 @dataclass(frozen=True)
@@ -45,12 +45,12 @@ class Options:
     """How a computation is compiled.
 
     Attributes:
-        chunk: how many clients are computed at once; None leaves it to the compiler.
-        mesh: devices that share the clients.
-        axis: the axis of the mesh that the clients are spread over.
-        clients: how many clients there are, where no argument says it.
-        check: whether clients that compute NaN are found, which waits for the result.
-        data: what data is, by its URI.
+        chunk: the number of clients that are computed at once; None for an automatic choice.
+        mesh: the devices that share the clients.
+        axis: the axis of the mesh over which the clients are distributed.
+        clients: the number of clients, if no argument determines it.
+        check: whether to check clients' results for NaN, which waits for the result.
+        data: the values of data, by URI.
     """
 
     chunk: int | None = None
@@ -66,10 +66,10 @@ class Program:
 
     Args:
         program: the computation.
-        options: how it is compiled.
+        options: the options of compilation.
 
     Raises:
-        FederatedTypeError: it takes or gives functions.
+        FederatedTypeError: it takes or returns functions.
     """
 
     def __init__(self, program: Lambda, options: Options) -> None:
@@ -95,20 +95,20 @@ class Program:
         self._jitted = jax.jit(self._run, static_argnums=(2, 3))
 
     def __call__(self, argument: Any, numbers: Any = None) -> Any:
-        """Returns the result for an argument, in the containers of its type.
+        """Returns the result for an argument, in the containers of the result type.
 
         Args:
             argument: the packed argument.
-            numbers: what clients are called in errors; by default their places.
+            numbers: the clients' numbers in errors; by default their positions.
 
         Raises:
-            ClientError: a client's value is NaN, or what it holds is of another type.
+            ClientError: a client's value is NaN, or its data have a different type.
         """
         with self._precision():
             held, data, clients = self._held(argument)
             result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
-                # Where it comes from, a program finds out that looks at each client.
+                # A second program, which checks each client, finds the source.
                 self._raise_for(self._run_jitted(held, data, clients, True)[1], clients, numbers)
         return to_python(result, _plain(self.type.result))
 
@@ -118,7 +118,7 @@ class Program:
             return self._jitted.lower(*self._held(argument), False)
 
     def lower_types(self) -> Any:
-        """Returns the program for arguments of the given types."""
+        """Returns the program for the types of the parameters."""
         clients = -1 if self.options.clients is None else self.options.clients
         kinds = {one.uri: one.type for one in self.plan.data}
         with self._precision():
@@ -173,7 +173,7 @@ class Program:
     def _run(
         self, argument: Any, data: dict[str, Any], clients: int, locate: bool
     ) -> tuple[Any, Any, Any]:
-        """Returns the held result, and which clients fail which checks; jitted."""
+        """Returns the held result, and for each check the first client that fails it; jitted."""
         server: dict[str, Any] = {}
         differing: dict[str, tuple[Any, Type]] = {}
         roots = [(one.uri, data[one.uri], one.type) for one in self.plan.data]
@@ -250,7 +250,7 @@ class Program:
 
 
 def _automatic(mesh: Mesh) -> Mesh:
-    """Returns a mesh with automatic axes, on which the compiler distributes a pass."""
+    """Returns a mesh with automatic axes, over which XLA distributes a pass."""
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 

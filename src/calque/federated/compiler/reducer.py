@@ -1,7 +1,7 @@
-"""Aggregations: how the values of a chunk of clients are added to a running result.
+"""The interface of aggregations, which add the values of a chunk of clients to a running result.
 
-A reducer sees the values of `k` clients at a time, stacked; those whose mask is False are padding
-and must not count, whatever they are. `across` joins the running results of several devices.
+A reducer gets the stacked values of `k` clients at a time; those whose mask is False are padding
+and must be ignored. `across` combines the running results of several devices.
 """
 
 from typing import Any, NamedTuple
@@ -14,15 +14,15 @@ from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 
 COUNT = "#clients"
-"""The name that environments have for the number of clients."""
+"""The name of the number of clients in environments."""
 
 
 class Refusal(NamedTuple):
-    """A condition that the values of all clients together may violate.
+    """A condition on the values of all clients together.
 
     Attributes:
-        what: what is wrong.
-        flag: whether it is.
+        what: the error message.
+        flag: whether the condition is violated.
         remedy: what to do about it.
     """
 
@@ -35,15 +35,16 @@ class Reducer:
     """An aggregation of one stage.
 
     Args:
-        call: a call of the intrinsic.
-        environment: the values of the server, and those that live nowhere.
+        call: the call of the intrinsic.
+        environment: the values on the server and without a placement.
     """
 
     shows_nan = True
-    """True if a NaN of a client is NaN in the result, so that only that has to be checked."""
+    """True if a NaN of a client always yields NaN in the result, so that only that must be checked.
+    """
 
     of_none = True
-    """True if there is a result where there are no clients."""
+    """True if there is a result without clients."""
 
     def __init__(self, call: Call, environment: Environment) -> None:
         assert call.argument is not None
@@ -56,7 +57,7 @@ class Reducer:
         self.prepare()
 
     def prepare(self) -> None:
-        """Evaluate the parts that do not live on the clients."""
+        """Evaluate the parts that are not on the clients."""
 
     def of_client(self, environment: Environment) -> Any:
         """Returns the contribution of one client."""

@@ -20,7 +20,7 @@ from calque.federated.representation import Sequence
 class Sum(Reducer):
     """The sum over the clients; half precision is summed in float32.
 
-    Integers are added up as floats, too, which are far from a sum that has wrapped around.
+    Integers are also added up as floats, which differ much from a sum that has wrapped around.
     """
 
     def start(self, one: Any) -> Any:
@@ -78,7 +78,7 @@ class WeightedMean(Sum):
 
     def of_client(self, environment: Environment) -> Any:
         value, weight = (evaluate(part, environment) for part in self.parts)
-        if not jnp.issubdtype(weight.dtype, jnp.floating):  # whose sum could overflow
+        if not jnp.issubdtype(weight.dtype, jnp.floating):  # a sum of integers could overflow
             wide = any(leaf.dtype == jnp.float64 for leaf in jax.tree.leaves(value))
             weight = weight.astype(jnp.float64 if wide else jnp.float32)
         weight = weight.astype(sums.wide(weight.dtype))
@@ -123,7 +123,8 @@ class Reduce(Reducer):
             def either(value: Any, instead: Any) -> Any:
                 return jax.tree.map(lambda v, i: jnp.where(counts, v, i), value, instead)
 
-            # Padding, a copy of the first client, is the first step again: that has a derivative.
+            # Padding repeats the first step, with a copy of the first client, so that derivatives
+            # are finite.
             return either(self.op((either(carry, self.zero), value)), carry), None
 
         return jax.lax.scan(step, running, (mask, values))[0]
@@ -135,7 +136,7 @@ class Reduce(Reducer):
 
 
 class Aggregate(Reduce):
-    """Accumulate client by client, merge what several devices have accumulated, and report."""
+    """Accumulates client by client, merges the results of several devices, and reports."""
 
     def prepare(self) -> None:
         super().prepare()
@@ -153,11 +154,11 @@ class Aggregate(Reduce):
 
 
 class SecureSum(Reducer):
-    """The sum of integers of a bit width, each client's hidden behind masks that cancel.
+    """The sum of integers of a bit width, with each client's value hidden by masks that cancel.
 
-    Every client adds a mask that it shares with the next client, and subtracts the one that it
-    shares with the client before, modulo two to the number of bits of the dtype. What arrives from
-    one client looks random; the masks add up to nothing.
+    Every client adds a mask that it shares with the next client, and subtracts the mask that it
+    shares with the previous one, modulo two to the number of bits of the dtype. The value that
+    arrives from one client looks random; the masks add up to zero.
     """
 
     def prepare(self) -> None:
@@ -214,7 +215,7 @@ class SecureSum(Reducer):
 
 
 class Collect(Reducer):
-    """All values, as a sequence: they are kept, not reduced."""
+    """All values as a sequence, which are kept instead of reduced."""
 
 
 REDUCERS: dict[str, type[Reducer]] = {
@@ -245,7 +246,7 @@ def _row(stacked: Any, index: int) -> Any:
 
 
 def _whole(leaves: list[Any]) -> list[Any]:
-    """Selects those of integers."""
+    """Returns the leaves that are integers."""
     return [leaf for leaf in leaves if jnp.issubdtype(leaf.dtype, jnp.integer)]
 
 

@@ -1,9 +1,8 @@
-"""Compensated sums, as exact for millions of clients as for ten.
+"""Compensated sums, as accurate for millions of clients as for ten.
 
-A running sum of floats is a total, how far off the total is, and the sum of the last few chunks.
-Chunks are added to the total together, because the cost is negligible compared to several clients'
-work, but not to one's. The result is off by a few units in the last place, whatever the number of
-values and the chunks.
+A running sum of floats consists of a total, its error, and the sum of the last few chunks. Several
+chunks are added to the total together, because the cost would not be negligible for each chunk. The
+result is off by a few units in the last place, regardless of the number of values and chunks.
 """
 
 from typing import Any, NamedTuple
@@ -13,17 +12,16 @@ import jax.numpy as jnp
 import numpy as np
 
 BLOCK = 8
-"""How many chunks are added up before they go into the total."""
+"""How many chunks are summed before they are added to the total."""
 
 
 class Running(NamedTuple):
     """The running sums of the tensors of a pytree.
 
     Attributes:
-        totals, rests: pairs whose sums are the exact ones, so far as a dtype of twice the bits
-            could say.
-        blocks: the sums of the chunks that are not in the totals yet.
-        count: how many chunks there were.
+        totals, rests: pairs whose sums are exact to twice the precision of the dtype.
+        blocks: the sums of the chunks that are not yet in the totals.
+        count: the number of chunks so far.
     """
 
     totals: list[Any]
@@ -33,13 +31,13 @@ class Running(NamedTuple):
 
 
 def wide(dtype: Any) -> Any:
-    """Returns the dtype of running sums: float32 for shorter floats, else the same."""
+    """Returns the dtype of running sums: float32 for half precision, otherwise the same dtype."""
     short = jnp.issubdtype(dtype, jnp.floating) and jnp.finfo(dtype).bits < 32
     return np.dtype("float32") if short else dtype
 
 
 def nothing(leaves: list[Any]) -> Running:
-    """Returns the sums of no values; `leaves` have the shapes and dtypes of one."""
+    """Returns the initial sums; `leaves` have the shapes and dtypes of a value."""
     zeros = [jnp.zeros(leaf.shape, wide(leaf.dtype)) for leaf in leaves]
     return Running(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
 
@@ -60,8 +58,8 @@ def across(running: Running, axis: str) -> Running:
 def over_devices(array: Any, axis: str) -> Any:
     """Returns the sum of an array over the devices along a mesh axis.
 
-    Of complex numbers the parts are summed: XLA ends the process where it sums complex constants,
-    such as rests that are zero.
+    The parts of complex numbers are summed separately, because XLA crashes on sums of complex
+    constants, such as zero rests.
     """
     if jnp.issubdtype(array.dtype, jnp.complexfloating):
         return jax.lax.complex(*(jax.lax.psum(part, axis) for part in (array.real, array.imag)))
@@ -86,13 +84,11 @@ def _with_block(total: Any, rest: Any, block: Any) -> tuple[Any, Any]:
     if not jnp.issubdtype(total.dtype, jnp.inexact):
         return total + block, rest
     found, lost = _added(total, block)
-    return _added(
-        found, rest + lost
-    )  # so that the rest stays small, and its own rounding no matter
+    return _added(found, rest + lost)  # so that the rest stays small, and its rounding negligible
 
 
 def _folded(values: Any) -> Any:
-    """Returns the sum over the first axis, halves added to halves."""
+    """Returns the sum over the first axis, by pairwise summation."""
     while (count := values.shape[0]) > 1:
         half = count // 2
         halves = values[:half] + values[half : 2 * half]

@@ -32,7 +32,7 @@ INT32 = TensorType(np.dtype("int32"))
 
 
 def placement_of(placement: Any) -> PlacementLiteral:
-    """Returns a placement; raises for other values."""
+    """Returns a placement; raises an error for other values."""
     if not isinstance(placement, PlacementLiteral):
         raise type_error(
             f"{placement!r} is not a placement", "Use federated.CLIENTS or federated.SERVER."
@@ -41,10 +41,10 @@ def placement_of(placement: Any) -> PlacementLiteral:
 
 
 def placed(value: Any, what: str, placement: PlacementLiteral | None = None) -> BuildingBlock:
-    """Returns the block of a federated value; a struct of them is zipped.
+    """Returns the block of a federated value, or of a zipped struct of them.
 
     Raises:
-        FederatedTypeError: it has another placement, or none; shows its type.
+        FederatedTypeError: it has a different placement, or none; shows its type.
     """
     block = to_block(value)
     if isinstance(block, Struct) or isinstance(block.type, StructType):
@@ -69,7 +69,7 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
     """Returns the block of a function that takes `parameter`.
 
     Raises:
-        FederatedTypeError: it takes something else; shows both.
+        FederatedTypeError: it takes a different type; shows both.
     """
     if not callable(value) and not hasattr(value, "__building_block__"):
         raise type_error(f"{what} expects a function, not {value!r}", "Pass a function.")
@@ -100,7 +100,7 @@ def function_of(value: Any, parameter: Type | None, what: str) -> BuildingBlock:
 
 
 def _by_position(function: BuildingBlock, given: Type | None) -> BuildingBlock:
-    """Returns a function with named parameters as one that takes them by position."""
+    """Returns a function with named parameters as a function that takes them by position."""
     taken = function.type.parameter if isinstance(function.type, FunctionType) else None
     if not isinstance(taken, StructType) or not isinstance(given, StructType):
         return function
@@ -128,7 +128,7 @@ def pair(first: Type, second: Type) -> StructType:
 def accumulation(
     value: Any, zero: Any, accumulate: Callable[..., Any], what: str
 ) -> tuple[BuildingBlock, BuildingBlock, BuildingBlock]:
-    """Returns the value, the start and the step of a sequential reduction."""
+    """Returns the blocks of the value, the initial value and the step of a sequential reduction."""
     argument = placed(value, what, CLIENTS)
     start = to_block(zero)
     assert isinstance(argument.type, FederatedType)
@@ -144,10 +144,10 @@ def accumulation(
 
 
 def whole_number(value: Any, what: str) -> int:
-    """Returns an integer that must be known while tracing.
+    """Returns an integer, whose value must be known while tracing.
 
     Raises:
-        FederatedTypeError: it is something else.
+        FederatedTypeError: it is not a known integer.
     """
     if isinstance(value, bool | np.bool_) or not isinstance(value, int | np.integer):
         raise type_error(f"{what} is {value!r}", "Pass a Python integer.")
@@ -155,7 +155,9 @@ def whole_number(value: Any, what: str) -> int:
 
 
 def require_kinds(argument: BuildingBlock, kinds: str, what: str, expected: str) -> None:
-    """Raise unless all tensors are of a kind of dtypes; numpy's "V" stands for small floats."""
+    """Raise unless all tensors have dtypes of these NumPy kinds; "V" means 8-bit floats and
+    bfloat16.
+    """
     for part in walk(argument.type):
         wrong = isinstance(part, TensorType) and part.dtype.kind not in kinds
         if wrong or isinstance(part, SequenceType):

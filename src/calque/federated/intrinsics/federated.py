@@ -1,4 +1,4 @@
-"""The operators on values of the clients and of the server."""
+"""The operators on values on the clients and on the server."""
 
 from typing import Any
 
@@ -43,10 +43,10 @@ from calque.federated.types import (
 
 @with_user_frames
 def federated_value(value: Any, placement: PlacementLiteral) -> Value:
-    """Places a value: `T` becomes `T@CLIENTS`, the same on all clients, or `T@SERVER`.
+    """Places a value: `T` becomes `T@CLIENTS` (the same on all clients) or `T@SERVER`.
 
     Args:
-        value: a value without a placement: an array, a number, or a container of them.
+        value: a value without a placement: an array, a number, or a container of these.
         placement: CLIENTS or SERVER.
     """
     required("federated_value")
@@ -77,7 +77,7 @@ def federated_eval(function: Any, placement: PlacementLiteral) -> Value:
 
 @with_user_frames
 def federated_map(function: Any, value: Any) -> Value:
-    """Applies a function where a value is placed: to every client's value, or to the server's.
+    """Applies a function to every client's value, or to the server's value.
 
     Args:
         function: `(T -> U)`: a computation, or a Python function of values.
@@ -96,10 +96,10 @@ def federated_map(function: Any, value: Any) -> Value:
 
 @with_user_frames
 def federated_zip(value: Any) -> Value:
-    """Joins a struct of values with the same placement into one value there.
+    """Combines a struct of values with the same placement into one placed struct.
 
     Args:
-        value: such as `<{T}@CLIENTS,{U}@CLIENTS>`; structs in structs are zipped too.
+        value: for example `<{T}@CLIENTS,{U}@CLIENTS>`; nested structs are zipped too.
 
     Returns:
         `{<T,U>}@CLIENTS`.
@@ -186,9 +186,9 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
 
     Args:
         value: `{T}@CLIENTS`.
-        zero: `U`, the initial value of the accumulation; merging it must change nothing.
+        zero: `U`, the initial value of the accumulation, which must be neutral for `merge`.
         accumulate: `(<U,T> -> U)`.
-        merge: `(<U,U> -> U)`, which joins what several devices have accumulated.
+        merge: `(<U,U> -> U)`, which combines the accumulated values of several devices.
         report: `(U -> R)`.
 
     Returns:
@@ -210,10 +210,10 @@ def federated_aggregate(value: Any, zero: Any, accumulate: Any, merge: Any, repo
 
 @with_user_frames
 def federated_reduce(value: Any, zero: Any, op: Any) -> Value:
-    """`op(op(zero, first), second), …` over the clients, in their order.
+    """Returns `op(op(zero, first), second), …` over the clients, in order.
 
-    If several devices share the clients, all values have to be kept; `federated_aggregate` avoids
-    that.
+    If several devices share the clients, all values must be kept in memory, which
+    `federated_aggregate` avoids.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -231,7 +231,7 @@ def federated_reduce(value: Any, zero: Any, op: Any) -> Value:
 
 @with_user_frames
 def federated_collect(value: Any) -> Value:
-    """Returns all clients' values as a sequence on the server; memory grows with the clients.
+    """Returns all clients' values as a sequence on the server; memory grows with their number.
 
     Args:
         value: `{T}@CLIENTS`.
@@ -279,13 +279,13 @@ def federated_select(client_keys: Any, max_key: int, server_value: Any, select: 
 def federated_secure_sum(value: Any, bitwidth: int) -> Value:
     """Returns the sum of integers, without revealing any single client's value.
 
-    The protocol is simulated: each value is hidden behind masks that pairs of clients share, and
-    that cancel in the sum. If a client's value is negative or has more bits, an error names the
+    The protocol is simulated: each value is hidden by masks that pairs of clients share, and that
+        cancel in the sum. If a client's value is negative or has more bits, an error names the
     client. If there are so many clients that the sum may not fit the dtype, that is an error too.
 
     Args:
         value: `{T}@CLIENTS`, `T` of integers of 8 to 64 bits.
-        bitwidth: the number of bits of a value; less than the dtype's.
+        bitwidth: the number of bits of a value, less than the dtype's.
     """
     required("federated_secure_sum")
     argument = placed(value, "federated_secure_sum", CLIENTS)
@@ -306,7 +306,7 @@ def federated_secure_sum(value: Any, bitwidth: int) -> Value:
 
 @with_user_frames
 def data(uri: str, kind: Any) -> Value:
-    """Data that is supplied when the computation runs: `computation.configured(data={uri: value})`.
+    """Returns data that is supplied at run time: `computation.configured(data={uri: value})`.
 
     Args:
         uri: the key of the data.

@@ -1,4 +1,4 @@
-"""The operators on sequences: those without a placement, on the clients, and on the server."""
+"""The operators on sequences without a placement, on the clients, and on the server."""
 
 from collections.abc import Callable
 from typing import Any
@@ -43,7 +43,7 @@ def sequence_map(function: Any, sequence: Any) -> Value:
 
 @with_user_frames
 def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
-    """`op(op(zero, first), second), …` over the elements.
+    """Returns `op(op(zero, first), second), …` over the elements.
 
     Args:
         sequence: `T*`, or one on the clients or on the server.
@@ -72,7 +72,7 @@ def sequence_reduce(sequence: Any, zero: Any, op: Any) -> Value:
 def sequence_sum(sequence: Any) -> Value:
     """Returns the sum of the elements, in their dtype.
 
-    Integers whose sum does not fit the dtype are an error, which names the client; within another
+    Integers whose sum does not fit the dtype are an error that names the client; inside another
     operator's function, and with `configured(check=False)`, the sum wraps around.
 
     Args:

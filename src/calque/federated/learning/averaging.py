@@ -37,19 +37,19 @@ def fed_avg(
 ) -> IterativeProcess:
     """Federated averaging (McMahan et al. 2017): clients train, the server averages.
 
-    With an optimizer on the server other than plain gradient descent it is FedOpt (Reddi et al.
-    2021), with `proximal` FedProx (Li et al. 2020).
+    With a server optimizer other than plain gradient descent, this is FedOpt (Reddi et al. 2021);
+    with `proximal`, FedProx (Li et al. 2020).
 
     Args:
-        module: the model; it is not changed.
+        module: the model, which is not changed.
         loss: a function of the module's output and `y` that returns one loss for each example; by
             default the cross-entropy.
         client_optimizer: a learning rate, an optax optimizer, or a function that creates a
-            torch.optim optimizer: `lambda p: torch.optim.Adam(p, lr=1e-3)`. It starts afresh in
+            torch.optim optimizer: `lambda p: torch.optim.Adam(p, lr=1e-3)`. Its state is new in
             each round.
-        server_optimizer: likewise; its gradient is the mean change of the clients.
-        aggregator: how changes are combined; see `aggregators`. The mean by default.
-        proximal: how strongly clients are held to the server's model.
+        server_optimizer: the same, for the server; its gradient is the clients' mean change.
+        aggregator: combines the changes; see `aggregators`. The mean by default.
+        proximal: the weight of the proximal term; see `fed_prox`.
         **settings: see `Settings`: weighting, batch_size, epochs, shuffle, drop_remainder, failing,
             client_schedule, and chunk, mesh, axis, check.
 
@@ -74,7 +74,7 @@ def fed_avg(
         server = setup.model.free(state.parameters)
 
         def distance(parameters: Any) -> Any:
-            """Half the squared distance from the server's model, weighted."""
+            """Returns half the squared distance from the server's model, weighted."""
             squares = jax.tree.map(lambda a, b: squared(a - b).sum(), parameters, server)
             return proximal / 2 * sum(jax.tree.leaves(squares))
 
@@ -100,7 +100,8 @@ def fed_avg(
 def fed_prox(
     module: torch.nn.Module, loss: Loss | None = None, *, proximal: float, **rest: Any
 ) -> IterativeProcess:
-    """`fed_avg` with a proximal term (Li et al. 2020): clients stay near the server's model.
+    """Like `fed_avg`, with a proximal term that keeps clients near the server's model (Li et al.
+    2020).
 
     Args:
         module: as for `fed_avg`.
@@ -115,7 +116,8 @@ def fed_prox(
 def fed_opt(
     module: torch.nn.Module, loss: Loss | None = None, *, server_optimizer: Steps, **rest: Any
 ) -> IterativeProcess:
-    """`fed_avg` with an optimizer on the server (Reddi et al. 2021), such as FedAdam or FedYogi.
+    """Like `fed_avg`, with an optimizer on the server (Reddi et al. 2021), as in FedAdam or
+    FedYogi.
 
     Args:
         module: as for `fed_avg`.
@@ -142,10 +144,10 @@ def fed_sgd(
         loss: as for `fed_avg`.
         server_optimizer: a learning rate, or an optimizer as for `fed_avg`.
         aggregator: as for `fed_avg`.
-        **settings: as for `fed_avg`, without those that are about steps. batch_size is how
-            many examples a client computes at once. It does not affect the result, unless the
-            examples of a batch depend on each other (BatchNorm): then the gradient is that of
-            each batch's own loss.
+        **settings: as for `fed_avg`, without those of the clients' steps. batch_size is the number
+            of examples that a client computes at once. It does not affect the result, unless the
+            examples of a batch depend on each other (BatchNorm): then the gradient is that of each
+            batch's loss.
     """
     setup = Setup(module, loss, settings, without=_OF_STEPS)
     by_server = as_optimizer(server_optimizer, setup.model.trained)

@@ -17,18 +17,18 @@ from calque.federated.learning.training import is_positive
 from calque.tracing.core.files import replacing
 
 _RUN = "run.json"
-"""The file that says what run the states are of, where `learning.run` has saved them."""
+"""The file that describes the run whose states `learning.run` has saved."""
 
 _MOST_SHOWN = 100
-"""Letters of a description in an error."""
+"""The maximum number of characters of a description in an error."""
 
 
 class Checkpoints:
-    """The states of the last rounds, in a directory.
+    """Saves the states of the last rounds in a directory.
 
-    A state is saved completely or not at all, even if the process is killed while it saves.
-    A round depends only on the state and the data. So continuing from the last state repeats
-    exactly what was lost, if the clients of a round are drawn by its number.
+    A state is saved completely or not at all, even if the process is killed meanwhile. A round
+    depends only on the state and the data. So continuing from the last state repeats exactly the
+    lost rounds, if the clients of a round are drawn by its number.
 
         with Checkpoints("runs/first") as checkpoints:
             state = checkpoints.latest(process.initialize())
@@ -38,8 +38,8 @@ class Checkpoints:
 
     Args:
         directory: the directory; it is created if needed.
-        keep: how many states are kept.
-        every: only rounds divisible by this number are saved.
+        keep: the number of states to keep.
+        every: save only rounds that are divisible by this number.
 
     Raises:
         ImportError: orbax is not installed.
@@ -67,11 +67,12 @@ class Checkpoints:
     def save(self, state: State) -> None:
         """Write a state, and wait until it is on disk.
 
-        A state that is there already is not written again.
+        A state that exists already is not written again.
 
         Raises:
             TypeError: `state` is not a state.
-            ValueError: the directory holds another state of this round, or one of a later round.
+            ValueError: the directory has a different state of this round, or a state of a later
+                round.
         """
         _require_state(state)
         number = int(state.round)
@@ -89,10 +90,10 @@ class Checkpoints:
 
     @with_user_frames
     def latest(self, initial: State) -> State:
-        """Returns the state of the last round that was saved; `initial` if none was.
+        """Returns the state of the last saved round; `initial` if there is none.
 
         Args:
-            initial: a state of the same process, which says what a state contains.
+            initial: a state of the same process, which shows the structure.
 
         Raises:
             TypeError: `initial` is not a state.
@@ -113,13 +114,13 @@ class Checkpoints:
 
     @with_user_frames
     def require_run(self, description: Mapping[str, str]) -> None:
-        """Check which run the states belong to, or record it if that is unknown.
+        """Check that the states belong to this run, or record the run if none is recorded.
 
         Args:
-            description: what decides the numbers of a run, in words.
+            description: describes everything that determines the results of a run.
 
         Raises:
-            ValueError: the states are of another run.
+            ValueError: the states belong to a different run.
         """
         path = self._directory / _RUN
         if path.exists():
@@ -157,7 +158,7 @@ class Checkpoints:
     def __enter__(self) -> "Checkpoints":
         return self
 
-    @waits  # for what is being saved
+    @waits  # until saving is finished
     def __exit__(self, *_: object) -> None:
         self.close()
 
@@ -200,5 +201,5 @@ def _bits(array: Any) -> tuple[Any, ...]:
 
 
 def _named(arrays: list[np.ndarray]) -> dict[str, np.ndarray]:
-    """Arrays by names that keep their order when they are sorted."""
+    """Returns arrays by names whose sorted order is the arrays' order."""
     return {f"{index:06}": array for index, array in enumerate(arrays)}

@@ -13,9 +13,7 @@ _SIGNATURE = inspect.CO_VARARGS | inspect.CO_VARKEYWORDS | inspect.CO_GENERATOR
 
 
 def names_of_code(code: CodeType) -> Names:
-    """Returns the names of global variables, attributes and keys in code,
-    and in functions of its own.
-    """
+    """Returns the names of globals, attributes and keys in code and its nested functions."""
     found = set(code.co_names)
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
@@ -26,10 +24,11 @@ def names_of_code(code: CodeType) -> Names:
 
 
 def digest_of_code(code: CodeType) -> str:
-    """Returns a digest that differs if two pieces of code do different things.
+    """Returns a digest of what code does: pieces of code that do different things have different
+    digests.
 
-    Names of local variables, docstrings and where the code stands make no difference. Another
-    version of Python may: it compiles the same text differently.
+    It ignores names of local variables, docstrings and source positions. It may depend on the
+    version of Python, which may compile the same text differently.
     """
     found = hashlib.sha256()
     for part in _parts(code):

@@ -1,4 +1,4 @@
-"""Batch norm with `momentum=None`: the mean over all batches, whose count is traced."""
+"""Batch norm with `momentum=None`, which averages over all batches, with a traced count."""
 
 import functools
 from typing import Any

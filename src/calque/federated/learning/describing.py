@@ -1,9 +1,9 @@
 """Describes what determines the results of a run, in text that is stable across processes.
 
-Functions and classes of the user are identified by their code and by what it reads: constants,
+The user's functions and classes are identified by their code and by what it reads: constants,
 defaults, enclosing variables, global variables, attributes. Those of libraries are identified by
-their names and closures. Nothing depends on addresses, on Python's hashes, or on the order of a
-set.
+their names and closures. The text does not depend on addresses, on Python's hashes, or on the order
+of sets.
 """
 
 import dataclasses
@@ -30,11 +30,11 @@ _SETTINGS = (
     *(functools.partial, FunctionType, MethodType),
 )
 _LONGEST = 200
-"""Letters of a part of a description; what is longer gives way to a digest."""
+"""The maximum length of a part of a description; longer parts are replaced by a digest."""
 
 _FORWARD = frozenset(("forward",))
 _OF_CALLS = frozenset(("__call__", "initial", "init", "update", "step"))
-"""Methods that are called of an object that is given: by loops of training, or by calque."""
+"""Methods that training loops, or calque, call on an object that the user passes."""
 
 
 def described(value: Any) -> str:
@@ -56,7 +56,7 @@ def described_module(module: torch.nn.Module) -> str:
 
 
 class _Description:
-    """Describes values that may refer to each other, each once."""
+    """Describes values that may refer to each other."""
 
     def __init__(self) -> None:
         self._known: dict[Any, str] = {}
@@ -66,14 +66,14 @@ class _Description:
         """Describes a value.
 
         Args:
-            names: of attributes that are read of it, if it is an object of the user's.
+            names: the names of the attributes that code reads, if it is a user's object.
         """
         if isinstance(value, _PLAIN):
             return _shortened(repr(value))
         key = id(value), names
         if key not in self._known:
-            self._kept.append(value)  # so that no other gets its address
-            self._known[key] = type(value).__name__  # for what refers to itself
+            self._kept.append(value)  # so that its address is not reused
+            self._known[key] = type(value).__name__  # for references to itself
             self._known[key] = _shortened(self._of_new(value, names))
         return self._known[key]
 
@@ -111,7 +111,7 @@ class _Description:
 
     def _of_object(self, value: Any, names: Names) -> str:
         own = getattr(value, "__dict__", {})
-        if callable(value) and callable(own.get("__wrapped__")):  # by jax.jit or lru_cache
+        if callable(value) and callable(own.get("__wrapped__")):  # wrapped by jax.jit or lru_cache
             return self.of(own["__wrapped__"], names)
         of_library = _is_of_library(type(value))
         if of_library and (callable(value) or not own or isinstance(value, ModuleType)):
@@ -156,7 +156,7 @@ class _Description:
         return self._named(f"{name}[{digest_of_code(code)}]", parts, names)
 
     def _of_class(self, kind: type, names: Names) -> str:
-        """Returns the name of a class, and the code of those of its methods that may run."""
+        """Returns the name of a class, and the code of the methods that may run."""
         if _is_of_library(kind):
             return kind.__qualname__
         parts = []
@@ -171,8 +171,8 @@ class _Description:
         return f"{kind.__qualname__}[{_digest(parts)}]" if parts else kind.__qualname__
 
     def _reached(self, kind: type, names: Iterable[str]) -> Names:
-        """Returns the names of attributes that methods of a class read,
-        beginning with some of them.
+        """Returns the names of the attributes that methods of a class read, starting from some
+        names.
         """
         found: set[str] = set()
         waiting = list(names)
@@ -197,19 +197,19 @@ class _Description:
 
 
 def _counts(value: Any) -> bool:
-    """Returns True for a global variable that is described where a function reads it."""
+    """Returns True for a global variable whose value belongs to the description of a function."""
     return not isinstance(value, ModuleType) and not (
         isinstance(value, type) and _is_of_library(value)
     )
 
 
 def _is_setting(value: Any) -> bool:
-    """Returns True for an attribute that is described where a method reads it."""
+    """Returns True for an attribute whose value belongs to the description of a method."""
     return isinstance(value, _SETTINGS)
 
 
 def _functions(member: Any) -> list[FunctionType]:
-    """Returns the functions of a member of a class: a method, or those of a property."""
+    """Returns the functions of a class member, such as a method or a property."""
     if isinstance(member, property):
         found = [member.fget, member.fset]
     elif isinstance(member, staticmethod | classmethod | functools.cached_property):
@@ -228,17 +228,17 @@ def _is_of_library(kind: type) -> bool:
 def _closed_over(function: FunctionType) -> dict[str, Any]:
     found = {}
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
-        if name == "__class__":  # of `super`
+        if name == "__class__":  # the cell of `super()`
             continue
         try:
             found[name] = cell.cell_contents
-        except ValueError:  # nothing has been assigned yet
+        except ValueError:  # the cell is empty
             continue
     return found
 
 
 def _of_array(value: Any) -> str:
-    """Returns an array's number, or its shape, dtype and a digest of its bytes."""
+    """Returns a scalar array's number, or an array's shape, dtype and a digest of its bytes."""
     shape, dtype = list(value.shape), str(value.dtype)
     data = _bytes_of(value)
     if data is None:
@@ -248,7 +248,7 @@ def _of_array(value: Any) -> str:
 
 
 def _bytes_of(value: Any) -> bytes | None:
-    """Returns what an array holds; None if that has no value, or no meaning, of its own."""
+    """Returns an array's bytes; None if it has no values, or holds pointers to objects."""
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_quantized:
             return None

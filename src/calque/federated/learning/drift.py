@@ -36,14 +36,14 @@ def scaffold(
     Args:
         module: as for `fed_avg`.
         loss: as for `fed_avg`.
-        clients: the number of all clients; `next` takes which of them participate.
+        clients: the number of all clients; `next` takes the numbers of those that participate.
         client_learning_rate: the learning rate of the clients' steps.
         server_learning_rate: the learning rate of the server's step.
-        **settings: as for `fed_avg`, without weighting: all clients have the same weight.
+        **settings: as for `fed_avg`, except weighting: all clients have the same weight.
     """
     if not is_positive(clients):
         raise ValueError(f"clients must be an integer of at least 1, not {clients!r}")
-    if not client_learning_rate > 0:  # which control variates are divided by
+    if not client_learning_rate > 0:  # control variates are divided by it
         raise ValueError(f"client_learning_rate must be positive, not {client_learning_rate}")
     setup = Setup(module, loss, settings, without=("weighting",))
     setup.weighting = "uniform"
@@ -105,7 +105,7 @@ def mime_lite(
         loss: as for `fed_avg`.
         learning_rate: the learning rate of the clients' steps.
         momentum: at least 0 and less than 1.
-        server_learning_rate: how much of the clients' mean change the server applies.
+        server_learning_rate: the fraction of the clients' mean change that the server applies.
         **settings: as for `fed_avg`.
     """
     if not 0 <= momentum < 1:

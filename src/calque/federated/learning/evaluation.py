@@ -24,23 +24,23 @@ from calque.federated.representation import Sequence
 from calque.federated.types import SequenceType, StructType, Type, at_clients, at_server, to_type
 
 Totals = Callable[..., dict[str, Any]]
-"""Takes parameters, buffers, raw bits of a key and the sequences of a client; gives sums over its
+"""Takes parameters, buffers, raw bits of a key and the sequences of a client; returns sums over its
 examples.
 """
 
 
 _AT_ONCE = 1024
-"""How many examples of a client are evaluated at once, if nothing else is said."""
+"""How many examples of a client are evaluated at once by default."""
 
 
 class Evaluation:
-    """The loss, and for classifiers the accuracy, over all examples of all clients.
+    """Computes the loss, and for classifiers the accuracy, over all examples of all clients.
 
     Args:
         module: the model; it is evaluated in `eval()` mode.
         loss: as for the algorithms.
-        batch_size: how many examples of a client are computed at once, which does not affect the
-            result.
+        batch_size: the number of examples of a client that are computed at once, which does not
+            affect the result.
         **options: as for `Computation.configured`: chunk, mesh, axis, check.
 
     >>> import numpy as np, torch
@@ -76,18 +76,18 @@ class Evaluation:
         """Returns metrics in which each example has the same weight.
 
         Args:
-            state: whose parameters and buffers are meant.
-            data: as of `IterativeProcess.next`.
+            state: the state that has the parameters and buffers.
+            data: as for `IterativeProcess.next`.
 
         Returns:
-            `loss`, `examples`, and `accuracy` where the module's output has scores of two classes
-            or more for each integer of `y`, along its last axis or axis 1, as `cross_entropy` has
-            it; not where its shape could mean either. Negative numbers are no classes, and count
-            for nothing: those that `cross_entropy` ignores.
+            `loss`, `examples`, and `accuracy` if the module's output has scores of at least two
+            classes for each integer of `y`, along its last axis or, as for `cross_entropy`, axis 1,
+            and the shape shows which. Negative labels, such as the one that `cross_entropy`
+            ignores, do not count.
 
         Raises:
-            ClientError: a client's data are of another type, or its loss is NaN; or the examples
-                of a client depend on each other, and clients have different numbers of them, or
+            ClientError: a client's data have a different type, or its loss is NaN; or the examples
+                of a client depend on each other, and clients have different numbers of examples, or
                 more than `batch_size`.
             ValueError: there are no examples.
         """
@@ -95,7 +95,7 @@ class Evaluation:
 
 
 class PersonalizedEvaluation:
-    """Like `Evaluation`, but for a model that each client first fits to its own examples.
+    """Like `Evaluation`, but each client first fits the model to its own examples.
 
     Args:
         module: as for `Evaluation`.
@@ -141,12 +141,12 @@ class PersonalizedEvaluation:
         """Returns metrics over the clients' test examples, each with the same weight.
 
         Args:
-            state: where each client begins.
-            own: the examples that clients fit the model to; as of `IterativeProcess.next`.
-            test: the examples that it is evaluated on, of the same clients.
+            state: the state from which each client starts.
+            own: the examples to which clients fit the model, as for `IterativeProcess.next`.
+            test: the examples on which it is evaluated, for the same clients.
 
-        Returns, raises: as `Evaluation`; `ClientError` also where a client's own examples are no
-            whole batches, and those of a batch depend on each other.
+        Returns, raises: like `Evaluation`; also `ClientError` if a client's own examples do not
+            form whole batches, and the examples of a batch depend on each other.
         """
         staged = labelled(own)
         self._whole_batches.require(staged, np.arange(staged.length.shape[0]), state)
@@ -154,7 +154,7 @@ class PersonalizedEvaluation:
 
 
 class _Summed:
-    """Sums over the examples of all clients, divided by how many there are."""
+    """Sums over the examples of all clients, divided by their number."""
 
     def __init__(self, model: Model, totals: Totals, size: int, options: Any) -> None:
         self._model = model
@@ -164,7 +164,9 @@ class _Summed:
         self._whole_clients = WholeClients(model, size)
 
     def __call__(self, state: State, *data: Any) -> dict[str, Any]:
-        """Returns metrics for the clients' sequences; the examples of the first one count."""
+        """Returns metrics for the clients' sequences, averaged over the examples of the first
+        sequence.
+        """
         require_no_autocast()
         staged = [labelled(one) for one in data]
         length = staged[0].length
@@ -215,7 +217,9 @@ def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Co
 def _totals(
     model: Model, parameters: Any, buffers: Any, key: Any, data: Sequence, size: int
 ) -> dict[str, Any]:
-    """Returns the loss and the right answers, summed over a client's examples, `size` at once."""
+    """Returns the loss and the number of correct predictions, summed over a client's examples,
+    `size` at once.
+    """
 
     def summed(examples: Any, mask: Any, key: Any) -> dict[str, Any]:
         return _sums(model, parameters, buffers, examples, mask, key)
@@ -234,13 +238,13 @@ def _totals(
     shapes = jax.eval_shape(summed, *batch_of(data, 0, size, None), key)
     start = jax.tree.map(lambda one: jnp.zeros(one.shape, one.dtype), shapes)
     found, _ = jax.lax.scan(step, start, jnp.arange(-(-data.capacity // size)))
-    return {"examples": data.length, **found}  # in JAX's order of names, as above
+    return {"examples": data.length, **found}  # JAX sorts the names in this order
 
 
 def _sums(
     model: Model, parameters: Any, buffers: Any, examples: Any, mask: Any, key: Any
 ) -> dict[str, Any]:
-    """Returns the loss and the right answers, summed over the examples that count."""
+    """Returns the loss and the number of correct predictions, summed over the unmasked examples."""
     output, losses = model.outputs(parameters, buffers, examples, key)
     losses = losses.astype(jnp.promote_types(losses.dtype, jnp.float32))
     found = {"loss": jnp.where(mask, losses, 0).sum()}

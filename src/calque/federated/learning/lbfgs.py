@@ -19,13 +19,13 @@ class Memory(NamedTuple):
     """The state between steps; its vectors hold all parameters, concatenated.
 
     Attributes:
-        iterations: how many there were.
+        iterations: the number of iterations so far.
         direction, size: the last move was `size * direction`.
-        gradient: where that began.
-        changes, moves: of gradients and parameters, the last in the last rows.
-        weights: of each row, 1 over the product of the two.
-        stored: how many rows are in use.
-        scale: of the initial inverse Hessian.
+        gradient: the gradient where the last move began.
+        changes, moves: the changes of gradients and of parameters, the latest in the last rows.
+        weights: for each row, the reciprocal of the product of the two.
+        stored: the number of rows in use.
+        scale: the scale of the initial inverse Hessian.
     """
 
     iterations: Any
@@ -40,7 +40,7 @@ class Memory(NamedTuple):
 
 
 class _Search(NamedTuple):
-    """One step, between two of its iterations."""
+    """The state of one step, between two iterations."""
 
     point: Any
     loss: Any
@@ -55,7 +55,7 @@ class Lbfgs:
     """The steps of `torch.optim.LBFGS`, with the settings of its parameter group.
 
     Args:
-        optimizer: whose settings are taken.
+        optimizer: the optimizer that has the settings.
 
     Raises:
         RuntimeError: it names a line search that PyTorch does not have.
@@ -86,9 +86,9 @@ class Lbfgs:
 
         Args:
             leaves: the parameters.
-            memory: as the step before left it.
-            value, gradients: of the loss at the parameters.
-            loss: a function of such leaves.
+            memory: the memory after the previous step.
+            value, gradients: the loss and its gradients at the parameters.
+            loss: the loss as a function of the leaves.
         """
         point, unravel = ravel_pytree(leaves)
         gradient, _ = ravel_pytree(gradients)
@@ -133,14 +133,14 @@ class Lbfgs:
     def _moved(
         self, now: _Search, memory: Memory, flat: Any, is_last: Any, evaluated: Callable[..., Any]
     ) -> _Search:
-        """Returns the state after the move along the direction; no move if that is flat."""
+        """Returns the state after a move along the direction; does not move if `flat`."""
         direction = memory.direction
 
         def near(size: Any) -> tuple[Any, Any]:
             return evaluated(now.point + size * direction)
 
         if self._group["line_search_fn"] is None:
-            # PyTorch does not look at what the last move leads to.
+            # PyTorch does not evaluate the loss after the last move.
             loss, gradient = jax.lax.cond(
                 flat | is_last, lambda _: (now.loss, now.gradient), near, memory.size
             )
@@ -193,7 +193,9 @@ def _learnt(memory: Memory, gradient: Any) -> Memory:
 
 
 def _direction(memory: Memory, gradient: Any) -> Any:
-    """Returns the approximate inverse Hessian times the descent, by the two-loop recursion."""
+    """Returns the approximate inverse Hessian times the negative gradient, by the two-loop
+    recursion.
+    """
     rows = len(memory.weights)
 
     def back(count: Any, carry: Any) -> Any:

@@ -22,10 +22,9 @@ def load_leaf(
 
     Args:
         path: a file, or a directory with files `*.json`, such as LEAF's `data/train`.
-        x: a function that makes an array from the list of a client's examples, which may be text,
-            for instance. By default, numbers become float32 or int32; float32 for all clients if
-            one has floats.
-        y: likewise, for the labels.
+        x: a function that converts the list of a client's examples, which may be text, to an array.
+            By default, numbers become float32 or int32; float32 for all clients if one has floats.
+        y: the same, for the labels.
 
     Returns:
         A dict from the names of clients to dicts of arrays `x` and `y`; pass its
@@ -34,8 +33,8 @@ def load_leaf(
     Raises:
         FileNotFoundError: the file does not exist, or the directory has no such files.
         ValueError: a file has a different format.
-        ClientError: a client has a different number of examples from what the file says, is in two
-            files, or its examples do not make an array of float32 or int32.
+        ClientError: a client's number of examples differs from `num_samples`, it is in two files,
+            or its examples cannot be converted to an array of float32 or int32.
     """
     path = Path(path)
     files = sorted(path.glob("*.json")) if path.is_dir() else [path]
@@ -59,9 +58,9 @@ def load_leaf(
 
 
 def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
-    """Give all clients' arrays the same dtype, and empty ones the shape of the others.
+    """Give all clients' arrays the same dtype, and empty arrays the shape of others.
 
-    JSON has whole numbers where a client's numbers happen to be whole, and nothing in empty lists.
+    In JSON, a client's floats may all be written as integers, and empty lists have no dtype.
     """
     whole = [arrays[name] for arrays in clients.values() if len(arrays[name])]
     if not whole:
@@ -83,7 +82,7 @@ def _make_alike(clients: dict[str, dict[str, Any]], name: str) -> None:
 
 
 def _users(file: Path) -> list[tuple[str, int, dict[str, Any]]]:
-    """Returns the name of each client, how many examples it has, and these.
+    """Returns the name of each client, its number of examples, and the examples.
 
     Raises:
         ValueError: the file is not in LEAF's format.

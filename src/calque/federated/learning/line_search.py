@@ -1,8 +1,8 @@
 """The line search of `torch.optim.LBFGS`, as loops that a compiled program runs.
 
-It looks for a size of the step along a direction that satisfies the strong Wolfe conditions
-(Nocedal and Wright 2006, algorithms 3.5 and 3.6): first sizes that grow until two of them bracket
-such a size, then sizes inside the bracket.
+It searches for a step size along a direction that satisfies the strong Wolfe conditions (Nocedal
+and Wright 2006, algorithms 3.5 and 3.6): first by growing sizes, until two of them bracket such a
+size, then inside the bracket.
 """
 
 from collections.abc import Callable
@@ -21,9 +21,9 @@ class Trial(NamedTuple):
     """A step size, and the loss there.
 
     Attributes:
-        size: of the step; scalar, as are the others but `gradient`.
-        loss: at the point.
-        gradient: of the loss, by all parameters; (count,).
+        size: the step size; a scalar, like `loss` and `slope`.
+        loss: the loss at the point.
+        gradient: the gradient of the loss with respect to all parameters; (count,).
         slope: the derivative of the loss along the direction.
     """
 
@@ -40,7 +40,7 @@ class _Bracketing(NamedTuple):
 
 
 class _Zoom(NamedTuple):
-    """The ends of the bracket, as a trial of pairs, and which of them is the lower one."""
+    """The ends of the bracket, as a `Trial` of pairs, and the index of the lower one."""
 
     ends: Trial
     low: Any
@@ -52,18 +52,17 @@ class _Zoom(NamedTuple):
 def strong_wolfe(
     evaluated: Callable[[Any], tuple[Any, Any]], start: Trial, size: Any, direction: Any, most: Any
 ) -> tuple[Trial, Any]:
-    """Returns a step that satisfies the strong Wolfe conditions, or the best of those that were
-    tried.
+    """Returns a step that satisfies the strong Wolfe conditions, or the best one that was tried.
 
     Args:
-        evaluated: gives loss and gradient for a size of the step.
-        start: the point where the search begins, of size 0.
-        size: to try first.
-        direction: of the steps; (count,).
-        most: how many sizes may be tried after the first.
+        evaluated: returns the loss and gradient for a step size.
+        start: the trial of size 0, where the search begins.
+        size: the first size to try.
+        direction: the direction of the steps; (count,).
+        most: the maximum number of sizes to try after the first.
 
     Returns:
-        The trial, and how many sizes were tried.
+        The trial, and the number of sizes tried.
     """
     search = _Search(evaluated, start, direction, most)
     grown = search.grown(size)
@@ -73,7 +72,7 @@ def strong_wolfe(
 
 @dataclass(frozen=True)
 class _Search:
-    """What stays the same while sizes are tried; the arguments of `strong_wolfe`."""
+    """The arguments of `strong_wolfe`, which are constant during the search."""
 
     evaluated: Callable[[Any], tuple[Any, Any]]
     start: Trial
@@ -96,9 +95,7 @@ class _Search:
         return jax.lax.while_loop(grows, longer, first)
 
     def bracket(self, grown: _Bracketing) -> _Zoom:
-        """Returns the bracket that larger sizes have found;
-        it begins at the start where they have not.
-        """
+        """Returns the bracket found by larger sizes; if they found none, it begins at the start."""
         is_over = grown.count >= self.most
         ends = _pair(_chosen(is_over, self.start, grown.before), grown.last)
         done = ~is_over & ~self._is_bracket(grown) & self._is_flat(grown.last)
@@ -106,7 +103,7 @@ class _Search:
         return _Zoom(ends, low, grown.count, jnp.zeros((), jnp.bool_), done)
 
     def narrowed(self, bracket: _Zoom) -> _Zoom:
-        """Narrows the bracket, until an end suffices or nothing is left between them."""
+        """Narrows the bracket, until an end suffices or the bracket is empty."""
         longest = jnp.abs(self.direction).max()
 
         def narrows(now: _Zoom) -> Any:
@@ -144,9 +141,9 @@ class _Search:
 
 
 def _inside(now: _Zoom) -> tuple[Any, Any]:
-    """Returns the next size, and whether it may lie too near to an end of the bracket.
+    """Returns the next size, and whether it may be too close to an end of the bracket.
 
-    A second one in a row, or one at an end, moves away from the end.
+    If this happens twice in a row, or the size is at an end, it is moved away from the end.
     """
     one, other = (_end(now.ends, index) for index in (0, 1))
     least, most = now.ends.size.min(), now.ends.size.max()
@@ -159,9 +156,7 @@ def _inside(now: _Zoom) -> tuple[Any, Any]:
 
 
 def _cubic_minimum(one: Trial, other: Trial, least: Any, most: Any) -> Any:
-    """Returns where the cubic through two trials, with their slopes, is least,
-    between two bounds.
-    """
+    """Returns the minimum, between two bounds, of the cubic through two trials and their slopes."""
     left, right = (
         _chosen(one.size <= other.size, *order) for order in ((one, other), (other, one))
     )

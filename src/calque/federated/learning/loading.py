@@ -1,4 +1,4 @@
-"""Trained parameters, loaded back into a PyTorch module."""
+"""Loads trained parameters back into a PyTorch module."""
 
 import torch
 
@@ -10,10 +10,10 @@ from calque.federated.learning.state import State
 
 @with_user_frames
 def load(module: torch.nn.Module, state: State) -> None:
-    """Give a module the parameters and buffers of a state, in place, on any device.
+    """Copy the parameters and buffers of a state into a module, on any device.
 
     Args:
-        module: a module with the same parameters as the one that was trained.
+        module: a module with the same parameters as the trained one.
         state: a state that a process returned.
 
     Raises:
@@ -38,7 +38,7 @@ def load(module: torch.nn.Module, state: State) -> None:
         odd = ", ".join(sorted(own.keys() ^ found.keys()))
         raise KeyError(f"the module and the state do not have the same parameters: {odd}")
     for name, tensor in own.items():
-        if tensor.shape != found[name].shape:  # which copy_ might broadcast
+        if tensor.shape != found[name].shape:  # copy_ might broadcast
             raise ValueError(
                 f"{name!r} has shape {list(tensor.shape)} in the module, but "
                 f"{list(found[name].shape)} in the state.\nLoad it into a module like the one "

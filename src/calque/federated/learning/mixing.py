@@ -1,4 +1,4 @@
-"""Detects whether a batch's examples depend on each other, so that it must not be padded."""
+"""Detects whether the examples of a batch depend on each other, so that it must not be padded."""
 
 from collections.abc import Callable
 from typing import Any
@@ -16,24 +16,24 @@ from calque.federated.ragged import Ragged
 from calque.federated.types import Type, to_shapes
 
 Run = Callable[[Any, Any, Any, Any], Any]
-"""Takes parameters, buffers, examples and raw bits of a key; gives the losses of the examples, and
-other arrays that must not depend on what fills up a batch.
+"""Takes parameters, buffers, examples and raw bits of a key; returns the losses of the examples,
+and other arrays that must not depend on the padding of a batch.
 """
 
 _TRIED = 4
 """How many examples of a client are tried in evaluation."""
 
 _OTHERS = 16
-"""Of how many clients the examples are that are tried to fill up a batch."""
+"""The number of clients whose examples are tried as padding of a batch."""
 
 
 class WholeBatches:
     """Refuses clients whose last batch would be padded, if examples depend on each other.
 
     Args:
-        model: in training.
-        size: how many examples a batch has; None if no batch is filled up.
-        dropping: whether examples that fill no batch could be left out.
+        model: the model, used in training mode.
+        size: the number of examples of a batch; None if batches are not padded.
+        dropping: whether the examples of incomplete batches could be dropped.
     """
 
     def __init__(self, model: Model, size: int | None, *, dropping: bool = True) -> None:
@@ -46,8 +46,8 @@ class WholeBatches:
 
         Args:
             staged: the examples of all clients.
-            numbers: the clients', for the error.
-            state: with which it is tried.
+            numbers: the clients' numbers, for the error.
+            state: the state for the test.
         """
         if isinstance(staged.length, jax.core.Tracer) or self._size is None:
             return
@@ -73,8 +73,8 @@ class WholeClients:
     """Refuses to evaluate padded clients, if examples depend on each other.
 
     Args:
-        model: in evaluation.
-        size: how many examples are computed at once.
+        model: the model, used in evaluation mode.
+        size: the number of examples that are computed at once.
     """
 
     def __init__(self, model: Model, size: int) -> None:
@@ -107,8 +107,8 @@ class _Trial:
     """Tests once for each type of examples whether they depend on each other.
 
     Args:
-        run: what is tried.
-        known: whether they do where it cannot be tried; where it can, only False is tried.
+        run: the function to test.
+        known: the answer if it cannot be tested. True is taken without a test.
     """
 
     def __init__(self, run: Run, known: bool) -> None:
@@ -121,9 +121,9 @@ class _Trial:
 
         Args:
             staged: the examples of all clients.
-            client, rows: where those are that are tried.
-            size: how many examples they are filled up to.
-            state: with which it is tried.
+            client, rows: the positions of the examples to test.
+            size: the number of examples to which they are padded.
+            state: the state for the test.
         """
         arrays = jax.tree.leaves(staged.elements)
         traced = any(isinstance(leaf, jax.core.Tracer) for leaf in arrays)
@@ -132,7 +132,7 @@ class _Trial:
             return self._known
         element = element_of(staged)
         if element not in self._found:
-            if any(map(is_placed, arrays)):  # spread over several processes
+            if any(map(is_placed, arrays)):  # distributed over several processes
                 some, others = made_up(element, rows.stop - rows.start), made_up(element, 2)
             else:
                 places = np.arange(rows.start, rows.stop)
@@ -145,8 +145,8 @@ class _Trial:
 
 
 def in_training(model: Model) -> Run:
-    """Returns the losses of a model in training,
-    its new buffers and what it writes to parameters.
+    """Returns a function for the losses of a model in training, its new buffers and written
+    parameters.
     """
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
@@ -157,7 +157,7 @@ def in_training(model: Model) -> Run:
 
 
 def in_evaluation(model: Model) -> Run:
-    """Returns the losses of a model in evaluation."""
+    """Returns a function for the losses of a model in evaluation."""
 
     def run(parameters: Any, buffers: Any, examples: Any, key: Any) -> Any:
         return model.outputs(parameters, buffers, examples, key)[1], ()
@@ -170,16 +170,16 @@ def mixes_examples(
 ) -> bool:
     """Returns True if padding a batch changes the losses of its examples, or the new buffers.
 
-    It is tried: with copies of the last example, and with what can hardly go unnoticed: NaN where
-    numbers are floats, and other examples where they are not. If nothing is random, also with what
-    is not filled up.
+    This is tested with different padding: copies of the last example, and values that have a
+    visible effect (NaN for floats, different examples for other dtypes). If nothing is random, an
+    unpadded batch is tested too.
 
     Args:
-        run: what is tried.
+        run: the function to test.
         parameters, buffers: those of the model.
-        examples: fewer than a batch has, as arrays with the examples first.
-        others: likewise, of which the first differ from the last.
-        size: how many examples a batch has.
+        examples: fewer examples than a batch has, as arrays with a leading axis of examples.
+        others: examples in the same form, the first of which differ from the last example.
+        size: the number of examples of a batch.
     """
     count = count_of(examples["y"])
     compiled = jax.jit(run)
@@ -194,18 +194,18 @@ def mixes_examples(
     first = found(filled)
     if not _alike(first, found(odd), 1e-4):
         return True
-    if not _alike(first, found(filled, seed=1), 1e-4):  # it is random
+    if not _alike(first, found(filled, seed=1), 1e-4):  # random
         return False
     try:
         alone = found(examples)
-    except (RuntimeError, TypeError, ValueError, IndexError):  # it takes batches of one size only
+    except (RuntimeError, TypeError, ValueError, IndexError):  # only one batch size works
         return False
-    # Another size may be computed by another algorithm, in half precision with other roundings.
+    # A different size may use a different algorithm, which in half precision rounds differently.
     return not _alike(first, alone, 0.05)
 
 
 def _filled(leaf: Any, rows: Any, size: int) -> Any:
-    """Pads examples with the given ones, in turn."""
+    """Pads examples by cycling through `rows`."""
     leaf = jnp.asarray(leaf)
     return jnp.concatenate([leaf, rows[np.arange(size - len(leaf)) % len(rows)]])
 
@@ -216,7 +216,7 @@ def _odd(rows: Any) -> Any:
 
 
 def _alike(some: list[np.ndarray], others: list[np.ndarray], rtol: float) -> bool:
-    """Returns True if all arrays are nearly the same; integers exactly."""
+    """Returns True if all arrays are nearly equal, and integers exactly equal."""
 
     def same(one: np.ndarray, other: np.ndarray) -> bool:
         if jnp.issubdtype(one.dtype, jnp.inexact):
@@ -254,7 +254,7 @@ def made_up(element: Type, count: int) -> Any:
 
     Args:
         element: the type of an example.
-        count: how many there are.
+        count: the number of examples.
     """
 
     def rows(one: Any) -> Any:

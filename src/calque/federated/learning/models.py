@@ -30,12 +30,12 @@ class Losses:
     """The results of a forward pass in training.
 
     Attributes:
-        each: the loss of each example.
+        each: the loss for each example.
         buffers: the new buffers.
         written: the new values of parameters that `forward` has written to, by name.
-        changing: the names of buffers that it has written to.
-        reached: the names of the parameters that have a gradient; PyTorch's optimizers leave the
-            others alone.
+        changing: the names of buffers that `forward` has written to.
+        reached: the names of the parameters that have a gradient; PyTorch's optimizers skip the
+            others.
     """
 
     each: Any
@@ -49,17 +49,16 @@ class Model:
     """A module whose parameters clients train.
 
     Args:
-        module: takes `x` of the examples (unpacked, if `x` is a tuple or a dict).
-        loss: takes the module's output and `y`, and gives one loss for each example; the
-            cross-entropy by default.
+        module: a module that takes `x` of the examples (unpacked if `x` is a tuple or a dict).
+        loss: a function of the module's output and `y` that returns one loss for each example; by
+            default the cross-entropy.
 
     Attributes:
         parameters, buffers: the module's own, as arrays keyed as `state_dict()`.
-        frozen: names of parameters that do not require gradients, and are not trained.
-        trained: names of all others, in the module's order.
-        mixes_examples: whether the module is known to make an example's output depend on the
-            others of its batch, so that batches cannot be filled up with examples that do not
-            count; for others, see `mixing`.
+        frozen: the names of parameters that do not require gradients, which are not trained.
+        trained: the names of the other parameters, in the module's order.
+        mixes_examples: whether the module is known to make an example's output depend on the others
+            of its batch, so that batches cannot be padded; see also `mixing`.
 
     >>> import torch
     >>> sorted(Model(torch.nn.Linear(3, 2)).parameters)
@@ -107,16 +106,16 @@ class Model:
     def losses(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
     ) -> Losses:
-        """Returns the losses of examples in training, and what else a forward pass does.
+        """Returns the losses of examples in training, and the effects of the forward pass.
 
         Args:
             parameters: arrays keyed as the module's.
-            buffers: likewise.
-            examples: `x` and `y`, with the examples as leading axis.
-            key: raw bits of a key, for dropout and whatever else is random.
+            buffers: the same, for buffers.
+            examples: `x` and `y`, with a leading axis of examples.
+            key: the raw bits of a key, for dropout and other random operations.
 
         Raises:
-            TraceError: it writes to a parameter that is not trained.
+            TraceError: the module writes to a parameter that is not trained.
         """
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
         named = {"buffers": inside(buffers), "rng": key}
@@ -153,9 +152,10 @@ class Model:
     def refusal(
         self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any]
     ) -> str | None:
-        """Returns PyTorch's error for examples on the CPU (a label or index out of range), or None.
+        """Returns PyTorch's error when the examples are computed on the CPU (a label or index out
+        of range), or None.
 
-        An XLA program computes NaN of them.
+        In an XLA program, such examples give NaN.
         """
         module = copy.deepcopy(self._module).cpu().eval()
         x, y = jax.tree.map(lambda leaf: to_torch(leaf, "cpu"), (examples["x"], examples["y"]))
@@ -170,7 +170,7 @@ class Model:
         return None
 
     def _trained(self) -> dict[str, torch.Tensor]:
-        """Returns the module's own parameters, which clients train copies of."""
+        """Returns the module's own parameters, of which clients train copies."""
         return {n: p for n, p in self._module.named_parameters() if p.requires_grad}
 
 
@@ -180,12 +180,12 @@ def _mixes(part: torch.nn.Module) -> bool:
 
 
 def opened(module: torch.nn.Module) -> torch.nn.Module:
-    """Returns the module inside `torch.compile` or `calque.jit`; other modules unchanged."""
+    """Returns the module wrapped by `torch.compile` or `calque.jit`; other modules unchanged."""
     return dict(module.named_children()).get("_orig_mod", module)
 
 
 def count_of(examples: Any) -> int:
-    """Returns the number of examples, from a pytree of arrays that have them first."""
+    """Returns the number of examples, from a pytree of arrays with a leading axis of examples."""
     return jax.tree.leaves(examples)[0].shape[0]
 
 
@@ -222,7 +222,7 @@ def _require_one_each(losses: Any, target: Any) -> None:
 
 
 def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
-    """`first + scale * second`, leaf by leaf, in the dtypes of `first`."""
+    """Returns `first + scale * second`, leaf by leaf, in the dtypes of `first`."""
     return jax.tree.map(lambda a, b: (a + scale * b).astype(a.dtype), first, second)
 
 

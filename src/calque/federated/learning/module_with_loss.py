@@ -1,4 +1,4 @@
-"""A module and a loss as one module, which also has the forward pass's side effects."""
+"""A module and a loss as one module that also returns the forward pass's side effects."""
 
 import copy
 from collections.abc import Callable, Mapping
@@ -10,22 +10,22 @@ from calque.device.memory.cell import read
 from calque.federated.learning.cumulative_statistics import count_in_tensors
 
 PREFIX = "module."
-"""What stands before the names of the module's parameters and buffers."""
+"""The prefix of the names of the module's parameters and buffers."""
 
 
 class ModuleWithLoss(torch.nn.Module):
-    """Computes the losses of examples, and in training the tensors that `forward` writes to.
+    """Computes the losses of examples and, in training, the tensors that `forward` writes to.
 
-    Parameters that require no gradient have none here either, and the hooks that the user has put
-    on the others (`register_hook`) see their gradients.
+    Parameters that require no gradient have none here either, and the user's hooks on the others
+    (`register_hook`) get their gradients.
 
     Args:
-        module: a copy is made.
+        module: the module, which is copied.
         loss: a function of the module's output and of `y`.
-        training: whether the copy is in training mode. If not, the output is given, too.
+        training: whether the copy is in training mode. If not, the output is returned too.
 
     Raises:
-        TypeError: a parameter has a hook that runs when its gradient has been accumulated.
+        TypeError: a parameter has a hook that runs after its gradient is accumulated.
     """
 
     surrounds_the_users_module = True
@@ -40,14 +40,14 @@ class ModuleWithLoss(torch.nn.Module):
         self.module: torch.nn.Module = copy.deepcopy(module).train(training)
         count_in_tensors(self.module)
         self._trains = training
-        self._loss = (loss,)  # in a tuple, it is no submodule
+        self._loss = (loss,)  # in a tuple, so that it is not a submodule
         self._frozen = {n for n, p in module.named_parameters() if not p.requires_grad}
         self._hooks = {name: _hooks(name, p) for name, p in module.named_parameters()}
 
     def forward(self, args: tuple[Any, ...], kwargs: Mapping[str, Any], y: Any) -> Any:
         """Returns the losses, and the new values of written parameters and buffers, by name.
 
-        Out of training: the losses, and the output.
+        In evaluation, returns the losses and the output.
         """
         if not self._trains:
             output = self.module(*args, **kwargs)
@@ -68,12 +68,12 @@ def _values(tensors: Mapping[str, torch.Tensor]) -> dict[str, Any]:
 
 
 def _written(after: Mapping[str, torch.Tensor], before: Mapping[str, Any]) -> dict[str, Any]:
-    """Returns the tensors that hold other values than before."""
+    """Returns the tensors whose values have changed."""
     return {n: t.detach() for n, t in after.items() if read(t) is not before.get(n)}
 
 
 def inside(arrays: Mapping[str, Any]) -> dict[str, Any]:
-    """Parameters or buffers by their names within `ModuleWithLoss`."""
+    """Returns parameters or buffers by their names in `ModuleWithLoss`."""
     return {f"{PREFIX}{name}": array for name, array in arrays.items()}
 
 

@@ -14,19 +14,19 @@ from calque.federated.learning.torch_optimizers import Make, TorchOptimizer
 
 
 class Optimizer(Protocol):
-    """The interface of optax's gradient transformations, which `sgd` has too."""
+    """The interface of optax's gradient transformations, which `sgd` implements too."""
 
     def init(self, params: Any, /) -> Any:
         """Returns the state before the first step."""
         ...
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
-        """Returns what to add to the parameters for these gradients, and the new state."""
+        """Returns the updates to add to the parameters for these gradients, and the new state."""
         ...
 
 
 Steps = float | Optimizer | Make
-"""What algorithms take for an optimizer; see `as_optimizer`."""
+"""The types that algorithms accept as an optimizer; see `as_optimizer`."""
 
 
 class Sgd(NamedTuple):
@@ -36,11 +36,11 @@ class Sgd(NamedTuple):
     momentum: float
 
     def init(self, params: Any, /) -> Any:
-        """Zero velocities, or nothing without momentum."""
+        """Returns zero velocities, or an empty state without momentum."""
         return jax.tree.map(jnp.zeros_like, params) if self.momentum else ()
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
-        """`-learning_rate * velocity`, as `torch.optim.SGD` has it."""
+        """Returns `-learning_rate * velocity`, like `torch.optim.SGD`."""
         if self.momentum:
             state = jax.tree.map(lambda v, g: self.momentum * v + g, state, updates)
             updates = state
@@ -48,7 +48,7 @@ class Sgd(NamedTuple):
 
 
 def sgd(learning_rate: float, momentum: float = 0.0) -> Sgd:
-    """Gradient descent as `torch.optim.SGD` does it.
+    """Returns gradient descent like that of `torch.optim.SGD`.
 
     >>> sgd(0.1).update({"w": 2.0}, ())[0]
     {'w': -0.2}
@@ -67,13 +67,13 @@ def as_optimizer(given: Steps, names: Sequence[str] | None = None) -> Optimizer:
     """Converts a learning rate, optax optimizer or function to an optimizer.
 
     Args:
-        given: a learning rate; an optimizer of optax; a class of `torch.optim`, with its own
-            defaults, or a function that makes one for parameters, such as
-            `lambda p: torch.optim.AdamW(p, lr=1e-3)` or a `functools.partial`.
-        names: of the parameters, in the order in which a function is given them.
+        given: a learning rate; an optax optimizer; a class of `torch.optim`, whose defaults are
+            used; or a function that creates an optimizer for parameters, such as `lambda p:
+            torch.optim.AdamW(p, lr=1e-3)` or a `functools.partial`.
+        names: the names of the parameters, in the order in which they are passed to a function.
 
     Raises:
-        TypeError: it is something else.
+        TypeError: `given` is something else.
         ValueError: a learning rate is negative or NaN.
     """
     if isinstance(given, int | float | np.floating) and not isinstance(given, bool):
@@ -105,12 +105,12 @@ def step(
     """Returns the parameters after a step of an optimizer, and its new state.
 
     Args:
-        optimizer: as `as_optimizer` gives it.
-        gradients, state, params: what it is given.
-        known: what else optimizers may ask for: `value`, `grad` and `value_fn`.
-        reached: names of the parameters that have a gradient, where PyTorch's optimizers leave the
-            others alone; None for all.
-        scale: what the step is multiplied by; None for 1.
+        optimizer: the result of `as_optimizer`.
+        gradients, state, params: the arguments of its `update`.
+        known: extra arguments for optimizers: `value`, `grad` and `value_fn`.
+        reached: the names of the parameters that have a gradient, because PyTorch's optimizers skip
+            the others; None for all.
+        scale: the factor for the step; None for 1.
     """
     exact: Callable[..., Any] | None = getattr(optimizer, "step", None)
     if exact is not None:

@@ -1,4 +1,4 @@
-"""Which client has which examples, and which clients participate in a round."""
+"""Distributes examples over clients, and draws the clients of a round."""
 
 from typing import Any
 
@@ -12,24 +12,23 @@ from calque.federated.learning.training import is_positive
 def dirichlet(
     labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
 ) -> list[np.ndarray]:
-    """Returns indices of examples for each client, such that the mix of labels differs between
-    clients.
+    """Returns indices of examples for each client, with a different mix of labels on each client.
 
-    For each label, the share of each client is drawn from a Dirichlet distribution (Hsu et al.
-    2019). It is drawn again until every client has some examples.
+    For each label, the clients' shares are drawn from a Dirichlet distribution (Hsu et al. 2019).
+    They are drawn again until every client has at least `least` examples.
 
     Args:
         labels: one integer for each example.
-        clients: how many clients there are.
-        concentration: small for few labels on each client, large for the same mix on all.
+        clients: the number of clients.
+        concentration: a small number gives each client few labels, a large one the same mix to all.
         seed: the seed of the draw.
         least: the minimum number of examples of a client.
 
     Returns:
-        An array of indices for each client; together they have every example once.
+        An array of indices for each client; together they contain every example once.
 
     Raises:
-        ValueError: no draw out of 1,000 gives every client so many examples, or an argument is
+        ValueError: no draw out of 1,000 gives every client enough examples, or an argument is
             invalid.
 
     >>> parts = dirichlet([0, 1] * 50, clients=4, concentration=100.0)
@@ -70,8 +69,8 @@ def sample_clients(clients: int, count: int, round: int, seed: int = 0) -> np.nd
 
     Args:
         clients: the number of all clients.
-        count: how many of them participate.
-        round: the number of the round: the same number gives the same clients.
+        count: the number of clients that participate.
+        round: the number of the round; the same number gives the same clients.
         seed: the seed of all draws.
 
     >>> len(set(sample_clients(100, 10, round=3).tolist()))

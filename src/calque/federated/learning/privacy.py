@@ -1,4 +1,4 @@
-"""The privacy that noise guarantees, with the package dp-accounting (the extra `privacy`)."""
+"""The privacy that noise guarantees, computed by dp-accounting (the extra `privacy`)."""
 
 import importlib
 from typing import Any
@@ -14,15 +14,15 @@ def epsilon(
     `aggregators.dp_gaussian`.
 
     Neighbours are federations in which one client has different data. Each round is one Gaussian
-    mechanism on `participants` clients, drawn without replacement as `sample_clients` does; rounds
-    are composed by Rényi differential privacy (Mironov 2017; Wang et al. 2019). A client that is
-    replaced moves the sum by up to twice the norm, which is taken into account here.
+    mechanism on `participants` clients, drawn without replacement by `sample_clients`; rounds are
+    composed by Rényi differential privacy (Mironov 2017; Wang et al. 2019). Replacing a client
+    moves the sum by up to twice the norm, which this takes into account.
 
     Args:
         noise_multiplier: as for `aggregators.dp_gaussian`.
         rounds: the number of rounds.
         clients: the number of all clients.
-        participants: how many of them participate in a round.
+        participants: the number of clients that participate in a round.
         delta: the δ, well below `1 / clients`.
 
     Raises:

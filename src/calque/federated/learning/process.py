@@ -1,4 +1,4 @@
-"""Training processes: rounds that change a state on the server, for all algorithms."""
+"""Training processes, which run rounds that change a state on the server, for all algorithms."""
 
 import functools
 from collections.abc import Mapping
@@ -30,10 +30,10 @@ _WIDE = ("float64", "complex128")
 
 
 class IterativeProcess:
-    """An algorithm as rounds: call `initialize()`, then `next(state, data)` as often as you like.
+    """Runs an algorithm in rounds: call `initialize()`, then `next(state, data)` for each round.
 
     Args:
-        algorithm: what clients and server do.
+        algorithm: the work of clients and server.
         options: as for `Computation.configured`: chunk, mesh, axis, check.
         failing: the fraction of a round's clients that drop out of it.
     """
@@ -58,19 +58,19 @@ class IterativeProcess:
 
     @property
     def description(self) -> Mapping[str, str]:
-        """A description of what determines its results."""
+        """A description of everything that determines its results."""
         return self._algorithm.description
 
     def __deepcopy__(self, memo: Any) -> "IterativeProcess":
-        return self  # as of a function: what changes is the state, which the caller has
+        return self  # like a function: the caller has the state
 
     @with_user_frames
     def initialize(self, seed: int = 0) -> State:
         """Returns the state before the first round.
 
         Args:
-            seed: the seed of all randomness to come, an integer. The parameters are the module's
-                own.
+            seed: the seed of all random numbers of the rounds, an integer. The parameters are the
+                module's own.
         """
         one, key = self._algorithm, _key_of(seed)
         parameters = one.model.parameters
@@ -94,20 +94,20 @@ class IterativeProcess:
 
     @with_user_frames
     def next(self, state: State, data: Any, clients: Any = None) -> tuple[State, dict[str, Any]]:
-        """One round.
+        """Runs one round.
 
         Args:
-            state: the state before it.
-            data: the examples of the participating clients: a list with a dict of arrays `x` and
-                `y` for each, with the examples as first axis; or the result of `stage`.
+            state: the state before the round.
+            data: the examples of the participating clients: a list with, for each, a dict of arrays
+                `x` and `y` with a leading axis of examples; or the result of `stage`.
             clients: the numbers of the participating clients; 0, 1, … by default.
 
         Returns:
-            The state after it, and metrics: the clients' mean loss while they trained, and the
-            numbers of examples and clients.
+            The state after the round, and metrics: the clients' mean loss during training, and the
+                numbers of examples and clients.
 
         Raises:
-            ClientError: a client's data have the wrong type, or its result is NaN.
+            ClientError: a client's data have a wrong type, or its result is NaN.
             ValueError: there are no examples, or none that fill a batch.
             TypeError: JAX traces `clients`, or the round of a process with `failing`.
         """
@@ -220,14 +220,14 @@ class IterativeProcess:
         self._whole_batches.require(staged, numbers, state)
 
     def can_train(self, staged: Staged) -> bool:
-        """Returns True if some client has examples that it can train on, or if that is unknown."""
+        """Returns True if some client has enough examples to train on, or if this is unknown."""
         length = staged.length
         if isinstance(length, jax.core.Tracer):
             return True
         return bool(np.asarray(length).max(initial=0) >= self._algorithm.least)
 
     def _require_examples(self, staged: Staged, numbers: np.ndarray, of: str = "") -> None:
-        """Raise unless some client has examples that it can train on."""
+        """Raise unless some client has enough examples to train on."""
         if not self.can_train(staged):
             least = self._algorithm.least
             some = "examples" if least == 1 else f"the {least} examples of a batch"
@@ -247,7 +247,7 @@ class IterativeProcess:
 
 
 def _key_of(seed: Any) -> Any:
-    """Returns the raw bits of a key, different for all seeds of 64 bits."""
+    """Returns the raw bits of a key, which differ for all 64-bit seeds."""
     if isinstance(seed, jax.core.Tracer):
         return jax.random.key_data(jax.random.key(seed))
     if not isinstance(seed, Integral) or isinstance(seed, bool) or not 0 <= int(seed) < 2**63:
@@ -261,8 +261,8 @@ def _survivors(
 ) -> tuple[Staged, np.ndarray]:
     """Returns the clients that do not drop out, in their order.
 
-    Rounds of as many clients lose as many, or one more now and then where the fraction is that of
-    no whole number: so there are two programs at most, and few clients drop out, too.
+    Of the same number of clients, the same number drop out, or sometimes one more if the fraction
+    is not a whole number of clients. So there are at most two programs.
     """
     count = len(numbers)
     draw = np.random.default_rng([*np.asarray(state.key).tolist(), int(state.round)])

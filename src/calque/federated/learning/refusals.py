@@ -1,4 +1,4 @@
-"""Refusals of a round: autocast around it, traced clients, and bad examples."""
+"""Errors of a round: for autocast around it, traced client numbers, and bad examples."""
 
 from typing import Any
 
@@ -15,7 +15,7 @@ from calque.federated.ragged import Ragged, take
 
 
 class NoExamples(ValueError):
-    """No client of a round has examples that it can train on."""
+    """No client of a round has enough examples to train on."""
 
 
 def require_no_autocast() -> None:
@@ -32,7 +32,7 @@ def require_known_clients(clients: Any, drawn_from: Any) -> None:
 
     Args:
         clients: the numbers that the user passes.
-        drawn_from: what those that drop out are drawn from.
+        drawn_from: the round number, from which the clients that drop out are drawn.
     """
     if _is_traced(clients):
         raise TypeError(
@@ -52,11 +52,11 @@ def _is_traced(values: Any) -> bool:
 
 
 def explained(error: ClientError, model: Model, state: State, *data: Staged) -> ClientError:
-    """Returns the error, with PyTorch's error for the client's examples if there is one.
+    """Returns the error, extended by PyTorch's error for the client's examples if there is one.
 
     Args:
-        error: of a computation over the clients.
-        model, state: what was to be computed with.
+        error: the error of a computation over the clients.
+        model, state: the model and the state of the computation.
         data: the examples of all clients, in their order.
     """
     if error.position is None or any(map(is_placed, jax.tree.leaves((state, data)))):

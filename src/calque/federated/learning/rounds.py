@@ -43,17 +43,17 @@ from calque.federated.types import (
 )
 
 _OF_SERVER = np.uint32(2**32 - 1)
-"""The number by which the server's randomness is told from the clients'."""
+"""The number that distinguishes the server's random key from the clients'."""
 
 
 def round_computation(algorithm: Algorithm, element: Type, most: int, state: State) -> Computation:
     """Returns a round as a computation on leaves, because states may contain any pytree.
 
     Args:
-        algorithm: what clients and server do.
+        algorithm: the work of clients and server.
         element: the type of an example.
-        most: how large batches are, at most.
-        state: of the shapes of all states.
+        most: the maximum size of batches.
+        state: a state that has the shapes of all states.
     """
     server = replace(state, memory=())
     memory = jax.tree.map(lambda leaf: leaf[0], state.memory)
@@ -136,10 +136,10 @@ def _work(algorithm: Algorithm, most: int, server: State, memory: Any) -> Callab
 
 
 def _difference(new: Any, old: Any) -> Any:
-    """Returns a client's change of a buffer, exactly zero where there is none.
+    """Returns a client's change of a buffer, exactly zero for unchanged elements.
 
-    So what no client changes stays as it is: a mask with infinities, indices that a float32 cannot
-    hold.
+    So elements that no client changes keep their values, such as infinities in a mask, and indices
+    that a float32 cannot represent.
     """
     kind = jnp.promote_types(old.dtype, jnp.float32)
     wide = old.dtype if jnp.issubdtype(old.dtype, jnp.inexact) else jnp.int32
@@ -157,7 +157,7 @@ def _with_mean(difference: Any, old: Any) -> Any:
 
 
 def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., Any]:
-    """Returns the server's work on the messages, as a function of leaves."""
+    """Returns the server's work on the clients' messages, as a function of leaves."""
 
     def finish(leaves, parts):  # type: ignore[no-untyped-def]
         state = unpacked(leaves, server)
@@ -173,7 +173,7 @@ def _finish(algorithm: Algorithm, server: State, shapes: Any) -> Callable[..., A
 
 
 def _require_no_buffers(changing: frozenset[str]) -> None:
-    """Raise a `TypeError` for buffers that clients change, because their mean has no noise."""
+    """Raise a `TypeError` if clients change buffers, because their mean has no noise."""
     if changing:
         names = ", ".join(map(repr, sorted(changing)))
         raise TypeError(
@@ -184,10 +184,10 @@ def _require_no_buffers(changing: frozenset[str]) -> None:
 
 
 def _require_like(joined: Any, change: Type) -> None:
-    """Raise unless an aggregator returns on the server the type that each client sends.
+    """Raise unless an aggregator returns a value on the server of the type that each client sends.
 
     Raises:
-        FederatedTypeError: it lives elsewhere, or is of another type; shows both.
+        FederatedTypeError: it has a different type or placement; shows both.
     """
     found = member_type(placed(joined, "the server", SERVER).type)
 
@@ -202,9 +202,10 @@ def _require_like(joined: Any, change: Type) -> None:
 
 
 def _named(change: Any) -> Any:
-    """Returns what clients send in the aggregators' form: a struct of its leaves, in JAX's order.
+    """Returns a client's change in the form for aggregators: a struct of its leaves, in JAX's
+    order.
 
-    They have the names of parameters if what is sent is a dict of arrays.
+    The fields have the parameters' names if the change is a dict of arrays.
     """
     if isinstance(change, dict) and all(hasattr(leaf, "shape") for leaf in change.values()):
         return {name: change[name] for name in sorted(change)}
@@ -212,7 +213,7 @@ def _named(change: Any) -> Any:
 
 
 def _key(state: State, number: Any = _OF_SERVER) -> Any:
-    """Returns the raw bits of a key for a round, and for a client or the server."""
+    """Returns the raw bits of the key of a client, or of the server, in a round."""
     return of_client(of_round(state), number)
 
 

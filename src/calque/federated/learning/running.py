@@ -1,4 +1,4 @@
-"""Runs many rounds with a progress bar, and plots their metrics."""
+"""Runs many rounds, with a progress bar, and plots their metrics."""
 
 import importlib
 from collections.abc import Callable, Mapping
@@ -23,7 +23,7 @@ from calque.federated.ragged import take
 _OF_NOBODY = {"loss": np.nan, "examples": 0, "clients": 0}
 
 History = list[dict[str, float]]
-"""For each round, its number and its metrics."""
+"""The number and metrics of each round."""
 
 
 @with_user_frames
@@ -39,30 +39,30 @@ def run(
     checkpoints: Checkpoints | None = None,
     progress: bool = True,
 ) -> tuple[State, History]:
-    """Runs rounds, from the beginning or from the last checkpoint, up to a given number.
+    """Runs rounds up to a given number, from the beginning or from the last checkpoint.
 
-    A round for which only clients without examples are drawn leaves the state as it is; its metrics
-    are those of no clients, and the loss is NaN.
+    A round in which no client has examples does not change the state; its metrics count no clients,
+    and the loss is NaN.
 
     Args:
         process: an algorithm.
         data: the examples of all clients, as for `IterativeProcess.next`.
-        rounds: the number of rounds in total, including those before the checkpoint.
-        participants: how many clients participate in a round, drawn by `sample_clients`; by
-            default all.
-        seed: the seed of the state, and of the draw of participants.
-        evaluate: a function of the state that returns metrics, which are added to those of the
-            round as `test_…`.
-        every: `evaluate` is called after every so many rounds, and after the last.
-        checkpoints: where states are kept; the history then has the rounds since the last state.
-        progress: whether a progress bar is shown (with several processes, by the first).
+        rounds: the total number of rounds, including those before the checkpoint.
+        participants: the number of clients of a round, which are drawn by `sample_clients`; by
+            default all participate.
+        seed: the seed of the state, and of the draws of participants.
+        evaluate: a function of the state that returns metrics, which are added to the round's
+            metrics as `test_…`.
+        every: call `evaluate` after each this many rounds, and after the last.
+        checkpoints: saves the states; the history then begins after the last saved state.
+        progress: whether to show a progress bar (with several processes, in the first).
 
     Returns:
         The state, and the metrics of each round.
 
     Raises:
-        ValueError: no client has examples; or the checkpoints are of another run: of another seed,
-            number of clients or participants, other examples, another module, algorithm or
+        ValueError: no client has examples, or the checkpoints belong to a different run: with a
+            different seed, number of clients or participants, examples, module, algorithm or
             setting.
 
     >>> import numpy as np, torch
@@ -123,8 +123,8 @@ def plot_curves(
 
     Args:
         histories: the histories that `run` returns, by the names of their curves.
-        path: the path of the picture; its ending says the format.
-        metric: a key of the histories' rows; rounds without it are left out.
+        path: the path of the picture; its suffix determines the format.
+        metric: a key of the histories' rows; rounds without it are skipped.
 
     Raises:
         KeyError: no round of a history has the metric.
@@ -145,10 +145,10 @@ def plot_curves(
 
 
 def _resumed(checkpoints: Checkpoints, initial: State, run: Mapping[str, str]) -> State:
-    """Returns the state of the last round that was saved; `initial` if none was.
+    """Returns the state of the last saved round; `initial` if there is none.
 
     Raises:
-        ValueError: the states there are of another run.
+        ValueError: the states belong to a different run.
     """
     state = checkpoints.latest(initial)
     if not np.array_equal(state.key, initial.key):

@@ -1,4 +1,4 @@
-"""The settings that the algorithms share, and the functions made of them."""
+"""The settings that the algorithms share, and the functions built from them."""
 
 import inspect
 from collections.abc import Callable, Mapping
@@ -35,17 +35,17 @@ class Settings(Options, total=False):
     """The keyword arguments that the algorithms share.
 
     Attributes:
-        weighting: whether clients are weighted by their numbers of examples, or all that have
-            some equally.
-        batch_size: how many examples a client computes at once; 32 by default.
-        epochs: how often a client goes through its examples; once by default.
-        shuffle: whether it does so in a new order each time.
-        drop_remainder: whether examples that do not fill a batch are left out.
-        failing: the fraction of a round's clients that drop out of it, drawn anew in each round;
-            they count as if they had not been asked. 0 by default.
-        client_schedule: a function of the number of the round, 0 for the first, that returns what
-            the clients' steps are multiplied by in it, and so their learning rate:
-            `lambda number: 0.99**number`, or a schedule of optax.
+        weighting: "examples" to weight clients by their numbers of examples, or "uniform" to weight
+            all clients that have examples equally.
+        batch_size: the number of examples that a client computes at once; 32 by default.
+        epochs: the number of times that a client goes through its examples; 1 by default.
+        shuffle: whether it uses a new order each time.
+        drop_remainder: whether the examples of incomplete batches are dropped.
+        failing: the fraction of a round's clients that drop out of it, drawn again in each round;
+            they do not count as participants. 0 by default.
+        client_schedule: a function from the number of the round, 0 for the first, to a factor for
+            the clients' steps, and so for their learning rate: `lambda number: 0.99**number`, or an
+            optax schedule.
     """
 
     weighting: Weighting
@@ -58,7 +58,7 @@ class Settings(Options, total=False):
 
 
 def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = ()) -> None:
-    """Raise a `TypeError` for unknown keywords, as Python does."""
+    """Raise a `TypeError` for unknown keywords, like Python."""
     known = sorted(set(kind.__annotations__) - set(without))
     unknown = sorted(set(settings) - set(known))
     if unknown:
@@ -68,16 +68,16 @@ def checked(settings: Mapping[str, Any], kind: type, without: tuple[str, ...] = 
 
 
 class Setup:
-    """A module, how clients go through their examples, and how rounds are compiled.
+    """A module, the batches of clients, and the options of compilation.
 
     Args:
-        module, loss: as of `Model`.
+        module, loss: as for `Model`.
         settings: see `Settings`.
-        without: names of settings that the algorithm does not have.
+        without: the names of settings that the algorithm does not have.
 
     Raises:
-        TypeError: the setting does not exist.
-        ValueError: a setting cannot be.
+        TypeError: a setting does not exist.
+        ValueError: a setting is invalid.
     """
 
     def __init__(
@@ -163,9 +163,9 @@ class Setup:
         """Returns the rounds of an algorithm.
 
         Args:
-            client, server, **rest: as of `Algorithm`.
-            choices: the algorithm's name, and what else it was given than settings.
-            whole_gradient: whether a client takes the gradient over all of its examples.
+            client, server, **rest: as for `Algorithm`.
+            choices: the algorithm's name, and its arguments other than settings.
+            whole_gradient: whether a client computes the gradient over all of its examples.
         """
         aggregator = rest["aggregator"]
         if not _takes_three(aggregator):
@@ -198,14 +198,14 @@ class Setup:
 
 
 def _takes_three(aggregator: Any) -> bool:
-    """Returns True for a function of a value, a weight and a key; of a state too, if it has one."""
+    """Returns True for a function of a value, a weight, a key and, if it has one, a state."""
     if not callable(aggregator):
         return False
     try:
         inspect.signature(aggregator).bind(*[None] * (4 if is_stateful(aggregator) else 3))
     except TypeError:
         return False
-    except ValueError:  # one in C, which tells no signature
+    except ValueError:  # C functions may have no signature
         return True
     return True
 
@@ -216,6 +216,6 @@ def zeros(parameters: Any) -> Any:
 
 
 def moved(state: State, change: Any, scale: Any = 1.0) -> Any:
-    """Returns the server's parameters with the trained ones changed."""
+    """Returns the server's parameters, after changing the trained ones."""
     free = {name: state.parameters[name] for name in change}
     return {**state.parameters, **tree_add(free, change, scale)}

@@ -1,4 +1,4 @@
-"""The examples of clients, checked and put on the device."""
+"""Checks the examples of clients, and puts them on the device."""
 
 import hashlib
 from collections.abc import Iterator
@@ -20,14 +20,14 @@ from calque.federated.representation import Sequence, to_python
 from calque.federated.types import DTYPES, SequenceType, Type, at_clients, to_type
 
 Staged = Sequence | Ragged
-"""The examples of all clients: with the clients as leading axis, or one after the other."""
+"""The examples of all clients: with the clients as leading axis, or concatenated."""
 
 
 def labelled(data: Any) -> Staged:
     """Returns the clients' data in the form of `stage`.
 
     Raises:
-        ClientError: `x` or `y` is missing, or there is a field that would not be used.
+        ClientError: `x` or `y` is missing, or there is an unused field.
     """
     staged = stage(data, padded=False)
     if not isinstance(staged.elements, dict) or not {"x", "y"} <= set(staged.elements):
@@ -52,14 +52,14 @@ def stage(data: Any, padded: bool = True) -> Any:
     """Puts the examples of all clients on the device as arrays, for many rounds.
 
     Args:
-        data: a list with, for each client, a dict of arrays with the examples first, or a
+        data: a list with, for each client, a dict of arrays with a leading axis of examples, or a
             `torch.utils.data.Dataset` of pairs of `x` and `y`, or of dicts.
-        padded: whether each client gets as much memory as the one with the most examples.
+        padded: whether to pad each client to the most examples that a client has.
 
     Returns:
-        A `federated.Sequence` whose arrays have the clients first, then the examples, padded to
+        A `federated.Sequence` whose arrays have an axis of clients, then one of examples, padded to
         the most that a client has. If `padded` is False and clients have different numbers of
-        examples, a `federated.Ragged`, which needs memory for the examples alone.
+        examples, a `federated.Ragged`, which needs memory only for the examples.
 
     >>> import numpy as np
     >>> staged = stage([{"x": np.ones((2, 3), np.float32)}, {"x": np.ones((1, 3), np.float32)}])
@@ -88,7 +88,7 @@ def stage(data: Any, padded: bool = True) -> Any:
 
 @with_user_frames
 def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
-    """Like `stage`, but each process of a mesh passes the examples of its own clients only.
+    """Like `stage`, but each process of a mesh passes only the examples of its own clients.
 
     No process holds the data of all clients. The clients of the first process come first. Use it
     with learning processes and evaluations on the same mesh, and all clients in each round.
@@ -97,11 +97,11 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
         data: as for `stage`; each process passes the same number of clients, a multiple of the
             number of its devices.
         mesh: the mesh of all processes.
-        axis: the axis that the clients are spread over; the first by default.
+        axis: the axis over which the clients are distributed; the first by default.
 
     Raises:
         ClientError: the processes have different numbers of clients, or their devices cannot share
-            them evenly.
+            the clients evenly.
     """
     staged = stage(data)
     axis = axis or str(mesh.axis_names[0])
@@ -130,10 +130,9 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
 
 
 def _examples(data: Any, client: int) -> Any:
-    """Returns a client's examples as arrays with a leading axis of examples; non-datasets
-    unchanged.
+    """Returns a client's dataset as arrays with a leading axis of examples; other data unchanged.
 
-    Returns None for a dataset without examples, which does not say what they are like.
+    Returns None for a dataset without examples, whose structure is not known.
 
     Raises:
         ClientError: a dataset has no length, or examples that cannot be stacked.
@@ -168,10 +167,10 @@ def _on_host(leaf: Any) -> np.ndarray:
 
 
 def _without_gaps(clients: list[Any]) -> list[Any]:
-    """Returns the examples of clients, with empty arrays for clients without known examples.
+    """Returns the examples of clients, with empty arrays for those that are None.
 
     Raises:
-        ClientError: nothing is known of any client.
+        ClientError: no client has examples.
     """
     known = next((one for one in clients if one is not None), None)
     if known is None:
@@ -185,7 +184,8 @@ def _without_gaps(clients: list[Any]) -> list[Any]:
 def digest_of(staged: Staged) -> str:
     """Returns a digest of the clients' examples.
 
-    Of those that are spread over several processes, only their types and numbers count.
+    For examples that are distributed over several processes, it includes only their types and
+    numbers.
     """
     length = np.asarray(staged.length)
     found = hashlib.sha256(f"{element_of(staged)} {length.tolist()}".encode())
@@ -198,7 +198,9 @@ def digest_of(staged: Staged) -> str:
 
 
 def _rows_of(staged: Staged, leaf: np.ndarray) -> Iterator[tuple[int, np.ndarray]]:
-    """Yields the numbers of clients, and the rows of an array that begin with their examples."""
+    """Yields for each client the number of its examples, and the rows of an array that begin with
+    them.
+    """
     starts = staged.places.start if isinstance(staged, Ragged) else None
     for client in range(staged.length.shape[0]):
         yield client, leaf[client] if starts is None else leaf[int(starts[client]) :]
@@ -221,8 +223,8 @@ def _is_pair(row: Any) -> bool:
 
 
 def element_type(arrays: Any, leading: int = 2) -> Type:
-    """Returns the type of an example, from arrays with more axes in front; 64 bits as 32, as JAX
-    has it.
+    """Returns the type of an example, from arrays with leading axes; 64-bit dtypes become 32-bit,
+    as in JAX.
 
     Raises:
         ClientError: a part of it is not an array, or has a dtype that tensors do not support.

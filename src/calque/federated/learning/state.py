@@ -15,16 +15,16 @@ from calque.federated.representation import Sequence
 @jax.tree_util.register_dataclass
 @dataclass(frozen=True)
 class State:
-    """The state that the server keeps between rounds: a pytree of arrays, to be saved as one.
+    """The state that the server keeps between rounds, a pytree of arrays.
 
     Attributes:
         parameters, buffers: those of the model, with the keys of its `state_dict()`.
         optimizer: the state of the server's optimizer.
-        extra: what else the algorithm keeps on the server.
-        memory: what the algorithm keeps for each client, with the clients as leading axis.
-        key: the raw bits of the key that all randomness comes from.
+        extra: other arrays that the algorithm keeps on the server.
+        memory: the arrays that the algorithm keeps for each client, with a leading axis of clients.
+        key: the raw bits of the key for all random numbers.
         round: the number of rounds so far.
-        aggregator: what the aggregator keeps, if anything.
+        aggregator: the aggregator's state, if it has one.
     """
 
     parameters: Any
@@ -39,27 +39,27 @@ class State:
 
 @dataclass(frozen=True)
 class Algorithm:
-    """One way to train; see `algorithms`.
+    """The functions of a training algorithm.
 
     Attributes:
-        model: what is trained.
-        client: takes the server's state (without `memory`), a client's examples, `RoundInfo`,
-            and the client's memory; gives what `Sent` has.
+        model: the trained model.
+        client: takes the server's state (without `memory`), a client's examples, `RoundInfo`, and
+            the client's memory; returns `Sent`.
         server: takes the server's state, the means of the clients' `change` and `extra`, their
-            number and `Sent.reached`; gives the new state.
-        aggregator: how the clients' `change` is joined.
-        optimizer: takes the parameters that are trained; gives the first state of the server's
+            number and `Sent.reached`; returns the new state.
+        aggregator: aggregates the clients' `change`.
+        optimizer: takes the trained parameters; returns the initial state of the server's
             optimizer.
-        extra: likewise, what the server keeps at first.
-        memory: likewise, zeros of the shapes of what is kept for each client.
-        clients: how many clients there are; needed where there is a memory.
-        least: how many examples some client must have, to be trained on.
-        filled: how many examples the batches have that are filled up with copies, if any are; an
-            example must not depend on others of its batch then.
-        dropping: whether examples that fill no batch could be left out.
-        size: how many examples are in a batch, or computed at once.
-        schedule: takes the number of a round; gives what the clients' steps are multiplied by.
-        description: what decides the numbers, in words, by which two runs are told apart.
+        extra: takes the trained parameters; returns the initial `State.extra`.
+        memory: takes the trained parameters; returns zeros in the shapes of a client's memory.
+        clients: the number of clients; required if there is a memory.
+        least: the minimum number of examples of a client for training.
+        filled: the size to which batches are padded with copies, in which case an example must not
+            depend on others of its batch; None if they are not padded.
+        dropping: whether the examples of incomplete batches could be dropped.
+        size: the number of examples in a batch, or computed at once.
+        schedule: takes the number of a round; returns the factor for the clients' steps.
+        description: describes everything that determines the results, to distinguish runs.
     """
 
     model: Model
@@ -83,9 +83,9 @@ class RoundInfo:
     """The information that a client gets in addition to the server's state.
 
     Attributes:
-        key: raw bits of a key, for dropout and the order of examples.
-        most: how large batches are, at most: no larger than the data of any client.
-        scale: what its steps are multiplied by; None where there is no schedule.
+        key: the raw bits of a key, for dropout and the order of examples.
+        most: the maximum size of batches, at most the largest number of examples of a client.
+        scale: the factor for its steps; None if there is no schedule.
     """
 
     key: Any
@@ -99,13 +99,13 @@ class Sent:
     """The message of a client after its work.
 
     Attributes:
-        change: what `Algorithm.aggregator` joins, weighted by `weight`.
-        extra: the mean over the clients is taken, each of the same weight.
-        buffers: the mean is taken, weighted by `weight`.
-        weight: a number.
-        loss: the mean over the client's examples.
-        examples: how many there were.
-        memory: what is kept for the client.
+        change: aggregated by `Algorithm.aggregator`, weighted by `weight`.
+        extra: averaged over the clients, with equal weights.
+        buffers: averaged, weighted by `weight`.
+        weight: the weight of the client, a number.
+        loss: the mean loss over the client's examples.
+        examples: the number of examples.
+        memory: the client's new memory.
         changing: the names of the buffers that clients change.
         reached: the names of the parameters that have a gradient; None for all.
     """
@@ -125,7 +125,7 @@ def packed(tree: Any) -> tuple[Any, ...]:
     """Returns the leaves of a pytree as a struct without names, because states may contain any
     pytree.
 
-    Of a key, as optimizers that add noise keep one, it is the raw bits.
+    A key, which the state of an optimizer with noise contains, becomes its raw bits.
     """
     return tuple(
         jax.random.key_data(leaf) if _is_key(leaf) else jnp.asarray(leaf)
@@ -134,7 +134,7 @@ def packed(tree: Any) -> tuple[Any, ...]:
 
 
 def unpacked(leaves: Any, like: Any) -> Any:
-    """Returns a pytree of leaves, in the form of another."""
+    """Returns a pytree of leaves with the structure of `like`."""
     forms, structure = jax.tree.flatten(like)
     pairs = zip(leaves, forms, strict=True)
     return jax.tree.unflatten(

@@ -1,4 +1,4 @@
-"""Optimizers of `torch.optim` as pure functions: of parameters, gradients and a state of arrays."""
+"""Optimizers of `torch.optim` as pure functions of parameters, gradients and a state of arrays."""
 
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from typing import Any
@@ -15,20 +15,21 @@ from calque.interop.functional import functional
 
 Make = Callable[[Iterable[torch.Tensor]], torch.optim.Optimizer]
 State = list[dict[str, Any]]
-"""For each parameter, what `Optimizer.state` has for it."""
+"""The entry of each parameter in `Optimizer.state`."""
 
 
 class TorchOptimizer:
-    """An optimizer of PyTorch, in the form of optax; see `Optimizer`.
+    """A PyTorch optimizer with the interface of optax; see `Optimizer`.
 
-    Its own `step` runs, on the parameters and the state it is given. A state that the first step
-    makes is made in the first step: a state of arrays says beside it whether there was one. Numbers
-    that a step reads of its state are traced, as in the steps of a jitted function.
+    It runs PyTorch's own `step` on the given parameters and state. The first step creates its state
+    itself, so the state of arrays includes a flag for whether there has been a step. Numbers that a
+    step reads from its state are traced, as in a jitted function.
 
     Args:
-        make: such as `torch.optim.Adam`, or `lambda p: torch.optim.SGD(p, lr=0.1, momentum=0.9)`.
-        names: the keys of parameters in the order in which they are given to `make`; as JAX sorts
-            them by default.
+        make: creates the optimizer: `torch.optim.Adam`, or `lambda p: torch.optim.SGD(p, lr=0.1,
+            momentum=0.9)`.
+        names: the keys of parameters in the order in which they are passed to `make`; by default
+            JAX's order.
 
     >>> optimizer = TorchOptimizer(lambda p: torch.optim.SGD(p, lr=0.5))
     >>> state = optimizer.init({"w": jnp.ones(2)})
@@ -45,7 +46,7 @@ class TorchOptimizer:
         self._next, _ = functional(self._stepped, gradient="jax")
 
     def init(self, params: Any, /) -> Any:
-        """Returns the state before the first step, and that there was none."""
+        """Returns the state before the first step, with the flag that there was none."""
         leaves = self._leaves(params)
         searching = self._searching(leaves)
         if searching is not None:
@@ -54,7 +55,7 @@ class TorchOptimizer:
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.zeros((), jnp.bool_)
 
     def described(self, params: Any) -> str:
-        """Its class, and the settings of its groups, for such parameters."""
+        """Returns a description of its class and settings for such parameters."""
         made = self._example(self._leaves(params))
         return f"{' '.join(repr(made).split())} by {described(type(made))}"
 
@@ -74,9 +75,9 @@ class TorchOptimizer:
         """Returns the parameters after a step, and the new state.
 
         Args:
-            gradients, state, params: what it is given.
-            known: `value`, the loss at `params`, and `value_fn`, which computes it for others.
-            reached: names of the parameters that have a gradient; None for all.
+            gradients, state, params: as for `update`.
+            known: `value`, the loss at `params`, and `value_fn`, which computes the loss.
+            reached: the names of the parameters that have a gradient; None for all.
 
         Raises:
             TypeError: the optimizer is LBFGS, which needs a loss function.
@@ -111,33 +112,33 @@ class TorchOptimizer:
         return self._joined(new, params), (held, jnp.ones((), jnp.bool_))
 
     def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
-        """Returns what to add to the parameters for these gradients, and the new state."""
+        """Returns the updates to add to the parameters for these gradients, and the new state."""
         new, state = self.step(updates, state, params)
         return jax.tree.map(lambda a, b: a - b, new, params), state
 
     def _leaves(self, params: Any) -> list[Any]:
-        """Returns the arrays of parameters or gradients,
-        in the order in which `make` is given them.
+        """Returns the arrays of parameters or gradients, in the order in which they are passed to
+        `make`.
         """
         if self._names is None:
             return jax.tree.leaves(params)
         return [params[name] for name in self._names]
 
     def _reached(self, gradients: list[Any], names: Collection[str] | None) -> list[Any]:
-        """Returns the gradients of the parameters that have one, and None of the others."""
+        """Returns the gradients of the parameters that have one, and None for the others."""
         if names is None or self._names is None:
             return gradients
         pairs = zip(self._names, gradients, strict=True)
         return [gradient if name in names else None for name, gradient in pairs]
 
     def _joined(self, leaves: list[Any], params: Any) -> Any:
-        """Returns the parameters of which `_leaves` gives these arrays."""
+        """Returns the parameters with these arrays; the inverse of `_leaves`."""
         if self._names is not None:
             return dict(zip(self._names, leaves, strict=True))
         return jax.tree.unflatten(jax.tree.structure(params), leaves)
 
     def _searching(self, leaves: list[Any]) -> Lbfgs | None:
-        """Returns the function that replaces the steps of an optimizer that asks for a closure."""
+        """Returns the replacement for the step of an optimizer that needs a closure."""
         made = self._example(leaves)
         if not isinstance(made, torch.optim.LBFGS):
             return None
@@ -148,15 +149,15 @@ class TorchOptimizer:
         return Lbfgs(made)
 
     def _example(self, leaves: list[Any]) -> torch.optim.Optimizer:
-        """One for parameters of these shapes, which have no values."""
+        """Returns an optimizer for parameters of these shapes, which have no values."""
         return self._make([torch.empty(p.shape, device="meta", requires_grad=True) for p in leaves])
 
     def _stepped(
         self, params: list[torch.Tensor], grads: list[torch.Tensor | None], state: State | None
     ) -> tuple[list[torch.Tensor], list[dict[str, torch.Tensor] | None]]:
-        """Parameters and state after a step of a new optimizer that is given a state.
+        """Returns the parameters and state after a step of a new optimizer with a given state.
 
-        A parameter without a gradient stays as it is, and has None for a state.
+        A parameter without a gradient is unchanged, and its state is None.
         """
         leaves = [p.detach().clone().requires_grad_() for p in params]
         optimizer = self._make(leaves)
@@ -166,7 +167,7 @@ class TorchOptimizer:
             if state is not None:
                 optimizer.state[leaf] = {n: t.detach().clone() for n, t in state[index].items()}
             for name, part in optimizer.state[leaf].items():
-                if isinstance(part, torch.Tensor):  # a count of steps may be on the CPU
+                if isinstance(part, torch.Tensor):  # step counts may be on the CPU
                     optimizer.state[leaf][name] = part.to(leaf.device)
         before = _counts(optimizer)
         with numbers_traced():
@@ -180,7 +181,7 @@ class TorchOptimizer:
 
 
 def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
-    """Returns what an optimizer keeps beside the states of parameters, by what to call it."""
+    """Returns the values that an optimizer keeps besides the states of parameters, by name."""
     found: dict[str, Any] = {}
     for index, group in enumerate(optimizer.param_groups):
         for name, value in group.items():
@@ -190,13 +191,13 @@ def _counts(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
         if not isinstance(name, torch.Tensor):
             found[f"{name!r} of a state that belongs to no parameter"] = value
     for name, value in vars(optimizer).items():
-        if isinstance(value, int | float) and name != "_opt_called":  # which schedulers set
+        if isinstance(value, int | float) and name != "_opt_called":  # set by schedulers
             found[f"the attribute {name!r}"] = value
     return found
 
 
 def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> None:
-    """Raise a `TypeError` if a step has changed what is not given to the next one."""
+    """Raise a `TypeError` if a step has changed something that is not passed to the next step."""
     for name, value in _counts(optimizer).items():
         old = before.get(name)
         tensors = isinstance(value, torch.Tensor) or isinstance(old, torch.Tensor)
@@ -209,7 +210,7 @@ def _require_same(before: dict[str, Any], optimizer: torch.optim.Optimizer) -> N
 
 
 def _tensors(state: dict[str, Any]) -> dict[str, torch.Tensor]:
-    """Returns the state that an optimizer keeps for a parameter, without entries that are None."""
+    """Returns an optimizer's state for a parameter, without entries that are None."""
     odd = [name for name, part in state.items() if not isinstance(part, torch.Tensor | None)]
     if odd:
         raise TypeError(

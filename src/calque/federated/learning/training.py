@@ -1,8 +1,8 @@
 """A client's training: steps of an optimizer, or one gradient over all of its examples.
 
-Clients have different numbers of examples, padded to the longest. Batches after a client's own
-examples are skipped, and in its last one only its own examples count, so that nothing is rounded,
-dropped or counted twice. Copies of the last example fill up the last batch.
+Clients have different numbers of examples, padded to the same length. Batches after a client's own
+examples are skipped, and in the last batch only its own examples count, so no example is dropped or
+counted twice. The last batch is padded with copies of the last example.
 """
 
 from collections.abc import Callable
@@ -24,13 +24,13 @@ from calque.federated.representation import Sequence
 
 @dataclass(frozen=True)
 class Batches:
-    """How a client goes through its examples.
+    """The batches of a client.
 
     Attributes:
-        size: how many examples are in a batch.
-        epochs: how often it goes through all of them.
-        shuffle: whether it does so in a new order each time.
-        drop_remainder: whether examples that fill no batch are left out.
+        size: the number of examples in a batch.
+        epochs: the number of times that it goes through all examples.
+        shuffle: whether it uses a new order each time.
+        drop_remainder: whether the examples of incomplete batches are dropped.
     """
 
     size: int = 32
@@ -48,7 +48,7 @@ class Batches:
 
 @dataclass(frozen=True)
 class Trained:
-    """A client's parameters after its steps, of those that are trained; see `train`."""
+    """The trained parameters of a client after its steps; see `train`."""
 
     parameters: Any
     buffers: Any
@@ -60,15 +60,15 @@ class Trained:
 
 
 def is_positive(number: Any) -> bool:
-    """Returns True if it is a whole number, and at least 1."""
+    """Returns True for an integer of at least 1."""
     return isinstance(number, Integral) and not isinstance(number, bool) and number >= 1
 
 
 Hook = Callable[[Parameters, Parameters], Parameters]
-"""Takes the gradients and the parameters; gives the gradients to go by."""
+"""Takes the gradients and the parameters; returns the gradients to use."""
 
 Penalty = Callable[[Parameters], Any]
-"""Takes the parameters that are trained; returns a number that is added to the loss of a batch."""
+"""Takes the trained parameters; returns a number that is added to the loss of a batch."""
 
 
 def train(
@@ -82,23 +82,23 @@ def train(
     hook: Hook | None = None,
     penalty: Penalty | None = None,
 ) -> Trained:
-    """Steps of an optimizer over a client's examples.
+    """Takes steps of an optimizer over a client's examples.
 
     Args:
-        model: whose loss is minimized.
-        parameters, buffers: where the client begins.
+        model: the model whose loss is minimized.
+        parameters, buffers: the client's initial parameters and buffers.
         data: the examples, `x` and `y`.
-        given: the client's key, and how large batches and steps are.
-        optimizer: begins anew.
-        batches: how to go through the examples.
+        given: the client's key, the maximum batch size and the scale of steps.
+        optimizer: the optimizer, whose state is new.
+        batches: the batches.
         hook: changes the gradients of each step.
-        penalty: added to the loss that the optimizer minimizes, and not to the one that is told.
+        penalty: added to the loss that the optimizer minimizes, but not to the reported loss.
 
     Returns:
-        What the client has at the end; `loss` is the mean over all examples of all epochs, before
-        the step that each took part in, `steps` how many steps there were, `examples` how many
-        examples took part in an epoch, `changing` which buffers `forward` writes to, and `reached`
-        which parameters have a gradient; None if those of no loss have one.
+        The client's final parameters; `loss`, the mean over all examples of all epochs, each before
+        its step; `steps`, the number of steps; `examples`, the number of examples of an epoch;
+        `changing`, the buffers that `forward` writes to; and `reached`, the parameters that have a
+        gradient, or None if a hook may provide gradients for others.
     """
     found: list[frozenset[str] | None] = []
     changing: list[frozenset[str]] = []
@@ -120,7 +120,7 @@ def train(
             mean = _mean_loss(model, whole, buffers, examples, mask, rng, penalty)
             (value, (loss, one)), gradients = _with_gradients(mean, free)
             known = {"value": value, "grad": gradients, "value_fn": lambda p: mean(p)[0]}
-            if hook is not None:  # which gradients of no loss come from
+            if hook is not None:  # it may add gradients that the loss does not have
                 gradients, known = hook(gradients, free), {}
             if isinstance(optimizer, TorchOptimizer) and optimizer.searches(free):
                 require_no_writes(one, "LBFGS computes the loss more than once in a step")
@@ -159,15 +159,15 @@ def full_gradient(
     given: RoundInfo,
     size: int,
 ) -> tuple[Parameters, Any, Losses]:
-    """Returns the gradient of the mean loss over all of a client's examples, that loss, and what a
-    batch gives beside it.
+    """Returns the gradient of the mean loss over all of a client's examples, that loss, and the
+    other results of a batch.
 
     Args:
-        model: whose loss is meant.
-        parameters, buffers: where; neither changes.
+        model: the model.
+        parameters, buffers: the parameters and buffers, which do not change.
         data: the examples.
-        given: the client's key, for dropout, and how large batches are.
-        size: how many examples are computed at once.
+        given: the client's key, for dropout, and the maximum batch size.
+        size: the number of examples that are computed at once.
     """
     batches: list[Losses] = []
     key, size = given.key, min(size, given.most)
@@ -194,8 +194,8 @@ def full_gradient(
 
 
 def _with_gradients(mean: Callable[[Any], Any], free: Parameters) -> tuple[Any, Parameters]:
-    """Returns what `mean` gives, and PyTorch's gradients:
-    JAX's of complex numbers are conjugated.
+    """Returns the results of `mean` and its gradients in PyTorch's convention, in which complex
+    gradients are the conjugates of JAX's.
     """
     result, found = jax.value_and_grad(mean, has_aux=True)(free)
     return result, jax.tree.map(jnp.conj, found)
@@ -210,15 +210,17 @@ def _mean_loss(
     key: Any,
     penalty: Penalty | None = None,
 ) -> Callable[[Any], Any]:
-    """Returns the mean of the losses that count, as a function of the parameters that are trained.
+    """Returns the mean of the unmasked losses, as a function of the trained parameters.
 
-    Beside it, it gives the sum of these losses, without the penalty, and what `Model.losses` does.
+    The function also returns the sum of these losses, without the penalty, and the result of
+    `Model.losses`.
     """
 
     def mean(free: Any) -> Any:
         one = model.losses({**parameters, **free}, buffers, examples, key)
         total = jnp.where(mask, one.each, 0).sum()
-        # Batches behind a client's examples are skipped, but not their derivative under vmap.
+        # Batches after a client's examples are skipped, but under vmap their derivatives are
+        # computed.
         value = total / jnp.maximum(mask.sum(), 1)
         if penalty is not None:
             value = value + penalty({**free, **_as_written(free, one.written)})
@@ -228,7 +230,7 @@ def _mean_loss(
 
 
 def _as_written(free: Parameters, written: Parameters) -> Parameters:
-    """New values of parameters, through which gradients get to the old ones, as in PyTorch."""
+    """Returns written parameters such that, as in PyTorch, gradients flow to the original ones."""
     still = jax.lax.stop_gradient
     return {name: still(new) + (free[name] - still(free[name])) for name, new in written.items()}
 
@@ -245,7 +247,7 @@ def require_no_writes(one: Losses, where: str) -> None:
 
 
 def require_no_schedule(given: RoundInfo) -> None:
-    """Raise a `TypeError` where steps are to be multiplied by a schedule."""
+    """Raise a `TypeError` if steps would be scaled by a schedule."""
     if given.scale is not None:
         raise TypeError(
             "LBFGS depends on its previous steps, which client_schedule would scale.\nUse "
@@ -254,8 +256,8 @@ def require_no_schedule(given: RoundInfo) -> None:
 
 
 def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, Any]:
-    """Returns the examples of a batch, and which of them count;
-    the others are copies of the last.
+    """Returns the examples of a batch, and a mask of those that are not padding; the padding is
+    copies of the last example.
     """
     place = start + jnp.arange(size)
     rows = jnp.clip(place, 0, jnp.maximum(data.length - 1, 0))
@@ -265,7 +267,9 @@ def batch_of(data: Sequence, start: Any, size: int, order: Any) -> tuple[Any, An
 
 
 def _order(data: Sequence, key: Any) -> Any:
-    """Returns the numbers of a client's examples in random order; then those of the padding."""
+    """Returns the indices of a client's examples in random order, followed by those of the
+    padding.
+    """
     drawn = jax.random.uniform(key, (data.capacity,))
     return jnp.argsort(jnp.where(data.mask, drawn, 2.0))
 

@@ -1,4 +1,4 @@
-"""Calls of maps, zips and Python operators on blocks, at the placement of their arguments."""
+"""Calls of maps, zips and Python operators, at the placement of their arguments."""
 
 import functools
 import operator
@@ -48,7 +48,7 @@ BINARY: dict[str, Callable[[Any, Any], Any]] = {
     )
 }
 REFLECTED = ("lt", "le", "gt", "ge", "eq", "ne")
-"""Those without a form of their own for the right operand: Python has another one for it."""
+"""Operators without a reflected form, for which Python uses another operator."""
 
 UNARY: dict[str, Callable[[Any], Any]] = {
     name: getattr(operator, f"__{name}__") for name in ("neg", "pos", "abs", "invert")
@@ -79,8 +79,8 @@ def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
     """Returns a call of a function at the placement of its argument.
 
     Args:
-        function: takes and gives members.
-        argument: of a federated type.
+        function: a function of members.
+        argument: a block of a federated type.
     """
     kind, taken = function.type, argument.type
     assert isinstance(kind, FunctionType) and isinstance(taken, FederatedType)
@@ -91,10 +91,10 @@ def map_call(function: BuildingBlock, argument: BuildingBlock) -> Call:
 
 
 def zip_call(argument: BuildingBlock) -> Call:
-    """Returns a struct of values with the same placement as one placed struct.
+    """Zips a struct of values with the same placement into one placed struct.
 
     Raises:
-        FederatedTypeError: they live in several places, or in none; shows the type.
+        FederatedTypeError: they have different placements, or none; shows the type.
     """
     result = zip_result(argument.type)
     if result is None:
@@ -108,14 +108,14 @@ def zip_call(argument: BuildingBlock) -> Call:
 
 @dataclass(frozen=True)
 class Operator:
-    """A Python operator on tensors, and on structs of them field by field.
+    """A Python operator on tensors, and field by field on structs of tensors.
 
     Args:
-        name: as in `operator`.
-        function: what it does to arrays.
-        known: the Python number among two operands: whether it is the left one, how it is spelled
-            (0.0 and -0.0 are equal, and so are 1 and True), and the number.
-        origin: the user's line that applies it.
+        name: the name in the module `operator`.
+        function: the function of arrays.
+        known: the Python number among two operands: whether it is the left one, its `repr` (which
+            distinguishes 0.0 and -0.0, or 1 and True), and the number.
+        origin: the user's line.
     """
 
     name: str
@@ -127,7 +127,7 @@ class Operator:
         """Returns the result for the held operands: one, or a tuple of two.
 
         Raises:
-            FederatedTypeError: their sizes, which the types leave open, do not fit.
+            FederatedTypeError: their sizes, which the types leave open, do not match.
         """
         operands = [held] if self.known or self.name not in BINARY else list(held)
         return _field_by_field(self._on_sized, operands)
@@ -176,14 +176,14 @@ class Operator:
 
 
 def checked_index(key: Any, kind: TensorType) -> Any:
-    """Returns an index into a tensor, with lists and tensors as arrays of numpy.
+    """Returns an index into a tensor, with lists and tensors converted to NumPy arrays.
 
     Raises:
         FederatedTypeError: it is not a valid index into tensors of this shape.
     """
     parts = [_index_part(part) for part in (key if isinstance(key, tuple) else (key,))]
     where = tuple(parts) if isinstance(key, tuple) else parts[0]
-    if None not in kind.shape:  # JAX would clamp what is out of bounds
+    if None not in kind.shape:  # JAX would clamp an out-of-bounds index
         try:
             np.broadcast_to(np.zeros((), bool), typing.cast(Any, kind.shape))[where]
         except IndexError as error:
@@ -201,7 +201,7 @@ def _index_part(part: Any) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
-    """Returns the result type of an operator on tensors, by JAX."""
+    """Returns the result type of an operator on tensors, computed by JAX."""
     with precision(*operands):
         kinds = (
             to_type(jax.eval_shape(op._on_arrays, *(shapes_of(t, size) for t in operands)))
@@ -211,11 +211,11 @@ def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
 
 
 def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
-    """Returns a call of an operator at the placement of its values; values without placement are
-    adapted.
+    """Returns a call of an operator at the placement of its values; places values without a
+    placement there.
 
     Raises:
-        FederatedTypeError: they live in different places, or do not fit; shows both types.
+        FederatedTypeError: their placements differ, or their types do not match; shows both.
     """
     placed = [block for block in operands if isinstance(block.type, FederatedType)]
     if not placed:

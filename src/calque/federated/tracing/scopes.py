@@ -1,7 +1,7 @@
 """The names that are bound while a computation is traced.
 
-Every call that the traced function makes becomes a local name of the lambda that it stands in, so
-that a value which is used many times is written down, and computed, once.
+Every call in the traced function becomes a local name of the enclosing lambda, so that a value that
+is used several times is computed once.
 """
 
 import itertools
@@ -17,7 +17,7 @@ _numbers = itertools.count()
 
 
 class Scope:
-    """One lambda that is being traced."""
+    """A lambda that is being traced."""
 
     def __init__(self, outer: "Scope | None") -> None:
         self.outer = outer
@@ -30,7 +30,7 @@ class Scope:
         return Reference(name, call.type)
 
     def closed(self, result: BuildingBlock) -> BuildingBlock:
-        """Returns the result, with the calls that it depends on."""
+        """Returns a block of the result and the calls that it depends on."""
         return Block(tuple(self.calls), result) if self.calls else result
 
 
@@ -77,7 +77,7 @@ def required(name: str) -> Scope:
 
 
 def is_open(scope: Scope) -> bool:
-    """Returns True if a scope is the current one or around it."""
+    """Returns True if a scope is the current one, or encloses it."""
     inner = current()
     while inner is not None and inner is not scope:
         inner = inner.outer
@@ -85,5 +85,5 @@ def is_open(scope: Scope) -> bool:
 
 
 def fresh(stem: str) -> str:
-    """Returns a name that no other block has."""
+    """Returns a unique name."""
     return f"{stem}_{next(_numbers)}"

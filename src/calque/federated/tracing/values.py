@@ -1,6 +1,6 @@
-"""Symbolic values: blocks with Python's operators.
+"""Symbolic values, which are blocks with Python's operators.
 
-Operators on a value on the clients or the server are computed there.
+Operators on placed values are computed at the placement.
 """
 
 import inspect
@@ -56,13 +56,13 @@ _NUMPY = "Use Python operators, federated.* or a PyTorch or JAX local function"
 class Value:
     """A value of a computation that is being traced.
 
-    It has the operators of what it stands for: fields by `[]` and by name, `len`, iteration, calls,
-    and arithmetic. All else that it has begins with an underscore, so that fields can have any
-    name; `federated.type_of` gives its type.
+    It supports the operators of the value that it represents: fields by `[]` and by name, `len`,
+    iteration, calls, and arithmetic. All other attributes begin with an underscore, so that fields
+    can have any name; `federated.type_of` returns its type.
     """
 
     __slots__ = ("_block", "_scope")
-    __array_priority__ = 1000  # so that numpy leaves operators to this class
+    __array_priority__ = 1000  # so that NumPy defers operators to this class
     __array_ufunc__ = None
 
     def __init__(self, block: BuildingBlock, owner: Scope | None) -> None:
@@ -198,7 +198,7 @@ class Value:
 
 @with_user_frames
 def type_of(value: Any) -> Type:
-    """Returns the type of a value of a computation, or of an array or a container of arrays.
+    """Returns the type of a symbolic value, an array, or a container of these.
 
     >>> import numpy as np
     >>> print(type_of({"a": np.zeros(2, np.float32)}))
@@ -214,8 +214,8 @@ def bind(call: Call, what: str = "a value") -> Value:
     """Returns the result of a call, bound to a name in the current scope.
 
     Args:
-        call: the call; it is noted to be made at the user's line.
-        what: what is called, for the error outside of computations.
+        call: the call, whose `origin` is set to the user's line.
+        what: the name of the function, for the error outside computations.
     """
     owner = required(what)
     return Value(owner.bind(_at_this_line(call)), owner)
@@ -226,14 +226,14 @@ def _at_this_line(call: Call) -> Call:
 
 
 def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
-    """Returns the block of a value, a computation, a placement, an array, or a container of these.
+    """Returns the block for a value, a computation, a placement, an array, or a container of these.
 
     Args:
-        value: what the user passes.
-        hint: the type that is asked for, if one is: a Python function is traced for it.
+        value: the user's value.
+        hint: the expected type, if any, for which a Python function is traced.
 
     Raises:
-        FederatedTypeError: it is something else, or a value of a computation that has ended.
+        FederatedTypeError: it is not a value, or belongs to a computation that has ended.
     """
     if isinstance(value, Value):
         if value._scope is not None and not is_open(value._scope):
@@ -268,9 +268,9 @@ def to_block(value: Any, hint: Type | None = None) -> BuildingBlock:
 
 
 def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
-    """Returns a Python function of one argument, or of none, as a lambda.
+    """Traces a Python function of one argument, or of none, to a lambda.
 
-    A function with several parameters takes the fields of a struct.
+    A function with several parameters is called with the fields of a struct.
     """
     with scope() as inner:
         if parameter is None:
@@ -282,14 +282,14 @@ def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
 
 
 def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
-    """Returns True for a struct with as many fields as a function has required parameters."""
+    """Returns True if a struct has as many fields as a function has required parameters."""
     if not isinstance(parameter, StructType) or len(parameter) < 2:
         return False
     try:
         own = inspect.signature(function, follow_wrapped=False)
         many = any(p.kind is p.VAR_POSITIONAL for p in own.parameters.values())
         signature = inspect.signature(function) if many else own
-    except (TypeError, ValueError):  # of C, and tells none
+    except (TypeError, ValueError):  # a C function without a signature
         return False
     taken = signature.parameters.values()
     required = [p for p in taken if p.default is p.empty and p.kind in _BY_POSITION]
@@ -305,7 +305,7 @@ def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Typ
 
 
 def _known(value: Any, hint: Type | None) -> np.ndarray:
-    """Returns a number or an array in NumPy's form; Python numbers in the requested dtype."""
+    """Returns a number or an array as a NumPy array, Python numbers in the requested dtype."""
     if isinstance(value, jax.core.Tracer):
         raise type_error(
             f"an array of type {type_of_value(value)} that JAX traces is used in a federated "
@@ -344,7 +344,7 @@ def _selected(value: Value, key: str | int) -> Value:
 
 
 def _apply(op: Operator, *values: Any) -> Value:
-    """Returns an operator on values, of which two may be anything that `to_block` takes."""
+    """Returns an operator method; a second operand may be anything that `to_block` accepts."""
     known = {id(value): to_block(value) for value in values if isinstance(value, Value)}
     blocks = [known.get(id(value)) or to_block(value) for value in values]
     return bind(operator_call(op, blocks), f"the operator {op.name!r}")
@@ -376,7 +376,7 @@ for _name in UNARY:
 
 @with_user_frames
 def _refuse(value: Value, what: str, remedy: str) -> NoReturn:
-    """Raise for an operation that needs the value itself, which does not exist while tracing."""
+    """Raise for an operation that needs the value itself, which is not known while tracing."""
     origin = user_origin()
     place = f"{origin}: " if origin else ""
     raise TraceError(f"{place}a value of type {value._block.type} {what}.\n{remedy}.")

@@ -1,7 +1,7 @@
-"""Transformations of the AST: a table of rules, with a verifier after each.
+"""Transformations of the AST: a table of rules, each followed by the verifier.
 
-A rule keeps the meaning of a program, and its type: a value of the new type may stand where one of
-the old is asked for. `TYPES` has what holds instead of a rule that changes the type.
+A rule preserves the meaning and the type of a program: the new type must be assignable to the old.
+For rules that change the type, `TYPES` has the relation that holds instead.
 """
 
 from collections.abc import Callable
@@ -24,10 +24,12 @@ RULES: dict[str, Rule] = {
     "uncurry": uncurry,
 }
 TYPES: dict[str, Callable[[Type, Type], bool]] = {"uncurry": is_uncurried}
-"""By rule, whether it may have made the second type of the first; the others keep the type."""
+"""For each rule, a check whether it may change the first type to the second; other rules keep the
+type.
+"""
 
 NORMAL_FORM = ("inline", "dedupe", "remove_unused", "fuse_maps", "remove_unused", "inline")
-"""The rules that the compiler applies, in order; what is fused is inlined once more."""
+"""The rules that the compiler applies, in order; fused functions are inlined again."""
 
 
 def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
@@ -35,10 +37,10 @@ def transform(block: BuildingBlock, *rules: str) -> BuildingBlock:
 
     Args:
         block: a building block.
-        rules: names of `RULES`; without any, those of `NORMAL_FORM`.
+        rules: names of `RULES`; by default those of `NORMAL_FORM`.
 
     Raises:
-        InternalError: a rule has changed the type, or left a name that nothing binds.
+        InternalError: a rule has changed the type, or left an unbound name.
 
     >>> import numpy as np
     >>> from calque.federated import building_blocks as bb, to_type

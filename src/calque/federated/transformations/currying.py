@@ -12,10 +12,11 @@ from calque.federated.types import FunctionType, StructType, Type, is_assignable
 
 
 def uncurry(block: BuildingBlock) -> BuildingBlock:
-    """`(x -> (y -> z))` becomes `(p -> (let x=p[0],y=p[1] in z))`; other blocks are unchanged.
+    """Turns `(x -> (y -> z))` into `(p -> (let x=p[0],y=p[1] in z))`; returns other blocks
+    unchanged.
 
-    Of a function in a function in a function all become one, of a struct in a struct. The type is
-    another one (`is_uncurried`), so that this is no rule of the normal form.
+    Deeper nested functions become one function of nested structs. The type changes
+    (`is_uncurried`), so this rule is not part of the normal form.
 
     >>> from calque.federated import building_blocks as bb, to_type
     >>> x, y = (bb.Reference(name, to_type("int32")) for name in "xy")
@@ -41,7 +42,7 @@ def uncurry(block: BuildingBlock) -> BuildingBlock:
 
 
 def is_uncurried(before: Type, after: Type) -> bool:
-    """Returns True if a type is the uncurried form of another one, or equal to it.
+    """Returns True if a type is the uncurried form of another, or equal to it.
 
     >>> from calque.federated import to_type
     >>> curried = to_type("(int32 -> (bool -> float32))")

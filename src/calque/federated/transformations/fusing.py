@@ -1,4 +1,4 @@
-"""Fuses a map of a map into one map of the composed function."""
+"""Fuses a map of a map into one map of a composed function."""
 
 import itertools
 from collections.abc import Mapping
@@ -20,9 +20,9 @@ _MAPS = ("federated_map", "federated_map_all_equal", "federated_apply")
 
 
 def fuse_maps(block: BuildingBlock) -> BuildingBlock:
-    """Returns the program with maps merged into the only map that uses their result.
+    """Merges each map into the map that uses its result, if that is the only use.
 
-    Expects, and gives, what `inline` gives: a Lambda around a Block, or a Block.
+    Takes and returns the form that `inline` returns: a Lambda around a Block, or a Block.
     """
     if isinstance(block, Lambda):
         return block.with_children((fuse_maps(block.result),))
@@ -41,7 +41,7 @@ def fuse_maps(block: BuildingBlock) -> BuildingBlock:
 
 
 def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) -> Call:
-    """Returns a call of a map with its argument's map composed into it."""
+    """Returns a call of a map, composed with the map that computes its argument."""
     intrinsic, argument = call.function, call.argument
     if not isinstance(intrinsic, Intrinsic) or intrinsic.uri not in _MAPS:
         return call
@@ -64,7 +64,7 @@ def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) 
 
 
 def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
-    """Returns the function of a map as a Lambda, which calls it at the map's line."""
+    """Returns the function of a map as a Lambda whose call has the map's line."""
     if isinstance(function, Lambda):
         return function
     assert isinstance(function.type, FunctionType) and function.type.parameter is not None
@@ -74,7 +74,9 @@ def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:
 
 
 def _one_after_the_other(first: Lambda, second: Lambda) -> Lambda:
-    """Composes two blocks into one flat list of names; the second gets the first's results."""
+    """Composes two blocks into one block with a flat list of names; the second uses the first's
+    result.
+    """
     assert second.parameter is not None
     before, result = _names_and_result(first.result)
     after, last = _names_and_result(second.result)
@@ -89,7 +91,7 @@ def _names_and_result(
 
 
 def _uses(block: BuildingBlock) -> dict[str, int]:
-    """Returns how often each name is referred to."""
+    """Returns the number of references to each name."""
     found: dict[str, int] = {}
     stack = [block]
     while stack:

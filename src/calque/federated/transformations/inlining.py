@@ -1,9 +1,9 @@
 """Resolves calls of lambdas, local names and selections, leaving a flat list of calls.
 
-The form is what compilers call A-normal: a Block whose locals are calls of intrinsics, of compiled
+The result is in A-normal form: a Block whose locals are calls of intrinsics, of compiled
 computations and of parameters, and whose arguments are references, selections from them, literals,
-functions, and structs of these. It is found by evaluating the program with blocks for values, so
-that every call is written down once, however often its result is used.
+functions, and structs of these. It is found by evaluating the program with blocks as values, so
+that every call occurs once, however often its result is used.
 """
 
 import itertools
@@ -25,14 +25,14 @@ Environment = Mapping[str, BuildingBlock]
 
 
 def inline(block: BuildingBlock) -> BuildingBlock:
-    """Returns a program in A-normal form, in which all bound names are new and distinct."""
+    """Returns a program in A-normal form, in which all bound names are new and unique."""
     taken = free_references(block)
     names = (name for n in itertools.count() if (name := f"v{n}") not in taken)
     return _function(block, {}, names) if isinstance(block, Lambda) else _scope(block, {}, names)
 
 
 def _scope(block: BuildingBlock, environment: Environment, names: Names) -> BuildingBlock:
-    """Returns a block with its calls as locals of its own."""
+    """Returns a block whose calls are its own locals."""
     calls: list[tuple[str, BuildingBlock]] = []
     result = _evaluate(block, environment, names, calls)
     return Block(tuple(calls), result) if calls else result
@@ -52,7 +52,7 @@ def _evaluate(
     names: Names,
     calls: list[tuple[str, BuildingBlock]],
 ) -> BuildingBlock:
-    """Returns the replacement for a block's value, and adds its calls to `calls`."""
+    """Returns the block's value as a block, and adds its calls to `calls`."""
     match block:
         case Reference():
             return environment.get(block.name, block)
@@ -77,7 +77,7 @@ def _evaluate(
             if block.argument is not None:
                 argument = _evaluate(block.argument, environment, names, calls)
             if isinstance(function, Lambda):
-                # Its free names are of the program around it, and all that it binds is renamed.
+                # Its free names belong to the enclosing program, and its bound names are renamed.
                 bound = {}
                 if function.parameter is not None and argument is not None:
                     bound[function.parameter] = argument

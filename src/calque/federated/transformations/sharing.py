@@ -11,9 +11,9 @@ from calque.federated.building_blocks import (
 
 
 def dedupe(block: BuildingBlock) -> BuildingBlock:
-    """Returns the program with every call that repeats an earlier one replaced by its result.
+    """Replaces every call that repeats an earlier call with its result.
 
-    Computations have no effects, so that calls with the same arguments give the same.
+    Computations have no side effects, so equal calls return equal results.
     """
     return _dedupe(block, {})
 
@@ -42,7 +42,7 @@ def _dedupe(block: BuildingBlock, replaced: dict[str, BuildingBlock]) -> Buildin
 
 
 def _outline(block: BuildingBlock) -> str:
-    """Returns an outline that blocks share if they are equal up to bound names."""
+    """Returns a key that blocks share if they are equal up to bound names."""
     if isinstance(block, Lambda):
         return f"({block.type})"
     inner = ",".join(_outline(child) for child in block.children())
@@ -50,7 +50,7 @@ def _outline(block: BuildingBlock) -> str:
 
 
 def remove_unused(block: BuildingBlock) -> BuildingBlock:
-    """Returns the program without the local names that nothing refers to."""
+    """Removes local names without references."""
     children = block.children()
     if not children:
         return block

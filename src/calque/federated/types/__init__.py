@@ -1,4 +1,4 @@
-"""The types of federated computations, and the compact notation for them."""
+"""The types of federated computations, and their compact notation."""
 
 from calque.federated.types.converting import (
     Struct,

@@ -30,17 +30,17 @@ _PYTHON = {bool: "bool", int: "int32", float: "float32", complex: "complex64"}
 
 @with_user_frames
 def to_type(spec: Any) -> Type:
-    """Returns a type from anything that describes one.
+    """Returns the type for anything that describes one.
 
     Args:
-        spec: a type; the compact notation; a dtype of numpy, JAX or PyTorch; `bool`, `int`
-            (int32), `float` (float32) or `complex` (complex64); a pair of a dtype and a list of
-            sizes; an array, a tensor or a `jax.ShapeDtypeStruct`; a module (its `state_dict`); a
-            dataclass or a named tuple with annotations, or an instance of one, whose fields may
-            also be numbers; or a dict, list or tuple of all these, or `tuple[int, float]`.
+        spec: a type; the compact notation; a dtype of NumPy, JAX or PyTorch; `bool`, `int` (int32),
+            `float` (float32) or `complex` (complex64); a pair of a dtype and a list of sizes; an
+            array, a tensor or a `jax.ShapeDtypeStruct`; a module (its `state_dict`); a dataclass or
+            a named tuple with annotations, or an instance of one, whose fields may also be numbers;
+            or a dict, list or tuple of these, or `tuple[int, float]`.
 
     Raises:
-        FederatedTypeError: it describes no type.
+        FederatedTypeError: it does not describe a type.
 
     >>> import numpy as np, torch
     >>> print(to_type({"a": np.int32, "b": (torch.float32, [2, None])}))
@@ -107,7 +107,7 @@ def python_number(value: Any) -> bool | int | float | complex | None:
     >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
     (True, 2.0, None)
     """
-    if isinstance(value, np.generic):  # float64 is a float, and has a dtype
+    if isinstance(value, np.generic):  # np.float64 is a float, but has a dtype
         return None
     return next((kind(value) for kind in _PYTHON if isinstance(value, kind)), None)
 
@@ -141,10 +141,11 @@ def type_of_value(value: Any) -> Type:
 def to_shapes(kind: Type) -> Any:
     """Returns a type of tensors and structs as a pytree of `jax.ShapeDtypeStruct`.
 
-    Structs become their container; without one, a dict if all fields have names, else a tuple.
+    A struct becomes its container or, without one, a dict if all fields have names, otherwise a
+    tuple.
 
     Raises:
-        FederatedTypeError: a size is not known, or the type holds something else.
+        FederatedTypeError: a size is unknown, or the type contains other types.
 
     >>> to_shapes(to_type({"a": (float, [2])}))
     {'a': ShapeDtypeStruct(shape=(2,), dtype=float32)}
@@ -187,13 +188,13 @@ def instance_of(container: Any, values: dict[str, Any]) -> Any:
     """Returns a dataclass instance with these field values."""
     given = {f.name: values[f.name] for f in dataclasses.fields(container) if f.init}
     made = container(**given)
-    for name in values.keys() - given.keys():  # which its `__init__` does not take
+    for name in values.keys() - given.keys():  # fields that `__init__` does not take
         object.__setattr__(made, name, values[name])
     return made
 
 
 class Struct(tuple):
-    """A tuple in which some fields also have names, for structs with both.
+    """A tuple in which some fields also have names, for structs that mix both.
 
     >>> point = Struct([("x", 1), (None, 2)])
     >>> point.x, point[1], point["x"]
@@ -237,20 +238,20 @@ def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
     """Returns the type that an annotation describes.
 
     Args:
-        annotation: what `to_type` takes, or the source text of it.
-        names: what names in the text mean: the globals of where it stands.
+        annotation: an argument for `to_type`, or its source text.
+        names: the globals for names in the text.
 
     Raises:
-        FederatedTypeError: it describes no type.
+        FederatedTypeError: it does not describe a type.
     """
-    annotation = getattr(annotation, "__forward_arg__", annotation)  # as named tuples keep text
+    annotation = getattr(annotation, "__forward_arg__", annotation)  # the text in a named tuple
     if not isinstance(annotation, str):
         return to_type(annotation)
     try:
         found = parse_type(annotation)
         if not isinstance(found, AbstractType) or annotation.strip() not in names:
             return found
-        found = names[annotation.strip()]  # a class, as `from __future__ import annotations` has it
+        found = names[annotation.strip()]  # text of `from __future__ import annotations`
     except FederatedTypeError as unreadable:
         try:
             found = eval(annotation, dict(names))
@@ -265,7 +266,7 @@ def _struct(pairs: Any, container: Any) -> StructType:
 
 def _is_dtype(spec: Any) -> bool:
     if isinstance(spec, type):
-        scalar = isinstance(getattr(spec, "dtype", None), np.dtype)  # as of jax.numpy.float32
+        scalar = isinstance(getattr(spec, "dtype", None), np.dtype)  # such as jax.numpy.float32
         return spec in _PYTHON or issubclass(spec, np.generic) or scalar
     return isinstance(spec, np.dtype | torch.dtype)
 
@@ -297,7 +298,7 @@ def _of_dataclass(spec: Any) -> StructType:
 
 
 def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> StructType:
-    """Returns the struct type of an instance whose fields are values or describe types."""
+    """Returns the struct type of an instance whose fields are values or type descriptions."""
     found = ((n, type_of_value(v) if _has_numbers(v) else to_type(v)) for n, v in pairs)
     return StructType(tuple(found), container)
 

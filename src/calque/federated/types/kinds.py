@@ -1,6 +1,6 @@
-"""The kinds of types; each prints in the compact notation, and is checked at construction.
+"""The kinds of types, which print in the compact notation and are checked at construction.
 
-float32[2,?]          TensorType      a dtype and a shape; ? is a size that is not known
+float32[2,?]          TensorType      a dtype and a shape; ? is an unknown size
 <a=int32,float32>     StructType      fields with and without names
 int32*                SequenceType    any number of elements
 (int32 -> bool)       FunctionType    one parameter or none: ( -> bool)
@@ -31,7 +31,7 @@ DTYPES: dict[str, np.dtype] = {
     **{name: np.dtype(name) for name in _NAMES},
     **{name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED},
 }
-"""The dtypes of tensors, by the name that the notation has for them."""
+"""The dtypes of tensors, by their names in the notation."""
 
 
 def native(dtype: np.dtype) -> np.dtype:
@@ -44,7 +44,7 @@ _LABEL = re.compile(r"[A-Z][A-Za-z0-9_]*\Z")
 
 
 class PlacementLiteral(enum.Enum):
-    """Where a federated value lives."""
+    """The placement of a federated value."""
 
     CLIENTS = "CLIENTS"
     SERVER = "SERVER"
@@ -58,12 +58,12 @@ SERVER = PlacementLiteral.SERVER
 
 
 class Type:
-    """The base of all types; they are immutable, and equal if their notation is equal."""
+    """The base of all types, which are immutable, and equal if their notation is equal."""
 
     __slots__ = ()
 
     def parts(self) -> tuple["Type", ...]:
-        """Returns the types that this one consists of."""
+        """Returns the component types."""
         return ()
 
 
@@ -73,7 +73,7 @@ class TensorType(Type):
 
     Args:
         dtype: a numpy dtype.
-        shape: sizes; None is a size that is not known before the computation runs.
+        shape: the sizes, with None for a size that is unknown until the computation runs.
 
     >>> import numpy as np
     >>> print(TensorType(np.dtype("float32"), (2, None)))
@@ -84,7 +84,7 @@ class TensorType(Type):
     shape: tuple[int | None, ...] = ()
 
     def __post_init__(self) -> None:
-        # The order of bytes is how a file or the network has them, and no part of the type.
+        # The byte order is not part of the type.
         object.__setattr__(self, "dtype", native(np.dtype(self.dtype)))
         object.__setattr__(self, "shape", tuple(self.shape))
         if DTYPES.get(self.dtype.name) != self.dtype:
@@ -115,7 +115,7 @@ class StructType(Type):
 
     Args:
         elements: pairs of a name, or None, and a type.
-        container: the Python class that values of it are given as; no part of equality.
+        container: the Python class of its values; ignored by `==`.
 
     >>> import numpy as np
     >>> int32 = TensorType(np.dtype("int32"))
@@ -151,7 +151,7 @@ class StructType(Type):
 
     @property
     def names(self) -> tuple[str | None, ...]:
-        """The names of the fields in order, None where there is none."""
+        """The names of the fields in order, None for fields without a name."""
         return tuple(name for name, _ in self.elements)
 
     def __len__(self) -> int:
@@ -167,7 +167,7 @@ class StructType(Type):
         """Returns the position of a field.
 
         Raises:
-            IndexError: there are not so many fields.
+            IndexError: the index is out of range.
             FederatedFieldError: no field has that name.
         """
         if isinstance(key, str):
@@ -186,7 +186,7 @@ class StructType(Type):
 
 @dataclass(frozen=True)
 class SequenceType(Type):
-    """Any number of elements of one type, as a client's data set.
+    """Any number of elements of one type, such as a client's data set.
 
     Args:
         element: a type of tensors and structs.
@@ -219,8 +219,8 @@ class FunctionType(Type):
     """A function of one parameter, or of none.
 
     Args:
-        parameter: its type; None for a function without a parameter.
-        result: the type of what it returns.
+        parameter: the type of the parameter; None for a function without one.
+        result: the type of the result.
     """
 
     parameter: Type | None
@@ -247,7 +247,7 @@ class PlacementType(Type):
 
 @dataclass(frozen=True)
 class AbstractType(Type):
-    """A type variable; the same label means the same type.
+    """A type variable; equal labels mean the same type.
 
     Args:
         label: a capital letter, then letters, digits and underscores.
@@ -267,12 +267,12 @@ class AbstractType(Type):
 
 @dataclass(frozen=True)
 class FederatedType(Type):
-    """A value that lives on the server, or one on each client.
+    """A value on the server, or a value on each client.
 
     Args:
-        member: what lives there: a type of tensors, structs and sequences.
+        member: the type of the value: tensors, structs and sequences.
         placement: CLIENTS or SERVER.
-        all_equal: whether every client is known to hold the same; always so on the server.
+        all_equal: whether every client has the same value; always True on the server.
 
     >>> import numpy as np
     >>> print(FederatedType(TensorType(np.dtype("float32")), CLIENTS))
@@ -328,7 +328,7 @@ def _require_type(part: Any) -> None:
 
 
 def _spelled(name: str) -> str:
-    """Returns a field's name in the notation: quoted unless it is an identifier."""
+    """Returns a field's name in the notation, quoted unless it is an identifier."""
     if _BARE.match(name):
         return name
     return "'" + name.replace("\\", "\\\\").replace("'", "\\'") + "'"

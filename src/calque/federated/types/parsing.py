@@ -57,7 +57,7 @@ class _Reader:
         self.advance()
 
     def advance(self) -> str:
-        """Step over the next token, and return its text."""
+        """Consume the next token; returns its text."""
         text = getattr(self, "text", "")
         rest = self.source[self.position :]
         if not rest.strip():

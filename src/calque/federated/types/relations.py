@@ -18,9 +18,9 @@ from calque.federated.types.kinds import (
 def is_assignable(target: Type, source: Type) -> bool:
     """Returns True if a value of type `source` can be used where `target` is expected.
 
-    A size that is not known takes every size; a field without a name takes a field with one; what
-    may differ between clients takes what is the same on all; functions take no less and give no
-    more.
+    Every size is assignable to an unknown size, a field with a name to a field without, and an
+    all-equal value to one that may differ between clients. Functions are contravariant in the
+    parameter and covariant in the result.
 
     >>> from calque.federated import to_type
     >>> is_assignable(to_type("float32[?]"), to_type("float32[3]"))
@@ -59,7 +59,7 @@ def is_assignable(target: Type, source: Type) -> bool:
 
 @with_user_frames
 def join(first: Type, second: Type) -> Type:
-    """Returns the least type to which values of both may be assigned.
+    """Returns the least type to which both types are assignable.
 
     Raises:
         FederatedTypeError: there is no such type; the message shows both types.
@@ -112,10 +112,10 @@ def substitute(pattern: Type, bindings: Mapping[str, Type]) -> Type:
 
 @with_user_frames
 def unify(pattern: Type, actual: Type) -> dict[str, Type]:
-    """Solves for the variables of a pattern, such that `actual` is assignable to it.
+    """Returns bindings of a pattern's variables with which `actual` is assignable to it.
 
     Raises:
-        FederatedTypeError: nothing makes them fit; shows both.
+        FederatedTypeError: there are none; shows both types.
 
     >>> from calque.federated import to_type
     >>> found = unify(to_type("<(T -> U),{T}@CLIENTS>"),

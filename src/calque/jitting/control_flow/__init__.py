@@ -10,8 +10,8 @@ from calque.tracing.graph.branching import implementations, loop_implementations
 
 @functools.cache
 def install() -> None:
-    """Support `torch.cond` and similar operators, and choices and loops of traced graphs,
-    on the device.
+    """Support `torch.cond` and similar operators, and the choices and loops of traced graphs, on
+    the device.
     """
     implementations["jax"] = choose
     loop_implementations["jax"] = loop

@@ -1,8 +1,7 @@
 """`torch.cond`, `torch.while_loop`, `scan` and `map` called in a jitted function.
 
-Outside of a trace, PyTorch makes graphs of the bodies with dynamo, which does not run in a mode
-such as that of a trace. In a jitted program the bodies are traced directly, and become JAX's
-control flow.
+Outside a trace, PyTorch captures the bodies with dynamo, which does not run under a mode such as
+that of a trace. In a jitted program, the bodies are traced directly, and become JAX's control flow.
 """
 
 import functools
@@ -40,13 +39,13 @@ class _Body(nn.Module):
     """A function of pytrees as a module from tensors to a tuple.
 
     Attributes:
-        closed_over: the tensors that the function can reach besides its arguments.
-        results: how the function's own result is made of the tuple; known after a call.
+        closed_over: the tensors that the function can reach other than its arguments.
+        results: how to build the function's result from the tuple, known after a call.
     """
 
     def __init__(self, function: Callable[..., Any], arguments: Any) -> None:
         super().__init__()
-        self._function = (function,)  # in a tuple, it is no submodule
+        self._function = (function,)  # in a tuple, so that it is not a submodule
         self._arguments = arguments
         self.closed_over = [t for t in Reach(function).tensors.values() if is_tensor(t)]
 
@@ -80,7 +79,7 @@ def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequen
 def _map(
     function: Any, xs: Sequence[Any], captured: Sequence[Any], mutated_arg_indices: str = ""
 ) -> Any:
-    if mutated_arg_indices:  # PyTorch 2.13 has no such argument
+    if mutated_arg_indices:  # later releases than PyTorch 2.13
         raise NotImplementedError("torch.map: the function writes to its arguments")
     return _by_rule("map_impl", function, (xs,), captured)
 
@@ -88,7 +87,7 @@ def _map(
 def _by_rule(
     name: str, function: Any, given: tuple[Sequence[Any], ...], captured: Sequence[Any]
 ) -> Any:
-    """Returns an operator that is one function of arrays, with JAX's own gradient."""
+    """Returns an operator that is a function of arrays, with JAX's gradient."""
     rule, outer = HIGHER_ORDER[name], active.trace
     assert isinstance(outer, Lifting)
     leaves = (*(value for values in given for value in values), *captured)
@@ -132,7 +131,7 @@ def install() -> None:
     def call(fn: Any, args: Any, kwargs: Any = None) -> Any:
         if not isinstance(active.trace, Lifting):
             return compiled(fn, args, kwargs)
-        if fn.__name__ == "_cond_op_wrapper":  # its operator takes flat operands only
+        if fn.__name__ == "_cond_op_wrapper":  # its operator takes only flat operands
             return _cond(*args)
         return fn(*args, **(kwargs or {}))
 
@@ -148,10 +147,10 @@ def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callab
 
 
 def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
-    """Runs a function for tensors without autograd (`torch.inference_mode`)."""
+    """Registers a function for tensors without autograd (`torch.inference_mode`)."""
 
     def call(mode: Witness, *args: Any, **kwargs: Any) -> Any:
-        with mode:  # it has been taken off to call this
+        with mode:  # PyTorch disables it for this call
             return ours(*args, **kwargs)
 
     return call

@@ -1,10 +1,10 @@
 """Choices of a traced graph inside a jitted program: `lax.cond`.
 
 The cells that a branch reads become operands of `lax.cond`, and those it writes become results, as
-`calque.jit` does it for the whole program: so aliases, writes and buffers are right. The backward
-runs the branch that was taken once more, on the same values and the same random numbers, under
-torch's own autograd. It is traced with the forward, because the Python state around a branch
-(closures, attributes, autocast) may have changed by the time of the backward.
+in a whole jitted program, so aliases, writes and buffers are correct. The backward pass runs the
+chosen branch again, on the same values and random numbers, under PyTorch's autograd. It is traced
+with the forward pass, because the Python state around a branch (closures, attributes, autocast) may
+have changed by the time of the backward pass.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -28,16 +28,16 @@ from calque.upstream.torch_internals import disable_current_modes, get_current_d
 
 
 class Nested(Lifting):
-    """The view of a branch inside the trace of a program.
+    """The trace of a branch inside the trace of a program.
 
     Args:
-        outer: the trace that the branch belongs to.
-        given: values for cells.
-        key: the packed key that random draws count from.
-        looking: whether nothing of what is traced is kept.
+        outer: the enclosing trace.
+        given: the values of cells.
+        key: the packed key from which random draws are counted.
+        looking: whether the traced operations are discarded.
 
     Attributes:
-        found: the cells that were read and not given.
+        found: the cells that were read and have no given value.
     """
 
     def __init__(
@@ -60,7 +60,7 @@ class Nested(Lifting):
         return cell.array if known is None else known
 
     def constant(self, tensor: torch.Tensor) -> Array:
-        """Returns a CPU tensor's value, if it was made in the trace.
+        """Returns a CPU tensor's value, if it was created in the trace.
 
         Raises:
             TraceError: it comes from outside.
@@ -78,7 +78,7 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
     """Returns the result of `run`, with cells read and written through `nested`.
 
     Raises:
-        TraceError: it computes with CPU tensors from outside of the program.
+        TraceError: it computes with CPU tensors from outside the program.
     """
     stack = get_current_dispatch_mode_stack()
     around = next((mode for mode in reversed(stack) if isinstance(mode, Witness)), None)
@@ -95,7 +95,7 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
 
 
 class _Found(NamedTuple):
-    """What a branch does: the cells it reads and writes, its random draws, and its results."""
+    """The cells that a branch reads and writes, its random draws, and its results."""
 
     cells: dict[Cell, None]
     written: dict[Cell, None]
@@ -104,13 +104,13 @@ class _Found(NamedTuple):
 
 
 class _Plan:
-    """One call of `cond`.
+    """A call of `cond`.
 
     Attributes:
-        cells: those that either branch reads.
+        cells: the cells that either branch reads.
         values: their arrays at the time of the call.
         written: the cells that either branch writes.
-        targets: the tensors that gradients flow to.
+        targets: the tensors to which gradients flow.
     """
 
     def __init__(
@@ -146,7 +146,7 @@ class _Plan:
         return found[0]
 
     def _try(self, branch: Branch) -> Any:
-        """Tries a branch, with as much of autograd as there will be in the backward pass."""
+        """Traces a branch provisionally, with the same autograd state as in the backward pass."""
         leaves = {id(t): t.detach().requires_grad_() for t in self.targets}
         plain = {id(o): o.detach() for o in self._operands if _is_ours(o)}
         operands = [(plain | leaves).get(id(o), o) for o in self._operands]
@@ -179,7 +179,7 @@ class _Plan:
         return [t for key, t in wanted.items() if grad and key not in known]
 
     def forward(self) -> list[Array]:
-        """Returns the arrays of the results, and carries out the branches' writes."""
+        """Returns the arrays of the results, and performs the branches' writes."""
 
         def run(branch: Branch) -> Callable[[list[Array]], Any]:
             def body(values: list[Array]) -> Any:
@@ -197,14 +197,14 @@ class _Plan:
         return results
 
     def prepare(self, results: Sequence[Array]) -> None:
-        """Trace the backward pass for such results, in the Python state of the branches."""
+        """Trace the backward pass for these results, in the Python state of the branches."""
         if isinstance(self._outer, Nested) and self._outer.looking:
             return
         like = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
         self._gradient = jax.make_jaxpr(self._pull)(self.values, like)
 
     def backward(self, incoming: list[Array]) -> list[Array]:
-        """Returns the gradients of the targets, for those of the results."""
+        """Returns the gradients of the targets, given those of the results."""
         if self._gradient is None:
             return self._pull(self.values, incoming)
         return jaxpr_as_fun(self._gradient)(*self.values, *incoming)
@@ -260,8 +260,8 @@ class _Choose(torch.autograd.Function):
 def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Sequence[Any]) -> Any:
     """Implements `calque.tracing.graph.branching.cond` for a condition on the device.
 
-    Eagerly one of the branches runs; in a jitted program both become part of it, and the condition
-    picks one when the program runs.
+    In eager mode, one of the branches runs. A jitted program contains both, and the condition
+    selects one when the program runs.
 
     Raises:
         TraceError: a branch writes to a tensor that takes part in autograd, or the branches return
@@ -280,7 +280,7 @@ def choose(condition: torch.Tensor, true: Branch, false: Branch, operands: Seque
 
 
 class _Spec(NamedTuple):
-    """The type of a result that is a tensor on the device."""
+    """The type of a result tensor on the device."""
 
     shape: tuple[int, ...]
     dtype: torch.dtype
@@ -313,8 +313,8 @@ def _arrays(results: Sequence[Any]) -> list[Array]:
 
 
 def all_read(results: Any) -> Any:
-    """Returns the results and reads their cells,
-    because a branch may return a tensor that it has not read.
+    """Returns the results after reading their cells, because a branch may return a tensor that it
+    has not read.
     """
     for result in (results,) if isinstance(results, torch.Tensor) else results:
         if _is_ours(result):
@@ -323,5 +323,5 @@ def all_read(results: Any) -> Any:
 
 
 def plain(array: Array) -> Array:
-    """Returns an array without JAX's weak type, in which the branches may differ."""
+    """Returns an array that is not weakly typed, which may differ between the branches."""
     return lax.convert_element_type(jnp.asarray(array), array.dtype)

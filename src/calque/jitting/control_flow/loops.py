@@ -23,7 +23,7 @@ def loop(
     """Implements `calque.tracing.graph.branching.while_loop` for loop variables on the device.
 
     Raises:
-        TraceError: gradients are asked for, or the body writes to tensors or draws random numbers.
+        TraceError: gradients are needed, or the body writes to tensors or draws random numbers.
     """
     outer = active.trace
     if not isinstance(outer, Lifting):
@@ -47,17 +47,17 @@ def loop(
 
 
 class _Calls:
-    """Calls of the test and the body on arrays, within the trace of the program."""
+    """Calls the test and the body on arrays, in the trace of the program."""
 
     def __init__(self, outer: Lifting, captured: Sequence[Any]) -> None:
         self._outer, self._captured = outer, captured
 
     def cells(self, branch: Branch, start: tuple[Array, ...]) -> None:
-        """Let the outer trace read what a branch reads, before the loop is entered."""
+        """Make the outer trace read the cells that a branch reads, before the loop."""
         nested, gradients = Nested(self._outer, {}, None), torch.is_grad_enabled()
 
         def look() -> int:
-            values = [wrap(value) for value in start]  # traced: nothing is computed here
+            values = [wrap(value) for value in start]  # traced, so nothing is computed
             with torch.set_grad_enabled(gradients):
                 found = inside(nested, lambda: all_read(branch(*values, *self._captured)))
             if any(t.requires_grad for t in _tensors(found)):

@@ -1,4 +1,4 @@
-"""Generates the lines that check whether a call is of the kind that a program was compiled for."""
+"""Generates the lines that check whether a call is of the kind for which a program was compiled."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -12,13 +12,13 @@ from calque.upstream import torch_c
 
 _storage_of = torch.Tensor.untyped_storage
 _FEW = 16
-"""Up to how many tensors of the state are named one by one."""
+"""The maximum number of state tensors that are named individually."""
 _PAIRS = 4
-"""Up to how many arguments are compared two by two."""
+"""The maximum number of arguments that are compared pairwise."""
 
 
 def arguments(count: int) -> list[str]:
-    """Returns the names of the arguments in the lines."""
+    """Returns the names of the arguments in the generated lines."""
     return [f"a{index}" for index in range(count)]
 
 
@@ -34,17 +34,17 @@ def write_arguments(
     grad: bool,
     beside: Sequence[torch.Tensor] = (),
 ) -> None:
-    """Write the lines that unpack the arguments, and leave if they are of another kind.
+    """Write the lines that unpack the arguments, and leave if they are of a different kind.
 
-    What compares their kinds (see `kinds_of`) sees inference mode and autocast, too.
+    The comparison of their kinds (see `kinds_of`) includes inference mode and autocast.
 
     Args:
-        source: of a function with the parameter `args`.
-        leaves: arguments like those that are to come: tensors of the device, none of which requires
-            a gradient or has attributes.
-        state: the cells that none of them may stand on.
-        grad: whether gradients are recorded, now and at each call.
-        beside: tensors of the state whose kinds are compared together with those of the arguments.
+        source: the source of a function with the parameter `args`.
+        leaves: example arguments: tensors of the device that do not require gradients and have
+            no attributes.
+        state: the cells that the arguments must not share.
+        grad: whether gradients are enabled, now and in each call.
+        beside: tensors of the state, whose kinds are compared together with the arguments'.
     """
     count = len(leaves)
     source.line(f"if len(args) != {count}: {LEAVE}")
@@ -58,14 +58,14 @@ def write_arguments(
     else:
         others = f", *{source.name(tuple(beside))}"
     source.line(f"if not {{}}({listed}{others}): {LEAVE}", kinds_of([*leaves, *beside]))
-    # Where gradients are recorded, the kinds tell whether one needs any.
+    # If gradients are enabled, the kinds include requires_grad.
     asked = "{0}.__dict__" if grad else "{0}.requires_grad or {0}.__dict__"
     others = " or ".join(map(asked.format, names))
     source.line(f"if {others}: {LEAVE}")
     source.line("try:")
     for name, cell in zip(names, held):
         source.line(f"    {cell} = {{}}({name}).cell", _storage_of)
-    source.line(f"except AttributeError: {LEAVE}")  # one without memory
+    source.line(f"except AttributeError: {LEAVE}")  # a tensor without memory
     if count > _PAIRS:
         source.line(f"if len({{{{{', '.join(held)}}}}}) != {count}: {LEAVE}")
     elif count > 1:
@@ -79,11 +79,11 @@ def write_arguments(
 
 
 def write_surroundings(source: Source, alone: bool) -> None:
-    """Write the line that leaves where the call may be a part of something else.
+    """Write the line that leaves if the call may be part of an enclosing trace.
 
     Args:
-        source: of the function.
-        alone: whether there are no arguments, whose kinds would tell of further surroundings.
+        source: the source of the function.
+        alone: whether there are no arguments, whose kinds would show the rest.
     """
     asked = SURROUNDINGS + DISPATCHED if alone else SURROUNDINGS
     conditions = " or ".join(text for text, _ in asked)
@@ -94,10 +94,10 @@ def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> 
     """Write the lines that leave if PyTorch's modes differ.
 
     Args:
-        source: of the function.
-        grad: whether gradients are recorded.
-        dtype: the default one.
-        alone: whether there are no arguments, whose kinds would tell of further modes.
+        source: the source of the function.
+        grad: whether gradients are enabled.
+        dtype: the default dtype.
+        alone: whether there are no arguments, whose kinds would show the other modes.
     """
     look = "{}()" if not grad else "not {}()"
     line = f"if {look} or {{}}() or {{}}() is not {{}}: {LEAVE}"

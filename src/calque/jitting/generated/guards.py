@@ -1,8 +1,7 @@
 """Generates the lines that check whether the guards of a program hold.
 
-A line that finds a difference checks the guard itself, or leaves the call to the general path,
-which checks all guards. So these lines may fail where a guard would hold, but never the other way
-round.
+If a line finds a difference, it checks the guard itself, or leaves the call to the general path,
+which checks all guards. So a line may fail although the guard holds, but not the other way round.
 """
 
 from collections.abc import Callable, Collection, Sequence
@@ -25,7 +24,7 @@ from calque.state.values import MISSING
 from calque.state.versions import version_of
 
 _FEW = 16
-"""Up to how many tensors are looked at one by one."""
+"""The maximum number of tensors that are checked individually."""
 _MOST_PLACES = 64
 _PLACES = {
     "variable": "{}.cell_contents is not {}",
@@ -36,7 +35,7 @@ _ATTRIBUTES = frozenset(
         *("_backward_hooks", "_post_accumulate_grad_hooks", "default_factory", "maxlen"),
     )
 )
-"""The attributes whose names may stand in a line."""
+"""The attributes whose names may occur in a line."""
 _NONES = repeat(None)
 _array = attrgetter("array")
 _only_none = frozenset((None,)).issuperset
@@ -47,7 +46,7 @@ _gradient = attrgetter("grad")
 
 
 def tensors_of(guards: Sequence[Guard]) -> list[torch.Tensor]:
-    """Returns the tensors whose memory and kinds guards compare, each once."""
+    """Returns the distinct tensors whose memory and kinds guards compare."""
     found = [tensor for one in guards if isinstance(one, CellGuard) for tensor in one.tensors]
     return list({id(tensor): tensor for tensor in found}.values())
 
@@ -56,10 +55,10 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: boo
     """Write the lines that leave the function if a guard does not hold.
 
     Args:
-        source: of the function.
+        source: the source of the function.
         guards: the guards, which hold now.
-        grad: whether gradients are recorded, now and at each call.
-        alone: whether there are no arguments, together with which kinds have been compared.
+        grad: whether gradients are enabled, now and in each call.
+        alone: whether there are no arguments, with which the kinds would have been compared.
     """
     source.line("try:")
     source.indent()
@@ -75,16 +74,14 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: boo
         else:
             source.line(f"if not {{}}(): {LEAVE}", guard.holds)
     source.indent(-1)
-    # A variable that is not bound any more; a container that another thread has changed; a gradient
-    # of a class without a hash.
+    # For an unbound variable, a container that another thread changes, or a gradient whose class is
+    # not hashable.
     errors = "ValueError, RuntimeError, AttributeError, LookupError, TypeError"
     source.line(f"except ({errors}): {LEAVE}")
 
 
 def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:
-    """Write the lines that compare gradients,
-    and flags of tensors except those in `seen`, by id.
-    """
+    """Write the lines that compare gradients, and flags of tensors whose ids are not in `seen`."""
     flags = [pair for pair in zip(guard.leaves, guard.flags) if id(pair[0]) not in seen]
     if len(flags) <= _FEW:
         for leaf, flag in flags:
@@ -116,7 +113,7 @@ def _write_cells(source: Source, guard: CellGuard) -> None:
         line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
         source.line(line, _storage_of, tensors, guard.storages)
     parts = [t for t, cell in zip(tensors, guard.cells) if t.numel() < cell.array.size]
-    if parts:  # others have no room in their storage to move
+    if parts:  # other tensors cover their whole storage
         offsets = [part.storage_offset() for part in parts]
         line = f"if [*map({{}}, {{}})] != {{}}: {LEAVE}"
         source.line(line, _offset, parts, offsets)
@@ -125,7 +122,7 @@ def _write_cells(source: Source, guard: CellGuard) -> None:
 
 
 def _write_placements(source: Source, guard: PlacementGuard) -> None:
-    if spread.exists:  # else a call leaves as soon as there is any (see `placements`)
+    if spread.exists:  # otherwise a call leaves as soon as there is a placement (see `placements`)
         source.line(f"if not {{}}(): {LEAVE}", guard.holds)
 
 

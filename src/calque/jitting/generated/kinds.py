@@ -1,4 +1,4 @@
-"""Kinds of tensors, compared in C++ by Dynamo's own guards."""
+"""Kinds of tensors, compared in C++ by dynamo's guards."""
 
 from collections.abc import Callable, Sequence
 
@@ -13,11 +13,11 @@ def is_known() -> bool:
 
 
 def kinds_of(tensors: Sequence[torch.Tensor]) -> Callable[..., bool]:
-    """Returns a function that compares as many tensors with the kinds of these, pair by pair.
+    """Returns a function that compares the same number of tensors with the kinds of these.
 
-    Compared are the class, dtype, device, shape, strides, lazy conjugation, whether a gradient is
-    recorded for it, and what a call's dispatch keys tell: inference mode, autocast for the device,
-    transformations of `torch.func`. And no two of them may be one tensor.
+    It compares the class, dtype, device, shape, strides, lazy conjugation, requires_grad, and what
+    the dispatch keys show: inference mode, autocast for the device, and `torch.func` transforms.
+    The tensors must be distinct.
     """
     return torch_c.TensorGuards(
         *tensors,

@@ -1,4 +1,6 @@
-"""Numbers of param groups as arguments of a program, read again if a group was written to."""
+"""Numbers of param groups as arguments of a program, which are read again if a group was
+changed.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import chain
@@ -18,21 +20,21 @@ _param_groups = attrgetter("param_groups")
 
 
 def is_of_group(source: Source) -> bool:
-    """Returns True if a source is a number of an optimizer's param group."""
+    """Returns True if a source is a number in an optimizer's param group."""
     return type(source) is NumberSource and type(source.number) is HyperParameter
 
 
 class Numbers:
-    """The settings of optimizers and the numbers in them, at each call.
+    """The settings of optimizers, and their numbers in each call.
 
     Args:
-        guard: of the optimizers' settings; None if there are none.
-        sources: of the numbers; each `is_of_group`.
-        placed: what makes arrays of them.
+        guard: the guard of the optimizers' settings; None if there are no optimizers.
+        sources: the sources of the numbers, for which `is_of_group` is True.
+        placed: converts them to arrays.
 
     Attributes:
-        arrays: the numbers, as they were when they were last read.
-        seen: the versions that the param groups had then; None if they are to be read at each call.
+        arrays: the numbers when they were last read.
+        seen: the versions of the param groups at that time; None to read them in each call.
     """
 
     def __init__(
@@ -50,11 +52,11 @@ class Numbers:
 
     @property
     def are_given(self) -> bool:
-        """Returns True if there are any."""
+        """Returns True if there are any numbers."""
         return self._guard is not None or bool(self._numbers)
 
     def read(self) -> bool:
-        """Read all of them; returns True if the program can still be used."""
+        """Read all numbers; returns True if the program can still be used."""
         groups = list(chain.from_iterable(map(_param_groups, self.optimizers)))
         versions = None if version_of is None else list(map(version_of, groups))
         if self._guard is not None and not self._guard.holds():

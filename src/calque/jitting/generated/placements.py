@@ -1,4 +1,6 @@
-"""Generates the lines that compare placements of arrays, those of a program's arguments in one."""
+"""Generates the lines that compare the placements of arrays, with one comparison for the
+arguments.
+"""
 
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
@@ -19,10 +21,10 @@ class _OfArguments:
     """The placements of the arguments of a call.
 
     Args:
-        tensors: arguments like those that are to come.
+        tensors: example arguments.
 
     Attributes:
-        seen: the shardings of the arrays whose placements were last seen to be the same.
+        seen: the shardings of the arrays whose placements were last found to be the same.
     """
 
     def __init__(self, tensors: Sequence[torch.Tensor]) -> None:
@@ -43,12 +45,12 @@ class _OfArrays:
     """The placements of all arrays that are passed to a program.
 
     Args:
-        guards: of the placements of the state.
-        execute: what executes the program.
+        guards: the guards of the placements of the state.
+        execute: executes the program.
 
     Attributes:
-        seen: the shardings that the arrays had when they were last seen to be right; empty if some
-            of them have to be moved at each call.
+        seen: the shardings of the arrays when they were last found to be right; empty if some
+            arrays must be moved in each call.
     """
 
     def __init__(self, guards: Sequence[PlacementGuard], execute: OnDevices) -> None:
@@ -57,7 +59,7 @@ class _OfArrays:
         self.seen: list[Any] = []
 
     def hold(self, arrays: list[Any]) -> bool:
-        """Returns True if the program can be used; moves arrays in the list to where it runs."""
+        """Returns True if the program can be used; moves arrays in the list to its devices."""
         if not all(guard.holds() for guard in self._guards):
             return False
         found = list(map(sharding_of, arrays))
@@ -70,11 +72,11 @@ def _arrays_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
 
 
 def write_placements(source: Source, args: Sequence[torch.Tensor], cells: Sequence[str]) -> None:
-    """Write the lines that leave if an argument has another placement.
+    """Write the lines that leave if an argument has a different placement.
 
     Args:
-        source: of a function with the parameter `args`.
-        args: arguments like those that are to come.
+        source: the source of a function with the parameter `args`.
+        args: example arguments.
         cells: the names of their cells.
     """
     if not spread.exists:
@@ -86,8 +88,8 @@ def write_placements(source: Source, args: Sequence[torch.Tensor], cells: Sequen
 
 
 def guards_of_inputs(program: "JittedProgram") -> list[PlacementGuard]:
-    """Returns the guards about nothing but arrays that are passed to a program over several
-    devices, so that they can be compared with those (see `write_arrays`).
+    """Returns the guards that concern only arrays passed to a program over several devices, which
+    can be compared together with these (see `write_arrays`).
     """
     if not spread.exists or not isinstance(_execute(program), OnDevices):
         return []
@@ -98,10 +100,10 @@ def guards_of_inputs(program: "JittedProgram") -> list[PlacementGuard]:
 
 
 def write_arrays(source: Source, program: "JittedProgram") -> Any:
-    """Write the lines that leave if one of the `arrays` has another placement.
+    """Write the lines that leave if one of the `arrays` has a different placement.
 
     Returns:
-        What executes the program with these arrays.
+        The function that executes the program with these arrays.
     """
     execute = _execute(program)
     if not spread.exists or not isinstance(execute, OnDevices):

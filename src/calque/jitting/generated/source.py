@@ -7,25 +7,25 @@ from typing import Any
 from calque.device.runtime.interrupts import settles_in
 
 MISS: Any = object()
-"""Stands for no result: the general path decides."""
+"""Returned if there is no result, so that the general path decides."""
 
 LEAVE = "return MISS"
-"""The statement by which a function leaves a call to the general path."""
+"""The statement with which a function leaves a call to the general path."""
 
 _FILE = "<made by calque.jit>"
 _CODES = 1024
-"""Of how many sources the code is kept; programs of one form have one source."""
+"""The number of sources whose code is cached; programs of the same form have the same source."""
 
 
 class Source:
     """A function that is being generated.
 
-    Its text consists of what calque's own code writes and of names that are counted. Nothing that
-    comes from the user's program (names, values, shapes) is ever part of it: it is an object to
-    which such a name refers.
+    Its text consists of calque's own code and of numbered names. Nothing from the user's program
+    (names, values, shapes) becomes part of the text; such values are objects to which the names
+    refer.
 
     Args:
-        parameters: of the function.
+        parameters: the parameters of the function.
     """
 
     def __init__(self, *parameters: str) -> None:
@@ -36,9 +36,7 @@ class Source:
         self._assigned: set[str] = set()
 
     def name(self, value: Any) -> str:
-        """Returns the name by which the function finds an object;
-        the same one for the same object.
-        """
+        """Returns the name by which the function refers to an object; one name for each object."""
         found = self._names.get(id(value))
         if found is None:
             found = self._names[id(value)] = f"o{len(self._names)}"
@@ -49,8 +47,8 @@ class Source:
         """Write a line.
 
         Args:
-            text: the line; each `{}` stands for the name of an object.
-            values: these objects.
+            text: the line, with `{}` for the name of each object.
+            values: the objects.
         """
         self._lines.append("    " * self._depth + text.format(*map(self.name, values)))
 
@@ -65,9 +63,7 @@ class Source:
         self._depth += steps
 
     def function(self) -> FunctionType:
-        """Returns the function; no signal's handler runs within a call
-        of it (see `interrupts.settles`).
-        """
+        """Returns the function; signal handlers wait for its calls (see `interrupts.settles`)."""
         return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
 
 

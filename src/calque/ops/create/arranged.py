@@ -18,7 +18,7 @@ def cat(tensors: Any, dim: int = 0) -> Array:
     if not tensors:
         raise RuntimeError("torch.cat(): expected a non-empty list of Tensors")
     dtype = result_type(*tensors)
-    # A 1-d tensor without elements joins anything: an old rule that PyTorch keeps.
+    # PyTorch concatenates an empty 1-d tensor with tensors of any shape.
     full = [t for t in tensors if t.shape != (0,)]
     for place, tensor in enumerate(tensors):
         if tensor.ndim == 0:

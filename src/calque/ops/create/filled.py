@@ -110,7 +110,7 @@ def _sequence(start: Any, end: Any, step: Any, dtype: Any, closed: bool) -> Arra
         count = -((start - end) // step)
     elif not all(map(is_known, (start, end, step))):
         count = -((start - end) // step)
-    else:  # narrow integers too are counted before they are rounded
+    else:  # the count is computed before integers are rounded
         count = math.ceil((end - start) / step)
         if is_integral(dtype):
             start, step = int(start), int(step)
@@ -137,7 +137,7 @@ def arange_start(start: Any, end: Any, dtype: Any = None) -> Array:
 
 
 def _steps(step: Any = 1, out: TensorArgument | None = None, **_: Any) -> None:
-    """A step may become zero in the dtype of an `out=`."""
+    """Raise if the step becomes zero in the dtype of an `out=`."""
     if out is not None and step and not out.is_float and int(step) == 0:
         raise ValueError("step must be nonzero")
 
@@ -170,7 +170,7 @@ def _space_dtype(start: Any, end: Any, dtype: Any, name: str) -> Any:
 
 
 def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
-    """`steps` numbers, each computed from the nearer end."""
+    """Returns `steps` evenly spaced numbers, each computed from the nearer end."""
     if steps < 0:
         raise RuntimeError("number of steps must be non-negative")
     wide = jnp.promote_types(dtype, jnp.float32) if not is_integral(dtype) else jnp.float64
@@ -218,7 +218,7 @@ def eye_m(n: int, m: int, dtype: Any = None) -> Array:
 
 
 def _up_to(last: int, columns: int) -> int:
-    """Returns the sum of 1, 2, ..., `last`, none of them counted for more than `columns`."""
+    """Returns the sum of 1, 2, ..., `last`, with each term at most `columns`."""
     ramp = max(min(last, columns), 0)
     return ramp * (ramp + 1) // 2 + max(last - columns, 0) * columns
 
@@ -266,7 +266,7 @@ def kaiser_window_periodic(window_length: int, periodic: bool, dtype: Any = None
 
 @op("kaiser_window.beta")
 def kaiser_window_beta(window_length: int, periodic: bool, beta: float, dtype: Any = None) -> Array:
-    """The other windows consist of operators; for this one PyTorch has a kernel."""
+    """PyTorch has a kernel for this window; it composes the others from operators."""
     dtype = dtype or default_float()
     if window_length < 0:
         raise RuntimeError(

@@ -24,8 +24,8 @@ _COPIED = {
 
 
 def view_rule(name: str) -> Any:
-    """Returns the rule that computes a view operator
-    as a copy (`aten::view` by `aten::view_copy`).
+    """Returns the rule that computes a view operator as a copy (`aten::view_copy` for
+    `aten::view`).
     """
     base, dot, overload = name.partition(".")
     return RULES.get(_COPIED.get(name, f"{base}_copy{dot}{overload}"))
@@ -110,11 +110,12 @@ ARRAY_OPS: dict[str, Callable[..., Any]] = {
     "aten::sym_size.int": _size,
     "aten::sym_numel": _count,
 }
-"""Memory of no value is zero here: a program that reads it is wrong on any device."""
+"""Uninitialized memory is zero here: a program that reads it is wrong on any device."""
 
 
 def _resizing(rule: str, ndim: int) -> Callable[..., Array]:
-    """`upsample_*.vec`, which has the new size or the scales, by the overload that has both."""
+    """Returns the rule of `upsample_*.vec`, which takes either the new size or the scales, from
+    that of the overload that takes both."""
 
     def resize(input: Array, output_size: Any, *options: Any) -> Array:
         *flags, scales = options

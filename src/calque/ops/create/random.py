@@ -1,7 +1,7 @@
 """Random operators: each draws from the JAX key it is given.
 
-The numbers are JAX's, not those that PyTorch's generators give for the same seed. Parameters of
-distributions are traced, so that a new value costs no new executable.
+The numbers are JAX's, not those of PyTorch's generators for the same seed. Parameters of
+distributions are traced, so a new value needs no new executable.
 """
 
 from typing import Any
@@ -59,12 +59,12 @@ INT64 = np.dtype("int64")
 
 
 def _working(dtype: Any) -> np.dtype:
-    """Returns the dtype to draw floats in: float64 for float64, else float32."""
+    """Returns the dtype to draw floats in: float64 for float64, otherwise float32."""
     return np.dtype("float64" if real_dtype(dtype) == np.float64 else "float32")
 
 
 def _uniform(key: Array, shape: Any, dtype: Any) -> Array:
-    """Numbers in [0, 1), also after they are rounded to a half-precision dtype."""
+    """Returns numbers in [0, 1), even after rounding to a half-precision dtype."""
     if is_complex(dtype):
         parts = jax.random.uniform(key, (2, *shape), _working(dtype))
         return lax.complex(parts[0], parts[1])
@@ -190,7 +190,7 @@ def geometric(key: Array, self: Array, p: Any) -> Array:
     return jnp.maximum(count, 1).astype(self.dtype)
 
 
-# Coins --------------------------------------------------------------------------------------------
+# Bernoulli ----------------------------------------------------------------------------------------
 
 
 def _coins(key: Array, shape: Any, p: Any) -> Array:
@@ -271,7 +271,8 @@ def randint_low(key: Array, low: Any, high: Any, size: Any, dtype: Any = INT64) 
 
 
 def _largest(dtype: Any) -> int:
-    """Returns the end of the range of `random_()`: whole numbers that the dtype holds exactly."""
+    """Returns the end of the range of `random_()`, in which the dtype holds all integers
+    exactly."""
     if dtype == jnp.bool_:
         return 2
     if is_integral(dtype):
@@ -358,7 +359,7 @@ def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = F
 @op("poisson", random=True, values=each("self", none_below, RuntimeError, NO_RATE))
 def poisson(key: Array, self: Array) -> Array:
     _floating("poisson_cpu", self.dtype)
-    key = as_jaxs(key)  # JAX draws these from no other
+    key = as_jaxs(key)  # jax.random.poisson needs JAX's own implementation
     return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
 
 

@@ -1,4 +1,4 @@
-"""Checks of parameters of random operators that PyTorch refuses."""
+"""Checks of the parameters of random operators, which raise PyTorch's errors."""
 
 from collections.abc import Callable
 from typing import Any

@@ -16,7 +16,7 @@ SUM, MEAN, MAX = 0, 1, 2
 
 
 def rows(table: Array, indices: Array) -> Array:
-    """Returns the rows of a table at indices; NaN where an index is out of range."""
+    """Returns the rows of a table at indices, NaN for an index out of range."""
     return table.at[indices].get(mode="fill", wrap_negative_indices=False)
 
 
@@ -73,13 +73,13 @@ def embedding_dense_backward(
 
 
 def _frequency(at: Array, count: int) -> Array:
-    """Returns how often the index at each place occurs."""
+    """Returns how often each index occurs."""
     times = jnp.zeros((count,), np.int32).at[at].add(1, mode="drop")
     return jnp.maximum(times.at[at].get(mode="fill", fill_value=1), 1)
 
 
 def add_rows(at: Array, values: Array, count: int) -> Array:
-    """Values added into `count` zero rows; an index out of range is dropped."""
+    """Adds values into `count` rows of zeros; drops indices out of range."""
     zeros = jnp.zeros((count, *values.shape[1:]), values.dtype)
     return zeros.at[at].add(values, mode="drop", wrap_negative_indices=False)
 
@@ -98,7 +98,7 @@ def embedding_renorm(self: Array, indices: Array, max_norm: float, norm_type: fl
 
 
 def _bag_of(offsets: Array, length: int, bags: int) -> Array:
-    """Returns the bag of each index: how many offsets are at or before it, less one."""
+    """Returns the bag of each index: the number of offsets at or before it, minus one."""
     starts = jnp.zeros((length + 1,), np.int64).at[offsets[:bags]].add(1, mode="drop")
     return jnp.cumsum(starts)[:length] - 1
 
@@ -137,7 +137,8 @@ def embedding_bag(
     include_last_offset: bool = False,
     padding_idx: int = -1,
 ) -> tuple[Array, Array, Array, Array]:
-    """Reduced bags, the bag of each index, the sizes of the bags, and where each maximum was."""
+    """Returns the reduced bags, the bag of each index, the sizes of the bags, and the position of
+    each maximum."""
     _check_indices(indices)
     bags = offsets.shape[0] - include_last_offset
     length, count = indices.shape[0], weight.shape[0]
@@ -162,8 +163,8 @@ def embedding_bag(
 
 
 def _bag_max(taken: Array, indices: Array, into: Array, bags: int) -> tuple[Array, Array]:
-    """Returns the largest of each bag, and its index. As in C, NaN is above nothing and below
-    nothing: it is the largest if it comes first, and passed over otherwise.
+    """Returns the largest of each bag, and its index. As in C, comparisons with NaN are false: it
+    is the largest if it comes first, and skipped otherwise.
     """
     length = taken.shape[0]
     if not length:

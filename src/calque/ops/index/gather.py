@@ -17,7 +17,7 @@ _INDEX_DTYPES = frozenset(map(np.dtype, ("int64", "int32", "uint8", "bool")))
 
 
 def is_mask(index: Any) -> bool:
-    """Returns True if an index is a mask: PyTorch takes uint8 for one too."""
+    """Returns True if an index is a mask, of dtype bool or uint8."""
     return index is not None and index.dtype in (jnp.bool_, jnp.uint8)
 
 
@@ -90,7 +90,7 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
     if index.size == 0:
         return jnp.zeros(shape, self.dtype)
     source = source[tuple(slice(None if a == dim else n) for a, n in enumerate(index.shape))]
-    # As unsigned numbers, negative indices are out of range instead of counted from the end.
+    # Unsigned, so that negative indices are out of range instead of counting from the end.
     where = positions(index, source.shape[dim])
     where = where.astype(jnp.uint32 if where.dtype == jnp.int32 else jnp.uint64)
     return jnp.take_along_axis(source, where, axis=dim, mode="fill").reshape(shape)

@@ -1,8 +1,8 @@
 """Prepares index arrays for gathers and scatters.
 
-XLA clamps an index that is out of range, or drops the write; a rule must do neither silently. A
-read out of range gives NaN (the least integer for an integer dtype), a write is dropped; the eager
-device checks concrete indices and raises before a rule runs.
+XLA clamps an index that is out of range. In a rule, a read out of range gives NaN (the least
+integer for an integer dtype), and a write is dropped; the eager device checks concrete indices and
+raises before a rule runs.
 """
 
 from typing import Any
@@ -16,7 +16,8 @@ _INT32 = 2**31 - 1
 
 
 def positions(index: Array, size: int, wrap: bool = False) -> Array:
-    """Indices into an axis as int32 where the axis allows it; an invalid one becomes -1 or `size`.
+    """Returns indices into an axis, as int32 if the axis allows; an invalid one becomes -1 or
+    `size`.
 
     Args:
         index: integers of any dtype.
@@ -37,7 +38,7 @@ def positions(index: Array, size: int, wrap: bool = False) -> Array:
 
 
 def along(index: Array, dim: int, ndim: int, shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """Coordinates of every element of `index`; along `dim`, `index` itself."""
+    """Returns the coordinates of every element of `index`; along `dim`, `index` itself."""
     result: list[Array] = []
     for axis in range(ndim):
         if axis == dim:
@@ -50,15 +51,15 @@ def along(index: Array, dim: int, ndim: int, shape: tuple[int, ...]) -> tuple[Ar
 
 
 def on_axis(index: Any, dim: int) -> tuple[Any, ...]:
-    """Returns the key that indexes one axis and leaves those before it whole."""
+    """Returns the key that indexes one axis and takes the axes before it whole."""
     return (*(slice(None),) * dim, index)
 
 
 def take(array: Array, key: Any) -> Array:
-    """Returns a gather in which an index out of range reads NaN."""
+    """Gathers elements; an index out of range reads NaN."""
     return array.at[key].get(mode="fill", wrap_negative_indices=False)
 
 
 def at_least_1d(array: Array) -> Array:
-    """Returns a 0-d array as one of a single element: PyTorch lets either be indexed."""
+    """Returns a 0-d array as a 1-d array, since PyTorch indexes both."""
     return array.reshape(1) if array.ndim == 0 else array

@@ -19,7 +19,7 @@ from calque.ops.table.tensor_argument import within_all
 def index_put(self: Array, indices: Any, values: Array, accumulate: bool = False) -> Array:
     masks = [d for d, i in enumerate(indices) if is_mask(i)]
     if masks and values.size == 1 and not accumulate and len(indices) == 1:
-        values = cast(values, self.dtype)  # as PyTorch, which fills where the mask is set
+        values = cast(values, self.dtype)  # PyTorch fills where the mask is set, and casts
     if self.dtype != values.dtype:
         raise RuntimeError(
             "Index put requires the source and destination dtypes match, got "
@@ -74,7 +74,7 @@ def _check_values(values: tuple[int, ...], shape: tuple[int, ...]) -> None:
 
 
 def _put_masked(self: Array, dim: int, mask: Array, values: Array, accumulate: bool) -> Array:
-    """Values written where a mask over the axes from `dim` on is set: no index, static shapes."""
+    """Writes values where a mask over the axes from `dim` on is set, with static shapes."""
     check_mask(self.shape, dim, mask.shape)
     before, after = self.shape[:dim], self.shape[dim + mask.ndim :]
     ndim = len(before) + 1 + len(after)

@@ -39,13 +39,13 @@ facts("masked_fill.Scalar", numbers=_holds_value)
 
 
 def _enough(self: TensorArgument, mask: TensorArgument, source: TensorArgument, **_: Any) -> None:
-    """Raise RuntimeError if a mask has more ones than the source has elements."""
+    """Raise RuntimeError if a mask has more true elements than the source has elements."""
     values = mask.values() if mask.dtype == np.bool_ else None
     if values is None:
         return
     try:
         rest = np.broadcast_shapes(self.shape, mask.shape)
-    except ValueError:  # what the rule refuses
+    except ValueError:  # the rule raises its own error
         return
     count = int(np.count_nonzero(values)) * (int(np.prod(rest)) // max(values.size, 1))
     if count > source.size:

@@ -37,7 +37,8 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
 
 
 def _rows_within(self: TensorArgument, **named: Any) -> None:
-    """PyTorch checks the rows of a matrix differently from the elements of a vector."""
+    """Returns the check of an index, which for the rows of a matrix differs from that for a
+    vector."""
     inside = within_dim(IndexError, IN_SELF) if self.ndim < 2 else within_dim(RuntimeError, INDEX)
     inside(self=self, **named)
 
@@ -295,8 +296,8 @@ def scatter_value_with(self: Array, dim: int, index: Array, value: Any, reduce: 
 
 
 def _everywhere(value: Any, self: Array, index: Array) -> Array:
-    """Returns a number for each index;
-    JAX has no weak bool that would tell `False` from a tensor.
+    """Returns a number as an array of the index's shape; JAX has no weak bools that would
+    distinguish `False` from a tensor.
     """
     return jnp.broadcast_to(jnp.asarray(value).astype(self.dtype), index.shape)
 

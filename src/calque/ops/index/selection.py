@@ -1,7 +1,7 @@
 """Results whose number of elements depends on values: masks, unique elements, counts.
 
-These rules run on the host's view of concrete arrays, because a new number of elements would cost
-XLA a new executable each time.
+These rules run in NumPy on concrete arrays, because each new number of elements would need a new
+executable.
 """
 
 from typing import Any
@@ -42,10 +42,10 @@ def nonzero_static(self: Array, size: int, fill_value: int = -1) -> Array:
 
 
 def _unique(values: np.ndarray, axis: int | None) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Sorted unique elements (or slices along an axis), the inverse, and the counts."""
+    """Returns the sorted unique elements (or slices along an axis), the inverse, and the counts."""
     if axis is not None and values.size == 0:
         return values, np.zeros(values.shape[axis], int), np.zeros(values.shape[axis], int)
-    # NumPy sorts NaN last only in its own dtypes.
+    # NumPy sorts NaN last, but only in its own dtypes.
     kept = values.astype(np.float32) if values.dtype == jnp.bfloat16 else values
     found, inverse, counts = np.unique(
         kept, return_inverse=True, return_counts=True, axis=axis, equal_nan=False
@@ -122,9 +122,7 @@ def unique_dim_consecutive(
 
 
 def _runs(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Returns the first row of each run of equal rows, the run each row is in,
-    and the runs' lengths.
-    """
+    """Returns the first row of each run of equal rows, each row's run, and the runs' lengths."""
     count = rows.shape[0]
     differs = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
     first = np.concatenate([np.ones(min(count, 1), bool), differs])

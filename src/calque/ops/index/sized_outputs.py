@@ -1,8 +1,8 @@
-"""The rules of `selection` for a number of elements that is known in advance.
+"""The rules of `selection`, for a number of elements that is known in advance.
 
-Each takes the operator's arguments and returns that number, as an array, and a function that
-computes the results for it. A program computes both, to compare the number with the one that it was
-compiled for. If the operator refuses its arguments, the number is -1.
+Each takes the operator's arguments and returns the number, as an array, and a function that
+computes the results for a given number. A program computes both, and compares the number with the
+one that it was compiled for. If the operator refuses its arguments, the number is -1.
 """
 
 import math
@@ -18,7 +18,7 @@ from calque.ops.table.registry import canonical
 
 Sized = tuple[Array, Callable[[int], Any]]
 SIZED: dict[str, Callable[..., Sized]] = {}
-"""The sized forms, by the name of the operator."""
+"""The sized forms by the name of the operator."""
 
 
 def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:
@@ -32,9 +32,7 @@ def sized(name: str) -> Callable[[Callable[..., Sized]], Callable[..., Sized]]:
 
 
 def positions(mask: Array, size: int) -> list[Array]:
-    """Returns the positions at which a mask is set, of which there are `size`:
-    an array for each axis.
-    """
+    """Returns the `size` positions at which a mask is set, as an array for each axis."""
     return [p.astype(np.int64) for p in jnp.nonzero(mask, size=size, fill_value=0)]
 
 
@@ -64,8 +62,8 @@ def masked_select(self: Array, mask: Array) -> Sized:
 
 
 def _runs(rows: Array) -> tuple[Array, Array, Callable[[int], tuple[Array, Array]]]:
-    """Returns the number of runs of equal rows, the run of each row, and, for their number, the
-    first row of each and its length.
+    """Returns the number of runs of equal rows, the run of each row, and a function from the number
+    to the first row and the length of each run.
     """
     count = rows.shape[0]
     differs = (rows[1:] != rows[:-1]).any(axis=tuple(range(1, rows.ndim)))
@@ -81,7 +79,7 @@ def _runs(rows: Array) -> tuple[Array, Array, Callable[[int], tuple[Array, Array
 
 
 def _in_order(rows: Array) -> Array:
-    """Returns the order that sorts rows, compared element by element."""
+    """Returns the order that sorts rows lexicographically."""
     if rows.ndim == 1:
         return jnp.argsort(rows)
     columns = rows.reshape(rows.shape[0], math.prod(rows.shape[1:])).T

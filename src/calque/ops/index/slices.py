@@ -1,7 +1,7 @@
 """Writes to a view of a fresh copy (`*_scatter`), gradients of views, and views as copies.
 
 Views themselves are geometry and never reach a rule; functionalized graphs and autograd use these
-instead.
+operators instead.
 """
 
 import math
@@ -18,13 +18,14 @@ from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
-_NO_END = 2**63 - 1  # how PyTorch writes the end of `x[1:]`
+_NO_END = 2**63 - 1  # PyTorch's end for `x[1:]`
 
-# Where a view lies in its base --------------------------------------------------------------------
+# The position of a view in its base ---------------------------------------------------------------
 
 
 def slice_bounds(size: int, start: int | None, end: int | None, step: int) -> tuple[int, int]:
-    """Returns the start and end of PyTorch's slice, counted from the front and within the axis."""
+    """Returns the start and end of PyTorch's slice, counted from the front and clamped to the
+    axis."""
     if step <= 0:
         raise RuntimeError("slice step must be positive")
     first = 0 if start is None else start
@@ -41,7 +42,7 @@ def _slice_key(shape: Any, dim: int, start: Any, end: Any, step: int) -> tuple[A
 
 
 def _diagonal_key(shape: Any, offset: int, dim1: int, dim2: int) -> tuple[Any, ...]:
-    """Indices of a diagonal after the other axes: a key for `_with_last(array, dim1, dim2)`."""
+    """Returns the indices of a diagonal: a key for `_with_last(array, dim1, dim2)`."""
     rows, columns = shape[dim1], shape[dim2]
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     steps = jnp.arange(count, dtype=jnp.int32)
@@ -106,9 +107,7 @@ def slice_scatter(
 
 
 def _write(base: Array, key: tuple[Any, ...], src: Array) -> Array:
-    """Returns a slice written: an update in place of a window,
-    or a scatter if the slice has a step.
-    """
+    """Writes a slice: by a dynamic update, or by a scatter if the slice has a step."""
     dim = len(key) - 1
     first, _, step = key[-1].indices(base.shape[dim])
     src = src.astype(base.dtype)

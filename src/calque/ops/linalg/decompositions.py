@@ -1,7 +1,7 @@
 """Matrix decompositions: Cholesky, LU, QR, eigenvalues, singular values.
 
-LAPACK reports failure by an integer for each matrix (`info`); XLA by NaN. The rules recompute it,
-so that PyTorch raises its own errors from it.
+LAPACK reports failure by an integer for each matrix (`info`), XLA by NaN. The rules compute `info`
+from the results, so that PyTorch raises its own errors.
 """
 
 from typing import Any
@@ -47,7 +47,7 @@ def check_square(name: str, array: Array, square: bool = True) -> None:
 
 
 def _triangle_to_hermitian(array: Array, upper: bool) -> Array:
-    """Returns the Hermitian matrix that one triangle determines; the other one is ignored."""
+    """Returns the Hermitian matrix that one triangle determines; ignores the other."""
     lower = adjoint(jnp.triu(array)) if upper else jnp.tril(array)
     return lower + adjoint(jnp.tril(lower, -1))
 
@@ -103,7 +103,7 @@ def lu_info(factors: Array) -> Array:
 
 
 def lu_factors(array: Array) -> tuple[Array, Array]:
-    """LU factors in one matrix, and LAPACK's pivots (from 1)."""
+    """Returns the LU factors in one matrix, and LAPACK's pivots (from 1)."""
     if array.size == 0:
         shape = (*array.shape[:-2], min(array.shape[-2:]))
         return array, jnp.zeros(shape, jnp.int32)
@@ -112,7 +112,7 @@ def lu_factors(array: Array) -> tuple[Array, Array]:
 
 
 def permutation(pivots: Array, rows: int) -> Array:
-    """Returns the order of the rows that LAPACK's pivots (from 1) stand for."""
+    """Returns the order of the rows that LAPACK's pivots (from 1) describe."""
     if pivots.size == 0:
         return jnp.broadcast_to(jnp.arange(rows, dtype=jnp.int32), (*pivots.shape[:-1], rows))
     return lax.linalg.lu_pivots_to_permutation(pivots - 1, rows)
@@ -254,7 +254,7 @@ def ormqr(
     scales, right = input2, input3
     if self.size == 0 or right.size == 0:
         return right
-    # All of Q: reflectors beyond those given are the identity.
+    # All of Q: missing reflectors are the identity.
     rows, known = self.shape[-2], scales.shape[-1]
     batch = jnp.broadcast_shapes(self.shape[:-2], scales.shape[:-1])
     reflectors = jnp.broadcast_to(self[..., :known], (*batch, rows, known))

@@ -1,4 +1,4 @@
-"""Distances between rows of two tables, or of one with itself."""
+"""Distances between the rows of two matrices, or of one."""
 
 from typing import Any
 
@@ -107,7 +107,7 @@ def pdist_backward(grad: Array, self: Array, p: float, pdist: Array) -> Array:
 @op("renorm", static=("p", "maxnorm"), writes=("exact_dtype",), autocast="float32")
 @opmath
 def renorm(self: Array, p: Any, dim: int, maxnorm: Any) -> Array:
-    """Slices along a dimension, those whose p-norm is above `maxnorm` scaled down to it."""
+    """Scales down the slices along a dimension whose p-norm is above `maxnorm`."""
     if isinstance(p, complex) or isinstance(maxnorm, complex):
         raise RuntimeError("renorm: p and maxnorm must be real-valued")
     if p <= 0:

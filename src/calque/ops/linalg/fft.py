@@ -13,7 +13,7 @@ from calque.ops.table.registry import op
 from calque.ops.table.undivided import undivided
 
 _NONE, _BY_ROOT, _BY_SIZE = 0, 1, 2
-_MOST = 3  # axes that one XLA transform takes
+_MOST = 3  # axes of one XLA transform
 
 
 def _scale(array: Array, size: int, normalization: int) -> Array:
@@ -24,7 +24,7 @@ def _scale(array: Array, size: int, normalization: int) -> Array:
 
 
 def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...]) -> Array:
-    """One XLA transform of the given axes (the last one is halved, if any)."""
+    """Returns one XLA transform of the given axes (for real data, the last one is halved)."""
     last = list(range(array.ndim - len(dims), array.ndim))
     moved = array if dims == last else jnp.moveaxis(array, dims, last)
     moved = _fft(moved, kind, lengths)
@@ -34,8 +34,8 @@ def _transform(array: Array, dims: list[int], kind: Any, lengths: tuple[int, ...
 def _fft(array: Array, kind: Any, lengths: tuple[int, ...]) -> Array:
     """Returns a transform of the last axes.
 
-    Of several devices each takes it of whole axes, for one axis of batches: with several XLA's
-    transforms for CPUs get the operand in an order that they refuse, where it is gathered.
+    On several devices, the transformed axes stay whole and the batch axes become one axis: with
+    several, XLA's partitioner gives its CPU transforms a layout that they refuse.
     """
     if jax.device_count() == 1:
         return lax.fft(array, kind, lengths)

@@ -23,10 +23,10 @@ def grouped_mm(
     bias: Array | None = None,
     out_dtype: Any = None,
 ) -> Array:
-    """Products of groups; `offs` is where each ends, along the dimension that a 2-D operand adds.
+    """Returns the products of groups; `offs` has the end of each group.
 
-    That is the rows of the first, the columns of the second, or, if both are 2-D, the dimension
-    that is summed over.
+    A 2-D operand is divided into groups: the first along its rows, the second along its columns,
+    or, if both are 2-D, along the contracted dimension.
     """
     if not {self.ndim, mat2.ndim} <= {2, 3}:
         raise RuntimeError("grouped_mm takes matrices of 2 or 3 dimensions")
@@ -51,7 +51,7 @@ def grouped_mm(
 
 @op("transformers::grouped_mm_fallback")
 def grouped_mm_of_transformers(input: Array, weight: Array, offs: Array) -> Array:
-    """Transformers' replacement for `_grouped_mm` where a compiler might not know that."""
+    """Returns the result of transformers' replacement for `_grouped_mm`."""
     return grouped_mm(input, weight, offs)
 
 

@@ -1,7 +1,7 @@
 """Products of matrices and vectors.
 
-Half-precision products accumulate in float32 inside XLA. A `beta` of zero drops the added operand,
-NaNs and all, and an `alpha` of zero the product, as BLAS does; for that both are static.
+Half-precision products accumulate in float32 inside XLA. As in BLAS, a `beta` of zero drops the
+added operand, including NaNs, and an `alpha` of zero the product; so both are static.
 """
 
 from typing import Any
@@ -19,7 +19,7 @@ from calque.ops.table.registry import op
 
 _SCALED = ("alpha", "beta")
 _FACTORS = Holds(*_SCALED, like="self")
-_LOOPED = 400  # multiplications of matrices that PyTorch does not give to BLAS in `baddbmm`
+_LOOPED = 400  # below this many multiplications, PyTorch's `baddbmm` does not use BLAS
 
 
 def _check_same_dtype(x: Array, y: Array) -> None:
@@ -68,7 +68,7 @@ def _check_vectors(x: Array, y: Array) -> None:
 
 
 def _scaled_sum(added: Array, product: Array, beta: Any, alpha: Any, by_blas: bool = True) -> Array:
-    """`beta * added + alpha * product`, without products that change nothing."""
+    """Returns `beta * added + alpha * product`, without multiplications by one."""
     dtype = product.dtype
     if jnp.broadcast_shapes(added.shape, product.shape) != product.shape:
         raise RuntimeError(
@@ -217,7 +217,8 @@ def baddbmm_dtype(
     condition=_products_condition,
 )
 def addbmm(self: Array, batch1: Array, batch2: Array, beta: Any = 1, alpha: Any = 1) -> Array:
-    """Returns the products summed over the batch; half precision is rounded once, at the end."""
+    """Returns the sum of the products over the batch; half precision is rounded once, at the
+    end."""
     _check_batches(batch1, batch2)
     wide = widened(batch1).dtype
     product = jnp.einsum("bij,bjk->ik", batch1, batch2, preferred_element_type=wide)
@@ -264,7 +265,8 @@ def trilinear(
     sumdim: Any,
     unroll_dim: int = 1,
 ) -> Array:
-    """Returns a sum over `sumdim` of the product of three tensors with axes of size one put in."""
+    """Returns the sum over `sumdim` of the product of three tensors, after inserting axes of size
+    one."""
     ndim = i1.ndim + len(expand1)
     axes = [[d for d in range(ndim) if d not in e] for e in (expand1, expand2, expand3)]
     summed = {d % ndim for d in sumdim}

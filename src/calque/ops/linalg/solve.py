@@ -16,7 +16,7 @@ from calque.ops.table.registry import op
 
 
 def _broadcast(a: Array, b: Array) -> tuple[Array, Array]:
-    """Matrices in the batch shape they share."""
+    """Returns the matrices broadcast to a common batch shape."""
     batch = jnp.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     return (
         jnp.broadcast_to(a, (*batch, *a.shape[-2:])),
@@ -32,7 +32,8 @@ def solve_triangle(
     unit: bool = False,
     turned: bool = False,
 ) -> Array:
-    """X with matrix X = right (X matrix = right unless `left`); `turned` for the adjoint matrix."""
+    """Solves matrix X = right, or X matrix = right unless `left`; with `turned`, for the
+    adjoint."""
     matrix, right = _broadcast(matrix, right)
     if matrix.size == 0 or right.size == 0:
         return jnp.zeros(right.shape, right.dtype)
@@ -175,13 +176,14 @@ def inv_ex(A: Array, check_errors: bool = False) -> tuple[Array, Array]:
 
 
 def _parity(pivots: Array, dtype: Any) -> Array:
-    """-1 for each matrix whose rows are permuted oddly, else 1."""
+    """Returns the sign of each permutation of rows."""
     swaps = (pivots != jnp.arange(1, pivots.shape[-1] + 1)).sum(-1)
     return (1 - 2 * (swaps % 2)).astype(dtype)
 
 
 def _factors_for(A: Array, taken_transposed: bool) -> tuple[Array, Array]:
-    """LU factors of A, or of its transpose: PyTorch factors that where A is contiguous."""
+    """Returns the LU factors of A, or of its transpose, which PyTorch factors if A is
+    contiguous."""
     return lu_factors(A.mT if taken_transposed else A)
 
 

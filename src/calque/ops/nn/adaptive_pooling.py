@@ -18,7 +18,7 @@ from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _bounds(size: int, out: int) -> tuple[np.ndarray, np.ndarray]:
-    """Returns where the windows of an adaptive pooling start and end along an axis."""
+    """Returns the starts and ends of the windows of an adaptive pooling along an axis."""
     at = np.arange(out)
     return at * size // out, -((-(at + 1) * size) // out)
 
@@ -80,7 +80,7 @@ def _even_mean(x: Array, size: tuple[int, ...], out: tuple[int, ...]) -> Array:
 
 
 def _dynamic_mean(x: Array, out: tuple[int, ...]) -> Array:
-    """Returns the means over an image whose sizes are arguments of an exported program."""
+    """Returns the means for an image whose sizes are symbolic, in an exported program."""
     found = widened(x)
     for axis, windows in enumerate(out, x.ndim - len(out)):
         at, size = jnp.arange(windows), jnp.asarray(x.shape[axis])
@@ -94,7 +94,8 @@ def _dynamic_mean(x: Array, out: tuple[int, ...]) -> Array:
 
 
 def _window_max(x: Array, reads: list[Array], lives: list[Any]) -> tuple[Array, Array]:
-    """Maxima and flat positions over windows given, for each axis, as (outputs, taps) to read."""
+    """Returns maxima and their flat positions, for windows given by the indices (outputs, taps) to
+    read along each axis."""
     ndim = len(reads)
     size, lead = x.shape[x.ndim - ndim :], x.ndim - ndim
     at = positions(size)
@@ -144,7 +145,7 @@ def _adaptive_max(ndim: int) -> None:
 
 
 def _fractional_starts(sample: Array, size: int, out: int, kernel: int) -> Array:
-    """Returns where the windows of one axis start, for random numbers of shape (planes,)."""
+    """Returns the starts of the windows along one axis, for random numbers of shape (planes,)."""
     at = np.arange(out)
     if out > 1:
         alpha = np.asarray((size - kernel) / (out - 1), sample.dtype)

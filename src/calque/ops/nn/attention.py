@@ -1,8 +1,9 @@
 """Scaled dot-product attention, and its gradient.
 
-The plain softmax form: exact for every mask, and the one XLA fuses. The gradient is `jax.vjp` of
-the same expression, so that in one program XLA shares the probabilities with the forward; run
-alone, it computes them again and keeps nothing of size queries times keys in between.
+The plain softmax form is exact for every mask, and XLA fuses it. The gradient is `jax.vjp` of the
+same expression, so that within one program XLA shares the probabilities with the forward pass. Run
+eagerly, the gradient computes them again, and nothing of size queries times keys is kept in
+between.
 """
 
 import math
@@ -21,7 +22,8 @@ from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _scores(q: Array, k: Array, bias: Array | None, is_causal: bool, scale: float | None) -> Array:
-    """Masked scores (batch, heads of k, queries' heads per head of k, queries, keys)."""
+    """Returns the masked scores (batch, heads of k, queries' heads per head of k, queries,
+    keys)."""
     scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
     wide = np.promote_types(q.dtype, np.float32) if q.dtype.itemsize >= 4 else np.float32
     scores = jnp.einsum(
@@ -64,7 +66,7 @@ def attend(
     scores = _scores(grouped, k, bias, is_causal, scale)
     top = lax.stop_gradient(maximum(scores, -1, keepdims=True, initial=-np.inf))
     if masked:
-        # A row with every key masked attends to nothing: zeros, as in PyTorch.
+        # As in PyTorch, a row with every key masked gives zeros.
         top = jnp.where(top == -np.inf, 0, top)
     powers = jnp.exp(scores - top)
     total = jnp.sum(powers, axis=-1, keepdims=True)
@@ -104,11 +106,10 @@ def is_one_rule(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> bool:
-    """Returns True if the rule replaces PyTorch's composition, which refuses some calls.
+    """Returns True if the rule should replace PyTorch's composition, which refuses some calls.
 
-    With a gradient it never does: what attention leaves to its backward as a node is more than its
-    parts leave. A step of 512 queries took 1.6 times as long (8 heads of 64; without a gradient it
-    is mostly less).
+    It does not replace calls that need a gradient, because a single autograd node saves more for
+    the backward pass: a step of 512 queries took 1.6 times as long (8 heads of 64).
     """
     operands = (query, key, value)
     axes = query.ndim
@@ -154,7 +155,8 @@ def scaled_dot_product_attention(
     scale: float | None = None,
     enable_gqa: bool = False,
 ) -> Array:
-    """Takes two to four axes: the batch and the heads may be missing."""
+    """Returns the attention of operands with two to four axes: the batch and the heads are
+    optional."""
     missing = range(4 - query.ndim)
     q, k, v = (jnp.expand_dims(x, missing) for x in (query, key, value))
     _check(q, k, v)
@@ -175,8 +177,8 @@ def fused_attention(
     return_debug_mask: bool = False,
     scale: float | None = None,
 ) -> tuple[Any, ...]:
-    """Returns the nine results of the operator;
-    the seed is the key the gradient needs to drop the same.
+    """Returns the nine results of the operator; the seed is the key, so that the gradient drops the
+    same elements.
     """
     _check(query, key, value)
     seed = None if rng is None or dropout_p == 0 else jax.random.key_data(rng)
@@ -238,7 +240,7 @@ def flash_attention_for_cpu(
     attn_mask: Array | None = None,
     scale: float | None = None,
 ) -> tuple[Array, Array]:
-    """Returns the operator in graphs traced for the CPU; it has no dropout there either."""
+    """Returns the result of the operator in graphs traced for the CPU, where it has no dropout."""
     _check(query, key, value)
     return attend(query, key, value, attn_mask, is_causal, scale, None, dropout_p)
 
@@ -267,7 +269,7 @@ def flash_attention_for_cpu_backward(
 def transform_bias_rescale_qkv(
     qkv: Array, qkv_bias: Array, num_heads: int
 ) -> tuple[Array, Array, Array]:
-    """Queries, keys and values of a packed projection, split into heads, queries scaled."""
+    """Returns the queries (scaled), keys and values of a packed projection, split into heads."""
     batch, length, packed = qkv.shape
     head = packed // 3 // num_heads
     split = (qkv + qkv_bias).reshape(batch, length, 3, num_heads, head)

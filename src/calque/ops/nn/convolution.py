@@ -1,7 +1,7 @@
 """Convolution of every kind, and its gradients, on `lax.conv_general_dilated`.
 
-A transposed convolution is the gradient of a convolution: the input dilated by the stride, under
-the kernel flipped and with its channels exchanged.
+A transposed convolution is the gradient of a convolution: the input is dilated by the stride, and
+the kernel is flipped and its channels are exchanged.
 """
 
 import string
@@ -132,7 +132,8 @@ def _convolve(
 def _result_of_transposed(
     x: Array, weight: Array, how: forms.Sliding, output_padding: tuple[int, ...]
 ) -> jax.ShapeDtypeStruct | None:
-    """Returns the input of the convolution of which this is the transposed; None if it has none."""
+    """Returns the shape of the input of the convolution whose transpose this is; None if there is
+    none."""
     if not forms.applies(x, weight) or any(
         extra >= step for extra, step in zip(output_padding, how.stride, strict=True)
     ):
@@ -189,8 +190,8 @@ def _convolution_condition(
 
 
 def _whole_images(x: Array) -> Array:
-    """Images, or kernels, that are split by batch and channels at most: XLA's partitioner gives
-    other numbers for some convolutions of images that are split, and ends the process for some."""
+    """Returns images, or kernels, sharded at most by batch and channels: for some convolutions of
+    images sharded along other axes, XLA's partitioner gives wrong numbers or ends the process."""
     return undivided(x, range(2, x.ndim))
 
 
@@ -268,9 +269,7 @@ def convolution_backward(
     groups: int,
     output_mask: Any,
 ) -> tuple[Array | None, Array | None, Array | None]:
-    """Returns the gradients that `output_mask` asks for;
-    a convolution is linear in each operand.
-    """
+    """Returns the gradients selected by `output_mask`; a convolution is linear in each operand."""
     ndim = weight.ndim - 2
     stride, padding, dilation = (_each(v, ndim) for v in (stride, padding, dilation))
     output_padding = _each(output_padding, ndim)
@@ -308,7 +307,7 @@ def convolution_backward(
 
 @op("conv_tbc", autocast="lower")
 def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
-    """Returns a 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
+    """Returns the 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
     self, weight = undivided(self, (0,)), undivided(weight, (0,))
     out = lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers)

@@ -1,16 +1,16 @@
 """Convolutions as slices, sums and matrix products, where XLA's convolutions on CPUs are slow.
 
-XLA's kernels for CPUs are made for dense kernels over large images. A kernel for each channel
-(depthwise) takes them 25 to 70 times as long as PyTorch, an image smaller than the kernel 70 times,
-and the gradients of a grouped convolution 300 times. Here these are
+XLA's CPU convolutions are made for dense kernels over large images. Depthwise convolutions take 25
+to 70 times as long as in PyTorch, images smaller than the kernel 70 times, and the gradients of
+grouped convolutions 300 times. Here these are computed as
 
-- a matrix product over the channels, for a kernel of one position;
-- a sum of shifted products, for a kernel for each channel;
-- a matrix product of all positions of the kernel, for small images;
-- a sum of matrix products, one for each position, for the gradients of groups.
+- a matrix product over the channels, for a 1x1 kernel;
+- a sum of shifted products, for depthwise convolutions;
+- a matrix product over all positions of the kernel, for small images;
+- a sum of matrix products, one for each position, for the gradients of grouped convolutions.
 
-All have the channels as the last axis, so that the innermost loops run over them. The choice looks
-at nothing but shapes and dtypes, and every form can be differentiated again.
+All forms have the channels as the last axis, so that the innermost loops run over them. The choice
+depends only on shapes and dtypes, and every form can be differentiated again.
 """
 
 import functools
@@ -29,11 +29,11 @@ from calque.ops.table.linear_resample import widened
 
 Ints = tuple[int, ...]
 
-_MOST_TAPS = 128  # each is some equations of the program
-_SMALL = 16  # positions of an image, forward; native kernels are as fast above
+_MOST_TAPS = 128  # each adds several equations to the program
+_SMALL = 16  # positions of an image, in the forward pass; for larger ones XLA is as fast
 _SMALL_BACKWARD = 64
 _WIDE = 64  # channels
-_ROWS = 2  # that are read for one turn of the sums
+_ROWS = 2  # read in one iteration of the sums
 
 
 class Like(Protocol):
@@ -55,7 +55,7 @@ class Sliding:
         stride: positions of the image from one result to the next.
         padding: zeros at both ends of the image.
         dilation: positions of the image from one position of the kernel to the next.
-        groups: into how many parts the channels fall that have nothing to do with each other.
+        groups: the number of groups of channels.
     """
 
     stride: Ints
@@ -64,13 +64,13 @@ class Sliding:
     groups: int
 
     def out(self, size: Ints, kernel: Ints) -> Ints:
-        """Returns how many results there are along each axis."""
+        """Returns the number of results along each axis."""
         rows = zip(size, kernel, self.stride, self.padding, self.dilation, strict=True)
         return tuple((n + 2 * p - d * (k - 1) - 1) // s + 1 for n, k, s, p, d in rows)
 
 
 def applies(x: Like, weight: Like) -> bool:
-    """Returns True if one of the forms may be better than XLA's convolution.
+    """Returns True if one of the forms may be faster than XLA's convolution.
 
     Args:
         x: (batch, channels, *size).
@@ -78,14 +78,15 @@ def applies(x: Like, weight: Like) -> bool:
     """
     if jax.default_backend() != "cpu" or not jnp.issubdtype(x.dtype, jnp.floating):
         return False
-    known = all(isinstance(n, int) for n in (*x.shape[1:], *weight.shape))  # exported ones need not
+    # Sizes may be symbolic in exports.
+    known = all(isinstance(n, int) for n in (*x.shape[1:], *weight.shape))
     if not known or x.ndim < 3 or x.shape[0] == 0:
         return False
     return min(*x.shape[1:], *weight.shape) > 0
 
 
 def forward(x: Array, weight: Array, how: Sliding) -> Array | None:
-    """Returns the convolution in its best form; None if that is XLA's own.
+    """Returns the convolution, computed by the best form; None if XLA's convolution is best.
 
     Args:
         x: (batch, channels, *size).
@@ -97,12 +98,11 @@ def forward(x: Array, weight: Array, how: Sliding) -> Array | None:
 
 
 def input_gradient(grad: Array, x: Like, weight: Array, how: Sliding) -> Array | None:
-    """Returns the gradient of the convolution's input, likewise: a transposed convolution of
-    `grad`.
+    """Like `forward`, for the gradient of the input, which is a transposed convolution of `grad`.
 
     Args:
         grad: (batch, out, *results).
-        x: what the gradient is like.
+        x: an array of the gradient's shape.
         weight: (out, channels / groups, *kernel).
         how: see `Sliding`.
     """
@@ -117,7 +117,8 @@ def input_gradient(grad: Array, x: Like, weight: Array, how: Sliding) -> Array |
 
 
 def weight_gradient(grad: Array, x: Array, weight: Like, how: Sliding) -> Array | None:
-    """Returns the gradient of the kernel, likewise; of `weight` only the shape and dtype count."""
+    """Like `forward`, for the gradient of the kernel; only the shape and dtype of `weight`
+    matter."""
     if is_depthwise(x, weight, how):
         made = _depthwise_weight(widened(_last(grad)), widened(_last(x)), weight.shape[2:], how)
         return made.reshape(weight.shape).astype(weight.dtype)
@@ -129,18 +130,18 @@ def weight_gradient(grad: Array, x: Array, weight: Like, how: Sliding) -> Array 
 
 
 def is_pointwise(weight: Like, how: Sliding) -> bool:
-    """Returns True if each result comes from the channels at one position."""
+    """Returns True if each result depends only on the channels at one position."""
     return how.groups == 1 and set(weight.shape[2:]) == {1} and set(how.padding) == {0}
 
 
 def is_depthwise(x: Like, weight: Like, how: Sliding) -> bool:
-    """Returns True if each channel has its own kernels."""
+    """Returns True if each channel has separate kernels."""
     own = how.groups == x.shape[1] > 1 and weight.shape[1] == 1
     return own and math.prod(weight.shape[2:]) <= _MOST_TAPS
 
 
 def _form(x: Like, weight: Like, how: Sliding, small: int) -> Any:
-    """Returns the form of a convolution, for which images of at most `small` results are small."""
+    """Returns the form for a convolution; images of at most `small` results count as small."""
     if is_pointwise(weight, how):
         return _pointwise
     if is_depthwise(x, weight, how):
@@ -163,11 +164,11 @@ def _backward_form(x: Like, weight: Like, how: Sliding) -> Any:
     return form
 
 
-# The forms: (batch, *size, channels) to (batch, *results, out), of at least float32 ---------------
+# The forms: (batch, *size, channels) to (batch, *results, out), in at least float32 ---------------
 
 
 def _applied(form: Any, x: Array, weight: Array, how: Sliding) -> Array:
-    """Returns a form's result for operands as PyTorch has them."""
+    """Returns a form's result for operands in PyTorch's layout."""
     made = form(widened(_last(x)), widened(weight), how)
     return jnp.moveaxis(made, -1, 1).astype(x.dtype)
 
@@ -190,11 +191,11 @@ def _padded(x: Array, padding: Ints) -> Array:
     if not any(padding):
         return x
     ends = [(0, 0, 0), *((p, p, 0) for p in padding), (0, 0, 0)]
-    return lax.pad(x, jnp.zeros((), x.dtype), ends)  # fewer than none cut the image
+    return lax.pad(x, jnp.zeros((), x.dtype), ends)  # negative padding crops
 
 
 def _parts(x: Array, kernel: Ints, how: Sliding) -> list[Array]:
-    """Returns the part of the image that each position of the kernel meets."""
+    """Returns the part of the image that each position of the kernel is multiplied with."""
     out = how.out(x.shape[1:-1], kernel)
     x = _padded(x, how.padding)
     found = []
@@ -213,21 +214,21 @@ def _pointwise(x: Array, weight: Array, how: Sliding) -> Array:
 
 
 def _over_channels(x: Array, weight: Array) -> Array:
-    """(..., channels) and (out, channels) to (..., out)."""
+    """Multiplies (..., channels) and (out, channels) to (..., out)."""
     return lax.dot_general(x, weight, (((x.ndim - 1,), (1,)), ((), ())))
 
 
 def _rows_of(weight: Array) -> Array:
     """Returns the kernels with their channels last: (positions of the kernel, out).
 
-    XLA would turn a transposition into reads all over the kernels, once for each product. The loop
-    makes it write them out.
+    XLA would fuse a transposition into each product, with scattered reads. The loop materializes
+    the transposed kernels.
 
     Args:
         weight: (out, 1, *kernel).
     """
     out, _, *kernel = weight.shape
-    turns = kernel[0] if kernel[0] > 1 else math.prod(kernel)  # a loop of one turn is none
+    turns = kernel[0] if kernel[0] > 1 else math.prod(kernel)  # XLA removes a loop of one iteration
     weight = weight.reshape(out, turns, -1)
     indices = jnp.arange(turns, dtype=np.int32)
     rows = lax.map(lambda i: lax.dynamic_index_in_dim(weight, i, 1, keepdims=False).T, indices)
@@ -243,8 +244,8 @@ def _depthwise(x: Array, weight: Array, how: Sliding) -> Array:
 
 
 def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Array:
-    """Returns the gradient of the image, each channel for each of its kernels:
-    (batch, *size, out).
+    """Returns the gradient of the image, (batch, *size, out), separately for each kernel of a
+    channel.
     """
     kernel, windows = weight.shape[2:], grad.shape[1:-1]
     taps = _rows_of(weight)
@@ -258,7 +259,7 @@ def _depthwise_input(grad: Array, size: Ints, weight: Array, how: Sliding) -> Ar
         for t, move in met:
             product = strided_parts.moved(grad, move, reach, counts) * taps[t]
             given = strided_parts.is_given(move, counts, windows)
-            if given is not None:  # nothing meets an infinite weight there
+            if given is not None:  # 0 * infinity would be NaN
                 product = jnp.where(given, product, 0)
             total = product if total is None else total + product
         parts.append(jnp.zeros(shape, grad.dtype) if total is None else total)
@@ -291,8 +292,8 @@ def _grouped(x: Array, weight: Array, how: Sliding) -> Array:
 def _depthwise_weight(grad: Array, x: Array, kernel: Ints, how: Sliding) -> Array:
     """Returns the gradient of kernels for each channel: (out, positions of the kernel).
 
-    Row after row of the image is multiplied by its gradient and added up, in as many sums as the
-    kernel has positions. These stay in the processor's cache, and each row is read from there.
+    The loop multiplies one row of the image after another with its gradient, and adds the products
+    to one sum for each position of the kernel. The sums and the rows stay in the processor's cache.
 
     Args:
         grad: (batch, *results, out).
@@ -331,7 +332,7 @@ def _depthwise_weight(grad: Array, x: Array, kernel: Ints, how: Sliding) -> Arra
         return tuple(made)
 
     start = tuple(jnp.zeros((width, out), grad.dtype) for _ in range(math.prod(kernel)))
-    # With several rows in a turn, the sums are read and written less often.
+    # With several rows in an iteration, the sums are read and written less often.
     unroll = _ROWS if isinstance(batch, int) else None
     sums = lax.fori_loop(0, batch * math.prod(rows), add, start, unroll=unroll)
     return jnp.stack([one.sum(axis=0) for one in sums], axis=1)

@@ -12,7 +12,7 @@ from jax import Array
 
 from calque.ops.table.linear_resample import widened
 
-_A = -0.75  # of PyTorch's cubic convolution
+_A = -0.75  # the parameter of PyTorch's cubic convolution
 
 
 def _nearest(at: Array, size: Any) -> list[tuple[Array, Any]]:
@@ -57,7 +57,7 @@ def resample(
         kind: a key of `_KINDS`.
         output_size: the sizes of the result.
         align: PyTorch's `align_corners`.
-        scales: the factor of each axis, or None if the sizes give it.
+        scales: the factor of each axis, or None if the sizes determine it.
     """
     real = np.float64 if x.dtype == np.float64 and "nearest" not in kind else np.float32
     image = widened(x)
@@ -71,7 +71,7 @@ def resample(
 def _positions(
     kind: str, size: Any, out: Any, align: bool, scale: float | None, real: Any
 ) -> Array:
-    """Returns where each output lies among the inputs."""
+    """Returns the position of each output in the input."""
     if align:
         step = jnp.asarray(size - 1, real) / jnp.maximum(jnp.asarray(out - 1, real), 1)
     elif scale is not None and scale > 0:
@@ -85,7 +85,7 @@ def _positions(
 
 
 def _taken(x: Array, axis: int, sources: Array, weights: Any) -> Array:
-    """Elements along an axis, those beyond its ends being the last ones, times weights."""
+    """Returns the weighted sum of elements along an axis, whose indices are clamped to it."""
     limit = jnp.asarray(x.shape[axis] - 1, np.int32)
     sources = jnp.clip(sources.astype(np.int32), 0, limit)
     taken = jnp.take(x, sources, axis=axis, mode="clip")

@@ -1,4 +1,4 @@
-"""The fused forms that torch.nn's attention and encoder layers take without gradients.
+"""The fused operators that torch.nn's attention and encoder layers use without gradients.
 
 Masks are boolean, true where a key is hidden; a row with every key hidden is NaN, as in PyTorch.
 """
@@ -23,7 +23,7 @@ def _linear(x: Array, weight: Array, bias: Array | None) -> Array:
 
 
 def _hidden(mask: Array, kind: int | None, scores: Array) -> Array:
-    """Returns the mask as (batch, heads, queries, keys) or what broadcasts to it.
+    """Returns the mask in a shape that broadcasts to (batch, heads, queries, keys).
 
     Its kind is 0 for (queries, keys), 1 for (batch, keys), and 2 for all four.
     """
@@ -49,7 +49,8 @@ def masked_softmax(
 def _attend(
     q: Array, k: Array, v: Array, heads: int, mask: Array | None, mask_type: int | None
 ) -> tuple[Array, Array]:
-    """Returns the heads' outputs side by side, and the weights (batch, heads, queries, keys)."""
+    """Returns the concatenated outputs of the heads, and the weights (batch, heads, queries,
+    keys)."""
     if q.ndim != 3:
         raise RuntimeError(f"expected 3-D `query`, got {q.ndim}-D tensor")
     if q.shape[-1] % heads:

@@ -1,4 +1,4 @@
-"""Blocks of an image to columns and back, and between channels and space."""
+"""Rearranges blocks of an image into columns or channels, and back."""
 
 from typing import Any
 
@@ -10,7 +10,8 @@ from calque.ops.table.registry import op
 
 
 def _columns(x: Array, kernel: Any, dilation: Any, padding: Any, stride: Any) -> Array:
-    """Sliding blocks of (batch, channels, height, width) as (batch, channels * kernel, blocks)."""
+    """Returns the sliding blocks of (batch, channels, height, width) as (batch, channels * kernel,
+    blocks)."""
     (kh, kw), (dh, dw), (ph, pw), (sh, sw) = kernel, dilation, padding, stride
     batch, channels = x.shape[:2]
     padded = jnp.pad(x, ((0, 0), (0, 0), (ph, ph), (pw, pw)))

@@ -1,4 +1,4 @@
-"""Sampling an image at the points of a grid, and the gradients to both."""
+"""Samples an image at the points of a grid, with the gradients of both."""
 
 import math
 from typing import Any
@@ -22,7 +22,7 @@ def _unnormalize(at: Array, size: int, align: bool) -> Array:
 
 
 def _clip(at: Array, size: int) -> Array:
-    """Into the image; without a gradient on the border itself, as PyTorch has it."""
+    """Clips positions to the image; as in PyTorch, there is no gradient on the border itself."""
     return jnp.where(at <= 0, 0, jnp.where(at >= size - 1, size - 1, at)).astype(at.dtype)
 
 
@@ -47,7 +47,8 @@ def _inside(at: Array, size: int, padding: int, align: bool) -> Array:
 
 
 def _read(image: Array, at: tuple[Array, ...]) -> Array:
-    """Pixels (batch, channels, *points) at integer positions (batch, *points); 0 outside."""
+    """Returns the pixels (batch, channels, *points) at integer positions (batch, *points), 0
+    outside."""
     space = image.shape[2:]
     flat = jnp.zeros(at[0].shape, np.int32)
     ok = jnp.ones(at[0].shape, bool)
@@ -103,7 +104,7 @@ def _cubic(image: Array, at: tuple[Array, ...], padding: int, align: bool) -> Ar
 def _sample(image: Array, grid: Array, mode: int, padding: int, align: bool) -> Array:
     dtype, image, grid = image.dtype, widened(image), widened(grid)
     space = image.shape[2:]
-    # The last axis of the grid is x first; the image's axes are x last.
+    # Grid coordinates begin with x; x is the image's last axis.
     at = tuple(
         _unnormalize(grid[..., len(space) - 1 - k], size, align) for k, size in enumerate(space)
     )

@@ -1,7 +1,7 @@
-"""Losses between elements of an input and a target, and their gradients.
+"""Losses between the elements of an input and a target, and their gradients.
 
-`reduction` is PyTorch's number: 0 none, 1 mean, 2 sum. A gradient is `jax.vjp` of the loss unless
-PyTorch's own differs at a kink or at a clamp.
+`reduction` is PyTorch's number: 0 none, 1 mean, 2 sum. A gradient is `jax.vjp` of the loss, unless
+PyTorch's differs at a kink or at a clamp.
 """
 
 from typing import Any
@@ -21,14 +21,14 @@ _NO_PROBABILITY = "all elements of input should be between 0 and 1"
 
 
 def reduce(loss: Array, reduction: int) -> Array:
-    """None, mean or sum of a loss."""
+    """Returns the loss reduced by none, mean or sum."""
     if reduction == NONE:
         return loss
     return jnp.mean(loss) if reduction == MEAN else jnp.sum(loss)
 
 
 def share(grad_output: Array, size: int, reduction: int) -> Array:
-    """Returns the gradient that reaches each of `size` elements through a reduction."""
+    """Returns the gradient of each of `size` elements through a reduction."""
     if reduction != MEAN:
         return grad_output
     return grad_output / jnp.asarray(size).astype(grad_output.dtype)
@@ -135,7 +135,8 @@ def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
 def binary_cross_entropy(
     self: Array, target: Array, weight: Array | None = None, reduction: int = MEAN
 ) -> Array:
-    """Keeps logarithms above -100, as PyTorch does; an input outside [0, 1] gives NaN."""
+    """Returns the loss, with logarithms of at least -100 as in PyTorch; NaN for an input outside
+    [0, 1]."""
     x, y = promote(self, target)
     log_x = jnp.maximum(jnp.log(x), -100)
     log_rest = jnp.maximum(jnp.log1p(-x), -100)
@@ -187,7 +188,7 @@ def binary_cross_entropy_with_logits(
 
 
 def _row(values: Array) -> tuple[Array, tuple[int, ...]]:
-    """Samples by classes, and the shape of the samples."""
+    """Returns the input as (samples, classes), and the shape of the samples."""
     return (values[None], ()) if values.ndim < 2 else (values, values.shape[:1])
 
 
@@ -202,7 +203,8 @@ def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
 
 
 def _positive(gap: Array) -> Array:
-    """Returns the gaps above zero. As in C, NaN is not, and at zero there is no gradient."""
+    """Returns positive gaps, and 0 for others. As in C, NaN is not positive; there is no gradient
+    at 0."""
     return jnp.where(gap > 0, gap, 0)
 
 
@@ -224,7 +226,7 @@ def _multi_margin(
 
 
 def _classes(name: str, least: int) -> Any:
-    """Returns a check that labels are those of classes, or `least`."""
+    """Returns a check that labels are at least `least` and below the number of classes."""
 
     def check(self: TensorArgument, target: TensorArgument, **_: Any) -> None:
         labels = None if target.is_float else target.values()
@@ -271,8 +273,8 @@ def multi_margin_loss_backward(
 
 
 def _is_target(matrix: Array, target: Array) -> tuple[Array, Array]:
-    """Returns which places of the target count (those before the first -1),
-    and which classes they name.
+    """Returns which positions of the target count (those before the first -1), and which classes
+    are targets.
     """
     valid = jnp.cumsum(target < 0, axis=1) == 0
     at = jnp.where(valid, target, matrix.shape[1])

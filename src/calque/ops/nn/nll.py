@@ -1,7 +1,7 @@
 """The negative log-likelihood of class labels, and CTC.
 
-An invalid label gives NaN, because the device cannot raise an error for a value. The gradient
-compares each class with the label, which XLA fuses into the softmax's gradient; no scatter.
+An invalid label gives NaN, because the device cannot raise errors for values. The gradient compares
+each class with the label instead of scattering, so XLA fuses it into the softmax's gradient.
 """
 
 from collections.abc import Callable
@@ -42,7 +42,7 @@ def _check(x: Array, target: Array, weight: Array | None, axis: int) -> None:
 
 
 def _label_weights(x: Array, target: Array, weight: Array | None, ignore: int) -> Array:
-    """Returns the weight of each label, zero for the ignored ones."""
+    """Returns the weight of each label, zero for ignored labels."""
     counted = target != ignore
     if weight is None:
         return counted.astype(x.dtype)
@@ -197,7 +197,7 @@ def _lengths(values: Any) -> Array:
 
 
 def _padded_targets(targets: Array, lengths: Array) -> Array:
-    """Returns targets as (batch, longest); a concatenated row is split."""
+    """Returns targets as (batch, longest), also for concatenated targets."""
     if targets.ndim == 2:
         return targets
     starts = jnp.cumsum(lengths) - lengths
@@ -208,7 +208,8 @@ def _padded_targets(targets: Array, lengths: Array) -> Array:
 def _ctc(
     log_probs: Array, targets: Array, input_lengths: Array, target_lengths: Array, blank: int
 ) -> tuple[Array, Array]:
-    """Negative log-likelihoods (batch,) and log-alphas (batch, time, 2 * longest + 1)."""
+    """Returns the negative log-likelihoods (batch,) and log-alphas (batch, time, 2 * longest +
+    1)."""
     steps, batch, _ = log_probs.shape
     labels = _padded_targets(targets, target_lengths)
     longest = labels.shape[1]
@@ -295,7 +296,8 @@ def ctc_loss_backward(
     blank: int,
     zero_infinity: bool = False,
 ) -> Array:
-    """Like PyTorch's, for scores under a log-softmax: the derivative plus exp(input)."""
+    """Like PyTorch's kernel, returns the derivative plus exp(input): the gradient of scores before
+    a log-softmax."""
     inputs, labels = _lengths(input_lengths), _lengths(target_lengths)
     loss, pull = jax.vjp(lambda x: _ctc(x, targets, inputs, labels, blank)[0], log_probs)
     (derivative,) = pull(jnp.ones_like(loss))

@@ -1,7 +1,7 @@
 """Batch, layer, group and RMS normalization with their gradients.
 
-Statistics and sums are taken in float32 for half-precision inputs. The gradients use the saved mean
-and reciprocal deviation, in the closed form, so that nothing of the forward is computed again.
+Statistics and sums are computed in float32 for half-precision inputs. The gradients use the saved
+mean and reciprocal deviation in closed form, so that nothing of the forward pass is computed again.
 """
 
 from typing import Any
@@ -20,7 +20,7 @@ Grads = tuple[Array | None, Array | None, Array | None]
 
 
 def _channels(values: Array | None, x: Array) -> Array | None:
-    """Per-channel values in the shape that broadcasts against an input."""
+    """Returns per-channel values in a shape that broadcasts against an input."""
     return None if values is None else widened(values).reshape(1, -1, *(1,) * (x.ndim - 2))
 
 
@@ -48,7 +48,8 @@ def batch_norm(
     momentum: Any,
     eps: float,
 ) -> tuple[Array, Array, Array, Array | None, Array | None]:
-    """Output, mean and reciprocal deviation used, and the new running mean and variance."""
+    """Returns the output, the mean and reciprocal deviation used, and the new running mean and
+    variance."""
     _check_channels(x, running_mean=running_mean, running_var=running_var, weight=weight, bias=bias)
     wide = widened(x)
     axes = (0, *range(2, x.ndim))

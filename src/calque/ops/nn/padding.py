@@ -13,7 +13,8 @@ from calque.ops.table.registry import op
 
 
 def _amounts(padding: Any, ndim: int) -> list[tuple[int, int]]:
-    """PyTorch's flat list, last axis first, as one (before, after) for each axis."""
+    """Returns (before, after) for each axis, from PyTorch's flat list, which begins with the last
+    axis."""
     flat = list(padding)
     pairs = [(flat[i], flat[i + 1]) for i in range(0, len(flat), 2)]
     return [(0, 0)] * (ndim - len(pairs)) + pairs[::-1]

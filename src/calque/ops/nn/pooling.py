@@ -1,8 +1,8 @@
 """Max and average pooling over windows of one size, and their gradients.
 
-The gradient of max pooling is that of XLA's own windowed maximum (select-and-scatter) and needs no
-indices, so a program that pools and differentiates never computes them. On CPUs both are made from
-the shifted image where the windows are small (`shifted_maximum`).
+The gradient of max pooling is that of XLA's windowed maximum (select-and-scatter), which needs no
+indices, so a program that pools and differentiates never computes them. On CPUs, small windows use
+`shifted_maximum` for both.
 """
 
 import math
@@ -57,14 +57,12 @@ def _argmaximum(x: Array, w: Windows) -> Array:
         return shifted_maximum.positions_of(x, w, lowest(x.dtype))
     at = jnp.broadcast_to(positions(w.size), x.shape)
     start = (lowest(x.dtype), np.int32(np.iinfo(np.int32).max))
-    x = lax.stop_gradient(x)  # JAX does not know that no gradient flows to a position
+    x = lax.stop_gradient(x)  # positions have no gradient
     return lax.reduce_window((x, at), start, prefer, **_arguments(x, w))[1].astype(np.int64)
 
 
 def scatter_add(grad: Array, indices: Array, shape: tuple[int, ...], ndim: int) -> Array:
-    """Returns a gradient added into zeros of a shape,
-    at flat positions over its last `ndim` axes.
-    """
+    """Adds a gradient into zeros of a shape, at flat positions over its last `ndim` axes."""
     lead = shape[: len(shape) - ndim]
     rows = int(np.prod(lead))
     at = indices.reshape(rows, math.prod(indices.shape[len(lead) :]))
@@ -124,7 +122,7 @@ def _average(x: Array, w: Windows, count_include_pad: bool, divisor_override: in
 
 
 def _counts(w: Windows, include_padding: bool) -> Any:
-    """Returns the number of positions in each window; one number if it is that of all."""
+    """Returns the number of positions in each window; a single number if all are equal."""
     counts = np.ones((), np.int64)
     for axis in range(len(w.size)):
         counts = np.multiply.outer(counts, w.counts(axis, include_padding))
@@ -132,9 +130,7 @@ def _counts(w: Windows, include_padding: bool) -> Any:
 
 
 def _dynamic_counts(w: Windows, include_padding: bool) -> Any:
-    """Returns the same for images whose sizes are not known:
-    what the windows see of an image of ones.
-    """
+    """Like `_counts`, for symbolic sizes: the window sums of an image of ones."""
     if not any(p for pads in w.pads for p in pads):
         return math.prod(w.kernel)
     ones = jnp.ones(w.size, np.int32)

@@ -1,6 +1,6 @@
 """The fused cells of LSTM and GRU, and their gradients.
 
-The workspace holds the gates after their activations: what the gradient needs, and nothing else.
+The workspace holds the activated gates, which are all that the gradient needs.
 """
 
 import jax

@@ -1,10 +1,10 @@
 """Whole recurrent layers: one scan over time for each layer and direction.
 
-PyTorch composes these operators of one kernel for each step. Here the inputs of all steps are
-projected by one product before the scan, and the program does not grow with the sequence.
+PyTorch composes these operators from a kernel for each step. Here one product projects the inputs
+of all steps before the scan, and the program does not grow with the sequence.
 
-Sequences of different lengths (`.data`) are unpacked to a rectangle of steps and sequences; past a
-sequence's end its state stays as it is.
+Packed sequences of different lengths (`.data`) are unpacked to a rectangle of steps and sequences;
+after a sequence's end, its state does not change.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -31,7 +31,8 @@ class _Weights(NamedTuple):
 
 
 class _Kind(NamedTuple):
-    """A cell: the projected input, the projected hidden state and the state give the new state.
+    """A cell, which computes the new state from the projected input, the projected hidden state and
+    the state.
 
     Attributes:
         step: the cell, in float32 for half-precision operands.
@@ -60,7 +61,7 @@ def _tanh_step(x: Array, hidden: Array, state: State) -> State:
 
 
 def _relu_step(x: Array, hidden: Array, state: State) -> State:
-    return (jax.nn.relu(x + hidden),)  # whose derivative at 0 is 0
+    return (jax.nn.relu(x + hidden),)  # its derivative at 0 is 0, unlike maximum's
 
 
 LSTM, GRU = _Kind(_lstm_step), _Kind(_gru_step, joined=False)
@@ -166,8 +167,8 @@ def _layers(
 
 
 def _unpack(data: Array, batch_sizes: Array, batch: int) -> tuple[Array, Array, Array, Array]:
-    """Returns the steps as a rectangle, which of it is data,
-    and the step and the row of each datum.
+    """Returns the steps as a rectangle, a mask of the data in it, and the step and row of each
+    datum.
     """
     sizes = batch_sizes.astype(jnp.int32)
     ends = jnp.cumsum(sizes)
@@ -212,7 +213,7 @@ def _data(
 
 
 def drops(*args: Any) -> bool:
-    """Returns True if a call of these operators draws random numbers."""
+    """Returns a function that returns True if a call of these operators draws random numbers."""
     has_biases_at = next(i for i, a in enumerate(args) if isinstance(a, bool))
     layers, dropout, train = args[has_biases_at + 1 : has_biases_at + 4]
     return bool(train and dropout and layers > 1)
@@ -261,7 +262,8 @@ def lstm_packed(
 
 
 def _one_state(kind: _Kind) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Returns the rules of a network whose state is one array: over a rectangle, and packed."""
+    """Returns the rules of a network whose state is one array: for padded and for packed
+    sequences."""
 
     def whole(
         key: Array | None,

@@ -1,7 +1,7 @@
 """Interpolation: nearest, linear and cubic resampling of the last one to three axes.
 
 Sizes and scales are static, so sources and weights are computed while tracing, in the precision in
-which PyTorch computes them. `dynamic_resize` has the images of exported programs, of any size.
+which PyTorch computes them. `dynamic_resize` is for the symbolic sizes of exported programs.
 """
 
 from collections.abc import Callable
@@ -22,7 +22,7 @@ Maker = Callable[[int, int, bool, float | None, Any], Taps]
 
 
 def _step(size: int, out: int, align: bool, scale: float | None, real: Any) -> Any:
-    """Input positions per output position."""
+    """Returns the number of input positions per output position."""
     if align:
         return real(size - 1) / real(out - 1) if out > 1 else real(0)
     return real(1.0 / scale) if scale is not None and scale > 0 else real(size) / real(out)
@@ -93,7 +93,7 @@ def _lanczos(x: np.ndarray) -> np.ndarray:
 
 
 def _antialiased(filter: Callable[[np.ndarray], np.ndarray], width: int) -> Maker:
-    """Returns a filter stretched to the output's step, its weights made to sum to one."""
+    """Returns a filter stretched to the output's step, with weights that sum to one."""
 
     def make(size: int, out: int, align: bool, scale: float | None, real: Any) -> Taps:
         step = float(_step(size, out, align, scale, real))
@@ -124,7 +124,7 @@ def _taps(make: Maker, sizes: Any, out: Any, align: bool, scales: Any, dtype: An
 
 
 def _merged(taps: Taps) -> Taps:
-    """Merges taps that read one element several times, as at a border."""
+    """Merges taps that read the same element, as at a border."""
     weights = np.array(taps.weights)
     for k in range(1, weights.shape[1] if weights.shape[1] <= 4 else 0):
         for earlier in range(k):
@@ -135,9 +135,10 @@ def _merged(taps: Taps) -> Taps:
 
 
 def _apply_to_bytes(x: Array, taps: list[Taps]) -> Array:
-    """Taps on bytes: weights of 16 bits, the last axis first, each axis rounded and clamped.
+    """Applies taps to bytes: with 16-bit weights, the last axis first, rounding and clamping each
+    axis.
 
-    PyTorch (after Pillow) chooses the bits behind the point by the largest weight.
+    Like Pillow, PyTorch chooses the number of fractional bits by the largest weight.
     """
     x = x.astype(jnp.int32)
     for axis, one in reversed(list(enumerate(map(_merged, taps), start=2))):
@@ -171,10 +172,10 @@ _SCALES = {1: ("scales",), 2: ("scales_h", "scales_w"), 3: ("scales_d", "scales_
 
 
 def _register(name: str, ndim: int, make: Maker, aligned: bool, kind: str | None) -> None:
-    """The rules of one resampling and its gradient.
+    """Registers the rules of one resampling and its gradient.
 
-    The operators have one parameter for the scale of each axis; `aligned` ones have
-    `align_corners` before those. `kind` is the one of `dynamic_resize`, if it has that.
+    The operators have one parameter for the scale of each axis; `aligned` ones have `align_corners`
+    before these. `kind` is the kind in `dynamic_resize`, if any.
     """
     options = (*(("align_corners",) if aligned else ()), *_SCALES[ndim])
 

@@ -1,4 +1,4 @@
-"""Layer, group and RMS normalization, whose statistics are per sample."""
+"""Layer, group and RMS normalization, with statistics per sample."""
 
 from typing import Any
 
@@ -16,7 +16,7 @@ Grads = tuple[Array | None, Array | None, Array | None]
 
 
 def _normalize(x: Array, axes: tuple[int, ...], eps: float) -> tuple[Array, Array, Array]:
-    """Returns the normalized array, the mean and the reciprocal deviation, axes kept."""
+    """Returns the normalized array, the mean and the reciprocal deviation; the axes are kept."""
     mean = jnp.mean(x, axis=axes, keepdims=True)
     centered = x - mean
     variance = jnp.mean(jnp.square(centered), axis=axes, keepdims=True)

@@ -1,7 +1,7 @@
 """The maxima of sliding windows as the maximum of shifted images, for CPUs.
 
-XLA goes through every window one element after another, and in the gradient (select-and-scatter)
-even more slowly: six times as long as the maximum of nine shifted images takes.
+XLA visits the elements of each window one by one, and takes six times as long as the maximum of
+nine shifted images; its gradient (select-and-scatter) is even slower.
 """
 
 import itertools
@@ -22,14 +22,15 @@ _NONE = 255  # no position
 
 
 def applies(x: Array, w: Windows) -> bool:
-    """Returns True if windows of an image are taken this way."""
+    """Returns True if this implementation should be used for the windows of an image."""
     if jax.default_backend() != "cpu" or math.prod(w.kernel) > _MOST:
         return False
     return w.is_known and 0 not in w.size
 
 
 def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array]:
-    """Returns the larger of two (value, position): the first of equal ones, the last of NaNs."""
+    """Returns the larger of two (value, position) pairs: the first of equal values, the last of
+    NaNs."""
     (x, i), (y, j) = a, b
     x_nan, y_nan = x != x, y != y
     first = jnp.where(x_nan | y_nan, x_nan & (~y_nan | (i > j)), (x > y) | ((x == y) & (i < j)))
@@ -37,7 +38,7 @@ def prefer(a: tuple[Array, Array], b: tuple[Array, Array]) -> tuple[Array, Array
 
 
 def maximum(x: Array, w: Windows, lowest: Any) -> Array:
-    """Returns the maximum of each window; `lowest` stands outside of the image."""
+    """Returns the maximum of each window; outside the image, values are `lowest`."""
     first, *others = _shifted(x, w, lowest)
     for part in others:
         first = lax.max(first, part)
@@ -59,12 +60,13 @@ def positions_of(x: Array, w: Windows, lowest: Any) -> Array:
 
 
 def has_gradient(w: Windows) -> bool:
-    """Returns True if `gradient` is for these windows."""
+    """Returns True if `gradient` supports these windows."""
     return math.prod(w.stride) <= _MOST
 
 
 def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
-    """Returns the gradient of the image: each window's goes to where its maximum stands.
+    """Returns the gradient of the image: each window's gradient goes to the position of its
+    maximum.
 
     The channels are last, so that the innermost loops run over them.
 
@@ -72,7 +74,7 @@ def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
         grad: the gradient of the maxima.
         x: the image.
         w: the windows.
-        lowest: what stands outside of the image.
+        lowest: the value outside the image.
     """
     channels = x.ndim - len(w.size) - 1
     last = jnp.moveaxis(lax.stop_gradient(x), channels, -1)
@@ -83,7 +85,7 @@ def gradient(grad: Array, x: Array, w: Windows, lowest: Any) -> Array:
 
 
 def _spread(grad: Array, chosen: Array, w: Windows) -> Array:
-    """Gradients of windows, added up where the windows chose: (*lead, *size, channels)."""
+    """Adds the windows' gradients at the chosen positions: (*lead, *size, channels)."""
     counts = strided_parts.counts(w.size, w.padding, w.stride)
     reach = strided_parts.reach(w.kernel, w.stride, w.dilation)
     shape = (*grad.shape[: grad.ndim - 1 - len(w.size)], *counts, grad.shape[-1])
@@ -100,13 +102,14 @@ def _spread(grad: Array, chosen: Array, w: Windows) -> Array:
 
 
 def _shifted(x: Array, w: Windows, fill: Any, lead: int | None = None) -> list[Array]:
-    """For each position of the window, what of the image the windows have there.
+    """Returns, for each position in the window, the elements that all windows have at that
+    position.
 
     Args:
         x: the image.
         w: the windows.
-        fill: what stands outside of the image.
-        lead: how many axes stand before those of the windows; all others if None.
+        fill: the value outside the image.
+        lead: the number of axes before those of the windows; None if the windows' axes come last.
     """
     lead = x.ndim - len(w.size) if lead is None else lead
     behind = x.ndim - lead - len(w.size)
@@ -137,12 +140,12 @@ def _first_inside(w: Windows) -> np.ndarray:
 
 
 def _chosen(parts: list[Array], first: np.ndarray, lowest: Any) -> Array:
-    """Returns which position of each window has its maximum: the first of equal ones, the last of
+    """Returns the position of the maximum in each window: the first of equal values, the last of
     NaNs.
 
     Args:
-        parts: what the windows have at each position.
-        first: the position that is chosen if all are lowest.
+        parts: the elements of the windows at each position.
+        first: the position to choose if all values are lowest.
         lowest: the lowest value.
     """
     shape = parts[0].shape
@@ -156,13 +159,13 @@ def _chosen(parts: list[Array], first: np.ndarray, lowest: Any) -> Array:
 
 
 def _written_out(x: Array) -> Array:
-    """Returns the array, which XLA writes out, rather than compute each element where it is read.
+    """Returns the array, forcing XLA to materialize it instead of fusing it into its consumers.
 
-    XLA for CPUs heeds no optimization barrier. A loop that takes the array row by row it does.
+    XLA for CPUs ignores optimization barriers, but it does not fuse into a loop over rows.
     """
     known = [isinstance(n, int) for n in x.shape]
     axis = next((a for a, n in enumerate(x.shape) if n != 1), None)
-    if axis is None or not all(known):  # sizes of an exported program need not be known
+    if axis is None or not all(known):  # sizes may be symbolic in exports
         return x
     if 0 in x.shape:
         return x

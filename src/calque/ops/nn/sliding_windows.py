@@ -7,7 +7,7 @@ import numpy as np
 
 
 def each(value: Any, ndim: int) -> tuple[int, ...]:
-    """One integer per spatial dimension; a single one stands for all."""
+    """Returns one integer per spatial dimension; a single integer applies to all."""
     value = (value,) if isinstance(value, int) else tuple(value)
     return value * ndim if len(value) == 1 else value
 
@@ -17,8 +17,9 @@ class Windows:
     """Windows over the last `len(size)` axes of an array.
 
     Attributes:
-        size: the extents of the axes; likewise kernel, stride, padding (in front) and dilation.
-        out: how many windows there are along each axis.
+        size: the sizes of the axes. `kernel`, `stride`, `padding` (at the front) and `dilation`
+            have one number per axis too.
+        out: the number of windows along each axis.
     """
 
     size: tuple[int, ...]
@@ -30,21 +31,23 @@ class Windows:
 
     @property
     def pads(self) -> tuple[tuple[int, int], ...]:
-        """Padding before and after each axis, so that every window is inside; may crop.
+        """The padding before and after each axis with which every window is inside; negative to
+        crop.
 
-        Where the size of an axis is not known (in an exported program), the padding behind it is
-        all that the windows may need; at least one more window does not fit.
+        If the size of an axis is symbolic (in an exported program), the padding after it is as much
+        as the windows may need.
         """
         fields = (self.size, self.kernel, self.stride, self.padding, self.dilation, self.out)
         return tuple(_pads(*axis) for axis in zip(*fields, strict=True))
 
     @property
     def is_known(self) -> bool:
-        """True if the extents are numbers, and not those of an exported program's arguments."""
+        """Whether all sizes are numbers rather than an exported program's symbolic sizes."""
         return all(isinstance(n, int) for n in (*self.size, *self.out))
 
     def counts(self, axis: int, include_padding: bool) -> np.ndarray:
-        """Returns the number of positions in each window: of the input, or also of padding."""
+        """Returns the number of positions in each window that are in the input, or in the input or
+        padding."""
         start = np.arange(self.out[axis]) * self.stride[axis] - self.padding[axis]
         limit = self.size[axis]
         if include_padding:
@@ -101,7 +104,7 @@ def windows(
     for n, k, s, p, d in zip(size, kernel, stride, padding, dilation, strict=True):
         span = n + 2 * p - d * (k - 1) - 1
         count = (span + (s - 1 if ceil_mode else 0)) // s + 1
-        # A window that would start in the padding behind the input is left out.
+        # Skip a window that would start in the padding after the input.
         if ceil_mode and (count - 1) * s >= n + p:
             count -= 1
         out.append(count)

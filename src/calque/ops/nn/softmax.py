@@ -54,7 +54,7 @@ def log_softmax_backward(grad_output: Array, output: Array, dim: int, input_dtyp
 
 @op("_safe_softmax")
 def safe_softmax(self: Array, dim: int, dtype: Any = None) -> Array:
-    """Softmax whose rows of -inf alone give zeros."""
+    """Returns the softmax, with zeros for rows that are all -inf."""
     x = self if dtype is None else self.astype(dtype)
     empty = jnp.all(x == -jnp.inf, axis=wrap_dim(dim, x.ndim), keepdims=True)
     result = jax.nn.softmax(

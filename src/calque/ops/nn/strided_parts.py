@@ -1,9 +1,9 @@
 """Images composed of parts, as in gradients of strided sliding windows.
 
-Each element of an image is covered by the windows around it, but with a stride, at different
-positions. Elements a stride apart are covered alike: they form one part, a sum of the windows'
-values, shifted by whole windows. So there is no lookup of windows per element. Images have their
-channels last: (*lead, *size, channels).
+With a stride, neighboring elements of an image are covered by windows at different positions, but
+elements a stride apart are covered in the same way. They form one part: a sum of the windows'
+values, each shifted by whole windows. So no lookup of windows per element is needed. Images have
+their channels last: (*lead, *size, channels).
 """
 
 import itertools
@@ -18,19 +18,19 @@ Ints = tuple[int, ...]
 
 
 def counts(size: Ints, padding: Ints, stride: Ints) -> Ints:
-    """Returns how many elements a part has along each axis, including leading padding."""
+    """Returns the number of elements of a part along each axis, including leading padding."""
     return tuple(-(-(n + p) // s) for n, p, s in zip(size, padding, stride, strict=True))
 
 
 def reach(kernel: Ints, stride: Ints, dilation: Ints) -> Ints:
-    """Returns by how many windows a part is shifted at most, along each axis."""
+    """Returns the largest shift of a part along each axis, in windows."""
     rows = zip(kernel, stride, dilation, strict=True)
     return tuple((k - 1) * d // s for k, s, d in rows)
 
 
 def moves(kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[list[tuple[int, Ints]]]:
-    """For each part, the positions of the kernel that meet it, and by how many windows each is
-    moved; the last position, which is that of the first window, comes first."""
+    """Yields, for each part, the positions of the kernel that cover it, and the shift of each in
+    windows. The last position, which belongs to the first window, comes first."""
     positions = list(enumerate(itertools.product(*map(range, kernel))))[::-1]
     for step in itertools.product(*map(range, stride)):
         met = []
@@ -42,12 +42,11 @@ def moves(kernel: Ints, stride: Ints, dilation: Ints) -> Iterator[list[tuple[int
 
 
 def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array:
-    """Returns what the windows give, (*lead, *windows, channels), with such beside them as there
-    are not.
+    """Pads the windows' values, (*lead, *windows, channels), with values of nonexistent windows.
 
     Args:
-        x: what the windows give.
-        fill: what others would.
+        x: the values of the windows.
+        fill: the value of nonexistent windows.
         reach: see `reach`.
         counts: see `counts`.
     """
@@ -58,7 +57,7 @@ def with_windows_beside(x: Array, fill: Any, reach: Ints, counts: Ints) -> Array
 
 
 def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
-    """Returns the windows' values, padded with windows, shifted."""
+    """Returns the padded values of the windows, shifted."""
     lead = x.ndim - 1 - len(counts)
     start = [*(0,) * lead, *(e - m for e, m in zip(reach, move, strict=True)), 0]
     shape = (*x.shape[:lead], *counts, x.shape[-1])
@@ -66,7 +65,7 @@ def moved(x: Array, move: Ints, reach: Ints, counts: Ints) -> Array:
 
 
 def is_given(move: Ints, counts: Ints, windows: Ints) -> Array | None:
-    """Returns a mask of where a shifted part has a window, (*counts, 1); None if everywhere."""
+    """Returns a mask (*counts, 1) of where a shifted part has windows; None if everywhere."""
     found = None
     for axis, (m, count, n) in enumerate(zip(move, counts, windows, strict=True)):
         if m == 0 and n >= count:
@@ -78,7 +77,7 @@ def is_given(move: Ints, counts: Ints, windows: Ints) -> Array | None:
 
 
 def whole(parts: Sequence[Array], size: Ints, padding: Ints, stride: Ints) -> Array:
-    """Returns the image of all its parts, without its padding."""
+    """Returns the image composed of its parts, without padding."""
     shape, count = parts[0].shape, len(size)
     lead = len(shape) - 1 - count
     found = jnp.stack(parts).reshape(*stride, *shape)

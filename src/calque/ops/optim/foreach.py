@@ -1,7 +1,7 @@
 """`_foreach_*`: a pointwise rule over lists of tensors, as one executable for the whole list.
 
-Each operator is a row: the overloads, and which rule serves each. The functions are made from the
-rows; which parameter is a list follows from its name.
+Each operator is a row of the table, with its rule and overloads. The functions are generated from
+the rows.
 """
 
 from collections.abc import Callable
@@ -11,7 +11,7 @@ from typing import Any
 import jax.numpy as jnp
 from jax import Array
 
-# The rules of these families must be in the table before they are repeated over lists.
+# These imports add the rules that are repeated over lists to the table.
 from calque.ops.reduce import extrema  # noqa: F401
 from calque.ops.reduce.reduction import powsum, vector_norm
 from calque.ops.table.conditions import check
@@ -54,7 +54,7 @@ UNARY = [
     "max",
 ]
 
-# Operator: the rule, and by overload the parameters after `self`; those with a star are lists.
+# From each operator to its rule and, by overload, the parameters after `self`. A star marks lists.
 TABLE: dict[str, tuple[str, dict[str, str]]] = {
     "add": (
         "add.Tensor",
@@ -114,8 +114,8 @@ def _parameter(spec: str) -> Parameter:
 
 
 def _foreach(name: str, specs: list[str]) -> Callable[..., list[Array]]:
-    """Returns a rule over lists from a rule over tensors; `specs` as in `TABLE`,
-    `self` among them.
+    """Returns a rule over lists, from a rule over tensors; `specs` is like those in `TABLE`, but
+    includes `self`.
     """
     rule = _rule(name)
     signature = Signature([_parameter(spec) for spec in specs])
@@ -193,7 +193,8 @@ def foreach_powsum(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[A
 
 @op("_amp_foreach_non_finite_check_and_unscale_", mutates=("self", "found_inf"))
 def unscale(self: list[Array], found_inf: Array, inv_scale: Array) -> tuple[list[Array], Array]:
-    """Gradients times `inv_scale`; `found_inf` becomes 1 if any was not finite."""
+    """Returns the gradients times `inv_scale`, and `found_inf`, which becomes 1 if any is not
+    finite."""
     bad = jnp.zeros((), jnp.bool_)
     for grad in self:
         bad = bad | ~jnp.all(jnp.isfinite(grad))
@@ -220,7 +221,8 @@ def update_scale(
     scale_backoff_factor: Any,
     growth_interval: Any,
 ) -> tuple[Array, Array]:
-    """Returns the loss scale shrinks after an overflow and grows after enough steps without one."""
+    """Returns the new loss scale, which shrinks after an overflow and grows after enough steps
+    without one."""
     bad = found_inf.reshape(self.shape) != 0
     good_steps = growth_tracker + 1
     full = good_steps == growth_interval

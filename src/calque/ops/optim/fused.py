@@ -19,7 +19,7 @@ def _kept(old: Any, new: Any, found_inf: Array | None) -> Any:
 
 
 def _gradients(grads: Arrays, grad_scale: Array | None, maximize: bool) -> Arrays:
-    """Returns the gradients to descend along, freed of the loss scale."""
+    """Returns the gradients to descend along, divided by the loss scale."""
     if grad_scale is not None:
         grads = [(g / grad_scale.reshape(())).astype(g.dtype) for g in grads]
     return [-g for g in grads] if maximize else grads
@@ -30,7 +30,7 @@ def _unscaled(grads: Arrays, grad_scale: Array | None) -> Arrays:
 
 
 def _one_minus_power(base: Any, step: Array) -> Array:
-    """`1 - base ** step`, exact also where the power is nearly 1."""
+    """Returns `1 - base ** step`, accurate even if the power is nearly 1."""
     return -jnp.expm1(step * jnp.log(base))
 
 

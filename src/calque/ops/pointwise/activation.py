@@ -1,6 +1,6 @@
 """Activation functions and their gradients.
 
-The gradients are written out, not taken by `jax.vjp`, where PyTorch picks a side at a kink.
+The gradients are explicit instead of `jax.vjp`, because PyTorch picks a side at kinks.
 """
 
 import math
@@ -94,7 +94,7 @@ def leaky_relu(self: Array, negative_slope: Any = 0.01) -> Array:
 
 
 def _in_place(name: str, slope: Any, is_result: bool) -> None:
-    """Raise where the result of an in-place call does not determine what it was computed from."""
+    """Raise if the result of an in-place call does not determine its input."""
     if is_result and isinstance(slope, int | float) and slope < 0:
         raise RuntimeError(
             f"In-place {name} backward calculation is triggered with a negative slope which is not "
@@ -163,7 +163,7 @@ def _threshold(self: TensorArgument, lambd: Any = 0.5, **_: Any) -> None:
 )
 @opmath
 def softshrink(self: Array, lambd: Any = 0.5) -> Array:
-    inside = self * 0  # a NaN stays a NaN
+    inside = self * 0  # keeps NaN
     return jnp.where(self > lambd, self - lambd, jnp.where(self < -lambd, self + lambd, inside))
 
 
@@ -337,7 +337,7 @@ def softplus_backward(grad_output: Array, self: Array, beta: Any, threshold: Any
 @op("log_sigmoid_forward", layout="row_major", writes=("exact_dtype", "computes_first"))
 @opmath
 def log_sigmoid(self: Array) -> tuple[Array, Array]:
-    """Returns the result, and the empty buffer that accelerators hand to the backward."""
+    """Returns the result, and the empty buffer that accelerators pass to the backward pass."""
     refuse("log_sigmoid_cpu", self.dtype, BOOL, INT, COMPLEX)
     return -_softplus(-self), jnp.zeros((0,), self.dtype)
 

@@ -118,7 +118,8 @@ def unary_same(function: Unary) -> Callable[..., Array]:
 
 
 def unary_float(function: Unary) -> Callable[..., Array]:
-    """Returns the rule of a float-valued function: integers and bools become the default float."""
+    """Returns the rule of a float-valued function, which converts integers and bools to the default
+    float."""
 
     def rule(self: Array) -> Array:
         return function(self.astype(to_float(self.dtype)))
@@ -136,7 +137,7 @@ for _name, _function in TO_FLOAT.items():
 
 
 def _scaled(y: Array, alpha: Any) -> Array:
-    """`alpha * y` in y's dtype, refused if PyTorch refuses the type of alpha."""
+    """Returns `alpha * y` in y's dtype; raises if PyTorch refuses the type of alpha."""
     if isinstance(alpha, int) and alpha == 1:
         return y
     check_factor("alpha", alpha, y.dtype)
@@ -198,7 +199,8 @@ def mul(self: Array, other: Any) -> Array:
 
 
 def _in_opmath(*operands: Any) -> tuple[Array, ...]:
-    """Promoted operands, halves as float32: a number like 0.999 must not become 1 in bfloat16."""
+    """Returns the promoted operands, with half precision as float32, so that 0.999 does not become
+    1."""
     dtype = result_type(*operands)
     if dtype in (jnp.float16, jnp.bfloat16):
         dtype = jnp.float32
@@ -242,7 +244,7 @@ def lerp(self: Array, end: Array, weight: Any) -> Array:
 @op("lerp.Tensor")
 def lerp_tensor(self: Array, end: Array, weight: Array) -> Array:
     _check_lerp(self.dtype, end=end, **({"weight": weight} if weight.ndim else {}))
-    dtype = result_type(self, weight)  # which a weight without dimensions may change
+    dtype = result_type(self, weight)  # a weight without dimensions may change it
     return lerp(*(x.astype(dtype) for x in (self, end, weight)))
 
 
@@ -274,7 +276,7 @@ def _atan2(x: Array, y: Array) -> Array:
 
 
 def complex_logaddexp(x: Array, y: Array) -> Array:
-    """log(exp(x) + exp(y)), on the branch of the operand of the larger real part."""
+    """Returns log(exp(x) + exp(y)), on the branch of the operand with the larger real part."""
     low = jnp.where(x.real < y.real, x, y)
     high = jnp.where(x.real < y.real, y, x)
     total = high + jnp.log1p(jnp.exp(low - high))

@@ -1,8 +1,8 @@
 """Bessel functions of the orders 0 and 1, and Airy's Ai.
 
-Near the origin each is a series times or plus what is singular there; far away, its asymptotic form
-with series for the amplitude and the phase (`bessel_series`). cos(x - pi/4) is taken as
-(cos x + sin x) / sqrt(2), so that a large argument is not rounded before its cosine is.
+Near the origin, each is a series combined with a singular term; far away, it is its asymptotic
+form, with series for the amplitude and the phase (`bessel_series`). cos(x - pi/4) is computed as
+(cos x + sin x) / sqrt(2), so that the difference of a large argument is not rounded.
 """
 
 import math
@@ -22,7 +22,8 @@ Series = Sequence[float]
 
 
 def _sum(coefficients: Series, t: Array) -> Array:
-    """Returns a Chebyshev series by Clenshaw's recurrence, as long as the precision asks for."""
+    """Returns a Chebyshev series by Clenshaw's recurrence, with as many terms as the precision
+    needs."""
     least = jnp.finfo(t.dtype).eps / 64
     terms = [c for c in coefficients if abs(c) > least * max(map(abs, coefficients))]
     after, now = jnp.zeros_like(t), jnp.full_like(t, terms[-1])
@@ -32,13 +33,13 @@ def _sum(coefficients: Series, t: Array) -> Array:
 
 
 def _wave(order: int, x: Array) -> tuple[Array, Array]:
-    """J and Y of an order for x > 8."""
+    """Returns J and Y of an order, for x > 8."""
     p, q = ((series.J0_P, series.J0_Q), (series.J1_P, series.J1_Q))[order]
     t = 128 / (x * x) - 1
     p, q = _sum(p, t), _sum(q, t) / x
     sine, cosine = jnp.sin(x), jnp.cos(x)
     along, across = cosine + sine, sine - cosine
-    if order:  # a quarter turn later
+    if order:  # shifted by a quarter period
         along, across = across, -along
     size = 1 / jnp.sqrt(math.pi * x)
     return size * (p * along - q * across), size * (p * across + q * along)
@@ -74,7 +75,7 @@ def _y(order: int) -> Callable[[Array], Array]:
 
 
 def _right_of_zero(x: Array, value: Array, pole: float) -> Array:
-    """Returns a function with a pole at zero, and not defined left of it."""
+    """Returns the values of a function that has a pole at zero and is NaN for negative x."""
     return jnp.where(x > 0, value, jnp.where(x == 0, pole, jnp.nan).astype(x.dtype))
 
 

@@ -1,9 +1,9 @@
 """Chebyshev series of the Bessel functions and of Airy's Ai.
 
 Each series approximates a smooth factor of a function to 1e-17 of its largest value, and was
-computed from 40 digits. In the following, t in [-1, 1] is where a series is evaluated.
+computed from 40 digits. In the following, t in [-1, 1] is the argument of a series.
 
-    near   J0, J1/x, and what of Y0 and Y1/x the logarithm and the pole leave, for x <= 8,
+    near   J0, J1/x, and Y0 and Y1/x without the logarithm and the pole, for x <= 8,
            t = 2 (x/8)^2 - 1; likewise K0 and x K1 for x <= 2, t = x^2/2 - 1
     P, Q   J + iY = sqrt(2/(pi x)) exp(i (x - (n/2 + 1/4) pi)) (P + iQ/x) for x > 8,
            t = 2 (8/x)^2 - 1

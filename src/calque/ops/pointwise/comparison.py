@@ -70,7 +70,7 @@ def bitwise_not(self: Array) -> Array:
     return jnp.bitwise_not(self)
 
 
-# Shifts: by less than nothing or by all bits and more, everything is shifted out -----------------
+# Shifts: a negative distance, or one of all bits or more, shifts out every bit -----------------
 
 
 def _shift_left(x: Array, y: Array) -> Array:

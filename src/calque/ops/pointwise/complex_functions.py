@@ -1,9 +1,10 @@
 """Functions of complex numbers as C defines them: the signs of zeros, infinities and NaN.
 
-JAX's are right to rounding elsewhere. C's follow from two laws. Each function commutes with the
-conjugate, and most are odd or even besides; so it is computed in one quadrant of the plane, and
-the signs of the operand's parts, zeros among them, are put on afterwards. Within the quadrant an
-infinite part decides even where the other is NaN (C11, annex G).
+Elsewhere, JAX's functions are accurate. C's special values follow from two laws. First, each
+function commutes with the conjugate, and most are odd or even; so a function is computed in one
+quadrant, and the signs of the operand's parts, including zeros, are applied afterwards. Second,
+within the quadrant, an infinite part determines the result even if the other part is NaN (C11,
+annex G).
 """
 
 from collections.abc import Callable
@@ -24,7 +25,7 @@ def _sign(x: Array) -> Array:
 
 
 def _size(x: Array) -> Array:
-    """|x|, with a derivative at zero."""
+    """Returns |x|, with a derivative at zero."""
     return x * _sign(x)
 
 
@@ -33,7 +34,7 @@ def _is_infinite(z: Array) -> Array:
 
 
 def _of_real(real: Function, ours: Function) -> Function:
-    """JAX's function for real numbers, ours for complex ones."""
+    """Returns a function that is JAX's for real numbers and ours for complex ones."""
     return lambda x: ours(x) if is_complex(x.dtype) else real(x)
 
 
@@ -71,22 +72,23 @@ def _even(function: Function) -> Function:
 
 
 def _near_zero(function: Function) -> Function:
-    """Returns a function that is its operand at zero, with the signs of both parts."""
+    """Returns a function that returns its operand at zero, with the signs of both parts."""
     return lambda z: jnp.where(z == 0, z, function(z))
 
 
 def _wave(size: Array, wave: Array, zero: Any, infinite: Any) -> Array:
-    """Returns a size times a wave, where that is a number.
+    """Returns a magnitude times a sine or cosine, with the given values where the product is NaN.
 
     Args:
         size: at least 0.
         wave: between -1 and 1, or NaN.
-        zero: where a product that is NaN stands for 0.
-        infinite: where it stands for infinity.
+        zero: where a NaN product becomes 0.
+        infinite: where it becomes infinity.
     """
     product = size * wave
     directed = jnp.where(zero, jnp.zeros_like(size), jnp.where(infinite, jnp.inf, product))
-    return jnp.where(jnp.isnan(product), directed, product)  # elsewhere it keeps its derivative
+    # Keeps the derivative of other products.
+    return jnp.where(jnp.isnan(product), directed, product)
 
 
 def _exp(z: Array) -> Array:
@@ -118,7 +120,8 @@ def _cosh(z: Array) -> Array:
 
 
 def _turned(function: Function) -> Function:
-    """`-i f(iz)`: sin of sinh, tan of tanh, asin of asinh, atan of atanh."""
+    """Returns the function `-i f(iz)`: sin for sinh, tan for tanh, asin for asinh, atan for
+    atanh."""
 
     def turned(z: Array) -> Array:
         found = function(lax.complex(-z.imag, z.real))
@@ -145,7 +148,7 @@ def _sqrt(z: Array) -> Array:
     right, up = _sign(z.real), _sign(z.imag)
     found = jnp.sqrt(lax.complex(z.real * right, z.imag * up))
     real, imag = found.real, found.imag
-    # Where one part is infinite the root has C's parts, whatever the other one is.
+    # If one part is infinite, C defines the root whatever the other part is.
     tall = jnp.isinf(z.imag)
     wide = jnp.isinf(z.real) & ~tall
     vast = jnp.full_like(real, jnp.inf)
@@ -178,7 +181,7 @@ def _atanh(z: Array) -> Array:
 
 
 def _acos(z: Array) -> Array:
-    if z.dtype == jnp.complex128:  # PyTorch has it from the arc sine
+    if z.dtype == jnp.complex128:  # PyTorch computes it from the arc sine
         found = asin(z)
         return lax.complex(jnp.pi / 2 - found.real, 0 - found.imag)
     up = _sign(z.imag)
@@ -200,7 +203,7 @@ def _abs(z: Array) -> Array:
 
 
 def _inverse(z: Array) -> Array:
-    """1 / z as C++ divides (Smith's method)."""
+    """Returns 1 / z as C++ computes it (Smith's method)."""
     right = jnp.abs(z.real) >= jnp.abs(z.imag)
     greater, less = jnp.where(right, z.real, z.imag), jnp.where(right, z.imag, z.real)
     none = z == 0
@@ -212,14 +215,14 @@ def _inverse(z: Array) -> Array:
 
 
 def power(z: Array, exponent: Array) -> Array:
-    """Returns a power; of zero, 0 where the exponent's real part is positive."""
+    """Returns a power; a power of zero is 0 if the exponent's real part is positive."""
     found = jnp.power(z, exponent)
     none = (z == 0) & (exponent.real > 0) & (exponent.imag != 0)
     return jnp.where(none, jnp.zeros_like(found), found)
 
 
 def sgn(z: Array) -> Array:
-    """z / |z|, and 0 at 0."""
+    """Returns z / |z|, and 0 at 0."""
     size = _abs(z)
     safe = jnp.where(size == 0, jnp.ones_like(size), size)
     found = lax.complex(z.real / safe, z.imag / safe)

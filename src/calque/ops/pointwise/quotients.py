@@ -25,7 +25,7 @@ from calque.ops.table.registry import op
 
 
 def _divides(self: Any, other: Any, **_: Any) -> None:
-    """Raise an error for integer division by zero; the host waits for the divisor."""
+    """Raise an error for integer division by zero, waiting for the divisor."""
     if not (_integral(self) and _integral(other)):
         return
     if isinstance(other, int):
@@ -36,7 +36,7 @@ def _divides(self: Any, other: Any, **_: Any) -> None:
 
 
 def _integral(x: Any) -> bool:
-    """Returns True if an operand is of integers, and not empty."""
+    """Returns True if an operand has integers and is not empty."""
     if isinstance(x, int | float | complex):
         return isinstance(x, int)
     return hasattr(x, "is_float") and not x.is_float and bool(x.size) and is_integral(x.dtype)
@@ -60,7 +60,8 @@ def div(self: Array, other: Any) -> Array:
 
 @op("div.Tensor_mode", "div.Scalar_mode", values=_divides_rounded)
 def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
-    """Division rounded towards zero, or down; by an integer 0 the result is unspecified."""
+    """Returns the quotient rounded towards zero or down; unspecified for division by an integer
+    0."""
     if rounding_mode is None:
         return div(self, other)
     x, y = promote(self, other)
@@ -82,9 +83,10 @@ def floor_divide(self: Array, other: Any) -> Array:
 
 
 def _steps(dtype: Any) -> Any:
-    """Returns a function that rounds each step of a division to half precision, as PyTorch does.
+    """Returns a function that rounds to half precision, which PyTorch does after each step of a
+    division.
 
-    XLA may leave out a conversion to half precision and back.
+    It is not a conversion to half precision and back, which XLA may remove.
     """
     if dtype.itemsize != 2:
         return lambda x: x
@@ -176,9 +178,9 @@ def pow_tensor(self: Any, exponent: Array) -> Array:
 
 
 def integer_power(x: Array, exponent: Array) -> Array:
-    """Powers of integers, modulo the range of their dtype; the exponents are not negative.
+    """Returns powers of integers, modulo the range of their dtype, for nonnegative exponents.
 
-    `jnp.power` reads six bits of an exponent.
+    `jnp.power` uses only six bits of an exponent.
     """
     read = 6
     found = jnp.power(x, exponent & (2**read - 1))
@@ -197,7 +199,7 @@ facts("pow.Scalar", layout="row_major")
 
 
 def gcd(x: Array, y: Array) -> Array:
-    """As PyTorch's kernel divides: the lowest integer, which has no absolute value, is kept."""
+    """Like PyTorch's kernel, keeps the lowest integer, which has no absolute value."""
 
     def divide(pair: tuple[Array, Array]) -> tuple[Array, Array]:
         a, b = pair
@@ -209,7 +211,7 @@ def gcd(x: Array, y: Array) -> Array:
 
 
 def lcm(x: Array, y: Array) -> Array:
-    """As C computes with smaller integers: in int."""
+    """Like C, computes with small integers in int."""
     divisor = gcd(x, y)
     wide = jnp.promote_types(x.dtype, np.int32) if x.dtype.itemsize < 4 else x.dtype
     a, b, g = (n.astype(wide) for n in (x, y, divisor))

@@ -77,7 +77,7 @@ def _limited(self: Array, min: Any, max: Any, kind: str = "") -> Array:
     dtype = result_type(self, *bounds)
     x, *bounds = promote(self, *(saturated(limit, dtype) for limit in bounds))
     refuse("clamp", x.dtype, COMPLEX)
-    if kind or len(bounds) == 2:  # by one tensor, booleans have a maximum and a minimum
+    if kind or len(bounds) == 2:  # PyTorch clamps booleans only by a single tensor
         which = "" if len(bounds) == 2 else "max_" if min is None else "min_"
         refuse(f"clamp_{which}{kind}cpu", x.dtype, BOOL)
     if min is not None:

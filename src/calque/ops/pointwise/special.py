@@ -1,4 +1,4 @@
-"""Special functions: torch.special and its relatives."""
+"""Special functions: those of torch.special, and similar ones."""
 
 import math
 from collections.abc import Callable
@@ -20,7 +20,8 @@ def _entropy(x: Array) -> Array:
 
 
 def _erfcx(x: Array) -> Array:
-    """exp(x²)·erfc(x); far to the right, where the factors overflow, by its asymptotic series."""
+    """Returns exp(x²)·erfc(x), for large x by its asymptotic series, because the factors
+    overflow."""
     far, terms = (10.0, 12) if x.dtype == jnp.float64 else (5.0, 9)
     safe = jnp.where(x < far, x, 0)
     near = jnp.exp(safe * safe) * special.erfc(safe)
@@ -80,9 +81,9 @@ facts("i0", refuses=no_kernel("i0_vml_cpu", COMPLEX))
 
 
 def _zeta(x: Array, q: Array) -> Array:
-    """Hurwitz's zeta; at its poles q = 0, -1, ... infinite.
+    """Returns Hurwitz's zeta function, infinite at its poles q = 0, -1, ...
 
-    A negative q is first carried past zero by the recurrence zeta(x, q) = q^-x + zeta(x, q + 1).
+    A negative q is first made positive by the recurrence zeta(x, q) = q^-x + zeta(x, q + 1).
     """
     x, q = jnp.broadcast_arrays(x, q)
     steps = jnp.where(jnp.isfinite(q) & (q < 0), jnp.ceil(-q), 0)
@@ -185,7 +186,7 @@ def _polynomial(name: str, shifted: bool) -> Callable[..., Array]:
         start = jnp.where(n == 0, one, jnp.where(n == 1, p1, zero))
         known = jnp.where(jnp.isfinite(n), n, 0)
         top = jnp.max(known, initial=0).astype(jnp.int32)
-        # The degree is an array: XLA would multiply with the inverse of a number.
+        # The degree is an array: XLA would replace division by a constant with multiplication.
         return lax.fori_loop(jnp.int32(1), top, step, (one, p1, start, one))[2]
 
     return rule

@@ -1,7 +1,7 @@
-"""Reductions whose elements are converted first, without a converted copy of a large operand.
+"""Reductions that convert elements first, without a converted copy of a large operand.
 
-On CPUs, XLA makes such a copy: of the bytes of a sum of int8, eight times as many. A large operand
-is reduced piece by piece.
+On CPUs, XLA makes such a copy, which for a sum of int8 is eight times as large as the operand. So a
+large operand is reduced piece by piece.
 """
 
 import math
@@ -13,10 +13,10 @@ from jax import Array, lax
 from calque.ops.table.helpers import is_known
 
 LARGE = 2**24
-"""Bytes of a converted operand from which on it is reduced in pieces."""
+"""The number of bytes from which a converted operand is reduced in pieces."""
 
 PIECE = 2**22
-"""Bytes of a converted piece."""
+"""The number of bytes of a converted piece."""
 
 
 def reduce(
@@ -26,14 +26,14 @@ def reduce(
     combine: Callable[[Array, Array], Array],
     axes: tuple[int, ...],
 ) -> Array:
-    """`function(convert(x), axes)`, with the reduced axes left in place.
+    """Returns `function(convert(x), axes)`, which keeps the reduced axes.
 
     Args:
         x: the operand.
-        convert: gives its elements in the dtype of the result, one by one.
-        function: reduces an array over axes, which it keeps.
-        combine: makes one result of those of two parts.
-        axes: at least one where the operand is large.
+        convert: an elementwise conversion to the dtype of the result.
+        function: reduces an array over axes, and keeps them.
+        combine: combines the results of two parts.
+        axes: the reduced axes; at least one if the operand is large.
     """
     itemsize = convert(x[:0] if x.ndim else x).dtype.itemsize
     if not all(map(is_known, x.shape)) or x.size * itemsize < LARGE or not axes:

@@ -70,9 +70,9 @@ Scaled = tuple[Array, Array]
 
 
 def _log_add(x: Scaled, y: Scaled) -> Scaled:
-    """Returns the sum of two numbers, each given as the exponent of its scale and a factor.
+    """Returns the sum of two numbers, each represented as the exponent of its scale and a factor.
 
-    The logarithm is taken once, at the end, so that no rounding of one is carried along.
+    The logarithm is taken once, at the end, so that rounding errors do not accumulate.
     """
     scale = jnp.maximum(x[0], y[0])
     shrink = [jnp.where(e == scale, 1, jnp.exp(e - scale)).astype(e.dtype) for e in (x[0], y[0])]
@@ -80,7 +80,7 @@ def _log_add(x: Scaled, y: Scaled) -> Scaled:
 
 
 def _in_turn(x: Array, dim: int) -> Array:
-    """Complex numbers are added one after another: the order decides the logarithm's branch."""
+    """Adds complex numbers in order, because the order decides the logarithm's branch."""
 
     def step(total: Array, term: Array) -> tuple[Array, Array]:
         total = complex_logaddexp(total, term)

@@ -84,7 +84,7 @@ def _position(name: str, x: Array, dim: int, keepdim: bool) -> Array:
     """Returns the index of the first extremum; NaN counts as one."""
     if x.ndim == 0:
         return jnp.zeros((), jnp.int64)
-    size = x.shape[dim]  # an exported program may not know it
+    size = x.shape[dim]  # may be symbolic in exports
     if isinstance(size, int) and _SHORT < size < 1 << 31 and jax.default_backend() == "cpu":
         return _position_by_value(name, x, dim, keepdim)
     function = jnp.argmax if "max" in name else jnp.argmin
@@ -92,14 +92,14 @@ def _position(name: str, x: Array, dim: int, keepdim: bool) -> Array:
 
 
 def _position_by_value(name: str, x: Array, dim: int, keepdim: bool) -> Array:
-    """Like `_position`, by looking for the value afterwards.
+    """Like `_position`, but finds the extremum first and then its position.
 
-    XLA's CPU code for two plain reductions is vectorized, that for a reduction of pairs is not: a
-    row of 1,000 elements takes a ninth of the time, one of 16 several times as long.
+    XLA's CPU code for two plain reductions is vectorized, unlike that for a reduction of pairs: a
+    row of 1,000 elements takes a ninth of the time, but one of 16 several times as long.
     """
     extremum = (maximum if "max" in name else minimum)(x, (dim,), True)
     place = lax.broadcasted_iota(jnp.int32, x.shape, dim)
-    found = (x == extremum) | (x != x)  # without NaNs, no element differs from itself
+    found = (x == extremum) | (x != x)  # NaN differs from itself
     first = jnp.min(jnp.where(found, place, x.shape[dim] - 1), axis=dim, keepdims=keepdim)
     return first.astype(jnp.int64)
 
@@ -136,7 +136,7 @@ for _name in ("max", "min"):
 
 
 def _sorted(x: Array, axis: int) -> Pair:
-    """Sorted values and where they came from; NaN counts as the largest."""
+    """Returns the sorted values and their positions; NaN counts as the largest."""
     places = lax.broadcasted_iota(jnp.int64, x.shape, axis)
     values, indices = lax.sort((x, places), dimension=axis, num_keys=1)
     return values, indices
@@ -164,7 +164,7 @@ def _ranked(name: str, x: Array, dim: int, keepdim: bool, rank: Any) -> Pair:
 
 
 def _median_rank(count: int, missing: Array) -> Array:
-    # With NaNs the median is the first of them, which stands after all numbers.
+    # With NaNs, the median is the first NaN; NaNs are sorted last.
     return jnp.where(missing > 0, count - missing, (count - 1) // 2)
 
 

@@ -1,4 +1,4 @@
-"""Histograms: counts of the elements that fall into bins."""
+"""Histograms: counts of elements in bins."""
 
 import math
 from typing import Any
@@ -14,9 +14,8 @@ from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Array]:
-    """Returns the bin of each element among equal ones over [low, high],
-    and whether it is in any.
-    """
+    """Returns the bin of each element, for equal bins over [low, high], and a mask of those in a
+    bin."""
     inside = (values >= low) & (values <= high)
     if jnp.issubdtype(values.dtype, jnp.integer):
         place = (values - low).astype(jnp.int64) * bins // (high - low).astype(jnp.int64)
@@ -27,8 +26,8 @@ def _even_bins(values: Array, low: Any, high: Any, bins: int) -> tuple[Array, Ar
 
 
 def _range_of(values: Array, low: Any, high: Any) -> tuple[Array, Array]:
-    """Returns the range histc divides: that of the values if the given one is empty,
-    never empty itself.
+    """Returns the range of histc: the given one or, if that is empty, the values' range, widened if
+    empty.
     """
     low, high = jnp.asarray(low).astype(values.dtype), jnp.asarray(high).astype(values.dtype)
     if values.size:
@@ -43,7 +42,7 @@ def _widened(low: Array, high: Array, margin: float) -> tuple[Array, Array]:
 
 
 def _outer_edges(values: Array, range: Any) -> tuple[Array, Array]:
-    """Returns the range a histogram divides: the given one, else that of the values."""
+    """Returns the range of a histogram: the given one or, if there is none, that of the values."""
     if range is not None:
         low, high = (jnp.asarray(bound).astype(values.dtype) for bound in range)
     elif values.size:
@@ -121,7 +120,7 @@ def histogram(
     low, high = _outer_edges(values, range)
     edges = jnp.linspace(low, high, bins + 1, dtype=self.dtype)
     place, inside = _even_bins(values, low, high, bins)
-    # Rounding may have put an element beside an edge of the sequence that is returned.
+    # Rounding may have put an element on the wrong side of a returned edge.
     place = jnp.where(values < edges[place], place - 1, place)
     place = jnp.where((values >= edges[place + 1]) & (place + 1 < bins), place + 1, place)
     return _weighted(place, inside, edges, weight, density, self.dtype), edges

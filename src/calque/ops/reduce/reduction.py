@@ -1,4 +1,4 @@
-"""Reductions: sums, means, products, norms, truth."""
+"""Reductions: sums, means, products, norms, `any` and `all`."""
 
 from typing import Any
 
@@ -27,9 +27,7 @@ from calque.ops.table.undivided import undivided
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:
-    """Returns a sum or product: of integers and bools in int64, of halves in float32,
-    as JAX does.
-    """
+    """Returns a sum or product: of integers and bools in int64, of half precision in float32."""
     axes = wrap_dims(dim, x.ndim)
     if dtype is None:
         dtype = jnp.int64 if is_integral(x.dtype) else x.dtype
@@ -39,7 +37,7 @@ def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dty
         return function(cast(x, dtype), axis=axes, keepdims=keepdim)
 
     def over(part: Array, axes: tuple[int, ...]) -> Array:
-        return function(part, axis=axes, keepdims=True, dtype=dtype)  # JAX would widen them
+        return function(part, axis=axes, keepdims=True, dtype=dtype)  # JAX would widen integers
 
     total = converted.reduce(x, lambda part: cast(part, dtype), over, combine, axes)
     return total if keepdim else jnp.squeeze(total, axes)
@@ -81,13 +79,13 @@ op("mean")(lambda self, dtype=None: mean(self, dtype=dtype))
 
 @op("hash_tensor")
 def hash_tensor(self: Array, dim: Any = (), keepdim: bool = False, mode: int = 0) -> Array:
-    """Returns the exclusive or of the bits of all elements as float64, or as int64."""
+    """Returns the exclusive or of the elements' bits, as float64 or as int64."""
     if mode != 0:
         raise RuntimeError("Only support XOR for now")
     wide = jnp.int64 if is_integral(self.dtype) else jnp.float64
     bits = lax.bitcast_convert_type(self.astype(wide), jnp.uint64)
     axes = wrap_dims(dim, self.ndim)
-    # devices have no such reduction between them
+    # Sharded devices cannot combine this reduction.
     total = lax.reduce(undivided(bits, axes), np.uint64(0), lax.bitwise_xor, axes)
     return jnp.expand_dims(total, axes) if keepdim else total
 
@@ -112,7 +110,7 @@ def _variance(x: Array, dim: Any, correction: Any, keepdim: bool) -> tuple[Array
     lost = 1 if correction is None else correction
     divisor = max(0, count - lost) if is_known(count) else jnp.maximum(count - lost, 0)
     if is_known(x.size) and not x.size:
-        divisor = 0  # nothing has no variance, whatever is added to the count
+        divisor = 0  # no elements give NaN, whatever the correction
     total = jnp.sum(squares, axis=axes, keepdims=keepdim)
     variance = total / jnp.asarray(divisor, total.dtype)
     return variance, center if keepdim else jnp.squeeze(center, axes)
@@ -143,12 +141,12 @@ def std_mean(
     return jnp.sqrt(variance), center
 
 
-# Truth --------------------------------------------------------------------------------------------
+# any and all --------------------------------------------------------------------------------------
 
 
 def _truth(function: Any) -> Any:
     def rule(self: Array, dim: Any = None, keepdim: bool = False) -> Array:
-        # An empty list of dimensions reduces nothing here, unlike in a sum.
+        # Unlike in a sum, an empty list of dimensions reduces nothing.
         axes = () if dim is not None and dim == [] else wrap_dims(dim, self.ndim)
         result = function(self != 0, axis=axes, keepdims=keepdim)
         return result.astype(jnp.uint8 if self.dtype == jnp.uint8 else jnp.bool_)
@@ -196,7 +194,7 @@ def _vector_norm_condition(
 def vector_norm(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """Returns the p-norm over some dimensions; its dtype is the real part's."""
+    """Returns the p-norm over some dimensions, in the real dtype."""
     if dtype is None and is_integral(self.dtype):
         raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
@@ -235,7 +233,7 @@ def p_norm(x: Array, p: float, axes: tuple[int, ...], keepdim: bool) -> Array:
 def powsum(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
-    """Returns the sum of the absolute values' powers, which a norm takes the root of."""
+    """Returns the sum of the absolute values' powers, from which a norm takes the root."""
     refuse("powsum_cpu", self.dtype if dtype is None else dtype, BOOL, INT)
     if isinstance(ord, complex):
         raise RuntimeError("value cannot be converted to type double without overflow")

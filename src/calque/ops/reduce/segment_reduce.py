@@ -1,7 +1,7 @@
 """Reductions of runs of elements along an axis: segment_reduce.
 
-The runs are given by their lengths or by where they begin; each row of the axes before the reduced
-one has runs of its own.
+The runs are given by their lengths or offsets; each row of the axes before the reduced one has its
+own runs.
 """
 
 import math
@@ -23,20 +23,20 @@ REDUCTIONS: dict[str, tuple[Any, float]] = {
     "max": (segment_maximum, -math.inf),
     "min": (segment_minimum, math.inf),
 }
-"""For each reduction its function, and what an empty run gives."""
+"""The function of each reduction, and its result for an empty segment."""
 
 _ALSO_CALLED = {"amax": "max", "amin": "min"}
 
 
 @dataclass(frozen=True)
 class _Runs:
-    """Where the elements of some data belong.
+    """The runs of some data.
 
     Attributes:
-        place: the run of each element, all rows counted through; `count` for none.
-        lengths: the length of each run, shaped as the results with ones for the axes behind.
-        count: how many runs there are.
-        shape: the shape of the data, the rows and the reduced axis made one.
+        place: the run of each element, numbered through all rows; `count` for elements in no run.
+        lengths: the length of each run, in a shape that broadcasts against the results.
+        count: the number of runs.
+        shape: the shape of the data, with the rows and the reduced axis merged.
         results: the shape of the results.
     """
 
@@ -47,12 +47,12 @@ class _Runs:
     results: tuple[int, ...]
 
     def reduce(self, function: Any, x: Array) -> Array:
-        """Returns the results of a reduction of elements."""
+        """Returns the result of a reduction for each run."""
         total = function(x.reshape(self.shape), self.place, self.count)
         return total.reshape(self.results)
 
     def spread(self, results: Array, like: Array) -> Array:
-        """Returns the result of its run for each element; zero for elements of none."""
+        """Returns for each element the result of its run; zero for elements in no run."""
         rows = results.reshape(self.count, *self.shape[1:])
         taken = rows.at[self.place].get(mode="fill", fill_value=0)
         return taken.reshape(like.shape)

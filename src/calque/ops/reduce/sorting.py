@@ -1,6 +1,6 @@
 """Sorting: sort, topk, and searches in sorted sequences.
 
-PyTorch orders NaN above every number. XLA's sort does too; its top-k is used where that holds.
+PyTorch and XLA's sort order NaN above every number. XLA's top-k is used where it does so too.
 """
 
 import math
@@ -21,12 +21,12 @@ def _iota(shape: tuple[int, ...], dim: int) -> Array:
 
 
 def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array, Array]:
-    """Returns a stable sort and where each element came from (int32 or int64)."""
+    """Returns a stable sort and the position of each element (int32 or int64)."""
     where = _iota(array.shape, dim)
     if not descending:
         values, places = lax.sort((array, where), dimension=dim, num_keys=1, is_stable=True)
         return values, places
-    # Reversed before and after, equal elements keep their order and NaN comes first.
+    # Reversing before and after keeps the order of equal elements, and puts NaN first.
     array, where = jnp.flip(array, dim), jnp.flip(where, dim)
     values, places = lax.sort((array, where), dimension=dim, num_keys=1, is_stable=True)
     return jnp.flip(values, dim), jnp.flip(places, dim)
@@ -62,10 +62,10 @@ def topk(
     if self.size == 0 or k == 0:
         shape = (*self.shape[:dim], k, *self.shape[dim + 1 :])
         return jnp.zeros(shape, self.dtype), jnp.zeros(shape, jnp.int64)
-    # XLA's top-k leaves out the NaN of 16-bit floats (widening them first is optimized away).
+    # XLA's top-k ignores NaN in 16-bit floats, and optimizes a conversion to float32 away.
     exact = self.dtype not in (jnp.bool_, jnp.bfloat16, jnp.float16)
     if largest and dim == self.ndim - 1 and exact:
-        # ... and those with a sign, such as x86's 0 / 0, which it orders below all numbers.
+        # It orders negative NaN, such as x86's 0 / 0, below all numbers.
         keys = jnp.where(self != self, jnp.nan, self) if is_float(self.dtype) else self
         values, places = lax.top_k(keys, k)
         return values, places.astype(jnp.int64)
@@ -92,7 +92,7 @@ def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Arra
         rows = boundaries.reshape(count, boundaries.shape[-1])
         found = jax.vmap(one)(rows, values.reshape(count, values.shape[-1])).reshape(values.shape)
     if jnp.issubdtype(common, jnp.floating):
-        # PyTorch's binary search finds no boundary above NaN.
+        # PyTorch's binary search puts NaN after all boundaries.
         found = jnp.where(jnp.isnan(values), boundaries.shape[-1], found)
     return found.astype(jnp.int32 if narrow else jnp.int64)
 
@@ -129,7 +129,7 @@ def searchsorted(
 
 
 def _like_boundaries(value: Any, boundaries: Array) -> Array:
-    """A Python number becomes an array of the boundaries' dtype, unless that would round it."""
+    """Returns a Python number as an array of the boundaries' dtype, unless that would round it."""
     if hasattr(value, "dtype") and not getattr(value, "weak_type", False):
         return value
     array = jnp.asarray(value)

@@ -1,1 +1,1 @@
-"""The table of rules itself, PyTorch's type promotion, and what rules of every family share."""
+"""The table of rules, PyTorch's type promotion, and helpers for rules of every family."""

@@ -1,4 +1,4 @@
-"""Checks of a rule's arguments before it is traced, from the facts of its operator."""
+"""Checks a rule's arguments before it is traced, by the facts of its operator."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -10,15 +10,15 @@ from calque.ops.table.promotion import RefusedDtype, category, result_type, type
 
 
 def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-    """Raise what PyTorch raises for the arguments of a rule, as far as its facts tell.
+    """Raise PyTorch's errors for the arguments of a rule, as declared by its facts.
 
     Args:
         name: the rule.
         args, kwargs: its arguments, arrays for tensors.
 
     Raises:
-        RefusedDtype: PyTorch has no kernel for the dtype, or says that it makes no sense.
-        Exception: what the operator's own condition raises.
+        RefusedDtype: PyTorch has no kernel for the dtype, or refuses it.
+        Exception: the error raised by the operator's own condition.
     """
     known = fact_of(name)
     refused, condition = known.get("refuses", ()), known.get("condition")

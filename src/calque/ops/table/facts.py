@@ -1,8 +1,8 @@
 """Facts about an operator in addition to its rule, in the same file.
 
-A fact is given to `op` with the rule, or to `facts` where the operator has none of its own: one
-that PyTorch composes of others. Facts in PyTorch's schemas and tags (which arguments are written,
-what is a view, what draws random numbers) are read from there instead.
+Facts are declared in `op` with the rule, or by `facts` for an operator without a rule, which
+PyTorch composes from other operators. What PyTorch's schemas and tags say (which arguments are
+written, what is a view, what draws random numbers) is read from them instead.
 """
 
 from collections.abc import Callable
@@ -12,50 +12,51 @@ Layout = Literal[
     "row_major", "copied", "elementwise", "each", "images", "large_images", "convolution", "meta",
     "meta_if_strided", "transform", "sequence", "positions", "attention", "attention_of_the_cpu",
 ]  # fmt: skip
-"""How the results lie in memory.
+"""The layout of the results in memory.
 
-row_major: one after another, though PyTorch's tags say elementwise.
-copied: like a copy of the first argument, with a few elements changed.
-elementwise: in the order of the arguments' axes; so are all that PyTorch tags `pointwise`.
-each: results of lists, elementwise, each from the tensors at its place.
-images: `channels_last` where the first argument is. large_images: likewise, but row-major where it
-is that too, of a single pixel. convolution: `channels_last` where any argument is.
-meta: as PyTorch's Meta kernel lays them. meta_if_strided: likewise, where an argument is not
-row-major. The others are those of Fourier transforms, recurrent layers, `nonzero` and attention.
+row_major: row-major, although PyTorch's tags say elementwise.
+copied: that of a copy of the first argument, with a few elements changed.
+elementwise: in the order of the arguments' axes, like all that PyTorch tags `pointwise`.
+each: for lists: each result is elementwise, in the order of the tensors at its position.
+images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
+argument is also row-major, such as a single pixel. convolution: `channels_last` if any argument is.
+meta: that of PyTorch's Meta kernel. meta_if_strided: likewise, if an argument is not row-major. The
+rest are those of Fourier transforms, recurrent layers, `nonzero` and attention.
 """
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
     "any_shape", "says_dtype", "truth",
 ]  # fmt: skip
-"""The demands on a tensor that an in-place or `out=` form writes.
+"""The requirements on a tensor that an in-place or `out=` form writes.
 
 exact_dtype: an `out=` has the dtype of the result.
-computes_first: whether the written memory is read too does not matter.
-apart: no memory is read that is written, not even element by element.
-changes: as `apart`, but for the first argument, of which the result is a changed copy.
-fills: elements that share memory may be written: they get the same value, or any.
-no_booleans: an `out=` of booleans is refused. cast_type_error: one of a lower kind, by TypeError.
-any_shape: an `out=` of as many elements keeps its shape.
-says_dtype: the operator computes in the dtype of `out=`, if the call asks for none.
-truth: an `out=` is of booleans or bytes.
+computes_first: the written memory may also be read.
+apart: the written memory must not be read, not even element by element.
+changes: like `apart`, except for the first argument, of which the result is a changed copy.
+fills: elements that share memory may be written, because they get the same or arbitrary values.
+no_booleans: a boolean `out=` raises an error. cast_type_error: a lower kind raises TypeError.
+any_shape: an `out=` with as many elements keeps its shape.
+says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
+truth: `out=` must be boolean or of bytes.
 """
 
 Autocast = Literal["lower", "float32", "widest"]
-"""The dtype that autocast runs an operator in: the low precision asked for, float32, or the widest
-of its arguments."""
+"""The dtype in which autocast runs an operator: the requested low precision, float32, or the widest
+dtype of its arguments.
+"""
 
 
 class Refusal(NamedTuple):
     """Dtypes that PyTorch's CPU kernels refuse but JAX would compute.
 
-    Half precision is not among them: that a CPU lacks a kernel for it makes no argument bad.
+    Half precision is not among them, because it is valid even if the CPU has no kernel for it.
 
     Attributes:
         says: the name of PyTorch's kernel, or its whole message.
-        categories: the categories (see `promotion`) that are refused.
-        pair: whether the common dtype of the first two tensors counts, or that of the first.
-        kernel: whether `says` names a kernel or is a message.
+        categories: the refused categories (see `promotion`).
+        pair: whether the common dtype of the first two tensors counts, instead of the first's.
+        kernel: whether `says` is the name of a kernel instead of a message.
     """
 
     says: str
@@ -65,23 +66,25 @@ class Refusal(NamedTuple):
 
 
 def no_kernel(name: str, *categories: int, pair: bool = False) -> Refusal:
-    """PyTorch's kernel of a name does not take some categories of dtypes."""
+    """Returns a `Refusal` of dtypes for which PyTorch's kernel is not implemented."""
     return Refusal(name, categories, pair)
 
 
 def senseless(message: str, *categories: int) -> Refusal:
-    """PyTorch says that some categories of dtypes make no sense."""
+    """Returns a `Refusal` of dtypes that PyTorch refuses with a message of its own."""
     return Refusal(message, categories, kernel=False)
 
 
 Condition = Callable[..., None]
-"""Called with the arguments of a rule, arrays for tensors, before it is traced; raises what PyTorch
-raises for their shapes, dtypes and options. Rules check by themselves what they need to know
-anyway."""
+"""Called with the arguments of a rule, with arrays for tensors, before it is traced; raises
+PyTorch's errors for their shapes, dtypes and options. Rules themselves check what they need to know
+anyway.
+"""
 
 ValueCheck = Callable[..., None]
-"""Called with the arguments of a call, a `tensor_argument.TensorArgument` for each tensor; raises
-what PyTorch raises for their values."""
+"""Called with the arguments of a call, with a `tensor_argument.TensorArgument` for each tensor;
+raises PyTorch's errors for their values.
+"""
 
 
 class Known(TypedDict, total=False):
@@ -99,22 +102,24 @@ class Known(TypedDict, total=False):
         unsafe_autocast: why it is refused under autocast.
         refuses: dtypes that PyTorch refuses.
         condition: a check of shapes, dtypes and options.
-        values: a check of the values of tensors, made where somebody looks at them; of the in-place
-            and `out=` forms too.
-        numbers: a check of numbers alone, which holds in a trace as well; likewise.
-        in_place: the name of the in-place form, where that is not the rule's with an underscore.
-        moved: the place of an operand that is laid out anew where it is a view: XLA's fast products
-            for CPUs do not take a transposed left operand.
-        host_indices: whether index tensors of the CPU are taken.
-        compares_numbers: whether PyTorch's Meta kernel compares numbers that a trace does not know.
-        reports: the name of PyTorch's function in what `check_errors=True` raises; the last result
-            tells.
-        node: whether the operator, which PyTorch composes of others, is one node of torch's graph.
-        without_gradient: likewise, but for calls without a gradient only, and of them for those
-            whose arguments (`TensorArgument` for tensors) it says yes to.
-        destination: gives, for the arguments of an eager call, the placement that its result asks
-            for: arrays on other devices go there first.
-        like: the operator that draws as this one does, for the shape and dtype of a tensor.
+        values: a check of tensors' values, made where values are checked; it applies to the
+            in-place and `out=` forms too.
+        numbers: like `values`, but a check of Python numbers only, which is made in a trace too.
+        in_place: the name of the in-place form, if it is not the rule's name with an underscore.
+        moved: the position of an operand that is made contiguous if it is a view: XLA's fast matrix
+            products for CPUs do not take a transposed left operand.
+        host_indices: whether index tensors may be on the CPU.
+        compares_numbers: whether PyTorch's Meta kernel compares numbers, which a trace may not
+            know.
+        reports: the name of PyTorch's function in the error that `check_errors=True` raises, if the
+            last result reports a failure.
+        node: whether the operator, which PyTorch composes from others, is one node of autograd's
+            graph.
+        without_gradient: like `node`, but only for calls without a gradient for whose arguments
+            (`TensorArgument` for tensors) it returns True.
+        destination: returns, for the arguments of an eager call, the placement of its result, to
+            which arrays on other devices are moved first.
+        like: the operator that draws the same numbers, given the shape and dtype of a tensor.
     """
 
     layout: Layout
@@ -140,7 +145,7 @@ class Known(TypedDict, total=False):
 
 
 FACTS: dict[str, Known] = {}
-"""By operator, as `aten::add.Tensor`. A rule that takes another's place leaves the facts."""
+"""By operator, such as `aten::add.Tensor`. A rule that replaces another one keeps its facts."""
 
 
 def facts(*names: str, **known: Unpack[Known]) -> None:
@@ -154,7 +159,7 @@ def facts(*names: str, **known: Unpack[Known]) -> None:
         **known: see `Known`.
 
     Raises:
-        TypeError: a fact of that name does not exist, or an operator has a different one.
+        TypeError: there is no fact of that name, or an operator has a different one already.
     """
     strange = known.keys() - Known.__annotations__.keys()
     if strange:
@@ -173,13 +178,13 @@ def fact_of(name: str) -> Known:
 
 
 def fact_of_form(name: str) -> Known:
-    """Returns the facts of an operator or, of an in-place one, those of its functional form."""
+    """Returns the facts of an operator; for an in-place operator, those of its functional form."""
     base, dot, overload = canonical(name).partition(".")
     return FACTS.get(f"{base.removesuffix('_')}{dot}{overload}", {})
 
 
 def operators_with(fact: str) -> dict[str, Any]:
-    """Returns the operators with a fact, and its value, in the order of declaration."""
+    """Returns the operators that have a fact, with its value, in the order of declaration."""
     return {name: known[fact] for name, known in FACTS.items() if fact in known}  # type: ignore[literal-required]
 
 

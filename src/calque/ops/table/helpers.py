@@ -1,4 +1,4 @@
-"""Small helpers that several families of rules share."""
+"""Helpers that several families of rules share."""
 
 from collections.abc import Callable
 from typing import Any
@@ -20,7 +20,8 @@ def names(text: str) -> list[str]:
 
 
 def cast(array: Array, dtype: np.dtype) -> Array:
-    """Returns an array in another dtype, as C casts (complex numbers lose their imaginary part)."""
+    """Returns an array in a different dtype, as C casts (complex numbers lose their imaginary
+    part)."""
     if dtype == np.bool_:
         return array != 0
     if is_complex(array.dtype) and not is_complex(dtype):
@@ -31,9 +32,11 @@ def cast(array: Array, dtype: np.dtype) -> Array:
 
 
 def _truncated(x: Array, dtype: np.dtype) -> Array:
-    """Casts floats to integers, out-of-range ones as CPUs do: undefined in C, clamped by XLA.
+    """Casts floats to integers; out-of-range values, which XLA would clamp, are converted as by
+    CPUs.
 
-    Small integers are the low bits of an int32, in which a number out of range is the lowest one.
+    Small integers are the low bits of an int32, in which an out-of-range value is the lowest
+    integer.
     """
     x = x.astype(np.float32) if x.dtype.itemsize < 4 else x
     bits = 8 * max(dtype.itemsize, 4)
@@ -48,7 +51,7 @@ def _truncated(x: Array, dtype: np.dtype) -> Array:
 
 
 def is_known(size: Any) -> bool:
-    """Returns True if a size is a number; sizes in exported programs may be symbols of JAX."""
+    """Returns True if a size is a number; sizes in exported programs may be symbolic."""
     return isinstance(size, int | float)
 
 
@@ -78,11 +81,11 @@ def wrap_dim(dim: int, ndim: int) -> int:
 
 
 def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
-    """Dimensions counted from the front; None or an empty list stand for all of them.
+    """Returns dimensions counted from the front; None or an empty list mean all of them.
 
     Raises:
         IndexError: a dimension is out of range.
-        RuntimeError: a dimension appears twice, or there are more than PyTorch reduces.
+        RuntimeError: a dimension appears twice, or there are more dimensions than PyTorch supports.
     """
     if dims is None or (not isinstance(dims, int) and len(dims) == 0):
         return tuple(range(ndim))
@@ -99,7 +102,7 @@ def wrap_dims(dims: Any, ndim: int) -> tuple[int, ...]:
 def check_parameters(input: Any, *parameters: Any) -> None:
     """Raise RuntimeError unless a normalization's parameters have the dtype of its input.
 
-    Half precision takes parameters of float32 too.
+    For half precision, the parameters may also be float32.
     """
     for parameter in parameters:
         if parameter is None or parameter.dtype == input.dtype:
@@ -112,24 +115,24 @@ def check_parameters(input: Any, *parameters: Any) -> None:
 
 
 def maximum(x: Array, axes: Any = None, keepdims: bool = False, **initial: Any) -> Array:
-    """`jnp.max`, which gives NaN where there is one on whatever device (see `nan_of`)."""
+    """Like `jnp.max`, but propagates NaN across devices too (see `nan_of`)."""
     found = jnp.max(x, axis=axes, keepdims=keepdims, **initial)
     return nan_of(found, lambda: jnp.any(jnp.isnan(x), axis=axes, keepdims=keepdims), x.dtype)
 
 
 def minimum(x: Array, axes: Any = None, keepdims: bool = False, **initial: Any) -> Array:
-    """`jnp.min`, which gives NaN where there is one on whatever device (see `nan_of`)."""
+    """Like `jnp.min`, but propagates NaN across devices too (see `nan_of`)."""
     found = jnp.min(x, axis=axes, keepdims=keepdims, **initial)
     return nan_of(found, lambda: jnp.any(jnp.isnan(x), axis=axes, keepdims=keepdims), x.dtype)
 
 
 def segment_maximum(x: Array, into: Array, count: int) -> Array:
-    """`jax.ops.segment_max`, which gives NaN where there is one on whatever device (`nan_of`)."""
+    """Like `jax.ops.segment_max`, but propagates NaN across devices too (see `nan_of`)."""
     return _of_segments(jax.ops.segment_max, x, into, count)
 
 
 def segment_minimum(x: Array, into: Array, count: int) -> Array:
-    """`jax.ops.segment_min`, which gives NaN where there is one on whatever device (`nan_of`)."""
+    """Like `jax.ops.segment_min`, but propagates NaN across devices too (see `nan_of`)."""
     return _of_segments(jax.ops.segment_min, x, into, count)
 
 
@@ -141,15 +144,15 @@ def _of_segments(extremum: Callable[..., Array], x: Array, into: Array, count: i
 
 
 def nan_of(found: Array, is_missing: Callable[[], Array], dtype: Any) -> Array:
-    """Returns an extremum of numbers that may be NaN.
+    """Returns an extremum, NaN if there is a NaN.
 
-    Between devices XLA compares as C's `fmax` does, to which NaN is no number: a dimension that is
-    split would lose it. How arrays lie is not known here, so it counts how many devices there are.
+    Across devices, XLA compares like C's `fmax`, which ignores NaN, so a sharded dimension would
+    lose it. The sharding of arrays is not known here, so this is done if there are several devices.
 
     Args:
-        found: the extremum as XLA finds it.
-        is_missing: gives where NaN is among the numbers.
-        dtype: of the numbers.
+        found: XLA's extremum.
+        is_missing: computes where there is a NaN.
+        dtype: the dtype of the numbers.
     """
     if not is_float(dtype) or jax.device_count() == 1:
         return found

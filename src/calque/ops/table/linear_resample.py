@@ -1,8 +1,8 @@
 """Linear maps along one axis with known taps: each output is a weighted sum of a few inputs.
 
-Resampling, adaptive average pooling and padding by copies are such maps; their gradients are the
-transposed maps, which are again of this kind. So neither direction needs a scatter, and no element
-that is not among the taps can leak an infinity into the sum, as it would through a dense matrix.
+Resampling, adaptive average pooling and padding by copies are such maps, and their gradients are
+the transposed maps, which are of the same kind. So neither direction needs a scatter, and an
+infinity outside the taps cannot reach the sum, as it would through a dense matrix.
 """
 
 from dataclasses import dataclass
@@ -16,7 +16,7 @@ _UNROLLED = 16
 
 @dataclass(frozen=True)
 class Taps:
-    """Output `o` is the sum over `k` of `weights[o, k] * input[sources[o, k]]`.
+    """A map whose output `o` is the sum over `k` of `weights[o, k] * input[sources[o, k]]`.
 
     Attributes:
         sources: integers of shape (outputs, taps); a tap of weight zero is not read.
@@ -80,13 +80,13 @@ def _rising(sources: np.ndarray) -> bool:
 
 
 def widened(x: Array) -> Array:
-    """Returns a half-precision array as float32; others unchanged."""
+    """Returns a half-precision array as float32, other arrays unchanged."""
     half = jnp.issubdtype(x.dtype, jnp.floating) and x.dtype.itemsize < 4
     return x.astype(np.float32) if half else x
 
 
 def apply_taps(x: Array, taps: list[Taps], transpose: bool = False) -> Array:
-    """Maps over the last axes of an array, one for each, or their transposes."""
+    """Applies maps, or their transposes, to the last axes of an array, one for each axis."""
     out = widened(x)
     first = x.ndim - len(taps)
     for k, one in enumerate(taps):

@@ -1,4 +1,4 @@
-"""Tells whether a dtype can hold a number, as PyTorch's C++ converts it."""
+"""Checks whether a dtype can hold a number, as PyTorch's C++ converts it."""
 
 import math
 from collections.abc import Iterable
@@ -23,10 +23,10 @@ _IN_EVERY_DTYPE = range(128)
 
 
 class Holds:
-    """A check that the dtype of an operator's operands holds some of its numbers.
+    """Checks that the dtype of an operator's operands can hold some of its number arguments.
 
-    PyTorch's kernels convert such numbers to the dtype in which they compute. The numbers that are
-    operands count in that dtype: the bounds of `clamp` do, the `alpha` of `add` does not.
+    PyTorch's kernels convert such numbers to the dtype in which they compute. Numbers that are
+    operands take part in type promotion: the bounds of `clamp` do, the `alpha` of `add` does not.
 
     Attributes:
         parameters: the numbers' names.
@@ -43,9 +43,9 @@ class Holds:
 
         Args:
             *parameters: their names.
-            operands: whether they are operands themselves.
-            integers_only: whether floating-point dtypes take any number.
-            like: the tensor whose dtype counts; that of all operands if not told.
+            operands: whether they are operands.
+            integers_only: whether to check only integer dtypes.
+            like: the tensor whose dtype counts; by default, the common dtype of all operands.
         """
         self.parameters = parameters
         self._operands = operands
@@ -70,9 +70,10 @@ class Holds:
 
 
 class HoldsLimits(Holds):
-    """A check of the limits of `clamp` and the like, which are named `min...` and `max...`.
+    """Checks the limits of operators like `clamp`, which are named `min...` and `max...`.
 
-    Where PyTorch's limits saturate, those that leave no number of an integer dtype are refused.
+    In releases where limits saturate, a limit that excludes all numbers of an integer dtype is
+    refused.
     """
 
     def __call__(self, /, **given: Any) -> None:
@@ -96,8 +97,8 @@ def saturated(limit: Any, dtype: Any) -> Any:
     """Returns a limit of `clamp`, clipped to an integer dtype where PyTorch's limits saturate.
 
     Args:
-        limit: a number, a traced one too; tensors are left as they are.
-        dtype: in which the limit counts.
+        limit: a number, which may be traced; tensors are returned unchanged.
+        dtype: the dtype of the limit.
     """
     if not _saturates(dtype):
         return limit
@@ -143,11 +144,11 @@ def _overflows(value: Any, dtype: Any) -> bool:
 
 
 def check_holds(value: Any, dtype: Any) -> None:
-    """Raise RuntimeError if a dtype cannot hold a number, as far as the number is known.
+    """Raise RuntimeError if a dtype cannot hold a number, if the number is known.
 
     Args:
-        value: what may be a number.
-        dtype: numpy's; None stands for the dtype that a new tensor of the number has.
+        value: a number, or any other value, which is not checked.
+        dtype: a numpy dtype; None for the dtype of a new tensor of the number.
     """
     if isinstance(value, float | complex) and dtype is None:
         dtype = default_float() if isinstance(value, float) else default_complex()

@@ -54,7 +54,7 @@ def default_complex() -> np.dtype:
 
 @functools.lru_cache(maxsize=1024)
 def category(dtype: Any) -> int:
-    """0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
+    """Returns 0 for bool, 1 for integers, 2 for floats, 3 for complex numbers."""
     if dtype == jnp.bool_:
         return _BOOL
     if jnp.issubdtype(dtype, jnp.integer):
@@ -105,7 +105,8 @@ def _rank_and_dtype(value: Any) -> tuple[int, np.dtype]:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """torch.promote_types: uint8 with int8 is int16, an integer with a float is the float."""
+    """Like `torch.promote_types`: uint8 with int8 is int16, an integer with a float is the
+    float."""
     a, b = np.dtype(a), np.dtype(b)
     if a == b:
         return a
@@ -120,7 +121,7 @@ def promote_types(a: Any, b: Any) -> np.dtype:
 
 
 def result_type(*operands: Any) -> np.dtype:
-    """torch.result_type of arrays and Python numbers; operands that are None are ignored."""
+    """Like `torch.result_type`, for arrays and Python numbers; ignores operands that are None."""
     ranks: list[np.dtype | None] = [None, None, None]
     for operand in operands:
         if operand is None:
@@ -145,17 +146,17 @@ def result_type(*operands: Any) -> np.dtype:
 
 
 def to_float(dtype: Any) -> np.dtype:
-    """Returns the dtype of a float-valued function (sin, div, mean):
-    integers and bool give the default.
+    """Returns the dtype of a float-valued function (sin, div, mean), which for integers and bool is
+    the default.
     """
     return default_float() if is_integral(dtype) else np.dtype(dtype)
 
 
 def as_dtype(value: Any, dtype: Any) -> Array:
-    """Returns an array in another dtype.
+    """Returns an array in a different dtype.
 
-    Booleans become floating-point by way of integers: XLA makes a product with a boolean that is
-    converted at once a choice between the other factor and 0, and `False * nan` is NaN.
+    Booleans are converted to floating point through integers: XLA turns a product with a converted
+    boolean into a choice between the other factor and 0, but `False * nan` is NaN.
     """
     array = jnp.asarray(value)
     if array.dtype == jnp.bool_ and not is_integral(dtype):
@@ -196,8 +197,8 @@ def type_name(dtype: Any) -> str:
 class RefusedDtype(NotImplementedError):
     """Raised for a dtype that PyTorch refuses on the CPU although JAX would take it.
 
-    PyTorch's releases differ in the class and the words. The device asks the one that is installed
-    (`calque.device.kernels.meta_check`), so that callers get its own error and not this one.
+    The class and message of the error differ between PyTorch's releases. The device gets the error
+    from the installed release (`calque.device.kernels.meta_check`), so callers do not see this one.
     """
 
 

@@ -1,8 +1,8 @@
-"""JAX's random bits, made faster on CPUs: the same numbers from the same keys.
+"""A faster implementation of JAX's random bits for CPUs, with the same numbers for the same keys.
 
-For CPUs JAX compiles the Threefry hash as loops over arrays in memory, three of them for a draw. In
-one expression XLA takes a third of the time, to compile and to run. Keys of the implementation that
-is named here behave as JAX's own; they are for calque's rules, and never leave them.
+For CPUs, JAX compiles the Threefry hash as three loops over arrays in memory for each draw. As one
+expression, it takes a third of the time to compile and to run. Keys of this implementation behave
+like JAX's own, and are used only in calque's rules.
 """
 
 import math
@@ -21,7 +21,7 @@ _DTYPES = {8: np.uint8, 16: np.uint16, 32: np.uint32, 64: np.uint64}
 
 
 def wrapped(data: Array) -> Array:
-    """Returns the key of two 32-bit words, for rules of calque's own.
+    """Returns the key of two 32-bit words, for calque's rules.
 
     Args:
         data: uint32 [2].
@@ -35,17 +35,17 @@ def as_jaxs(key: Array) -> Array:
 
 
 def _is_fast() -> bool:
-    # Without this setting JAX gives the counters of a hash to other elements.
+    # Without this setting, JAX assigns the counters to elements differently.
     return jax.default_backend() == "cpu" and jax.config.jax_threefry_partitionable
 
 
 @jax.jit
 def _hashed(data: Array, high: Array, low: Array) -> tuple[Array, Array]:
-    """Threefry-2x32 with 20 rounds (Salmon et al., 2011) of 64-bit counters, as JAX has it.
+    """Returns Threefry-2x32 with 20 rounds (Salmon et al., 2011) of 64-bit counters, as in JAX.
 
     Args:
         data: uint32 [2], the key.
-        high, low: uint32 of one shape, the words of the counters.
+        high, low: the words of the counters, uint32 of the same shape.
     """
     first, second = data[0], data[1]
     keys = first, second, first ^ second ^ _PARITY
@@ -60,7 +60,7 @@ def _hashed(data: Array, high: Array, low: Array) -> tuple[Array, Array]:
 
 
 def _counters(shape: tuple[int, ...]) -> Array:
-    """Returns the position of each element. Sums over the axes can be spread over devices."""
+    """Returns the position of each element, as a sum over the axes, which can be sharded."""
     total = jnp.zeros(shape, np.uint32)
     for axis, stride in enumerate(math.prod(shape[axis + 1 :]) for axis in range(len(shape))):
         total = total + lax.broadcasted_iota(np.uint32, shape, axis) * np.uint32(stride)
@@ -68,14 +68,15 @@ def _counters(shape: tuple[int, ...]) -> Array:
 
 
 def _is_countable(shape: Any) -> bool:
-    """Returns True if 32 bits can count the elements; sizes of exported programs may be unknown."""
+    """Returns True if 32 bits can count the elements; sizes in exported programs may be
+    symbolic."""
     return all(isinstance(n, int) for n in shape) and math.prod(shape) < 2**32
 
 
 def _random_bits(data: Array, bit_width: int, shape: tuple[int, ...]) -> Array:
     if not _is_fast() or not _is_countable(shape):
         return extend.threefry_prng_impl.random_bits(data, bit_width, shape)
-    # Behind the barrier no consumer of the bits makes them once more for itself.
+    # The barrier keeps XLA from recomputing the bits in each consumer.
     x, y = lax.optimization_barrier(_hashed(data, jnp.zeros(shape, np.uint32), _counters(shape)))
     dtype = _DTYPES[bit_width]
     if bit_width == 64:

@@ -1,6 +1,6 @@
-"""Operators that refuse complex numbers, because PyTorch's CPU has no kernel, although JAX has.
+"""Operators that refuse complex numbers, because PyTorch has no CPU kernel for them.
 
-Operators that also refuse other dtypes declare it beside their rules.
+Operators that also refuse other dtypes declare this beside their rules.
 """
 
 from calque.ops.table.facts import facts, no_kernel, senseless

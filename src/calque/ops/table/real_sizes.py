@@ -1,8 +1,8 @@
 """Symbolic dimensions times numbers, as in `int(height * 0.5)`.
 
-JAX's dimensions are polynomials with whole coefficients. What PyTorch computes as
-`trunc(float(height) * factor)` is one of them, `height * p // q`, if the factor is a fraction
-that floats compute exactly. Other operations on such a number use arrays.
+JAX's dimensions are polynomials with integer coefficients. PyTorch's `trunc(float(height) *
+factor)` is one of them, `height * p // q`, if the factor is a fraction that floats represent
+exactly. Other operations on such a number use arrays.
 """
 
 import math
@@ -17,7 +17,7 @@ from jax import Array
 
 from calque.upstream.jax_internals import convert_element_type
 
-_LIMIT = 2**16  # of numerators and denominators: products with dimensions stay exact
+_LIMIT = 2**16  # for numerators and denominators, so that products with dimensions are exact
 
 
 class RealSize:
@@ -50,14 +50,14 @@ class RealSize:
     def __floor__(self) -> Any:
         return self._dim * self._factor.numerator // self._factor.denominator
 
-    __trunc__ = __floor__  # no size is negative
+    __trunc__ = __floor__  # sizes are not negative
 
     def __ceil__(self) -> Any:
         return -(-self._dim * self._factor.numerator // self._factor.denominator)
 
     def _scaled(self, other: Any, function: Callable[[Any, Any], Any]) -> Any:
         factor = self._factor
-        # Floats scale by powers of two without error; a second rounding could be seen.
+        # Only scaling by powers of two is exact; otherwise a second rounding could be visible.
         if isinstance(other, int | float) and 0 < other < _LIMIT and _is_dyadic(factor):
             scaled = function(factor, Fraction(other))
             if max(scaled.numerator, scaled.denominator) < _LIMIT:
@@ -78,7 +78,7 @@ def truncated(value: Any) -> Any:
     """Returns a number truncated to a size.
 
     Raises:
-        TypeError: it was computed from a dimension in a way that no dimension is.
+        TypeError: the number is not a simple fraction of a dimension.
     """
     if isinstance(value, Array):
         raise TypeError(

@@ -2,14 +2,14 @@
 
 A rule has the ATen operator's own signature, over `jax.Array`s and Python values:
 
-- tensors are arrays (or Python numbers, where PyTorch accepts a number for a tensor);
+- tensors are arrays (or Python numbers, if PyTorch accepts a number for a tensor);
 - dtypes are numpy dtypes; `device`, `layout` and `pin_memory` never reach a rule;
 - a random rule takes a JAX key before the operator's own arguments;
 - a rule that changes some of its arguments (`mutates`) returns its results followed by the new
   values of those arguments.
 
-Nothing in a rule may depend on the values in an array (but see `Rule.data_dependent`). The in-place
-and `out=` forms of an operator follow from its functional rule and are never written.
+A rule may not depend on the values in an array (but see `Rule.data_dependent`). The in-place and
+`out=` forms of an operator are derived from its functional rule.
 """
 
 from collections.abc import Callable, Iterator
@@ -32,21 +32,21 @@ class Rule:
     """The meaning of one operator, and how its arguments are passed.
 
     Attributes:
-        name: `namespace::name.overload`; the overload `default` is left out.
+        name: `namespace::name.overload`, without an overload `default`.
         function: the pure JAX function.
-        family: the module the rule was written in.
+        family: the module that defines the rule.
         static: `Scalar` parameters that the rule needs as Python values.
-        dynamic: `int` or `float` parameters that change often and are passed as traced numbers,
-            so that a new value costs no new executable.
+        dynamic: `int` or `float` parameters that change often and are passed as traced numbers, so
+            that a new value needs no new executable.
         mutates: parameters whose new values follow the results.
-        random: whether the rule takes a JAX key first. Where that depends on the arguments that are
-            no tensors, a function of the arguments; the key is None where it says no (such rules
-            are called by `calque.device.kernels.composites`).
+        random: whether the rule takes a JAX key first. If this depends on arguments other than
+            tensors, a function of the arguments; the key is None if it returns False
+            (`calque.device.kernels.composites` calls such rules).
         data_dependent: whether the shape of a result depends on values; such a rule runs on
-            concrete arrays only and cannot be part of a compiled program. Where that depends on
-            the arguments that are no tensors, a function of the arguments.
-        check: called before the rule with the arguments of the call by name, still as PyTorch
-            passed them; raises what PyTorch raises for bad values of `dynamic` parameters.
+            concrete arrays only and cannot be part of a compiled program. If this depends on
+            arguments other than tensors, a function of the arguments.
+        check: called before the rule with the arguments by name, as PyTorch passed them; raises
+            PyTorch's errors for bad values of `dynamic` parameters.
     """
 
     name: str
@@ -63,12 +63,12 @@ class Rule:
     def parameters(self) -> tuple[str, ...]:
         """The names of the operator's own parameters, in order.
 
-        A name that is a keyword of Python is written with an underscore after it (`from_`).
+        A name that is a Python keyword has an underscore at the end (`from_`).
         """
         code = getattr(self.function, "__code__", None)
         if code is None or code.co_flags & _VARIADIC:
             spelled: Any = signature(self.function).parameters
-        else:  # as signature() says, which costs a fifth of the import
+        else:  # the same as signature(), which takes a fifth of the import
             spelled = code.co_varnames[: code.co_argcount + code.co_kwonlyargcount]
         names = tuple(name.removesuffix("_") for name in spelled)
         return names[1:] if self.random else names
@@ -99,8 +99,8 @@ def op(
 
     Args:
         *names: the operators, as `add.Tensor` (namespace `aten`) or `namespace::name.overload`.
-        static: see `Rule.static`. Likewise the others.
-        **known: facts of the operators (see `calque.ops.table.facts`).
+        static: see `Rule`, also for the other parameters.
+        **known: facts about the operators (see `calque.ops.table.facts`).
     """
 
     def register(function: F) -> F:

@@ -1,8 +1,8 @@
-"""Tensors as seen by checks of values, and checks that several operators share.
+"""The interface of tensors for checks of values, and checks that several operators share.
 
 A check is called with the arguments of a call, in which tensors are replaced by `TensorArgument`.
 The device implements it: in eager calls, values are checked if the host can read them without a
-copy; in a trace, a requirement becomes a check of the program on request.
+copy; in a trace, a requirement becomes a check in the program if requested.
 """
 
 from collections.abc import Callable
@@ -16,7 +16,7 @@ class TensorArgument(Protocol):
 
     @property
     def shape(self) -> tuple[int, ...]:
-        """Its shape."""
+        """The shape."""
         ...
 
     @property
@@ -31,16 +31,16 @@ class TensorArgument(Protocol):
 
     @property
     def is_float(self) -> bool:
-        """Returns True if its dtype is one of real floating-point numbers."""
+        """Returns True if the dtype is a real floating-point type."""
         ...
 
     @property
     def dtype(self) -> np.dtype:
-        """Its dtype, numpy's."""
+        """The numpy dtype."""
         ...
 
     def values(self) -> np.ndarray | None:
-        """Returns the values; None in a trace, and if reading would take a copy."""
+        """Returns the values; None in a trace, or if reading would need a copy."""
         ...
 
     def require(
@@ -49,9 +49,9 @@ class TensorArgument(Protocol):
         """Raise an error unless every value is valid.
 
         Args:
-            good: for an array, booleans of its shape.
-            error: what is raised for a value that is not.
-            wait: whether the host waits for values that it cannot read at once.
+            good: a function from an array to a mask of its valid elements.
+            error: the error for an invalid value.
+            wait: whether to wait for values that are not ready.
         """
         ...
 
@@ -75,8 +75,9 @@ def within_dim(kind: type[Exception], text: str, negative: bool = False) -> Call
     """Returns a check that an index is within a dimension.
 
     Args:
-        kind, text: what is raised; the text names `{bad}`, `{dim}` and `{size}`.
-        negative: whether -1 is the last one.
+        kind, text: the class and message of the error; the message may contain `{bad}`, `{dim}` and
+            `{size}`.
+        negative: whether negative indices count from the end.
     """
 
     def check(self: TensorArgument, dim: int, index: TensorArgument, **_: Any) -> None:

@@ -1,8 +1,8 @@
-"""Values that a rule needs undivided along some axes, whatever their sharding.
+"""Values that a rule needs unsharded along some axes.
 
-XLA's partitioner gets some operators wrong along a split axis: transposed convolutions give wrong
-numbers, and Fourier transforms end the process. A rule does not know the sharding of its arrays;
-with this it says what it needs, and XLA gathers split axes.
+XLA's partitioner handles some operators incorrectly along a sharded axis: transposed convolutions
+give wrong numbers, and Fourier transforms end the process. A rule does not know the sharding of its
+arrays, so it declares which axes must be whole, and XLA gathers those that are sharded.
 """
 
 from typing import Any
@@ -16,17 +16,17 @@ from jax.sharding import AbstractMesh, AxisType, NamedSharding, PartitionSpec
 from calque.upstream.jax_internals import ShardingContext
 
 undivided_p: Primitive = Primitive("undivided")
-"""The identity, of an array that no device has a part of along `axes`."""
+"""The identity, for an array that is not split over devices along `axes`."""
 
 
 def undivided(x: Array, axes: Any) -> Array:
-    """Returns an array that is not split along some axes; along the others it stays as it is.
+    """Returns an array that is not sharded along some axes; the sharding of other axes is kept.
 
-    So is its gradient. Where there is one device this is the array, and in programs as well.
+    The same holds for its gradient. With one device, this returns the array itself.
 
     Args:
         x: an array of any shape.
-        axes: counted from the front.
+        axes: axes, counted from the front.
     """
     axes = tuple(axes)
     return undivided_p.bind(x, axes=axes) if axes and jax.device_count() > 1 else x
@@ -46,7 +46,7 @@ def _lower(context: Any, x: Any, *, axes: tuple[int, ...]) -> Any:
     where = context.module_context.axis_context
     if not isinstance(where, ShardingContext) or where.num_devices == 1:
         return [x]
-    # No axis of this mesh is named, so that it goes with whatever mesh the program has.
+    # The constraint uses none of this mesh's axes, so it is compatible with the program's mesh.
     mesh = AbstractMesh((where.num_devices,), ("devices",), axis_types=(AxisType.Auto,))
     ndim = context.avals_in[0].ndim
     free = PartitionSpec.UNCONSTRAINED

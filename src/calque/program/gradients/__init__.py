@@ -1,1 +1,1 @@
-"""Programs that carry gradients: cuts of PyTorch's graph, and backwards that are also programs."""
+"""Programs with gradients: cuts PyTorch's autograd graph, and runs backward passes as programs."""

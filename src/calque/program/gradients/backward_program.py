@@ -1,4 +1,4 @@
-"""The backward of a program, for the incoming gradients that exist."""
+"""The backward pass of a program, for the incoming gradients that exist."""
 
 from typing import Any
 
@@ -23,12 +23,12 @@ Tensor = torch.Tensor
 
 
 class LatePart:
-    """The gradients' program of some tensors.
+    """The program that computes the gradients of some tensors.
 
     Args:
         late: the jaxpr.
-        slots: the tensors (see `Part.results`) that its incoming gradients belong to.
-        part: what the trace found.
+        slots: the tensors (see `Part.results`) to which its incoming gradients belong.
+        part: the traced backward pass.
     """
 
     def __init__(self, late: Late, slots: list[int], part: Part) -> None:
@@ -40,15 +40,15 @@ class LatePart:
         self._runs: dict[tuple[int, ...], tuple[list[int], Any]] = {}
 
     def needed(self, residuals: list[Array]) -> list[Array]:
-        """Selects its residuals from those of the forward."""
+        """Selects its residuals from those of the forward pass."""
         return [residuals[index] for index in self._residuals]
 
     def __call__(self, residuals: list[Array], incoming: tuple[Tensor | None, ...]) -> list[Any]:
-        """Returns the gradients; None where no incoming gradient contributes.
+        """Returns the gradients, None for those to which no incoming gradient contributes.
 
         Args:
-            residuals: its own.
-            incoming: the gradients of the tensors; None for those that nobody asks for.
+            residuals: its residuals.
+            incoming: the gradients of the tensors; None for tensors that have none.
         """
         if any(map(is_batched, incoming)):
             return batched(lambda each: self(residuals, each), incoming)

@@ -1,7 +1,7 @@
 """Backward passes of many gradients at once: `torch.autograd.grad(..., is_grads_batched=True)`, and
 under `torch.func.vmap`.
 
-Such a gradient has an axis that it does not show. A program runs for one gradient after another.
+Such a gradient has a hidden axis. The program runs separately for each gradient.
 """
 
 from collections.abc import Callable, Sequence
@@ -33,11 +33,11 @@ def batched(
     run: Callable[[tuple[Tensor | None, ...]], list[Tensor | None]],
     incoming: Sequence[Tensor | None],
 ) -> list[Tensor | None]:
-    """Returns the gradients for incoming ones of which some have a hidden axis.
+    """Returns the gradients for incoming ones, some of which have a hidden axis.
 
     Args:
-        run: the gradients for incoming ones without that axis.
-        incoming: the gradients that come in.
+        run: computes the gradients for incoming ones without the axis.
+        incoming: the incoming gradients.
     """
     first = next(gradient for gradient in incoming if is_batched(gradient))
     is_legacy = _functorch.is_legacy_batchedtensor(first)
@@ -55,7 +55,7 @@ def batched(
 
 
 def _legacy_level(gradient: Tensor) -> int:
-    """Returns which level of `is_grads_batched` created an axis, possibly in another thread."""
+    """Returns the level of `is_grads_batched` that created the axis, possibly in another thread."""
     for level in range(1, _MOST_LEVELS):
         if not is_batched(remove_batch_dim(gradient, level, 1, 0)):
             return level
@@ -63,7 +63,7 @@ def _legacy_level(gradient: Tensor) -> int:
 
 
 def _stack(gradient: Tensor, level: int) -> Tensor:
-    """Returns a gradient with its hidden axis in front."""
+    """Returns a gradient with its hidden axis as the first axis."""
     if _functorch.is_legacy_batchedtensor(gradient):
         return remove_batch_dim(gradient, level, 1, 0)
     value, axis = _functorch._unwrap_batched(gradient, level)

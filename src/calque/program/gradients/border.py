@@ -1,7 +1,7 @@
-"""The border of a traced function's autograd graph: the tensors that existed before it ran.
+"""The boundary of a traced function's autograd graph: the tensors that existed before it ran.
 
-A gradient flows from what the function computed back to them. Some are leaves; others have a graph
-of their own, outside of the program: the function's graph ends where theirs begins.
+Gradients flow from the function's results back to these. Some are leaves; others have a graph
+outside the program, and the function's graph ends where that begins.
 """
 
 from collections.abc import Iterable, Iterator
@@ -13,13 +13,13 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 
 Tensor = torch.Tensor
 Edge = tuple[Any, int]
-"""A node of PyTorch's graph, and the number of its output."""
+"""A node of PyTorch's graph, and the index of its output."""
 
 
 def node_of(tensor: Tensor) -> Any:
-    """Returns the node behind a tensor; None if it has none, or PyTorch forbids access.
+    """Returns the autograd node of a tensor; None if it has none, or PyTorch forbids access.
 
-    So it does of a view made under no_grad whose base was written with gradients.
+    PyTorch forbids access for a view created under no_grad whose base was written with gradients.
     """
     try:
         return tensor.grad_fn
@@ -36,7 +36,7 @@ def is_leaf(tensor: Tensor) -> bool:
 
 
 def has_graph(value: Any) -> bool:
-    """Returns True if a value is a tensor with a graph behind it."""
+    """Returns True if a value is a tensor with an autograd graph."""
     return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None
 
 
@@ -48,7 +48,7 @@ class Border:
         self._edges: dict[int, GradientEdge] = {}
 
     def add(self, tensor: Tensor) -> None:
-        """Record the state of a tensor before the function changes it."""
+        """Record a tensor before the function changes it."""
         if id(tensor) not in self._edges:
             edge = self._edges[id(tensor)] = get_gradient_edge(tensor)
             self.tensors.setdefault((edge.node, edge.output_nr), tensor)
@@ -57,16 +57,16 @@ class Border:
         return id(tensor) in self._edges
 
     def edge(self, tensor: Tensor) -> GradientEdge:
-        """Returns the edge of a tensor as it was when it was added."""
+        """Returns the edge that a tensor had when it was added."""
         return self._edges[id(tensor)]
 
     @contextmanager
     def silent(self, others: Iterable[Tensor]) -> Iterator[None]:
-        """A context manager in which hooks of tensors at the border do not run; they run when the
-        gradient leaves.
+        """A context manager in which the hooks of boundary tensors do not run, because they run
+        when the gradient leaves the program.
 
         Args:
-            others: the other tensors where a backward ends.
+            others: the other tensors at which a backward pass ends.
         """
         tensors = list({id(t): t for t in (*self.tensors.values(), *others)}.values())
         hooks = [(t._backward_hooks, dict(t._backward_hooks)) for t in tensors if t._backward_hooks]

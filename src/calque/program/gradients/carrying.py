@@ -1,7 +1,7 @@
-"""Tensors that outlive a traced function with a graph behind them.
+"""Tensors with an autograd graph that outlive a traced function.
 
-Each call creates them as results of one node of PyTorch's graph (see `differentiable`), and gives
-existing ones a new history.
+Each call creates them as results of one autograd node (see `differentiable`), and gives existing
+ones a new history.
 """
 
 from collections.abc import Callable
@@ -27,7 +27,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True)
 class Blank:
-    """A tensor of which only the shape and dtype matter."""
+    """A tensor whose values do not matter."""
 
     shape: torch.Size
     dtype: torch.dtype
@@ -39,15 +39,15 @@ class Blank:
 
 @dataclass(eq=False)
 class Carried(Made):
-    """A tensor with a graph behind it.
+    """A tensor with an autograd graph.
 
     Attributes:
-        slot: which result of the node it is, or is a view of.
-        view: its geometry, if it is a view of it.
-        retains: whether it is to keep its gradient.
-        gradient: the gradient that it has.
-        creation: how it was made, if it is a view of that, or one into which a write raises.
-        base: which result of the node it is a view of with a history of its own.
+        slot: the index of the node's result that it is, or of which it is a view.
+        view: its geometry, if it is a view of the result.
+        retains: whether it retains its gradient.
+        gradient: its gradient.
+        creation: how it was created, if it is a view, or a tensor to which a write raises.
+        base: the index of the node's result of which it is a view with a separate history.
     """
 
     slot: int
@@ -64,7 +64,7 @@ class Carried(Made):
 
     @property
     def is_bare(self) -> bool:
-        """Returns True if it is a result of the node itself."""
+        """Returns True if it is itself a result of the node."""
         known = self.attributes is not None or self.gradient is not None or self.retains
         return not known and self.subclass is None and self.view is None and self.creation is None
 
@@ -87,12 +87,12 @@ class Carried(Made):
 
 @dataclass(eq=False)
 class Attached(Made):
-    """A tensor over older memory, with a graph of this call.
+    """A tensor over older memory that gets a graph in this call.
 
     Attributes:
         target: the tensor.
-        slot: the node's result whose history it gets.
-        flow: what its gradient leaves.
+        slot: the index of the node's result whose history it gets.
+        flow: how gradients flow through it.
     """
 
     target: Any
@@ -145,13 +145,13 @@ class _Rewrite(torch.autograd.Function):
 
 @dataclass(eq=False)
 class Carrier:
-    """One result of the node, while it is traced.
+    """A result of the node, during the trace.
 
     Attributes:
         tensor: the traced tensor.
-        bare: what makes it, without its graph.
-        places: what stands for it.
-        bases: what stands for its views that have another history than its own.
+        bare: creates it without its graph.
+        places: the descriptions that represent it.
+        bases: the descriptions of its views that have a separate history.
     """
 
     tensor: Tensor
@@ -161,17 +161,17 @@ class Carrier:
 
 
 class Carriers:
-    """The tensors of a trace that carry gradients out.
+    """The tensors of a trace through which gradients flow out of the program.
 
     Attributes:
-        found: they, in the order of the node's results once they are settled.
+        found: the tensors, finally in the order of the node's results.
     """
 
     def __init__(self) -> None:
         self.found: list[Carrier] = []
 
     def add(self, tensor: Tensor, bare: Fresh) -> Carried:
-        """Add one over memory created in the trace."""
+        """Add a tensor over memory created in the trace."""
         creation = creation_of(tensor)
         raises = creation not in (None, PLAIN)
         place = Carried(-1, None, tensor.retains_grad, creation=creation if raises else None)
@@ -181,7 +181,7 @@ class Carriers:
     def attach(
         self, tensor: Tensor, target: Description, gradient: Description | None = None
     ) -> Attached:
-        """Add one over older memory, with the gradient that it keeps."""
+        """Add a tensor over older memory, with the gradient that it retains."""
         place = Attached(target, -1, Flow(tensor.retains_grad, gradient))
         self.found.append(Carrier(tensor, Blank(tensor.shape, tensor.dtype), [place]))
         return place
@@ -189,11 +189,11 @@ class Carriers:
     def settle(
         self, described: Callable[[Tensor], Fresh], is_plain: Callable[[Tensor], bool]
     ) -> None:
-        """Number them, such that views of a tensor remain its views after each call.
+        """Number the tensors, such that views of a tensor remain its views in each call.
 
         Args:
-            described: describes the tensor that others are views of.
-            is_plain: whether the gradient of a view goes to its base as it is.
+            described: returns the description of a base.
+            is_plain: returns True if the gradient of a view goes to its base unchanged.
         """
         views: dict[int, list[Carrier]] = {}
         whole = {id(one.tensor): one for one in self.found}
@@ -214,9 +214,7 @@ class Carriers:
         self.number()
 
     def _relate(self, one: Carrier, base: Carrier, is_plain: bool) -> None:
-        """Relate a view to its base for each call,
-        with its own history unless it is a plain view.
-        """
+        """Relate a view to its base, with a separate history unless it is a plain view."""
         for place in one.places:
             assert isinstance(place, Carried)
             place.view = view_of(one.tensor)
@@ -229,7 +227,7 @@ class Carriers:
         base.bases += one.places
 
     def number(self) -> None:
-        """Number them in order."""
+        """Number the tensors in order."""
         for slot, one in enumerate(self.found):
             for place in one.places:
                 place.slot = slot
@@ -238,7 +236,7 @@ class Carriers:
 
 
 def _base(one: Carrier) -> Tensor | None:
-    """Returns the base of a tensor created in the trace, if the base has its own graph."""
+    """Returns the base of a tensor created in the trace, if the base has an autograd graph."""
     tensor = one.tensor
     if not isinstance(one.bare, Fresh) or not tensor._is_view():
         return None

@@ -1,8 +1,8 @@
-"""Derivatives of gradients: `create_graph=True` through a program that carries gradients.
+"""Derivatives of gradients, for `create_graph=True` through a program with gradients.
 
-A program's backward is one XLA program, which PyTorch's autograd does not see. So when a graph of
-the gradients is requested, the function is traced again, in its state at the trace of the program:
-the gradients are now the results, and their own backward is traced after them.
+The backward pass of a program is one XLA program, which is opaque to autograd. So when a graph of
+the gradients is requested, the function is traced again, in its state when the program was traced.
+Now the gradients are the results, and their own backward pass is traced after them.
 """
 
 from collections.abc import Callable, Sequence
@@ -23,11 +23,11 @@ Tensor = torch.Tensor
 
 
 class Step(NamedTuple):
-    """One step of differentiation: which gradients are taken.
+    """One step of differentiation.
 
     Attributes:
-        number: of which segment.
-        results: of which tensors, by index.
+        number: the number of the segment.
+        results: the indexes of the differentiated tensors.
     """
 
     number: int
@@ -35,12 +35,12 @@ class Step(NamedTuple):
 
 
 class Derived(NamedTuple):
-    """The gradients that a path of steps leads to.
+    """The gradients at the end of a path of steps.
 
     Attributes:
-        gradients: they.
-        around: where their graph ends: at the inputs of the last step's node, which are the tensors
-            that received its gradients and then the gradients that came in.
+        gradients: the gradients.
+        around: the ends of their graph: the inputs of the last step's node, which are the tensors
+            that received its gradients, followed by the incoming gradients.
     """
 
     gradients: list[Tensor]
@@ -53,10 +53,10 @@ def derive(
     """Returns the gradients at the end of a path, with their own graph.
 
     Args:
-        lifting: the trace; what comes in are inputs of kind "given".
-        tensors: what carries gradients.
-        around: where their graph ends.
-        path: the steps, from the function's own results on.
+        lifting: the trace, in which incoming gradients are `GivenSource` inputs.
+        tensors: the tensors with gradients.
+        around: the ends of their graph.
+        path: the steps, starting from the function's own results.
     """
     for depth, step in enumerate(path):
         segment = segments(tensors, around.edges)[step.number]
@@ -84,7 +84,7 @@ def derive(
 
 
 def _given(lifting: Lifting, source: GivenSource, like: Tensor) -> Tensor:
-    """Returns an incoming gradient as an input of the program and a leaf of the graph."""
+    """Returns an incoming gradient, as an input of the program and a leaf of the graph."""
     return wrap(lifting.new_input(source, like.shape, read(like).dtype)).requires_grad_()
 
 

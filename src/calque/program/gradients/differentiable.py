@@ -1,8 +1,9 @@
-"""Programs that carry gradients: a jitted forward whose backward is one XLA program too.
+"""Programs with gradients: a jitted forward pass, and a backward pass that is also an XLA program.
 
-When a traced function returns or stores tensors with a graph, the backward is traced right after
-the forward, by torch's own autograd, and the jaxpr is cut in two: what does not need the incoming
-gradients runs in the forward, which keeps the values for the backward.
+If a traced function returns or stores tensors with an autograd graph, the backward pass is traced
+right after the forward pass, by PyTorch's autograd, and the jaxpr is cut in two: everything that
+does not need the incoming gradients runs in the forward pass, which keeps residuals for the
+backward pass.
 """
 
 import logging
@@ -31,15 +32,15 @@ Tensor = torch.Tensor
 
 
 class Part:
-    """The traced backward of some of the tensors (see `segments`).
+    """The traced backward pass of some of the tensors (see `segments`).
 
     Attributes:
-        number: which segment it is.
-        results: which tensors, by index.
-        receivers: where each call finds the tensors that receive gradients.
-        by: for each of them, the results (by place) that it was used for.
-        gradients: their traced gradients; none after the trace.
-        watched: the tensors whose values it needs, as they are after the forward.
+        number: the number of the segment.
+        results: the indexes of the tensors.
+        receivers: how each call finds the tensors that receive gradients.
+        by: for each receiver, the positions of the results that depend on it.
+        gradients: the receivers' traced gradients; empty after the trace.
+        watched: the tensors whose values after the forward pass it needs.
     """
 
     def __init__(self, number: int, results: list[int]) -> None:
@@ -52,13 +53,13 @@ class Part:
 
 
 class Backward:
-    """The traced backward.
+    """The traced backward pass.
 
     Attributes:
-        bare: what makes each tensor that carries gradients, without its graph.
-        forms: its shape and dtype.
-        errors: what a backward says, by index, for those whose graph is used up.
-        parts: the others; each behind those whose tensors it takes.
+        bare: creates each tensor with gradients, without its graph.
+        forms: the shape and dtype of each.
+        errors: the error message of a backward pass, by index, for tensors whose graph was freed.
+        parts: the parts for the other tensors, in order of dependency.
     """
 
     def __init__(self, carriers: Sequence[Carrier]) -> None:
@@ -76,12 +77,13 @@ class Backward:
 
 
 class Surroundings(NamedTuple):
-    """Where the graph of a trace ends.
+    """The ends of a trace's autograd graph.
 
     Attributes:
-        border: the tensors from outside.
-        edges: the edges where it ends; it ends at leaves, too.
-        place: where each call finds the tensor of such an edge; None for one that nobody sees.
+        border: the boundary tensors.
+        edges: the edges where it ends, in addition to leaves.
+        place: returns how each call finds the tensor of such an edge; None if nothing outside
+            refers to it.
     """
 
     border: Border
@@ -92,12 +94,13 @@ class Surroundings(NamedTuple):
 def trace_backward(
     lifting: Lifting, carriers: Sequence[Carrier], around: Surroundings
 ) -> Backward | None:
-    """Trace the gradients of a function's results and remains; returns None if there are none.
+    """Trace the gradients of a function's results and other remaining tensors; returns None if
+    there are none.
 
     Args:
         lifting: the trace.
-        carriers: what has a graph behind it.
-        around: where that ends.
+        carriers: the tensors with an autograd graph.
+        around: the ends of the graph.
     """
     if not carriers:
         return None
@@ -129,9 +132,9 @@ class End(NamedTuple):
     """An edge where a segment ends.
 
     Attributes:
-        edge: it.
-        place: where each call finds its tensor.
-        by: the tensors of the segment that it was used for, by index.
+        edge: the edge.
+        place: how each call finds its tensor.
+        by: the indexes of the segment's tensors that depend on it.
     """
 
     edge: GradientEdge
@@ -187,7 +190,7 @@ def _gradients(
         except CalqueError:
             raise
         except RuntimeError as error:
-            # The function used the graph up itself: a backward fails in eager mode, too.
+            # The function itself has freed the graph, so a backward pass fails in eager mode too.
             logger.debug("some results carry no gradients: %s", error)
             if len(alive) == 1:
                 errors[alive.pop()] = _explained(error)
@@ -204,7 +207,7 @@ def _gradients(
 
 
 def _explained(error: RuntimeError) -> str:
-    """Returns what a later `backward()` says."""
+    """Returns the message for a later `backward()`."""
     if _REENTRANT not in str(error):
         return str(error)
     return (
@@ -217,7 +220,7 @@ def _explained(error: RuntimeError) -> str:
 def _drop_what_is_queued() -> None:
     """Free the nodes that a failed backward pass did not reach, and their tensors.
 
-    PyTorch's engine keeps them in the queue of the thread until its next backward.
+    PyTorch's engine keeps them in the thread's queue until its next backward pass.
     """
     with torch.enable_grad():
         one = torch.ones((), device="cpu", requires_grad=True)
@@ -229,7 +232,7 @@ def gradients_of(
 ) -> tuple[Sequence[Tensor | None], dict[int, str]]:
     """Returns the gradients of the targets, for incoming gradients that are inputs of the trace.
 
-    Beside them, what a backward says of each output, by index, whose graph is used up.
+    Also returns the error messages for outputs whose graph was freed, by index.
     """
     errors: dict[int, str] = {}
     edges = [get_gradient_edge(target) for target in targets]

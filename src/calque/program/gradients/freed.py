@@ -1,8 +1,8 @@
-"""Tells, without running a backward pass, whether an earlier one has used a graph up.
+"""Detects, without running a backward pass, whether an earlier one has freed a graph.
 
-A function that calls `backward()` itself and returns its loss leaves such a graph. To try it out
-would run what the program has told PyTorch to run in it (hooks, functions with their own backward)
-a second time, up to the first node whose values are gone.
+A function that calls `backward()` itself and returns its loss leaves such a graph. Trying a
+backward pass would run user code in it (hooks, custom backward functions) a second time, up to the
+first node without saved values.
 """
 
 import functools
@@ -17,11 +17,11 @@ _RAW = "_raw_saved_"
 
 
 def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str | None:
-    """Returns what PyTorch says of a graph that is used up; None if it may have its values.
+    """Returns PyTorch's message if a graph was freed; None if it may still have its saved values.
 
     Args:
-        start: the node where a backward pass begins.
-        goals: the edges whose gradients are wanted: only nodes on the way to them count.
+        start: the node at which a backward pass begins.
+        goals: the edges whose gradients are needed; only nodes on the way to them count.
         stops: all edges where the graph ends.
     """
     reaching: dict[Any, bool] = {}
@@ -43,9 +43,9 @@ def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str |
 
 
 def _freed_node(node: Any) -> str | None:
-    """Returns what PyTorch says of a node whose values are gone; None for others.
+    """Returns PyTorch's message for a node whose saved values were freed; None for others.
 
-    Of a function in Python without saved tensors, it says the same in both cases.
+    For a Python function without saved tensors, this cannot be distinguished.
     """
     if isinstance(node, BackwardCFunction):
         return None
@@ -55,7 +55,7 @@ def _freed_node(node: Any) -> str | None:
             kept = raw if isinstance(raw, list | tuple) else (raw,)
             if any(one.data is not None for one in kept):
                 return None
-            getattr(node, name.replace(_RAW, "_saved_"))  # without hooks, which are gone, too
+            getattr(node, name.replace(_RAW, "_saved_"))  # without hooks, which are freed too
         except RuntimeError as error:
             return str(error)
     return None

@@ -28,14 +28,15 @@ Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
 
 
 class Origin(NamedTuple):
-    """The values that a call of a program saves for derivatives of its gradients.
+    """The values that a call saves for derivatives of its gradients.
 
     Attributes:
-        higher: makes their programs.
+        higher: creates the programs of these derivatives.
         arrays: the inputs of the call.
         leaves: its arguments.
-        path: the gradients that the call gave, if it did not give the function's own results.
-        given: the gradients that came in on the way there.
+        path: the steps to the gradients that the call computed; empty for the function's own
+            results.
+        given: the incoming gradients of these steps.
     """
 
     higher: "Higher"
@@ -50,12 +51,12 @@ class Origin(NamedTuple):
         """Returns the gradients of one step, with a graph.
 
         Args:
-            step: which.
+            step: the step.
             targets: the tensors that receive them.
-            incoming: the gradients that come in.
+            incoming: the incoming gradients.
 
         Raises:
-            RuntimeError: that cannot be done.
+            RuntimeError: this is impossible.
         """
         path = (*self.path, step)
         derivative = self.higher.derivative(path, self.leaves)
@@ -68,7 +69,7 @@ class Higher:
 
     Args:
         inputs: the inputs of the program.
-        recording: its trace.
+        recording: the recording of its trace.
         retrace: traces the function again, for the arguments of a call and a path.
     """
 
@@ -79,7 +80,7 @@ class Higher:
         self._known: dict[tuple[Step, ...], _Derivative] = {}
 
     def values(self, arrays: list[Array]) -> dict[Source, Array]:
-        """Returns the inputs of a call, by where they come from."""
+        """Returns the inputs of a call, by source."""
         rows = zip(self._inputs, arrays, strict=True)
         return {one.source: array for one, array in rows}
 
@@ -124,7 +125,7 @@ _REFUSED = "calque.jit cannot take the derivative of these gradients: the functi
 
 
 class _Derivative:
-    """A program that computes gradients, and the node that gives them a graph."""
+    """A program that computes gradients, and the autograd node that gives them a graph."""
 
     def __init__(self, recording: "Recording") -> None:
         backward = recording.backward
@@ -142,8 +143,8 @@ class _Derivative:
         """Returns the gradients.
 
         Args:
-            origin: the call, with all that came in.
-            inputs: the tensors that received the gradients, and those that came in.
+            origin: the call, including its incoming gradients.
+            inputs: the tensors that received the gradients, and the incoming gradients.
         """
         values = origin.higher.values(origin.arrays)
         for depth, row in enumerate(origin.given):

@@ -1,4 +1,4 @@
-"""The calls of a program that carries gradients, as nodes of the autograd graph."""
+"""The calls of a program with gradients, as nodes of the autograd graph."""
 
 import functools
 from typing import TYPE_CHECKING, Any, NamedTuple
@@ -32,13 +32,12 @@ class Carrying:
     """Attaches the graph to the tensors of each call.
 
     Args:
-        backward: what the trace found.
-        late: the gradients' program of each part; None for those without gradients.
+        backward: the traced backward pass.
+        late: the gradient program of each part; None for parts without gradients.
 
     Attributes:
-        bare: what makes each tensor, without its graph.
-        errors: for tensors whose graph is used up by their place, what gives them a graph that says
-            so.
+        bare: creates each tensor without its graph.
+        errors: by index, gives tensors whose graph was freed a graph that raises an error.
     """
 
     def __init__(self, backward: Backward, late: list[LatePart | None]) -> None:
@@ -59,11 +58,11 @@ class Carrying:
         return not self._nodes and self.errors.keys() == set(range(len(self.bare)))
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
-        """Create the tensors of one call that have a graph.
+        """Create the tensors of a call that have a graph.
 
         Args:
-            outputs: the call.
-            residuals: what the forward leaves.
+            outputs: the outputs of the call.
+            residuals: the residuals of the forward pass.
             origin: what derivatives of the gradients need (see `higher_order.Origin`).
         """
         carried = outputs.carried = [bare.bare(outputs) for bare in self.bare]
@@ -77,7 +76,7 @@ def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, C
     """Cut the jaxpr of a trace.
 
     Returns:
-        The forward; what gives its tensors their graph; and the positions of its inputs.
+        The forward program, the `Carrying` of its tensors, and the positions of its inputs.
     """
     inputs = recording.inputs
     slots = {
@@ -100,7 +99,7 @@ def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, C
 
 
 class Node:
-    """The node of one part of the tensors."""
+    """The autograd node of one part of the tensors."""
 
     def __init__(
         self, part: Part, late: LatePart | None, forms: list[tuple[Any, torch.dtype]]
@@ -115,7 +114,7 @@ class Node:
         """Attach the graph to its tensors."""
         carried, late, slots = outputs.carried, self.late, self.step.results
         targets = [one.build(outputs) for one in self._receivers]
-        if not any(target.requires_grad for target in targets):  # none any more, perhaps
+        if not any(target.requires_grad for target in targets):  # may have changed since the trace
             targets.append(_anchor())
         results = [carried[slot] for slot in slots]
         watched = [one.build(outputs) for one in self._watched]
@@ -126,12 +125,12 @@ class Node:
 
 
 class Kept(NamedTuple):
-    """The values that one call keeps for the backward of a node.
+    """The values that a call keeps for the backward pass of a node.
 
     Attributes:
         residuals: what the forward leaves.
         targets: the tensors that receive gradients.
-        origin: what derivatives of the gradients need.
+        origin: the values for derivatives of the gradients.
     """
 
     residuals: list[Array]
@@ -140,13 +139,13 @@ class Kept(NamedTuple):
 
 
 class Call:
-    """One call of a node.
+    """A call of a node.
 
     Args:
         node: the node.
         results: its results.
-        kept: what it keeps.
-        watched: tensors that must not be written before the backward.
+        kept: the values that it keeps.
+        watched: the tensors that must not be written to before the backward pass.
     """
 
     def __init__(
@@ -165,7 +164,7 @@ class Call:
         kept = self._kept
         assert kept is not None
         if _hooks(False) is not None:
-            # The user's hooks are to see what is kept, each tensor for itself.
+            # The user's hooks must see each kept tensor.
             self._is_seen = True
             self._kept = None
             ctx.save_for_backward(*map(wrap, kept.residuals))
@@ -184,7 +183,7 @@ class Call:
         """Returns the gradients of the node's inputs.
 
         Raises:
-            RuntimeError: what is kept has been given up, or a tensor that is needed was written.
+            RuntimeError: the kept values were freed, or a needed tensor was written to.
         """
         late = self._node.late
         if late is None:
@@ -198,7 +197,7 @@ class Call:
         except RuntimeError as error:
             with torch.no_grad():
                 plain = late(kept.residuals, incoming)
-            # As a function of all that it could be one of, so that nobody misses the error.
+            # A function of everything on which it may depend, so that every derivative raises.
             others = [t for t in (*kept.targets, *incoming) if t is not None and t.requires_grad]
             return [
                 None if g is None else _failing(str(error), g.requires_grad_(), others)
@@ -226,13 +225,13 @@ class Replay(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *incoming: Tensor | None) -> Any:
-        """Run the backward on the residuals."""
+        """Run the backward program on the residuals."""
         found = ctx.call.gradients(ctx, incoming)
-        others = len(ctx.needs_input_grad) - 1 - len(found)  # the anchor
+        others = len(ctx.needs_input_grad) - 1 - len(found)  # for the anchor
         return None, *found, *[None] * others
 
 
-# As `Replay.apply`, which looks for transformations of `torch.func`: within those no program runs.
+# Like `Replay.apply`, without its check for `torch.func` transforms, in which no program runs.
 _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 
@@ -244,7 +243,7 @@ def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
 
 
 def _check_unchanged(ctx: Any, kept: Kept) -> None:
-    """Raise RuntimeError if derivatives of gradients would take another path than the gradients."""
+    """Raise RuntimeError if derivatives of gradients would not match the gradients."""
     if kept.origin is None:
         raise RuntimeError(
             "calque.jit cannot take the derivative of gradients under hooks for saved tensors"
@@ -272,5 +271,5 @@ def _unboxed(box: Tensor) -> Kept:
 
 @functools.cache
 def _anchor() -> Tensor:
-    """Returns a leaf for nodes without inputs from the caller."""
+    """Returns a leaf, for nodes without inputs from the caller."""
     return torch.empty(0, device="jax", requires_grad=True)

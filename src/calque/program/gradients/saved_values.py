@@ -1,7 +1,7 @@
 """The tensors whose values after the forward pass the backward pass of a program needs.
 
 A program keeps the arrays that it needs, so nothing can change them. But eager PyTorch raises if a
-saved tensor is written to before the backward, and so does a program.
+saved tensor is written to before the backward pass, and so does a program.
 """
 
 from collections.abc import Mapping
@@ -20,12 +20,12 @@ if TYPE_CHECKING:
 def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:
     """Find the tensors that the parts of the backward pass read.
 
-    Those from outside that get a new history are not among them.
+    Tensors from outside that get a new history are excluded.
 
     Args:
         recording: the trace, with its jaxpr and its backward.
-        late: where in the jaxpr the equations of the backward begin.
-        made: what was made in the trace, by its place among the outputs.
+        late: the index of the first equation of the backward pass in the jaxpr.
+        made: the cells created in the trace, by the index of their output.
     """
     backward = recording.backward
     assert backward is not None

@@ -1,10 +1,10 @@
 """Cuts the autograd graph of a traced function at the tensors that outlive the function.
 
-One of them may have been computed from another: a loss from the logits that are returned with it.
-Then the loss's gradients flow through the logits, outside as they do eagerly, so that hooks on the
-logits run, and `torch.autograd.grad(loss, logits)` has an answer. So each has a segment of its own,
-which ends at the others and at the border. Those whose segments overlap, and of which none comes
-from another, are one.
+One of these tensors may have been computed from another, such as a loss from logits that are also
+returned. Then the loss's gradients must flow through the returned logits as in eager mode, so that
+hooks on the logits run and `torch.autograd.grad(loss, logits)` works. So each tensor has its own
+segment, which ends at the other tensors and at the boundary. Overlapping segments of independent
+tensors are merged.
 """
 
 import logging
@@ -19,15 +19,15 @@ Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST = 128
-"""How many tensors may have segments of their own: each is a program."""
+"""The maximum number of tensors with their own segments, because each is a program."""
 
 
 class Segment:
     """A part of the graph.
 
     Attributes:
-        results: the tensors that it computes, by index.
-        ends: the edges where it ends, and the results that each lies behind.
+        results: the indexes of the tensors that it computes.
+        ends: the edges where it ends, with the results that depend on each.
     """
 
     def __init__(self, results: set[int], ends: dict[Edge, set[int]]) -> None:
@@ -36,7 +36,7 @@ class Segment:
 
 
 def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
-    """Returns the segments of some tensors, each after those that it needs, within the border."""
+    """Returns the segments of some tensors within the boundary, in order of dependency."""
     own: dict[Edge, int] = {}
     for index, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), index)
@@ -67,7 +67,7 @@ def segments(tensors: list[Tensor], border: Collection[Edge]) -> list[Segment]:
 def _look(
     start: Any, own: dict[Edge, int], border: Collection[Edge]
 ) -> tuple[list[Any], list[Edge]]:
-    """Returns the nodes from one to the next border or result, and the edges there."""
+    """Returns the nodes from a start to the next boundary or result, and the edges there."""
     nodes: dict[Any, None] = {}
     ends: dict[Edge, None] = {}
     rest = [start]
@@ -98,7 +98,7 @@ class _Groups:
     """Sets of tensors, and their dependencies.
 
     Args:
-        needed: what each tensor was computed from.
+        needed: the tensors from which each was computed.
     """
 
     def __init__(self, needed: list[set[int]]) -> None:
@@ -107,7 +107,7 @@ class _Groups:
         self._needed = {i: set(one) for i, one in enumerate(needed)}
 
     def join(self, one: int, other: int) -> None:
-        """Merge two groups, unless one needs the other."""
+        """Merge two groups, unless one depends on the other."""
         a, b = self._group[one], self._group[other]
         if a == b or self._reaches(a, b) or self._reaches(b, a):
             return

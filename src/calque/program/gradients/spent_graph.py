@@ -1,9 +1,9 @@
-"""Used-up graphs: results whose backward ran inside the call raise an error in another one.
+"""Freed graphs: a backward pass of a result whose graph was freed in the call raises an error.
 
 PyTorch's `DelayedError` creates a node for each tensor, and for each node PyTorch calls the
-device's guard twice, which is Python: several microseconds in calls that take forty. So all tensors
-from the same position of a program share a node. PyTorch creates the result tensor of a node when
-it unpacks the node's saved result; with an unpack hook, from whatever the hook returns.
+device's guard, which is Python, twice: several microseconds in calls that take forty. So all
+tensors from the same position of a program share a node. PyTorch creates a node's result tensor
+when it unpacks the saved result; with an unpack hook, from the hook's result.
 """
 
 from typing import Any
@@ -22,18 +22,18 @@ _LAST = -1
 
 
 class SpentGraph:
-    """Gives tensors of one form a graph whose backward raises an error.
+    """Gives tensors of one shape and dtype a graph whose backward raises an error.
 
     Args:
-        message: of the error.
-        shape, dtype: of the tensors.
+        message: the message of the error.
+        shape, dtype: those of the tensors.
 
     Attributes:
-        push: remembers a tensor.
-        take: called with `node`, returns a tensor that shares the memory of the tensor remembered
-            last and has the graph.
-        pop: forgets the tensor remembered last. In any thread, only whole sequences of these three
-            calls may run between them.
+        push: stores a tensor.
+        take: called with `node`, returns a tensor that shares the memory of the last stored tensor
+            and has the graph.
+        pop: removes the last stored tensor. Between these calls, other threads may run only
+            complete sequences of the three.
     """
 
     def __init__(self, message: str, shape: Any, dtype: torch.dtype) -> None:
@@ -48,7 +48,7 @@ class SpentGraph:
         self.take: Any = None
 
     def make(self) -> bool:
-        """Make the node if it is not there; returns False if that is impossible at the moment."""
+        """Create the node if necessary; returns False if this is currently impossible."""
         if self.node is not None:
             return True
         if not torch_c.autograd._saved_tensors_hooks_is_enabled():
@@ -83,7 +83,7 @@ class SpentGraph:
 
 
 class _Computing(TorchDispatchMode):
-    """Computes nothing, because nobody reads what the node would save."""
+    """A mode that computes nothing, because the node's saved values are not used."""
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         return _empty(tuple(args[0].shape), args[0].dtype)

@@ -1,7 +1,7 @@
-"""How each kind of value is visited: what is kept of it, and what it refers to.
+"""Handlers that visit each kind of value: what to record, and what the value refers to.
 
-A handler is called once for each object, with the snapshot, the object, and how the user's program
-names it.
+A handler is called once for each object, with the snapshot, the object, and its path in the user's
+program.
 """
 
 import array
@@ -65,7 +65,7 @@ _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weak
 
 def handler_of(value: Any) -> Handler:
     """Returns the function that visits a value."""
-    own = type(value)  # `isinstance` would ask the value for its class, by the user's code
+    own = type(value)  # `isinstance` could run user code for `__class__`
     handler = _BY_CLASS.get(own)
     if handler is None and has_settings(value):
         return meet_settings

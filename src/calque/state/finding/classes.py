@@ -1,5 +1,5 @@
-"""Classes: the user's are kept as a whole,
-a library's as far as the program may have changed them.
+"""Visits classes: the user's are recorded completely, a library's only where the program may have
+changed them.
 """
 
 import abc
@@ -23,9 +23,9 @@ if TYPE_CHECKING:
 
 _KIND: dict[str, Callable[[Any], Any]] = {"__class__": type}
 _IMMUTABLE = 1 << 8
-"""The flag of classes in C to which nothing can be assigned (`Py_TPFLAGS_IMMUTABLETYPE`)."""
+"""The flag of classes in C whose attributes cannot be assigned (`Py_TPFLAGS_IMMUTABLETYPE`)."""
 _REPLACED = (Module, Optimizer)
-"""Objects of libraries that programs give another class."""
+"""Objects of libraries whose class programs change."""
 _OWN_DICT: dict[str, Callable[[Any], Any]] = {"__dict__": instance_dict}
 _ORDER: dict[str, Callable[[Any], Any]] = {
     "__mro__": lambda kind: kind.__mro__,
@@ -54,7 +54,7 @@ def meet_class(snapshot: "Snapshot", value: type, path: Path) -> None:
 
 def _hold_users_class(snapshot: "Snapshot", kind: type) -> None:
     _keep_functions(snapshot, kind)
-    if vars(kind).get("_is_protocol") is True:  # `isinstance` looks for its members
+    if vars(kind).get("_is_protocol") is True:  # `isinstance` checks for its members
         members = {*vars(kind), *vars(kind).get("__annotations__", ())}
         snapshot.use(frozenset(n for n in members if not n.startswith("_")))
     path = Path(kind.__name__)
@@ -78,8 +78,8 @@ def _hold_librarys_class(snapshot: "Snapshot", kind: type) -> None:
 
 
 def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
-    """Keep the methods of a class: the user's are visited,
-    a package's only when their code runs.
+    """Record the methods of a class: the user's are visited at once, a package's when their code
+    runs.
     """
     for value in list(vars(kind).values()):
         for function in functions_of(value):
@@ -91,7 +91,7 @@ def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
 
 
 def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Keep the class of an object."""
+    """Record the class of an object."""
     kind = type(value)
     if owner_of_class(kind) is Owner.USER or isinstance(value, _REPLACED):
         snapshot.hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
@@ -99,7 +99,7 @@ def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def hold_own_dict(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Keep the identity of an object's dict, because `value.__dict__ = {...}` writes to no dict."""
+    """Record the identity of an object's dict, because `value.__dict__ = {...}` changes no dict."""
     snapshot.hold(AttributeRow(value, path, _OWN_DICT, set_attribute), ("h", id(value)))
 
 

@@ -72,7 +72,7 @@ def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> No
 
 
 def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Visits a tuple or a frozenset, which cannot change itself."""
+    """Visits a tuple or a frozenset, which is itself immutable."""
     for index, item in enumerate(elements_of(value)):
         if type(item) not in ATOMIC and id(item) not in snapshot.known:
             snapshot.stack.append((item, path.item(index)))
@@ -109,7 +109,7 @@ def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None
 
 
 def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Visits an object whose contents only the garbage collector knows."""
+    """Visits an object whose contents only the garbage collector can list."""
     snapshot.push_unnamed(referents(value), path)
 
 
@@ -119,7 +119,7 @@ def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
 def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
     """Visits a weak reference."""
     target = value()
-    if isinstance(value, weakref.WeakMethod) and target is not None:  # a method made for this call
+    if isinstance(value, weakref.WeakMethod) and target is not None:  # a new bound method
         snapshot.stack.append((target.__func__, path))
         target = target.__self__
     if target is not None:

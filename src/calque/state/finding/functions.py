@@ -62,13 +62,13 @@ def meet_descriptor(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_getter(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """An `operator.attrgetter` or `methodcaller`, which holds names of attributes."""
+    """Visits an `operator.attrgetter` or `methodcaller`, which holds names of attributes."""
     snapshot.use(frozenset(words_of_getter(value)))
     hold_opaque(snapshot, value, path)
 
 
 def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """A function with a cache of `functools.lru_cache`."""
+    """Visits a function with a cache of `functools.lru_cache`."""
     if path.foreign:
         snapshot.meet_library_cache(value, path)
         return
@@ -78,7 +78,7 @@ def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:
-    """A module of Python's import system."""
+    """Visits a Python module."""
     if owner_of_module(value) is Owner.USER:
         snapshot.namespaces.hold_module(value, path)
     else:

@@ -1,4 +1,4 @@
-"""Objects of any class: their attributes, their slots, or the state that they can be asked for."""
+"""Visits objects of any class: their attributes, their slots, or the state that they provide."""
 
 import functools
 import gc
@@ -29,19 +29,19 @@ if TYPE_CHECKING:
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
 _HOOKS = frozenset(name for name, value in vars(Module()).items() if type(value) is OrderedDict)
-"""The attributes of a module that hold its hooks."""
+"""The attributes of a module that contain its hooks."""
 _QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
-"""Modules whose objects serve the process, not the program."""
+"""Modules whose objects belong to the process, not the program."""
 _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
     "level": lambda logger: logger.level,
     "disabled": lambda logger: logger.disabled,
     "propagate": lambda logger: logger.propagate,
-    "disable": lambda logger: logger.manager.disable,  # of all loggers, by `logging.disable`
+    "disable": lambda logger: logger.manager.disable,  # set for all loggers by `logging.disable`
 }
 
 
 def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """An object of no class that has a handler."""
+    """Visits an object whose class has no handler."""
     kind = type(value)
     if owner_of_class(kind) is Owner.ENGINE and not is_of_the_user(kind):
         inner = getattr(kind, "__calque_state__", None)
@@ -61,10 +61,10 @@ def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
 def hold_attributes(
     snapshot: "Snapshot", value: Any, path: Path, is_container: bool = False
 ) -> None:
-    """Hold the class of an object and what its attributes and slots are.
+    """Record the class of an object, its attributes and its slots.
 
     Args:
-        is_container: whether what it holds as a container is kept already.
+        is_container: whether its contents as a container are recorded already.
     """
     kind = type(value)
     held = instance_dict(value)
@@ -96,15 +96,15 @@ def _read_by_name(snapshot: "Snapshot", key: Any, kind: type) -> None:
 
 
 def _is_read_by_name(snapshot: "Snapshot", value: Any) -> bool:
-    """Returns True if only those attributes of an object matter that code names."""
-    if issubclass(type(value), LRScheduler):  # whoever holds it: it steps beside the program
+    """Returns True if only the attributes that code names matter."""
+    if issubclass(type(value), LRScheduler):  # a scheduler steps outside the program
         return not snapshot.namespaces.schedulers_run
     return owner_of_class(type(value)) is Owner.USER and not snapshot.namespaces.whole
 
 
 @functools.lru_cache(maxsize=4096)
 def _slots_of_the_user(kind: type) -> dict[str, Callable[[Any], Any]]:
-    """Returns a function that reads each slot which a user's class declares."""
+    """Returns a function that reads each slot declared by a user's class."""
     found: dict[str, Callable[[Any], Any]] = {}
     for base in kind.__mro__:
         for name, value in vars(base).items():
@@ -114,7 +114,7 @@ def _slots_of_the_user(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Hold the state of an object that has no attributes of its own, as far as it gives one."""
+    """Record the state of an object without attributes, if it provides one."""
     snapshot.libraries.imply(home_of_class(type(value)))
     if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
         return
@@ -135,11 +135,11 @@ def referents(value: Any) -> list[Any]:
     return [item for item in found if not isinstance(item, type | types.ModuleType)]
 
 
-# PyTorch's and Python's ---------------------------------------------------------------------------
+# Objects of PyTorch and Python --------------------------------------------------------------------
 
 
 def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
-    """An `nn.Module`, whose members are its attributes."""
+    """Visits an `nn.Module`, whose members are its attributes."""
     if isinstance(value, ScriptModule):
         raise TraceError(
             f"a TorchScript module ({value.original_name}) is used inside calque.jit, which "
@@ -172,7 +172,7 @@ def _hold_members(snapshot: "Snapshot", held: dict[str, Any], path: Path) -> Non
 
 
 def meet_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
-    """An optimizer."""
+    """Visits an optimizer."""
     held = vars(value)
     if id(held) not in snapshot.known:
         snapshot.hold_dict(held, path, attribute=True)
@@ -181,7 +181,7 @@ def meet_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
 
 
 def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None:
-    """A logger: what it and those above it are set to, and the program's own handlers."""
+    """Visits a logger: its settings and its ancestors', and the program's own handlers."""
     logger: logging.Logger | None = value
     while logger is not None:
         row = AttributeRow(logger, path, _SETTINGS_OF_LOGGERS, _set_logger)
@@ -192,12 +192,12 @@ def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None
 
 
 def _set_event(event: threading.Event, value: bool) -> None:
-    (event.set if value else event.clear)()  # which wakes who waits for it
+    (event.set if value else event.clear)()  # wakes waiting threads
 
 
 def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:
     if name == "level":
-        owner.setLevel(value)  # loggers keep what they found out of the levels above them
+        owner.setLevel(value)  # clears the cached levels of loggers
     elif name == "disable":
         logging.disable(value)
     else:

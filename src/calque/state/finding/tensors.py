@@ -1,4 +1,4 @@
-"""Tensors: their hooks and the attributes that the user put on them."""
+"""Visits tensors: their hooks and the attributes that the user set on them."""
 
 from typing import TYPE_CHECKING
 
@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 
 def meet_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
-    """A tensor."""
+    """Visits a tensor."""
     snapshot.tensors[id(value)] = value
     snapshot.on_tensor(value)
     if value.requires_grad:
@@ -22,5 +22,5 @@ def meet_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
     held = instance_dict(value)
     if held:
         snapshot.namespaces.hold(held, path, ("u", id(value)))
-    elif held is not None:  # most have no attributes, which is compared at the least cost
+    elif held is not None:  # a cheap comparison, since most have no attributes
         snapshot.hold(DictRow(held, path, attribute=True), ("u", id(value)))

@@ -1,7 +1,7 @@
-"""Rows: one container each, with its contents when it was found.
+"""Rows, each of which records one container and its contents when it was found.
 
 A program's Python state is in containers: a dict, a list, a closure variable, the attributes of an
-object. A row reads one of them, reports its changes, and restores it.
+object. A row reads one of these, reports its changes, and restores it.
 """
 
 from calque.state.rows.attributes import (

@@ -1,4 +1,4 @@
-"""Rows of state outside containers: slots, the class of an object, state behind functions."""
+"""Rows of state outside containers: slots, the class of an object, state accessed by functions."""
 
 import functools
 from collections.abc import Callable
@@ -21,8 +21,8 @@ class AttributeRow(Row):
     """Attributes outside dicts: slots, the class of an object, the code of a function.
 
     Args:
-        reads: what reads each; raises AttributeError if there is no value.
-        write: what writes one; None if none can be written.
+        reads: functions that read each attribute, and raise AttributeError if there is no value.
+        write: writes an attribute; None if none can be written.
     """
 
     __slots__ = ("reads", "write")
@@ -59,7 +59,7 @@ class AttributeRow(Row):
 
 
 class TensorHooksRow(AttributeRow):
-    """The hooks of a tensor, which can be removed again, but which no call adds."""
+    """The hooks of a tensor. They can be removed, but calls do not add them."""
 
     __slots__ = ()
 
@@ -90,14 +90,14 @@ def slots_of(kind: type) -> dict[str, Callable[[Any], Any]]:
 
 
 def is_made_in_python(kind: type) -> bool:
-    """Returns True if a class was created by a class statement,
-    so that its objects have only slots.
+    """Returns True if a class was created in Python, so that objects without a dict have only
+    slots.
     """
     return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 
 
 def set_attribute(owner: Any, name: str, value: Any) -> None:
-    """`object.__setattr__`, or `__delattr__` for MISSING."""
+    """Calls `object.__setattr__`, or `__delattr__` for MISSING."""
     if value is MISSING:
         object.__delattr__(owner, name)
     else:

@@ -15,7 +15,7 @@ from calque.state.values import MISSING
 
 
 class ListRow(Row):
-    """A list, or a deque."""
+    """A list or a deque."""
 
     __slots__ = ()
 
@@ -98,7 +98,7 @@ class CellRow(Row):
     def items(self) -> dict[Any, Any]:
         try:
             return {None: self.owner.cell_contents}
-        except ValueError:  # it has no value yet, or none any more
+        except ValueError:  # unbound
             return {}
 
     def put(self, key: Any, value: Any) -> None:
@@ -112,7 +112,7 @@ class CellRow(Row):
 
 
 class CacheRow(Row):
-    """A cache of `functools.lru_cache`: its number of misses, and its entries."""
+    """The cache of a `functools.lru_cache` function: its number of misses, and its entries."""
 
     __slots__ = ()
 
@@ -126,7 +126,8 @@ class CacheRow(Row):
         found, own = gc.get_referents(self.owner), getattr(self.owner, "__dict__", None)
         place = max(i for i, one in enumerate(found) if type(one) is dict and one is not own)
         pairs = list(found[place].items())
-        if self.owner.cache_parameters()["maxsize"] is not None:  # its values are links of a chain
+        # A bounded cache stores links of a linked list.
+        if self.owner.cache_parameters()["maxsize"] is not None:
             keys, rest = set(map(id, found[place])), iter(found[:place])
             pairs = [(one, next(rest)) for one in rest if id(one) in keys]
         return {(id(key), id(result)): (key, result) for key, result in pairs}
@@ -135,7 +136,7 @@ class CacheRow(Row):
         return None if now["misses"] == self.before["misses"] else ("misses",)
 
     def is_emptied(self) -> bool:
-        """Returns True if an earlier entry is gone, and would be computed again."""
+        """Returns True if an earlier entry is missing, and would be computed again."""
         return not self.before["entries"].keys() <= self._entries().keys()
 
     def put(self, key: Any, value: Any) -> None:
@@ -161,7 +162,7 @@ class ContextRow(Row):
         return {} if value is MISSING else {None: value}
 
     def put(self, key: Any, value: Any) -> None:
-        if value is MISSING:  # only its default says as much
+        if value is MISSING:  # unset, or set to its default
             try:
                 value = contextvars.Context().run(self.owner.get)
             except LookupError:

@@ -1,4 +1,4 @@
-"""Rows of dicts and namespaces: of modules, objects, classes, and the globals of functions."""
+"""Rows of dicts and namespaces: those of modules, objects and classes, and functions' globals."""
 
 from collections import OrderedDict
 from collections.abc import Collection
@@ -59,7 +59,7 @@ _COMPILERS = ("torch._functorch.", "torch._dynamo.", "torch.export.", "torch._ex
 class HooksRow(DictRow):
     """A process-wide dict of hooks.
 
-    Those of calque and of PyTorch's compilers, which any thread may run, are not seen.
+    It ignores hooks of calque and of PyTorch's compilers, which any thread may run.
     """
 
     __slots__ = ()
@@ -73,18 +73,18 @@ class HooksRow(DictRow):
 
 
 def is_own_hook(hook: Any) -> bool:
-    """True if a hook was registered by calque itself during a trace."""
+    """Returns True if calque itself registered a hook during a trace."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
 
 
 def _is_passing(hook: Any) -> bool:
-    """True if a hook exists only while a function is traced, captured or exported."""
+    """Returns True if a hook exists only while a function is traced, captured or exported."""
     module = getattr(hook, "__module__", None) or ""
     return is_own_hook(hook) or module.startswith(_COMPILERS)
 
 
 class NamedRow(Row):
-    """Some names of a namespace: of a module, of an object, of the globals of a function."""
+    """Some names in the namespace of a module or an object, or in a function's globals."""
 
     __slots__ = ("names",)
 
@@ -135,7 +135,8 @@ class ClassRow(NamedRow):
         return {
             n: v
             for n, v in self.owner.items()
-            if (n in names or _is_special(n, v)) and (n != "__annotations__" or v)  # made by asking
+            # Created when it is read.
+            if (n in names or _is_special(n, v)) and (n != "__annotations__" or v)
         }
 
     def put(self, key: Any, value: Any) -> None:

@@ -1,4 +1,4 @@
-"""Rows: a container, with its contents when it was found."""
+"""The base class of rows."""
 
 from collections.abc import Collection
 from typing import Any
@@ -12,12 +12,12 @@ class Row:
 
     Attributes:
         owner: the container.
-        path: how the user's program names it.
-        before: what it held, by key, when it was found.
-        settable: whether its content can be put back.
-        ordered: whether the order of its keys is part of its content.
-        read_in_order: whether it matters to who reads them.
-        restored: whether it is the program's, so that what a trace changes in it is put back.
+        path: its path in the user's program.
+        before: its contents, by key, when it was found.
+        settable: whether its contents can be restored.
+        ordered: whether the order of its keys is part of its contents.
+        read_in_order: whether the order matters to readers.
+        restored: whether it is the program's, so that changes by a trace are undone.
         guarded: whether calls of a program compare it.
     """
 
@@ -27,7 +27,7 @@ class Row:
     ordered = True
     read_in_order = False
     attribute = True
-    """True if keys are names of attributes, in messages."""
+    """True if keys are attribute names, for messages."""
 
     def __init__(self, owner: Any, path: Path) -> None:
         self.owner: Any = owner
@@ -77,7 +77,7 @@ class Row:
         return self.difference(now) is not None
 
     def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
-        """Returns the first key whose value has changed, in a tuple."""
+        """Returns a tuple with the first key whose value has changed."""
         before = self.before
         for key in now:
             if key not in before and key not in self.ignored:
@@ -90,7 +90,7 @@ class Row:
         return None
 
     def restore(self) -> None:
-        """Restore the contents at the row's creation."""
+        """Restore the contents of when the row was created."""
         now = self.items()
         if self.is_changed(now):
             kept = {key: now[key] for key in self.ignored if key in now}

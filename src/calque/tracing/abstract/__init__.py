@@ -1,1 +1,1 @@
-"""Abstract values: shapes, dtypes and answers that are known before anything is computed."""
+"""Abstract values: the shapes, dtypes and properties that are known before anything is computed."""

@@ -37,7 +37,7 @@ _UNKNOWABLE = (
 )
 _SHAPED_BY_VALUES = (
     "NestedTensorImpl doesn't support",
-    "its data is not allocated yet",  # of tensor_split, for the places to split at
+    "its data is not allocated yet",  # from tensor_split, which reads the indices to split at
 )
 _FROM_ELEMENTS = frozenset(("tensor", "as_tensor", "asarray", "new_tensor", "new"))
 _STORED = frozenset(
@@ -46,9 +46,9 @@ _STORED = frozenset(
         *("crow_indices", "col_indices", "ccol_indices", "row_indices"),
     )
 )
-"""What a sparse tensor stores: how much that is depends on values."""
+"""The parts of a sparse tensor, whose sizes depend on values."""
 RESHAPING = frozenset(("resize_", "resize_as_", "set_"))
-"""Methods that give a tensor another shape."""
+"""Methods that change a tensor's shape."""
 _RUNNABLE = ("torch", "_operator", "operator", "math")
 
 
@@ -56,7 +56,7 @@ class AbstractValues:
     """Computes `node.meta["val"]` from those of the node's inputs.
 
     Args:
-        resolve: finds what a `get_attr` or `call_module` names.
+        resolve: returns the object that a `get_attr` or `call_module` names.
     """
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
@@ -68,7 +68,7 @@ class AbstractValues:
         self._module_keys: dict[torch.nn.Module, Any] = {}
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns the abstract value of a tensor that exists."""
+        """Returns the abstract value of a real tensor."""
         with torch_c.DisableTorchFunction(), suspended():
             return self.mode.from_tensor(tensor, static_shapes=True)
 
@@ -101,11 +101,11 @@ class AbstractValues:
     def compute(self, node: Node) -> Any:
         """Returns the node's value: a FakeTensor, a container of them, a Python value, or UNKNOWN.
 
-        Equal calls share one result, which is why nothing may change it: whatever has an effect
-        is given abstract values of its own.
+        Equal calls share one result, so nothing may change it: calls with side effects get abstract
+        values of their own.
 
         Raises:
-            Exception: whatever PyTorch says to these shapes and dtypes.
+            Exception: the error that PyTorch raises for these shapes and dtypes.
         """
         value = self._found(node)
         if value is UNKNOWN:
@@ -133,7 +133,7 @@ class AbstractValues:
         if key is not None and value is not UNKNOWN and not _has_data(value):
             inputs = [source.meta["val"] for source in sources]
             value = self._shared(value, inputs)
-            # The inputs are kept as well: their identities are part of the key.
+            # The key contains the identities of the inputs, so they must stay alive.
             self._known[key] = value, inputs
         return value
 
@@ -157,7 +157,7 @@ class AbstractValues:
         return self._results.setdefault(key, value)
 
     def _key(self, node: Node) -> Any:
-        """Returns a key of everything that the value depends on; None if that is not known."""
+        """Returns a key of everything that the value depends on; None if this is not known."""
         target: Any = node.target
         if torch_c.is_any_autocast_enabled():
             return None
@@ -251,7 +251,7 @@ class AbstractValues:
 
 
 def reshaped_by(node: Node) -> list[Node]:
-    """The tensors that a call writes to, and may give another shape.
+    """Returns the tensors that a call writes to and whose shape it may change.
 
     >>> graph = torch.fx.Graph()
     >>> x = graph.placeholder("x")
@@ -270,7 +270,9 @@ def _name(node: Node) -> str:
 
 
 def _elements(args: tuple[Any, ...]) -> bool:
-    """Returns True if tensors are among the elements of a new tensor, also inside sequences."""
+    """Returns True if tensors are among the elements of a new tensor, including those in
+    sequences.
+    """
     data = next((arg for arg in args if isinstance(arg, (list, tuple))), None)
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(data))
 
@@ -305,7 +307,7 @@ def _private(value: torch.Tensor) -> torch.Tensor:
     if not value.requires_grad:
         return copied
     copied.requires_grad_()
-    # Of all functions of autograd, this one gives a tensor that is neither a leaf nor a view.
+    # DelayedError is the one autograd function whose result is neither a leaf nor a view.
     return copied if value.is_leaf else torch_c.functions.DelayedError("", 1)(copied)
 
 

@@ -46,8 +46,9 @@ _WIDER: dict[Any, tuple[Callable[..., bool], Callable[..., Any]]] = {
     torch.ops.aten.index.Tensor: (lambda _, indices: any(map(_is_of_bytes, indices)), _index),
     torch.ops.aten.where.self: (lambda condition, *_: _is_of_bytes(condition), _where),
 }
-"""Operators whose kernels take what PyTorch's shape functions for them refuse: when that is, and
-what to compute instead."""
+"""Operators whose kernels accept arguments that PyTorch's shape functions reject: the condition,
+and the operator to compute instead.
+"""
 
 
 def hold_log(patches: Patches) -> None:
@@ -70,15 +71,15 @@ class _Quiet:
 
 
 class AbstractMode(FakeTensorMode):
-    """Like FakeTensorMode, but also computes with tensors that have data beside FakeTensors, and in
-    several threads of a program: PyTorch's notes in itself whether a kernel runs.
+    """Like FakeTensorMode, but it accepts tensors with data beside FakeTensors, and may be used by
+    several threads: PyTorch's mode keeps the state of the running kernel in itself.
 
     >>> with AbstractMode():
     ...     torch.ones(2, 3) @ torch.ones(3, 4)
     FakeTensor(..., size=(2, 4))
     """
 
-    # PyTorch looks for what an operator with functions among its arguments does by the class.
+    # PyTorch dispatches higher-order operators by the class of the mode.
     supports_higher_order_operators = True
 
     def __init__(self) -> None:
@@ -92,7 +93,7 @@ class AbstractMode(FakeTensorMode):
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:
-        if func is while_loop_op:  # what it carries looks the same after each turn
+        if func is while_loop_op:  # one iteration suffices: loop variables keep their shapes
             _, body, carried, captured = args
             with self:
                 return tuple(body(*carried, *captured))

@@ -22,7 +22,7 @@ def key_of_call(node: Node, module: Any) -> Any:
     """Returns a key that determines the abstract value of a node: equal keys, equal values.
 
     Args:
-        node: whose inputs have abstract values that are shared by identity.
+        node: a node whose inputs have shared abstract values, which are compared by identity.
         module: for a `call_module`, the `key_of_module`.
 
     Raises:
@@ -73,7 +73,7 @@ def key_of_module(module: torch.nn.Module) -> Any:
             inner = [(n, m if m is None else key_of_module(m)) for n, m in value.items()]
             parts.append(tuple(inner))
         elif isinstance(value, dict) or (isinstance(value, set | frozenset) and not value):
-            # hooks; modules that have some are not asked
+            # hooks; this is not called for modules that have any
             parts.append((name, type(value)))
         else:
             parts.append((name, _attribute(value)))
@@ -81,7 +81,9 @@ def key_of_module(module: torch.nn.Module) -> Any:
 
 
 def are_without_data_alike(a: torch.nn.Module, b: torch.nn.Module) -> bool:
-    """True if two modules, each made by its own run, have no tensors and compute the same."""
+    """Returns True if two modules, created by different runs, have no tensors and compute the
+    same.
+    """
     if any(True for module in (a, b) for _ in (*module.parameters(), *module.buffers())):
         return False
     try:
@@ -102,7 +104,7 @@ def geometry(tensor: torch.Tensor) -> Any:
     """Returns a tensor's geometry, as in an abstract value.
 
     Raises:
-        TypeError: it is of a kind of which it has to tell more (sparse, quantized, a subclass).
+        TypeError: the geometry does not describe such a tensor (sparse, quantized, a subclass).
     """
     if type(tensor) not in _KINDS or tensor.layout != torch.strided:
         raise Uncertain(type(tensor))

@@ -11,16 +11,16 @@ import torch
 from calque.tracing.abstract.fakes import AbstractMode
 
 _MOST = 4096
-"""How many calls are remembered before all are forgotten."""
+"""The number of calls to remember before all are forgotten."""
 
 
 class Memory:
     """The calls made on abstract values of one mode.
 
     Attributes:
-        members: the abstract value of parameters and buffers, by geometry.
-        results: that of results, by geometry.
-        calls: what a call gives, and the abstract values that its key names by identity.
+        members: the abstract values of parameters and buffers, by geometry.
+        results: the abstract values of results, by geometry.
+        calls: the result of each call, and the abstract values that its key identifies by `id`.
     """
 
     def __init__(self) -> None:

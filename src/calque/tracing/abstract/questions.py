@@ -13,15 +13,15 @@ _BY_ASPECT = {
     "is_mtia is_vulkan",
 }
 
-# From the question, a property or a method, to the aspect of the inputs that it depends on.
+# From a property or method to the aspect of the inputs that its result depends on.
 ASPECTS = {
     question: aspect for aspect, questions in _BY_ASPECT.items() for question in questions.split()
 }
 
-# What autograd knows of a tensor when the graph runs, what is told to autograd alone, its elements.
+# These concern autograd at run time, or read the elements.
 REFUSED = frozenset(("grad", "grad_fn", "backward", "register_hook", "numpy"))
 
-# What a program may ask PyTorch itself, without a tensor; the answer is not part of the graph.
+# Functions and methods whose results are not values of the graph.
 OF_PYTORCH = frozenset(
     [
         "get_default_device",

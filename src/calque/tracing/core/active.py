@@ -15,7 +15,7 @@ class _Stack(threading.local):
 
 _stack = _Stack()
 in_process: list[None] = []
-"""One item for each trace that runs in this process, in whichever thread."""
+"""One item for each running trace in this process, in any thread."""
 
 
 def current_trace() -> Any:
@@ -46,7 +46,7 @@ def suspended() -> Iterator[None]:
 
 
 def has_trace() -> bool:
-    """Returns True if this thread is inside of a trace, suspended or not."""
+    """Returns True if this thread is inside a trace, suspended or not."""
     return bool(_stack.traces)
 
 

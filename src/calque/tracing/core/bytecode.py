@@ -52,10 +52,11 @@ def is_assertion(frame: FrameType, *, bare: bool = False) -> bool:
     """Returns True if the running instruction tests the condition of an `assert` statement.
 
     Args:
-        bare: only of one that has no message.
+        bare: count only assertions without a message.
     """
     at, instructions = _running(frame)
-    # Python 3.13 asks before it jumps: by itself, or in the comparison that comes before.
+    # Python 3.13 converts to bool before the jump, in an instruction of its own or in the
+    # comparison.
     if instructions[at].opname in ("TO_BOOL", "COMPARE_OP"):
         at += 1
     jump = instructions[at].opname

@@ -17,10 +17,10 @@ def as_written() -> Iterator[None]:
     """A context manager in which functions compiled by `torch.compile` run uncompiled, so they can
     be traced.
 
-    That holds for all threads: PyTorch has one such setting. It is put back when the last of the
-    threads that are here leaves.
+    This affects all threads, because PyTorch has one such setting. The last thread to leave
+    restores it.
     """
-    if "torch._dynamo" not in sys.modules:  # nothing is compiled; importing it takes seconds
+    if "torch._dynamo" not in sys.modules:  # then nothing is compiled; the import takes seconds
         yield
         return
     global _inside

@@ -42,7 +42,7 @@ def replacing(path: Path) -> Iterator[Path]:
 
 
 def remove_parts(directory: Path, *endings: str) -> None:
-    """Remove unfinished files of killed processes; nobody may be writing in the directory."""
+    """Remove unfinished files of killed processes; no process may be writing to the directory."""
     for ending in endings:
         for part in directory.glob(f".*{_PART}{ending}"):
             part.unlink(missing_ok=True)
@@ -50,10 +50,10 @@ def remove_parts(directory: Path, *endings: str) -> None:
 
 @contextmanager
 def alone_in(directory: Path) -> Iterator[bool]:
-    """A context manager that holds a directory's lock, which one process has at a time.
+    """A context manager that holds a directory's lock, which excludes other processes.
 
     Yields:
-        True if the lock is held; False on network folders without locks.
+        True if the lock is held; False on network file systems without locks.
     """
     with contextlib.ExitStack() as stack:
         locked = False
@@ -61,6 +61,7 @@ def alone_in(directory: Path) -> Iterator[bool]:
             handle = os.open(directory, os.O_RDONLY)
             stack.callback(os.close, handle)
             fcntl.flock(handle, fcntl.LOCK_EX)
-            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)  # a forked process holds it too
+            # Closing the file is not enough, because a forked process shares the lock.
+            stack.callback(fcntl.flock, handle, fcntl.LOCK_UN)
             locked = True
         yield locked

@@ -1,7 +1,7 @@
 """Metadata that a node inherits from the node it replaces, while PyTorch preserves it.
 
-`torch.fx.traceback.preserve_node_meta` is how interpreters and transformers say which node is
-being replayed; what they replay keeps its place in the program.
+Interpreters and transformers use `torch.fx.traceback.preserve_node_meta` to say which node they
+replay, so that new nodes keep its source location.
 """
 
 import copy
@@ -17,7 +17,7 @@ _FIELDS = (*COPY_META_FIELDS, "origin")
 
 
 def inherit(node: Node) -> None:
-    """Copy onto `node` what PyTorch preserves of the node that is being replayed."""
+    """Copy to `node` the metadata that PyTorch preserves of the node being replayed."""
     current = fx_traceback.get_current_meta()
     stack_trace = current.get("stack_trace")
     if stack_trace:

@@ -27,8 +27,8 @@ def lower(tracer: Any, a: Any) -> Argument:
     """Returns `a` in the form in which a node of `tracer`'s graph can hold it.
 
     Args:
-        tracer: the tracer, whose `create_arg` is asked for the parts of a container.
-        a: any value seen as an argument.
+        tracer: the tracer, whose `create_arg` is called for the parts of a container.
+        a: the value of an argument.
 
     Raises:
         NotImplementedError: no row of the table fits the type of `a`.
@@ -38,7 +38,7 @@ def lower(tracer: Any, a: Any) -> Argument:
         return row(tracer, a)
     if isinstance(a, torch.fx.Proxy):
         return a.node
-    return call_watched(_by_protocol, tracer, a)  # a class of the program's, perhaps
+    return call_watched(_by_protocol, tracer, a)  # the class may be the program's
 
 
 def _by_protocol(tracer: Any, a: Any) -> Any:

@@ -1,7 +1,7 @@
 """Where each node of a graph comes from, kept as data in `node.meta["origin"]`.
 
-A frame is the user's unless it belongs to PyTorch, to calque or to the standard library: a model in
-an installed package is a program too, and its lines help its readers.
+A frame is the user's unless it belongs to PyTorch, calque or the standard library; models in
+installed packages count as programs.
 """
 
 import functools
@@ -44,7 +44,7 @@ class NodeOrigin(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The source of the line, without its indentation; "" when it cannot be read."""
+        """The source of the line, without its indentation; "" if it cannot be read."""
         return linecache.getline(self.file, self.line).strip()
 
     def __repr__(self) -> str:
@@ -59,7 +59,9 @@ class NodeOrigin(NamedTuple):
 
 @functools.lru_cache(maxsize=4096)
 def is_engine(filename: str) -> bool:
-    """Returns True if a file belongs to what traces, rather than to what is traced."""
+    """Returns True if a file belongs to PyTorch, calque or the standard library, not to the
+    program.
+    """
     if filename.startswith((*_ENGINES, "<frozen", "<eval_with_key>")):
         return True
     return filename.startswith(_STANDARD) and not any(part in filename for part in _PACKAGES)
@@ -76,7 +78,7 @@ def program_frame(depth: int = 1) -> FrameType | None:
 
 
 def origin_here(module: str, call: int) -> NodeOrigin | None:
-    """Returns the origin of a node that is made now; None when no frame is the program's."""
+    """Returns the origin of a node that is created now; None if no frame is the program's."""
     frame = program_frame(2)
     if frame is None:
         return None
@@ -108,7 +110,7 @@ def origin_of(node: Node) -> NodeOrigin | None:
     if not frames:
         return None
     own = [frame for frame in frames if not is_engine(frame[0])]
-    file, line, function = (own or frames)[-1]  # a layer of PyTorch's is called at a line
+    file, line, function = (own or frames)[-1]  # if all are PyTorch's, the innermost
     stack = list(node.meta.get("nn_module_stack", {}).items())
     key, module = (stack[-1][0], stack[-1][1][0]) if stack else ("", "")
     call = key.rpartition("@")[2]

@@ -79,7 +79,7 @@ class Patches:
             if patch is None:
                 patch = _Patch(place, name, wrap, builtin)
                 if getattr(patch.found, "__fx_already_patched", False):
-                    return  # by torch.fx, which will put back what was there itself
+                    return  # torch.fx has patched it, and will restore it
                 _installed[key] = patch
                 patch.install()
             patch.holders += 1

@@ -1,7 +1,7 @@
 """Python's recursion limit while a program is traced or recorded.
 
 Each module call passes through functions of calque, so a deeply nested program would reach the
-limit sooner than it does by itself.
+limit sooner than without them.
 """
 
 import resource
@@ -11,9 +11,9 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 _FRAMES = 4
-"""A traced call has at most this many times the frames of a plain one."""
+"""The maximum number of frames of a traced call for each frame of a plain call."""
 _BYTES = 640
-"""The C stack that a frame takes, at most: measured 420 to 520."""
+"""The maximum size of a frame on the C stack: 420 to 520 bytes were measured."""
 _USUAL_STACK = 8 << 20
 
 _is_raised = False
@@ -39,11 +39,11 @@ def deeper_recursion() -> Iterator[None]:
         yield
     finally:
         _is_raised = False
-        if sys.getrecursionlimit() == deeper:  # else the program has set another one
+        if sys.getrecursionlimit() == deeper:  # otherwise the program has changed it
             sys.setrecursionlimit(before)
 
 
 def _stack() -> int:
-    """Returns the bytes of the main thread's stack."""
+    """Returns the size of the main thread's stack in bytes."""
     limit, _ = resource.getrlimit(resource.RLIMIT_STACK)
     return _USUAL_STACK if limit == resource.RLIM_INFINITY else limit

@@ -59,7 +59,7 @@ def refuse(proxy: Any, question: str) -> NoReturn:
 
     Args:
         proxy: the proxy that was used.
-        question: a row of the table above.
+        question: a key of the table above.
 
     Raises:
         TraceError: always.
@@ -73,8 +73,8 @@ def refuse(proxy: Any, question: str) -> NoReturn:
 def refuse_because(tracer: Any, what: str, remedy: str) -> NoReturn:
     """Raise the error for a step of the program, at its line.
 
-    The tracer remembers the error, because the program may catch it, and would then do something
-    else than in a real run.
+    The tracer remembers the error: a program that catches it would behave differently than in a
+    real run.
 
     Raises:
         TraceError: always.

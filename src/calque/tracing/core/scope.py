@@ -5,7 +5,7 @@ from typing import Any
 
 
 class Scope:
-    """The module whose `forward` runs at this moment of a trace.
+    """The module whose `forward` is running.
 
     Attributes:
         module_path: the qualified name, such as `"encoder.layers.0"`; `""` for the root.

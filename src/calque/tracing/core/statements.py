@@ -1,4 +1,4 @@
-"""The statements of the program that run, found in its source."""
+"""Finds the running statements of the program in its source."""
 
 import ast
 import dis
@@ -24,7 +24,7 @@ def running(frame: FrameType) -> tuple[ast.Module, Place] | None:
 
 
 def raises(frame: FrameType) -> bool:
-    """Returns True if a `raise` statement runs, with the message that it makes."""
+    """Returns True if a `raise` statement is running, including the evaluation of its message."""
     found = running(frame)
     if found is None:
         return False
@@ -65,7 +65,7 @@ def _parsed(code: CodeType) -> tuple[ast.Module | None, int, int]:
         tree = ast.parse(textwrap.dedent("".join(lines)))
     except (OSError, TypeError):
         return None, 0, 0
-    except SyntaxError:  # a lambda in the middle of an expression: the whole file is parsed
+    except SyntaxError:  # a lambda inside an expression; parse the whole file
         return _parsed_file(code.co_filename), 0, 0
     return tree, max(first - 1, 0), len(lines[0]) - len(lines[0].lstrip())
 

@@ -1,7 +1,7 @@
-"""Patches for functions that read PyTorch's settings, which no mode sees.
+"""Patches for functions that read PyTorch's settings, which modes do not intercept.
 
-The setting decides what is traced, and the graph may run under another setting: it checks that the
-setting is still the same, or contains both branches.
+The traced path may depend on the setting, and the graph may run under a different one. So the graph
+checks that the setting is the same, or contains both branches.
 """
 
 import functools
@@ -33,11 +33,13 @@ AMBIENT: dict[str, tuple[Callable[[], Any], Callable[[Any], None]]] = {
     ),
     "torch.num_threads": (torch.get_num_threads, torch.set_num_threads),
 }
-"""Settings that a program may change and leave changed, which a graph does not do."""
+"""Settings that a program may change permanently, but a graph does not."""
 
 
 def hold_settings(patches: Patches) -> None:
-    """Let the trace see which settings the program reads."""
+    """Patch the functions that read settings, so that the trace knows which ones the program
+    reads.
+    """
     for name in _ASKED:
         patches.hold(torch, name, functools.partial(_traced, name))
 
@@ -57,10 +59,10 @@ def tracer_of_program(depth: int = 2) -> Any:
 
 
 def _decided(tracer: Any, question: Callable[[], bool]) -> bool:
-    """Returns True if gradients are on; both branches are traced, as most programs do not depend on
-    it.
+    """Returns True if gradients are enabled; traces both branches, since most programs do not
+    depend on it.
 
-    It is one question, however often the program asks.
+    All calls count as one condition.
     """
     if tracer.gradients is None:
         node = tracer.create_node("call_function", question, (), {})

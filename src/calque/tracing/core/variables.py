@@ -7,7 +7,7 @@ from calque.state import MISSING
 
 
 def read_cell(cell: CellType) -> Any:
-    """Returns a variable's value; MISSING while it has none."""
+    """Returns a variable's value; MISSING if it is unbound."""
     try:
         return cell.cell_contents
     except ValueError:

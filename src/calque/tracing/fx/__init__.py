@@ -24,7 +24,7 @@ from torch.fx import (
 from calque.tracing.fx.submodule_imports import install as _install
 
 _install(__name__, _theirs.__name__, os.path.dirname(__file__))
-# Put into `sys.modules` in the place of torch.fx, this package finds what torch.fx has not loaded.
+# If this package replaces torch.fx in `sys.modules`, torch's unloaded submodules must be found.
 __path__ += _theirs.__path__  # noqa: F405
 
 from calque.tracing.fx import _symbolic_trace, proxy  # noqa: E402

@@ -49,8 +49,8 @@ def is_fx_symbolic_tracing() -> bool:
 def symbolic_trace(
     root: torch.nn.Module | Callable[..., Any], concrete_args: dict[str, Any] | None = None
 ) -> GraphModule:
-    """Like `torch.fx.symbolic_trace`, with calque's tracer. `calque.symbolic_trace` is stricter:
-    where this is silently wrong, that one is right or raises an error.
+    """Like `torch.fx.symbolic_trace`, with calque's tracer. Where this function is silently wrong,
+    `calque.symbolic_trace` is right or raises an error.
 
     Args:
         root: a module or a function.

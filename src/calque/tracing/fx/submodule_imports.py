@@ -26,7 +26,7 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         inner = fullname.removeprefix(self.ours)
         file = os.path.join(self.directory, *inner.split("."))
         if os.path.exists(file + ".py") or os.path.isdir(file):
-            return None  # ours, for the finder of files
+            return None  # the usual finder loads our own files
         theirs = self.theirs + inner
         if importlib.util.find_spec(theirs) is None:
             return None
@@ -36,7 +36,7 @@ class _Aliases(importlib.abc.MetaPathFinder, importlib.abc.Loader):
         return None
 
     def exec_module(self, module: ModuleType) -> None:
-        # The import system takes from sys.modules what a module has put there in its own place.
+        # The import system returns the entry of sys.modules, which a loader may replace.
         name = module.__name__
         sys.modules[name] = importlib.import_module(self.theirs + name.removeprefix(self.ours))
 
@@ -49,5 +49,5 @@ def install(ours: str, theirs: str, directory: str) -> None:
         theirs: the name of the package that has the submodules.
         directory: where the files of `ours` are.
     """
-    # First of all: the finder of files would load a second copy through the path of an alias.
+    # It must come first: the usual finder would load a second copy through `__path__`.
     sys.meta_path.insert(0, _Aliases(ours, theirs, directory))

@@ -1,1 +1,1 @@
-"""The contents of traced graphs besides calls."""
+"""What traced graphs contain besides calls."""

@@ -1,4 +1,4 @@
-"""Answers that a program got from its tensors, which a graph checks when it runs."""
+"""Values that a program read from its tensors, which a graph checks when it runs."""
 
 import math
 from typing import Any
@@ -10,10 +10,10 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
 
 AUTOGRAD = frozenset(("requires_grad", "is_leaf", "grad", "grad_fn", "retains_grad"))
-"""Properties of a tensor that depend on where gradients are recorded."""
+"""Properties of a tensor that depend on whether gradients are recorded."""
 
 HOST = frozenset(("tolist", "numpy", "__array__", "__dlpack__", "__repr__", "__format__"))
-"""Methods that read a tensor's elements without any operator."""
+"""Methods that read a tensor's elements without an operator."""
 
 RETURNED = "calque.returned"
 """In the metadata of a node that returned a tensor in the run that was made before: the name of the
@@ -90,7 +90,7 @@ def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
     """Checks that the program reads the same value here as when it was recorded.
 
     Raises:
-        TraceError: it is something else, so that the program might go another way.
+        TraceError: the value differs, so the program might take a different path.
     """
     try:
         found = answer_of(what, value)
@@ -122,7 +122,7 @@ def expect_one(a: Any, b: Any, names: str) -> None:
     """Checks that two inputs are the same tensor, as they were when the program was recorded.
 
     Raises:
-        TraceError: they are two.
+        TraceError: they are different tensors.
     """
     if a is not b:
         raise SymbolicTraceError(
@@ -133,10 +133,10 @@ def expect_one(a: Any, b: Any, names: str) -> None:
 
 @recorded
 def expect_itself(value: Any, argument: Any, what: str, origin: str) -> None:
-    """Checks that a call returns the very tensor that it was passed, as when it was recorded.
+    """Checks that a call returns the tensor that it was passed itself, as when it was recorded.
 
     Raises:
-        TraceError: it returns another one, so that what is written to one is not seen in the other.
+        TraceError: it returns a different one, so a write to one would not change the other.
     """
     if value is not argument:
         raise SymbolicTraceError(

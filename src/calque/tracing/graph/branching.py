@@ -26,18 +26,18 @@ from calque.upstream.torch_internals import (
 )
 
 _FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
-"""Functions of torch.nn.functional that draw random numbers and are no operators."""
+"""Functions of torch.nn.functional that draw random numbers and are not operators."""
 
 Implementation = Callable[[Any, "Branch", "Branch", Sequence[Any]], tuple[Any, ...]]
 implementations: dict[str, Implementation] = {}
-"""Functions that run `cond` on devices that need a way of their own, by the condition's device."""
+"""Functions that run `cond` on devices with their own implementation, by the condition's device."""
 
 
 class Branch(GraphModule):
     """One branch of a choice.
 
-    The modules it calls belong to the graph module around it, which has them in its state under
-    their own names; here they are left out.
+    Its `state_dict` leaves out the modules it calls: they belong to the enclosing graph module,
+    whose state contains them under their own names.
     """
 
     draws: bool = False
@@ -47,7 +47,7 @@ class Branch(GraphModule):
         """Returns the module that runs a graph.
 
         Args:
-            resolve: finds what the graph names.
+            resolve: returns the object that a name in the graph refers to.
         """
         old = renamed(graph, {str(node.target).partition(".")[0] for node in graph.nodes})
         members = {}
@@ -62,7 +62,7 @@ class Branch(GraphModule):
         return branch
 
     def is_random(self) -> bool:
-        """Returns True if the branch may draw random numbers, in the mode its modules are in."""
+        """Returns True if the branch may draw random numbers, given the modes of its modules."""
         return any(
             module.training if isinstance(module, DropoutNd) else getattr(module, "draws", False)
             for module in self.modules()
@@ -82,7 +82,7 @@ class Branch(GraphModule):
                 yield operator.attrgetter(str(node.target))(self)
 
     def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
-        """Nothing; see the class."""
+        """Returns nothing; see the class."""
         return {} if destination is None else destination
 
     def _load_from_state_dict(self, state_dict: dict[Any, Any], prefix: str, *args: Any) -> None:
@@ -104,16 +104,16 @@ def _is_same(a: Any, b: Any) -> bool:
 def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple[Any, ...]:
     """Returns the results of `true` or of `false`, called with the operands.
 
-    As `torch.cond`, but outside of a compiler just one of the two runs, as Python would run it:
-    with autograd's own graph, on the operands themselves, with effects.
+    Like `torch.cond`, but outside a compiler only one of the two runs, as in Python: on the
+    operands themselves, recorded by autograd, with side effects.
 
     Args:
-        condition: a tensor of one element, or a Python value, whose truth decides.
-        true, false: take the operands, and return tuples of one structure.
-        operands: the values that either of them uses.
+        condition: a tensor of one element, or a Python value.
+        true, false: functions of the operands that return tuples of the same structure.
+        operands: the values that the functions use.
 
     Raises:
-        RuntimeError: the condition is a tensor that has not one element.
+        RuntimeError: the condition is a tensor that does not have exactly one element.
     """
     if isinstance(condition, torch.Tensor):
         staged = torch.compiler.is_dynamo_compiling() or _is_staged(condition)
@@ -128,11 +128,11 @@ def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -
 
 
 def _leave_compiler() -> None:
-    """Breaks the graph of a compiler, because `torch.cond` would redraw random numbers in the
-    backward.
+    """Breaks the graph of a compiler, because `torch.cond` would draw random numbers again in the
+    backward pass.
 
     Raises:
-        TraceError: this does not run under torch.compile, which can run a call as Python does.
+        TraceError: this does not run under torch.compile, where a call can run outside the graph.
     """
     if torch.compiler.is_dynamo_compiling():
         torch._dynamo.graph_break()  # noqa: TID251  (dynamo knows it by this name)
@@ -153,9 +153,7 @@ def _draws(node: Node) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def _may_draw(name: str) -> bool:
-    """Returns True if a function, a method or an operator draws random numbers,
-    as PyTorch's tags tell.
-    """
+    """Returns True if PyTorch tags a function, method or operator as drawing random numbers."""
     packet = getattr(torch.ops.aten, name.partition(".")[0], None)
     if not isinstance(packet, OpOverloadPacket):
         return name in _FUNCTIONS
@@ -196,7 +194,7 @@ def _staged(
 
 Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple[Any, ...]]
 loop_implementations: dict[str, Loop] = {}
-"""Functions that run `while_loop` on devices that need a way of their own."""
+"""Functions that run `while_loop` on devices with their own implementation."""
 
 
 @recorded
@@ -205,11 +203,11 @@ def while_loop(
 ) -> tuple[Any, ...]:
     """Runs the body while the test is true, and returns the loop variables.
 
-    As `torch.while_loop`, but outside of a compiler it runs as a loop of Python does.
+    Like `torch.while_loop`, but outside a compiler it runs as a Python loop.
 
     Args:
-        test: takes the carried and the captured values; returns one truth, in a tuple.
-        body: takes the same; returns the next carried values.
+        test: takes the carried and the captured values; returns the condition, in a tuple.
+        body: takes the same values; returns the next carried values.
     """
     first = next((c for c in carried if isinstance(c, torch.Tensor)), None)
     if torch.compiler.is_dynamo_compiling():
@@ -240,7 +238,7 @@ def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:
 
 
 def _is_staged(condition: torch.Tensor) -> bool:
-    """Returns True if a compiler captures the program, instead of running it."""
+    """Returns True if a compiler is capturing the program instead of running it."""
     modes = get_current_dispatch_mode_stack()
     if any(isinstance(mode, (ProxyTorchDispatchMode, FakeTensorMode)) for mode in modes):
         return True

@@ -1,6 +1,6 @@
-"""Checks that a graph makes when it runs, of the facts that its trace relied on.
+"""Checks, when a graph runs, of what its trace assumed.
 
-Each of these is a node of the graph, so that it survives copies, transforms and serialization.
+Each check is a node of the graph, so that it survives copies, transforms and serialization.
 """
 
 import functools
@@ -19,9 +19,7 @@ F = TypeVar("F", bound=Callable[..., Any])
 
 
 def recorded(function: F) -> F:
-    """A decorator: `function` remains a node when a graph is traced again,
-    by any tracer.
-    """
+    """A decorator: calls of `function` become nodes again if any tracer traces the graph's code."""
 
     @functools.wraps(function)
     def call(*args: Any) -> Any:
@@ -50,7 +48,7 @@ def _proxy_in(args: Any) -> Any:
     return None
 
 
-# What a recording of a graph's run would not see otherwise.
+# A recording of a run of the graph would miss these.
 _REPEATED = frozenset(
     (
         *("fresh", "manual_seed", "make_generator", "of_generator"),
@@ -65,13 +63,13 @@ def expect_value(value: Any, expected: Any, name: str) -> None:
     """Checks that the input `name` has the value that the program was traced with.
 
     Raises:
-        TraceError: it has another.
+        TraceError: it has a different value.
     """
-    alike = type(value) is type(expected) or isinstance(value, torch.Size)  # to torch.fx a tuple
+    alike = type(value) is type(expected) or isinstance(value, torch.Size)  # in torch.fx a tuple
     same = value is expected or (alike and value == expected)
     if not same:
         found = f"a {type(value).__name__}" if isinstance(value, torch.Tensor) else repr(value)
-        if expected is ...:  # the default, which has tensors in it
+        if expected is ...:  # the default contains tensors
             raise SymbolicTraceError(
                 f"traced without {name}, called with {found}.\nTrace again with an example of it."
             )
@@ -91,7 +89,7 @@ LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "requires_grad": lambda tensor: tensor.requires_grad,
     "is_leaf": lambda tensor: tensor.is_leaf,
 }
-"""The questions about a tensor that do not need its values."""
+"""Reads of a tensor that do not need its values."""
 
 
 @recorded
@@ -102,7 +100,7 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
         looks: the expected values, by the keys of `LOOKS`.
 
     Raises:
-        TraceError: it differs.
+        TraceError: a property differs.
     """
     _expect_a_tensor(value, name)
     for what, expected in looks.items():
@@ -131,7 +129,7 @@ def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
         where: the line of the program.
 
     Raises:
-        TraceError: it is none, or one of another class.
+        TraceError: it is not a tensor, or a tensor of a different class.
     """
     _expect_a_tensor(value, name, f"{where}: ")
     if kind is not None and class_name(value) != kind:
@@ -172,7 +170,7 @@ def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
     """Checks that `torch.name(*args)`, which the program called, returns the same value.
 
     Raises:
-        TraceError: it gives something else.
+        TraceError: it returns a different value.
     """
     trace = current_trace()
     if trace is not None and trace.tracer.keep_setting(name, tuple(args), answer):
@@ -195,7 +193,7 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
             class determines it.
 
     Raises:
-        TraceError: it is of another class, has more parts or fewer, or other keys.
+        TraceError: it has a different class, number of parts or keys.
     """
     if class_name(value) != kind:
         raise SymbolicTraceError(
@@ -239,11 +237,11 @@ def expect_distinct(names: str, *values: Any) -> None:
 
 @recorded
 def expect_apart(given: torch.Tensor, *others: torch.Tensor) -> None:
-    """Checks that an input shares no memory with other inputs, parameters and buffers, if one of
-    them is written to.
+    """Checks that an input shares no memory with other inputs, parameters and buffers, if the graph
+    writes to one of them.
 
     Raises:
-        TraceError: it does, so that one would change where the other is read.
+        TraceError: it shares memory, so a write to one input would change the other.
     """
     if any(other is given or torch_c.is_alias_of(other, given) for other in others):
         raise SymbolicTraceError(
@@ -260,7 +258,7 @@ def expect_mode(training: bool, traced: bool, path: str) -> None:
     first trace, because the code depends on it.
 
     Raises:
-        TraceError: `train()` or `eval()` was called since.
+        TraceError: `train()` or `eval()` has been called since then.
     """
     trace = current_trace()
     if trace is not None and trace.tracer.keep_mode(path, traced):
@@ -278,7 +276,7 @@ def unpack(value: Any, length: int) -> tuple[Any, ...]:
     """Unpacks a value into `length` parts, as the program did.
 
     Raises:
-        ValueError: it has another number of parts, as Python's own unpacking says.
+        ValueError: it has a different number of parts; the message is Python's own.
     """
     parts = tuple(value)
     if len(parts) != length:
@@ -289,8 +287,7 @@ def unpack(value: Any, length: int) -> tuple[Any, ...]:
 
 @recorded
 def in_place(name: str, left: Any, right: Any) -> Any:
-    """Computes `left += right` and similar, where it is not known whether `left` is changed in
-    place.
+    """Computes `left += right` and similar, if it is not known whether `left` is changed in place.
 
     Args:
         name: the name of the function in `operator`, such as `"iadd"`.
@@ -300,14 +297,14 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 
 @recorded
 def manual_seed(seed: Any) -> Any:
-    """Calls `torch.manual_seed`, which PyTorch replaces when a compiler is loaded."""
+    """Calls the current `torch.manual_seed`: PyTorch replaces it when a compiler is loaded."""
     return torch.manual_seed(seed)
 
 
 @recorded
 def random_state(*device: Any) -> torch.Tensor:
-    """`torch.get_rng_state`, or that of a device: its kind, and its index."""
-    with disable_current_modes():  # it fills what it makes behind their back
+    """Returns `torch.get_rng_state()`, or the state of a device, given its type and index."""
+    with disable_current_modes():  # its writes bypass modes
         if device:
             return torch.get_device_module(device[0]).get_rng_state(device[1])
         return torch.random.get_rng_state()
@@ -321,7 +318,7 @@ def forked_state(*device: Any) -> torch.Tensor:
 
 @recorded
 def set_random_state(state: Any, *device: Any) -> None:
-    """`torch.set_rng_state`, or that of a device."""
+    """Calls `torch.set_rng_state`, or the same function of a device."""
     if device:
         torch.get_device_module(device[0]).set_rng_state(state, device[1])
     else:
@@ -336,7 +333,7 @@ def make_generator(*device: Any) -> torch.Generator:
 
 @recorded
 def of_generator(method: str, generator: torch.Generator, *args: Any) -> Any:
-    """Calls a method of a generator that sets or reads its state."""
+    """Calls a method that sets or reads a generator's state."""
     return getattr(generator, method)(*args)
 
 
@@ -345,7 +342,7 @@ def assign(owner: Any, name: Any, value: Any) -> None:
     """Assign an attribute of a module, or an item of a dictionary, as the program does.
 
     Args:
-        owner: the module, or what has it, or the dictionary, as its `held`.
+        owner: the module, an `Owner` that holds it, or the dictionary.
         name: the attribute, or the key.
     """
     held = getattr(owner, "held", owner)
@@ -363,7 +360,7 @@ def given_or(value: Any, default: torch.Tensor) -> Any:
 
 @recorded
 def fresh(constant: torch.Tensor) -> torch.Tensor:
-    """Returns a copy for this run, so that writes to it do not persist."""
+    """Returns a copy for this run, so that writes do not persist."""
     return constant.clone()
 
 
@@ -379,11 +376,11 @@ def raise_when(condition: Any, truth: bool, raised: Any) -> None:
 
     Args:
         condition: a tensor of one element, or a Python value.
-        truth: what the condition is when the program goes this way.
-        raised: has the `error`.
+        truth: the truth value of the condition on this path.
+        raised: holds the exception, as `error`.
 
     Raises:
-        Exception: the error, when the condition says so.
+        Exception: `raised.error`, if the condition has this truth value.
     """
     if torch.compiler.is_dynamo_compiling() and isinstance(condition, torch.Tensor):
         assert_later(condition, truth, raised)

@@ -1,10 +1,10 @@
 """Generates code for graphs that agrees with their interpreter.
 
 torch.fx prints `-2.0 ** x` for a power of a negative number, `nanj` for a complex nan, and refers
-to `inf` or `device` where a parameter has that name. It writes the names of members in quotes that
-such a name may close, and so runs the text that follows. Here each literal is printed so that
-Python reads back the same value, by names that no parameter hides, and a name that is not a valid
-attribute is a literal too.
+to `inf` or `device` where a parameter has that name. It puts the names of members in quotes without
+escaping them, so such a name could close the quotes and inject code. Here each literal is printed
+so that Python reads back the same value, under names that no parameter hides, and a name that is
+not a valid attribute is a literal too.
 """
 
 import ast
@@ -36,7 +36,7 @@ _NUMBERS = (int, float, complex, np.generic)
 
 
 class _Code:
-    """The source code of an argument; torch.fx prints its `repr`."""
+    """The source code of an argument, which torch.fx prints through its `repr`."""
 
     def __init__(self, source: str) -> None:
         self._source = source
@@ -49,7 +49,7 @@ class _Writer:
     """Writes literals, and remembers the globals that they refer to.
 
     Args:
-        namespace: gives each object a name, in one generated function.
+        namespace: the names of objects in one generated function.
     """
 
     def __init__(self, namespace: Any) -> None:
@@ -60,8 +60,7 @@ class _Writer:
         """Reserve the names of parameters; torch.fx forgets those that it renames.
 
         Raises:
-            TraceError: a parameter hides the name of PyTorch itself, or has a name that no code can
-                give it.
+            TraceError: a parameter is named `torch`, or its name is not an identifier.
         """
         parameters = [node for node in nodes if node.op == "placeholder"]
         names = {str(node.target).lstrip("*") for node in parameters}
@@ -119,8 +118,8 @@ class _Writer:
         """Returns an expression for a member; any characters in its name are escaped.
 
         Args:
-            owner: the code of what it is a member of.
-            path: its name, with a dot between the parts.
+            owner: the code of the object that has the member.
+            path: the dotted name of the member.
         """
         for part in path.split("."):
             owner = f"{owner}.{part}" if _is_name(part) else self._getattr(owner, part)
@@ -196,11 +195,11 @@ class _Writer:
         owner = self.name(kind.__name__, kind)
         if kind.__members__.get(value.name or "") is value:
             return f"{owner}.{value.name}"
-        return f"{owner}({self.source(value.value)})"  # several flags
+        return f"{owner}({self.source(value.value)})"  # several flags of an enum
 
 
 class _Written:
-    """A node with the arguments that are printed."""
+    """A node with its arguments as they are printed."""
 
     def __init__(
         self, node: Node, target: Any, args: tuple[Any, ...], kwargs: dict[str, Any], op: str = ""
@@ -220,7 +219,7 @@ def _named(node: Any, writer: _Writer, root: str) -> Any:
     """Returns the node, or an equivalent one if torch.fx would print an invalid name.
 
     Args:
-        root: the code of what the graph's members are members of.
+        root: the code of the object that holds the graph's members.
     """
     if node.op not in ("get_attr", "call_module", "call_method"):
         return node
@@ -249,7 +248,7 @@ def _written(node: Node, writer: _Writer) -> Any:
     write = [writer.argument] * len(args)
     if node.op == "call_function" and getattr(target, "__module__", "") == "_operator":
         if name in inplace_methods and name != "setitem" and not isinstance(args[0], Node):
-            target, args = in_place, (name, *args)  # no statement assigns to a literal
+            target, args = in_place, (name, *args)  # `x += 1` needs a variable on the left
             write = [writer.argument] * len(args)
         elif name in magic_methods or name == "setitem":
             write = [writer.operand] * len(args)
@@ -270,7 +269,7 @@ def _written(node: Node, writer: _Writer) -> Any:
 def _leaving(
     blocks: list[modes.Block], transform: Any, writer: _Writer
 ) -> Callable[[list[str]], list[str]]:
-    """Wraps code so that it leaves its blocks if it raises.
+    """Wraps code so that its open blocks end if it raises.
 
     Args:
         blocks: which these are (`modes.blocks_of`).
@@ -289,7 +288,7 @@ def _leaving(
 
 
 def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[str]]:
-    """Like `_leaving`, if no node reads the previous gradient mode."""
+    """Like `_leaving`, for code in which no node reads the previous gradient mode."""
     context = writer.name("Unchanged", modes.Unchanged)
 
     def within(body: list[str]) -> list[str]:
@@ -323,11 +322,11 @@ class Faithful(CodeGen):
 
 
 class FaithfulPyTree(Faithful, PyTreeCodeGen):
-    """The same for graphs whose inputs were containers."""
+    """The same, for graphs whose inputs were containers."""
 
 
 def _is_hidden(name: str, value: Any) -> bool:
-    """True if torch.fx has renamed one of its numbers because of a parameter, without effect."""
+    """Returns True if torch.fx has renamed `inf` or `nan` because of a parameter, to no effect."""
     return isinstance(value, float) and name not in ("inf", "nan")
 
 

@@ -22,7 +22,7 @@ def step_has_effect(step: Step | Choice, resolve: Any) -> bool:
     """Returns True if a step has side effects.
 
     Args:
-        resolve: finds what a `call_module` names.
+        resolve: returns the module that a `call_module` names.
     """
     if isinstance(step, Choice):
         steps = (*step.true.steps, *step.false.steps)
@@ -46,7 +46,7 @@ def writes_to_input(module: torch.nn.Module) -> bool:
 
 
 def writes(step: Step | Choice, resolve: Any) -> bool:
-    """Returns True if a step may write to a tensor that came from an earlier one."""
+    """Returns True if a step may write to a tensor from an earlier step."""
     if isinstance(step, Choice):
         steps = (*step.true.steps, *step.false.steps)
         return any(writes(inner, resolve) for inner in steps)
@@ -59,7 +59,7 @@ def writes(step: Step | Choice, resolve: Any) -> bool:
 
 
 def may_share_memory(value: Value) -> bool:
-    """Returns True if a value may be an argument of the step, or a view of one."""
+    """Returns True if a value may be an argument of its step, or a view of one."""
     if not isinstance(value, Step):
         return True
     if value.op == "call_method":
@@ -70,7 +70,7 @@ def may_share_memory(value: Value) -> bool:
 
 
 def is_of_torch(step: Step) -> bool:
-    """Returns True if a step calls a function of PyTorch's or a method of a tensor."""
+    """Returns True if a step calls a PyTorch function or a tensor method."""
     module = getattr(step.target, "__module__", None) or ""
     return step.op == "call_method" or module.startswith(("torch", "_operator", "operator"))
 

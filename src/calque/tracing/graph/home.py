@@ -9,15 +9,15 @@ from torch.fx.graph_module import GraphModule
 
 _MEMBERS = ("_parameters", "_buffers", "_modules")
 _RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code"}
-"""Attributes that a graph module has itself, and no member of a program's can be under."""
+"""Attributes of graph modules, which members of a program cannot have as names."""
 
 
 def home(tracer: Any) -> torch.nn.Module:
     """Returns a module with the members of the root and the constants; the user's own is not
     touched.
 
-    A member that is called as an attribute of every graph module is (`graph`, `code`, `meta`) has a
-    `_` behind its name, in the graph of the tracer, too.
+    A member whose name is an attribute of every graph module (`graph`, `code`, `meta`) gets a `_`
+    at the end of its name, in the tracer's graph too.
 
     Args:
         tracer: has the `root` that was traced, and the constants in `kept`, by name.
@@ -40,8 +40,8 @@ def in_order_of(module: GraphModule, root: torch.nn.Module) -> GraphModule:
     program's order, because optimizers identify parameters by position.
 
     Args:
-        module: it is changed, and what torch.fx has made to hold its members; no layer is.
-        root: has members of the same names.
+        module: changed in place, with the modules that torch.fx has made to hold its members.
+        root: a module with members of the same names.
 
     Returns:
         The graph module.

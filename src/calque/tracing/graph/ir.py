@@ -1,7 +1,7 @@
 """The intermediate form of programs with branches, before they become a graph.
 
 A `Step` is a node of a run; a `Choice` has two blocks, one of which runs. Where both branches do
-the same, `Join` makes one step of two, and notes which values each branch passes to it.
+the same, `Join` merges two steps into one, and records which values each branch passes to it.
 """
 
 from collections.abc import Callable, Iterator
@@ -18,7 +18,7 @@ class Value:
     """A step's result for later steps.
 
     Attributes:
-        val: the abstract value, where it is known; else None.
+        val: the abstract value; None if it is not known.
         origin: the line that made it.
     """
 
@@ -30,9 +30,9 @@ class Step(Value):
     """One operation.
 
     Attributes:
-        op, target, args, kwargs: as those of a node, with values in the place of nodes.
-        node: what a run recorded; None for what no run has done.
-        optional: recorded in case it would be used; it has no effect of its own.
+        op, target, args, kwargs: those of a node, with values instead of nodes.
+        node: the node that a run recorded; None for a merged step.
+        optional: whether the step is left out if nothing uses its result.
     """
 
     def __init__(
@@ -50,10 +50,10 @@ class Step(Value):
 
 
 class Result(Value):
-    """A value that comes from the block of a choice that has run.
+    """A value from the block of a choice that has run.
 
     Attributes:
-        sides: the values of the blocks.
+        sides: the value in each block.
     """
 
     def __init__(self, true: Value, false: Value) -> None:
@@ -64,7 +64,7 @@ class Result(Value):
 
 @dataclass(eq=False)
 class Block:
-    """Steps, and the values that they pass on."""
+    """Steps, and their results for later steps."""
 
     steps: list["Step | Choice"]
     results: list[Value] = field(default_factory=list)
@@ -76,7 +76,7 @@ class Choice:
 
     Attributes:
         origin: the line that decides.
-        results: for each pair of results of the blocks, the value that later steps see.
+        results: for each pair of results of the blocks, the value that later steps use.
     """
 
     condition: Value
@@ -87,14 +87,14 @@ class Choice:
 
 
 class Mismatch(Exception):
-    """Two things are not the same."""
+    """Two steps or arguments differ."""
 
 
 def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
-    """Two arguments as one.
+    """Merges two arguments.
 
     Args:
-        values: makes one of two values.
+        values: merges two values.
 
     Raises:
         Mismatch: they differ by more than their values.
@@ -160,8 +160,8 @@ class Join:
     """Merges the common end of two blocks, step by step.
 
     Attributes:
-        steps: those made so far.
-        pairs: for the values from before, the one of either block, what the steps see instead.
+        steps: the merged steps so far.
+        pairs: for each pair of values from the two blocks, the value that the merged steps use.
     """
 
     def __init__(self) -> None:

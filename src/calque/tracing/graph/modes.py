@@ -1,8 +1,8 @@
 """Blocks of `torch.no_grad`, `torch.autocast` and `torch.random.fork_rng` in the code of a graph.
 
-A block is two nodes, the second of which is not reached if something between them raises. So the
-code of a graph closes open blocks on an error. The mode that a block restores is a value of the
-run, even if the code is traced again.
+A block is two nodes, and the second is not reached if a node between them raises. So the code of a
+graph closes open blocks on an error. The mode that a block restores is read at run time, even if
+the code is traced again.
 """
 
 import contextlib
@@ -26,7 +26,9 @@ Block = tuple[str, *tuple[Any, ...]]
 
 
 def is_grad_enabled() -> Any:
-    """Like `torch.is_grad_enabled`; a node where the code is traced again by `calque.trace`."""
+    """Like `torch.is_grad_enabled`, but it becomes a node if `calque.trace` traces the code
+    again.
+    """
     now = torch_c.is_grad_enabled()
     if torch.compiler.is_dynamo_compiling():
         return now
@@ -54,7 +56,7 @@ FUNCTIONS: dict[Any, Callable[..., Any]] = {
     torch_c.is_grad_enabled: is_grad_enabled,
     torch_c.set_grad_enabled: set_grad_enabled,
 }
-"""The functions that the code of a graph calls in place of PyTorch's."""
+"""The functions that the code of a graph calls instead of PyTorch's."""
 
 
 def blocks_of(nodes: Sequence[Node]) -> list[Block]:
@@ -65,7 +67,7 @@ def blocks_of(nodes: Sequence[Node]) -> list[Block]:
 
 
 def blocks_around(node: Node) -> list[Node]:
-    """Returns the `torch.autocast` blocks around a node, by their first nodes."""
+    """Returns the first nodes of the `torch.autocast` blocks around a node."""
     nodes = node.graph.find_nodes(op="call_function", target=enter_autocast)
     return [n for n in nodes if n < node and not any(user <= node for user in n.users)]
 
@@ -73,7 +75,7 @@ def blocks_around(node: Node) -> list[Node]:
 def sets_for_itself(nodes: Sequence[Node]) -> bool:
     """Returns True if nodes set the gradient mode, and none reads the previous one.
 
-    So do the nodes of a graph that was recorded while it ran: the modes were known then.
+    This holds for a graph that was recorded while it ran, because the modes were known.
     """
     targets = [node.target for node in nodes]
     return torch_c.set_grad_enabled in targets and torch_c.is_grad_enabled not in targets
@@ -92,7 +94,7 @@ class Unchanged:
 
 @contextlib.contextmanager
 def left_on_error(run: torch.fx.Interpreter) -> Iterator[None]:
-    """A context manager that leaves the open blocks if an interpreter's run raises."""
+    """A context manager that closes the open blocks if an interpreter's run raises."""
     try:
         yield
     except BaseException:

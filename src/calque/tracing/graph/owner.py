@@ -1,4 +1,4 @@
-"""Objects that a graph assigns to, as values that the graph keeps.
+"""Objects whose attributes or items a graph assigns.
 
 The object is wrapped so that a module does not become a submodule of the graph.
 """
@@ -7,7 +7,7 @@ from typing import Any
 
 
 class Owner:
-    """A module or dictionary of the program that the graph keeps as a whole.
+    """A module or dictionary of the program that the graph refers to.
 
     Args:
         held: the module or the dictionary.

@@ -44,7 +44,7 @@ _EFFECTS |= {assign} | OF_RECORDINGS
 
 @functools.lru_cache(maxsize=4096)
 def name_mutates(name: str) -> bool:
-    """True if PyTorch's naming says that a method or function changes its first argument."""
+    """Returns True if, by PyTorch's naming, a method or function changes its first argument."""
     if name in ("__setitem__", "__delitem__", "__set__", "backward", "set_data"):
         return True
     if name.startswith("__"):
@@ -103,8 +103,8 @@ def _branch_mutates(branch: Any) -> bool:
 
 
 class TracedGraph(Graph):
-    """Like `torch.fx.Graph`, but `eliminate_dead_code` keeps the nodes that have an effect, and the
-    code computes what the nodes say.
+    """Like `torch.fx.Graph`, but `eliminate_dead_code` keeps nodes with side effects, and the
+    generated code computes exactly what the nodes do.
     """
 
     def __init__(self, *args: Any, **options: Any) -> None:

@@ -29,7 +29,7 @@ class Template(NamedTuple):
     """An object without its tensors.
 
     Attributes:
-        data: the pickled object; in the place of each tensor its index.
+        data: the pickled object, with an index instead of each tensor.
         kind: the name of the object's class.
     """
 
@@ -41,10 +41,10 @@ class Template(NamedTuple):
 
 
 def take_apart(value: Any) -> tuple[Template, list[Any]]:
-    """Returns the object without its tensors and proxies, and these.
+    """Returns the object without its tensors and proxies, and a list of them.
 
     Raises:
-        TraceError: the object cannot be pickled, so that no run could have a new one.
+        TraceError: the object cannot be pickled, so a run could not create a new one.
 
     >>> template, parts = take_apart({"a": torch.ones(2), "b": 3})
     >>> rebuilt(template, *parts)
@@ -110,7 +110,9 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 @recorded
 def made_by(kind: type, *parts: Any) -> Any:
-    """Creates a named tuple of a class whose constructor reads the values of its parts."""
+    """Creates a named tuple without its class's constructor, which reads the values of its
+    parts.
+    """
     return kind(*parts)
 
 
@@ -134,7 +136,7 @@ def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
 
 @recorded
 def rebuilt(template: Template, *parts: Any) -> Any:
-    """Returns a copy of the object that was taken apart, with other tensors."""
+    """Returns a copy of the object that was taken apart, with the given tensors."""
 
     class Unpickler(pickle.Unpickler):
         def persistent_load(self, pid: int) -> Any:
@@ -144,7 +146,8 @@ def rebuilt(template: Template, *parts: Any) -> Any:
 
 
 def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Returns a program's argument with other leaves, in new containers of the same classes.
+    """Returns a program's argument with `leaf` applied to each leaf, in new containers of the same
+    classes.
 
     >>> mapped({"a": (1, [2])}, lambda number: number + 1)
     {'a': (2, [3])}
@@ -177,7 +180,7 @@ class Outside:
         self.value = value
 
     def is_like(self, other: "Outside") -> bool:
-        """Returns True if another one is of the same object."""
+        """Returns True if both refer to the same object."""
         return self.value is other.value
 
 
@@ -197,8 +200,8 @@ class Results:
     """The program's results, in the form in which a graph holds them.
 
     Args:
-        tracer: whose `given` says which node an argument is, by id, and `outside` which objects
-            were there before.
+        tracer: its `given` maps the id of an argument to its node, and its `outside` has the
+            objects that existed before.
     """
 
     def __init__(self, tracer: Any) -> None:

@@ -1,1 +1,1 @@
-"""`calque.lower`: a graph of calls becomes one of ATen operators."""
+"""`calque.lower`: turns a graph of calls into a graph of ATen operators."""

@@ -17,11 +17,11 @@ _lock = threading.RLock()
 
 @contextlib.contextmanager
 def alone() -> Iterator[None]:
-    """A context manager for `make_fx`, which works in one thread at a time and patches names for
-    all.
+    """A context manager for `make_fx`, which works in one thread at a time and patches names
+    globally.
 
-    It puts back what it found; that must not be what a trace of ours, in another thread, has put
-    there meanwhile. So ours are there before it begins and until it ends.
+    At its end, `make_fx` restores the names that it found, which must not remove the patches of a
+    trace in another thread. So the patches are in place from before it begins until it ends.
     """
     with _lock, suspended(), Patches() as patches:
         hold_modules(patches)

@@ -1,4 +1,4 @@
-"""Properties of inputs that a program reads, which a lowered graph checks too."""
+"""Properties of inputs that a program reads, which a lowered graph must check too."""
 
 import operator
 from typing import Any
@@ -12,7 +12,7 @@ from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import name_of
 
 _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
-"""Aspects that are checked if the program has asked for them; shapes and dtypes always are."""
+"""Aspects that are checked only if the program reads them; shapes and dtypes are always checked."""
 
 
 def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
@@ -38,9 +38,9 @@ _BY_STRIDES = frozenset(("contiguous", "reshape", "reshape_as", "flatten", "rave
 
 
 def copies_by_strides(graph: Graph) -> bool:
-    """Returns True if it depends on strides whether results of the graph are copies or views.
+    """Returns True if strides decide whether results of the graph are copies or views.
 
-    What is written to a view reaches its source.
+    The difference matters because a write to a view changes its source.
     """
     calls = (node for node in graph.nodes if node.op in ("call_method", "call_function"))
     return any(name_of(node).strip("_") in _BY_STRIDES for node in calls)

@@ -2,7 +2,7 @@
 
 `make_fx` returns a flat graph of operators whose inputs are all tensors, including members of the
 module. Here the inputs get their containers and checks back, the members their names, the result
-its structure, and each node its place in the program.
+its structure, and each node its source location.
 """
 
 import dataclasses
@@ -40,12 +40,12 @@ class Assembly:
     Args:
         old: the graph that was lowered.
         found: what `make_fx` found: first the members, then the tensors of the inputs.
-        names: of the members.
+        names: the names of the members.
         inputs: the example call.
-        source: from each node of `found` to the node of `old` that it is part of.
-        run: of `old`, with its `result`, the `assigned` of its nodes, what its `layers` assign,
-            and its `reads`; the tensors in them are the results of `found`, in order.
-        functional: whether nothing writes to a view, so that a copy would do for it.
+        source: maps each node of `found` to the node of `old` that it is part of.
+        run: the run of `old`. The tensors in its `result`, in `assigned`, in the attributes that
+            its `layers` assign, and in its `reads` are the results of `found`, in this order.
+        functional: whether nothing writes to a view, so that a copy may replace it.
     """
 
     def __init__(
@@ -96,7 +96,7 @@ class Assembly:
         rest = iter(leaves)
         asked = asked_of_inputs(self._old.graph)
         pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
-        # All placeholders come first.
+        # The placeholders must come before the checks.
         made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]
         twins = dict(zip((placeholder for placeholder, _ in pairs), made))
         for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_given):
@@ -144,13 +144,13 @@ class Assembly:
             self._check(checks.expect_value, node, value, name)
 
     def _expect_apart(self, written: set[Node], members: list[Node], leaves: list[Node]) -> None:
-        """Check that tensors that are written to are not read under another name,
-        as writes come last.
+        """Check that tensors that are written to are not read under another name, since writes come
+        last.
         """
         members = [each for each in members if each in self._nodes]
         for place, leaf in enumerate(leaves):
             others = [*members, *leaves[:place], *leaves[place + 1 :]]
-            if leaf not in written:  # two inputs are compared where the written one is met
+            if leaf not in written:  # two inputs are compared once, when the written one is reached
                 others = [each for each in members if each in written]
             if others:
                 nodes = (self._nodes[each] for each in others)
@@ -172,8 +172,8 @@ class Assembly:
             self._graph.call_function(checks.expect_setting, setting)
 
     def _modes(self) -> dict[str, bool]:
-        """Returns the modes that the operators depend on: those of modules by path,
-        and those that `old` checks.
+        """Returns the modes that the operators depend on, by module path, including those that
+        `old` checks.
         """
         modules = self._old.named_modules(remove_duplicate=False)
         found = {name: m.training for name, m in modules if reads_training(type(m))}
@@ -205,7 +205,7 @@ class Assembly:
             if is_unseen(node):
                 self._hide(node, copied)
             if self._functional and node.target is torch.ops.aten.view.default:
-                # FakeTensors are wrong about the strides that some kernels give.
+                # FakeTensors have wrong strides for the results of some kernels.
                 copied.target = torch.ops.aten.reshape.default
             source: Any = node.args[0] if node.target is GEOMETRY else None
             if self._functional and source is not None and len(source.users) == 1:
@@ -239,7 +239,7 @@ class Assembly:
                 node.meta[key] = source.meta[key]  # pyright: ignore[reportOptionalMemberAccess]
 
     def _guards(self, reads: list[Read]) -> dict[Node, list[Callable[[], None]]]:
-        """Returns the functions that add guards of values, by the node after which they belong."""
+        """Returns the functions that add guards of values, by the node that they follow."""
         (output,) = self._found.graph.find_nodes(op="output")
         count = sum(len(read.tensors) for read in reads)
         copies: Any = iter(output.args[0][len(output.args[0]) - count :])
@@ -268,9 +268,7 @@ class Assembly:
         rest = iter(found.args[0])
 
         def tensor() -> Node:
-            """Returns the next tensor of the result;
-            an input that was written to and returned is itself.
-            """
+            """Returns the next tensor of the result, which may be an input that was written to."""
             node, place = self._nodes[next(rest)], next(places)
             return node if place is None else self._nodes.get(leaves[place], node)
 

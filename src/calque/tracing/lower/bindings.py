@@ -25,8 +25,8 @@ class Inputs:
     """An example call of a graph, its tensors abstract.
 
     Attributes:
-        placeholders: those of the graph.
-        values: what each of them is given; tensors are FakeTensors.
+        placeholders: the placeholders of the graph.
+        values: the value of each placeholder; tensors are FakeTensors.
         tensors: all tensors among the values, in order.
     """
 
@@ -65,7 +65,7 @@ class Inputs:
             tensor.requires_grad_(False)
 
     def filled(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
-        """Returns the values with other tensors."""
+        """Returns the values with these tensors instead."""
         rest = iter(tensors)
         return _mapped(self.values, lambda _: next(rest))
 
@@ -85,7 +85,9 @@ def _leaves(value: Any) -> list[Any]:
 
 
 def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
-    """Returns the value with other tensors, in new containers and objects of the same classes."""
+    """Returns the value with `tensor` applied to its tensors, in new containers and objects of the
+    same classes.
+    """
 
     def leaf(part: Any) -> Any:
         if not is_record(part):
@@ -100,7 +102,7 @@ def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
 
 
 def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) -> list[Any]:
-    LazyGraphModule.force_recompile(graph)  # until then its signature says nothing
+    LazyGraphModule.force_recompile(graph)  # before that, its signature is not the graph's
     bound = inspect.signature(graph.forward).bind(*args, **kwargs)
     bound.apply_defaults()
     if type(graph.graph._codegen) in (CodeGen, Faithful):
@@ -109,7 +111,7 @@ def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _remembered(node: Node) -> Any:
-    """Returns the settings in which the graph was traced, as far as the graph records them."""
+    """Returns the example value that the graph recorded for a placeholder."""
     if "val" in node.meta:
         return node.meta["val"]
     for user in node.users:
@@ -137,7 +139,7 @@ class State:
     Attributes:
         names: one for each tensor; a tensor with two names has the first.
         values: their abstract values.
-        aliases: every name, with the one of `names` that means the same tensor.
+        aliases: maps every name to the entry of `names` for the same tensor.
     """
 
     def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:

@@ -12,12 +12,12 @@ from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 
 Memory = Node | str | tuple[Node, int]
-"""The node that makes it, the name of a member, or a choice and the number of its result."""
+"""The node that creates it, the name of a member, or a choice and the index of its result."""
 
 
 def refuse_writes_to_choices(graph: Graph) -> None:
-    """Raise if the program writes to an operand that a branch returned, or to the result, and the
-    other one is used afterwards.
+    """Raise if the program writes to an operand that a branch returned, or to the result, and uses
+    the other afterwards.
 
     Raises:
         TraceError: names the write and its line.
@@ -51,13 +51,13 @@ def _reached(memory: Memory, shared: dict[Memory, set[Memory]]) -> set[Memory]:
 
 
 def _is_outside(memory: Memory) -> bool:
-    """Returns True for memory that the caller sees."""
+    """Returns True for memory that the caller can access."""
     return isinstance(memory, str) or (isinstance(memory, Node) and memory.op == "placeholder")
 
 
 def _shared(choice: Node) -> Iterator[tuple[Memory, Memory]]:
-    """Returns the memory that a result shares with an operand or another result when the branch
-    runs, but not when results are copies.
+    """Returns the memory that a result shares with an operand or another result, unless results are
+    copied.
     """
     for branch in choice.args[1:3]:
         results = _results(branch)
@@ -80,7 +80,7 @@ def _outside(choice: Node, memory: Memory | None) -> Iterator[Memory]:
     operands: Any = choice.args[3]
     if isinstance(memory, str):
         yield memory
-    elif isinstance(memory, tuple):  # of a choice in the branch
+    elif isinstance(memory, tuple):  # the result of a choice inside the branch
         for branch in memory[0].args[1:3]:
             for inner in _outside(memory[0], _results(branch)[memory[1]]):
                 yield from _outside(choice, inner)

@@ -3,8 +3,8 @@
 - Under `torch.func.functionalize`, dropout draws in the order of indices; at run time, in the order
 of memory. So it is written here as it runs, and operators that fill a non-contiguous tensor
 fill one in the order of its memory.
-- Recurrent layers are one operator of the CPU, or write to their own intermediate results. Their
-decompositions in `torch._decomp` do neither.
+- Recurrent layers are a single CPU operator, or write to their own intermediate results. Their
+  decompositions in `torch._decomp` do neither.
 - `fill_diagonal_` has no functional form, and is implemented here as a write to a view.
 - `cov` and `corrcoef` read a number on which no value depends.
 """
@@ -35,14 +35,14 @@ def held(functional: bool) -> Iterator[None]:
     """A context manager in which this thread uses the replacements of this module.
 
     Args:
-        functional: whether operators that write are replaced.
+        functional: whether to replace operators that write.
     """
     table = {**RECURRENT, **COVARIANCE}
     methods: dict[str, Any] = {}
     if functional:
         table |= {**RANDOM, **NORMALIZATION, **sharing.FUNCTIONS}
         methods = METHODS
-    _fills_in_order_of_memory()  # which is found out before anything is abstract
+    _fills_in_order_of_memory()  # cached here, while tensors have values
     before = getattr(_local, "table", None)
     with Patches() as patches:
         for name in table:
@@ -69,7 +69,7 @@ def written_here(target: Any) -> Any:
     table = getattr(_local, "table", None) or {}
     name = getattr(target, "__name__", "")
     if name in sharing.FUNCTIONS and isinstance(target, FunctionType):
-        return target  # of `torch.functional`, which calls what is replaced
+        return target  # a function of `torch.functional`, which calls the replaced ones
     owner: Any = torch.nn.functional if name in NORMALIZATION else torch_c.VariableFunctions
     known = name in table and target in (getattr(owner, name, None), getattr(torch, name, None))
     return table[name] if known else target
@@ -93,7 +93,7 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
         raise RuntimeError("all dimensions of input must be of equal length")
     step = others[0] + 1
     if wrap and len(others) == 1 and height > step:
-        if not input.is_contiguous():  # the operator writes elsewhere then
+        if not input.is_contiguous():  # here the operator writes to other elements
             raise SymbolicTraceError(
                 "fill_diagonal_ with wrap=True cannot be lowered for a tensor that is not "
                 "contiguous.\nCall it on x.contiguous(), or use the graph as it is, without "
@@ -110,8 +110,8 @@ def _fill_diagonal_(input: Tensor, fill_value: Any, wrap: bool = False) -> Tenso
 
 
 def _cov(input: Tensor, *, correction: int = 1, **weights: Tensor | None) -> Tensor:
-    """Computes `torch.cov`; PyTorch's own reads the degrees of freedom and the weights as values,
-    to decide whether to raise.
+    """Computes `torch.cov` without reading the degrees of freedom and the weights as values, which
+    PyTorch's function does to decide whether to raise.
     """
     whole = input.dim() <= 2 and input.dtype != torch.bool
     if not whole or any(each is not None for each in weights.values()):
@@ -149,16 +149,17 @@ METHODS: dict[str, Callable[..., Any]] = {
 def in_turn(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_graded: bool
 ) -> list[Tensor] | None:
-    """Calls a function that writes to a list of tensors once for each tensor, if it reads for one
-    what it has written to another; otherwise returns None.
+    """Calls a function that writes to a list of tensors separately for each tensor, if it reads for
+    one tensor what it has written to another; otherwise returns None.
 
     Args:
-        is_graded: whether autograd sees it.
+        is_graded: whether autograd records the call.
 
     Raises:
-        TraceError: it does, and PyTorch's gradient is not that of the values.
+        TraceError: autograd records such a call, whose gradient in PyTorch uses the values before
+            the writes.
 
-    Its form that does not write reads everything before.
+    The functional form of such a function would read everything before it writes.
     """
     name = getattr(function, "__name__", "")
     if not (name.startswith("_foreach_") and name.endswith("_") and args):
@@ -251,8 +252,8 @@ RANDOM: dict[str, Callable[..., Any]] = {
 
 
 def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
-    """Computes `x.bernoulli_(p)` without a write,
-    with an operator that fills in the order of indices.
+    """Computes `x.bernoulli_(p)` without a write, by an operator that draws in the order of
+    indices.
     """
     if x.device.type != "cpu" or x.is_contiguous() or not _fills_in_order_of_memory():
         return NotImplemented
@@ -266,7 +267,9 @@ def bernoulli(x: Any, p: float, generator: Any = None) -> Any:
 
 @functools.cache
 def _fills_in_order_of_memory() -> bool:
-    """Returns True if this CPU does; some kernels fill a buffer, and copy it."""
+    """Returns True if this CPU's kernels draw in the order of memory; some fill a buffer, and copy
+    it.
+    """
     drawn = []
     for x in (torch.empty(8, 8), torch.empty(8, 8).t()):
         drawn.append(x.bernoulli_(0.5, generator=torch.Generator().manual_seed(0)))
@@ -279,7 +282,7 @@ def _fills_in_order_of_memory() -> bool:
 def _rms_norm(
     input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
 ) -> Tensor:
-    """Computes `F.rms_norm`; PyTorch's own writes below functionalization."""
+    """Computes `F.rms_norm`; PyTorch's function writes below functionalization."""
     operator = torch.ops.aten._fused_rms_norm.default
     found = importlib.import_module("torch._decomp").get_decompositions([operator])
     return found[operator](input, list(normalized_shape), weight, eps)[0]

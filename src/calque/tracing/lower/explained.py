@@ -20,9 +20,9 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
-        return overlapping("a call")  # of a layer, which no node of the graph shows
+        return overlapping("a call")  # inside a layer, so no node shows it
     if isinstance(error, RuntimeError) and "its data is not allocated yet" in str(error):
-        return depends_on_values("a call")  # of `torch.tensor`, for tensors among its numbers
+        return depends_on_values("a call")  # `torch.tensor` with tensors among its numbers
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
@@ -60,8 +60,8 @@ def reads_a_number(what: str) -> SymbolicTraceError:
 def sets_seeds() -> SymbolicTraceError:
     """The error for `torch.manual_seed` and `torch.random.fork_rng`."""
     return SymbolicTraceError(
-        "operators neither set the seed or the state of random numbers nor ask for it.\nDo that "
-        "outside of what is lowered, or use the graph as it is, without lowering."
+        "operators cannot read or set the seed or the state of random numbers.\nDo that outside "
+        "the lowered program, or use the graph as it is, without lowering."
     )
 
 

@@ -1,7 +1,7 @@
 """Operators that need a different form in a graph without writes.
 
-They write without declaring it in their schema, draw in another order than at run time, or lack the
-gradient of the call that they replace.
+They write without declaring it in their schema, draw in a different order than at run time, or lack
+the gradient of the call that they replace.
 """
 
 from collections.abc import Callable
@@ -43,7 +43,7 @@ def _batch_norm(
     if not training or mean is None:
         return NotImplemented
     run = torch.ops.aten._native_batch_norm_legit_functional.default
-    # Of what autograd keeps for the backward pass, nothing may be written to.
+    # Copies, because autograd saves these for the backward pass, and they are written to below.
     old = mean.clone(), var.clone()
     *results, new_mean, new_var = run(x, weight, bias, *old, training, momentum, eps)
     copy_unseen(mean, new_mean)

@@ -1,7 +1,7 @@
 """Tensors that a layer keeps as plain attributes, such as the `weight` of `weight_norm`.
 
-A layer is one node of a graph. While its operators are found, it assigns abstract values; so the
-attributes are restored, and the operators end with assignments of their results.
+A layer is one node of a graph. While it is lowered, it assigns abstract values; so the attributes
+are restored, and the lowered graph ends with assignments of the operators' results.
 """
 
 from dataclasses import dataclass
@@ -17,7 +17,7 @@ class Assigned:
     """A tensor that a layer has assigned to an attribute.
 
     Attributes:
-        module: whose attribute it is.
+        module: the module that has the attribute.
         caller: the node that called the layer last.
     """
 
@@ -28,12 +28,12 @@ class Assigned:
 
 
 class LayerAttributes:
-    """A context manager that records the attributes that modules of `root` assign, and undoes them
-    at the end.
+    """A context manager that records which attributes the modules of `root` assign, and restores
+    them at the end.
 
     Attributes:
-        callers: the node that has called a module last, for `Assigned.caller`.
-        assigned: what was assigned, at the end of the context.
+        callers: the node that last called each module, for `Assigned.caller`.
+        assigned: the assignments, set when the context ends.
     """
 
     def __init__(self, root: torch.nn.Module) -> None:

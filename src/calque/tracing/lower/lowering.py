@@ -98,7 +98,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     except RuntimeError as error:
         if not _WRITES_TO_LEAF.search(str(error)):
             raise
-    inputs.ungraded()  # what the program has been given was computed, and it may write to that
+    inputs.ungraded()  # the inputs are not leaves, so the program may write to them
     return _lowered(graph, inputs, state, functional)
 
 
@@ -130,7 +130,7 @@ def _lowered(graph: GraphModule, inputs: Inputs, state: State, functional: bool)
     return Assembly(graph, found, state.names, inputs, place, replay, functional).module()
 
 
-# What functionalization knows by these names only.
+# Functionalization knows these operators only by these names.
 _IN_PLACE = {
     f"{mark}i{word}{mark}": f"bitwise_{word}_"
     for word in ("and", "or", "xor")
@@ -140,7 +140,7 @@ _INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delat
 
 
 def _writes_to(tensor: torch.Tensor) -> int:
-    """Returns how often a tensor was written to, relative to an arbitrary start."""
+    """Returns how often a tensor was written to, counted from an arbitrary start."""
     if is_functional_tensor(tensor):
         return functionalize_mutation_counter(tensor)
     return tensor._version
@@ -159,12 +159,13 @@ class _Replay(torch.fx.Interpreter):
     """Runs the graph for `make_fx`, and tracks which node is running.
 
     Attributes:
-        source: for each node that `make_fx` made, the node that was running.
-        writers: for each leaf that was written to, the node that did it last.
+        source: maps each node that `make_fx` created to the node that was running.
+        writers: for each leaf that was written to, the node of the last write.
         result: what the graph returned, with its containers.
-        given_back: for each tensor that it returned or assigned, which leaf that is, or None.
-        assigned: the nodes that assign attributes, and what each assigns.
-        layers: what layers assign to attributes of theirs.
+        given_back: for each tensor that it returned or assigned, the index of the leaf that it is,
+            or None.
+        assigned: the nodes that assign attributes, with the assigned values.
+        layers: the attributes that layers assign to their modules.
         reads: the guards of values.
     """
 
@@ -193,8 +194,8 @@ class _Replay(torch.fx.Interpreter):
     ) -> list[torch.Tensor]:
         """Returns the tensors in the graph's result for `args`, with `held` as its members.
 
-        First those that it returns, then those that it assigns to attributes, then copies of those
-        that guards read.
+        The order is: the returned tensors, those assigned to attributes, and copies of those that
+        guards read.
         """
         self.assigned, self.reads = {}, []
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
@@ -226,8 +227,7 @@ class _Replay(torch.fx.Interpreter):
 
     def _parameters_and_buffers(self) -> set[str]:
         """Returns the attribute names of parameters and buffers; those of a module with two paths
-        (called by both branches, say) are listed once, because swapping twice would not restore
-        them.
+        are listed once, because swapping twice would not restore them.
         """
         module: Any = self.module
         return {
@@ -237,7 +237,7 @@ class _Replay(torch.fx.Interpreter):
         }
 
     def run_node(self, n: Node) -> Any:
-        """Run a node, and attribute to it what `make_fx` records meanwhile."""
+        """Run a node, and attribute to it the nodes that `make_fx` records meanwhile."""
         self._running = n
         if reads_elements(n):
             return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
@@ -257,7 +257,7 @@ class _Replay(torch.fx.Interpreter):
         if self._overlaps is not None:
             self._overlaps.ran(n, result)
         if self._gradient and n.op.startswith("call") and not torch_c.is_grad_enabled():
-            # The operators know of no mode; this is how no gradient gets through the block.
+            # Operators ignore the gradient mode, so detach the results of a no_grad block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
         for index, count in enumerate(before):
             if _writes_to(self._leaves[index]) != count:
@@ -275,7 +275,7 @@ class _Replay(torch.fx.Interpreter):
         return Later(n)
 
     def _claim(self, n: Node) -> None:
-        """Note that the nodes made since the last call come from `n`."""
+        """Attribute the nodes created since the last call to `n`."""
         mode = get_proxy_mode()
         if mode is None:
             return
@@ -336,22 +336,22 @@ class _Replay(torch.fx.Interpreter):
             raise explained.two_for_one(args[2])
         if target is checks.assign:
             assert self._running is not None
-            self.assigned[self._running] = args[2]  # `Assembly` makes the assignment
+            self.assigned[self._running] = args[2]  # `Assembly` adds the assignment
             return None
         if target in (checks.expect_given, checks.expect_mode, checks.expect_distinct):
-            return None  # which `Assembly` keeps
+            return None  # `Assembly` adds the check
         if target is expect_itself:
-            return None  # as it is for the strides and dtypes that the graph is lowered for
+            return None  # holds for the strides and dtypes of the example
         if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
             raise SymbolicTraceError(
                 "the program changes a container or an object among its arguments, which cannot "
                 "be lowered.\nReturn the new tensor, or write into the old one."
             )
-        if target is checks.expect_tensor:  # functional tensors say nothing of autograd
+        if target is checks.expect_tensor:  # functional tensors have no autograd state
             looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
             args = (*args[:2], looks)
         if target is expect_answer and (args[2] in AUTOGRAD or isinstance(args[0], Later)):
-            return None  # nor do they know of autograd
+            return None  # nor of autograd's state
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()
@@ -371,7 +371,7 @@ class _Replay(torch.fx.Interpreter):
     def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
         """Returns the node that a node found by `make_fx` comes from.
 
-        What was written to a leaf is copied there behind the last node, for the one that wrote.
+        A final copy to a leaf comes from the node that wrote to it last.
         """
         leaves = {node: i for i, node in enumerate(found.graph.find_nodes(op="placeholder"))}
 
@@ -384,7 +384,7 @@ class _Replay(torch.fx.Interpreter):
         return source
 
     def located(self, error: Exception) -> Exception:
-        """Returns the error, with the line of the program that it comes from."""
+        """Returns the error with a note that names the program's line."""
         error = explained.explained(error)
         origin = self._running.meta.get("origin") if self._running is not None else None
         if origin is not None:

@@ -1,7 +1,7 @@
-"""Refuses nested tensors, into which PyTorch's encoder turns padded batches when gradients are off.
+"""Refuses nested tensors, which PyTorch's encoder makes of padded batches when gradients are off.
 
-Its result is then zero at the padding. While operators are found, it takes the other branch, whose
-result is not.
+Its result is then zero at the padding. While it is lowered, it takes the other branch, whose result
+is not zero there.
 """
 
 import inspect
@@ -26,10 +26,10 @@ def refuse_nested(
     """Raise if a call would compute with nested tensors.
 
     Args:
-        module: what is called: an encoder, or what has one and takes its mask.
-        modules: those in it.
-        args: of the call.
-        kwargs: of the call.
+        module: the called module: an encoder, or a module that contains one and takes its mask.
+        modules: the modules in it.
+        args: the arguments of the call.
+        kwargs: the keyword arguments of the call.
     """
     encoders = [each for each in modules if isinstance(each, nn.TransformerEncoder)]
     if not any(map(_makes_nested, encoders)):

@@ -1,8 +1,8 @@
 """Refuses writes through views whose elements overlap in memory.
 
 `x.unfold(0, 3, 1)[0].mul_(2)` writes to memory that other rows of the view share. Functional
-operators make a new view instead, whose elements disagree about shared memory, and no order among
-them is right in general.
+operators would return a new view instead, whose overlapping elements have different values, and no
+order of copying them back is right in general.
 """
 
 from typing import Any
@@ -18,7 +18,7 @@ class Overlaps:
     """Tracks, while a graph runs, which nodes are views whose elements overlap."""
 
     def __init__(self) -> None:
-        self._nodes: dict[Node, set[int]] = {}  # with the memory of each
+        self._nodes: dict[Node, set[int]] = {}  # the memory of each
 
     def refuse_write(self, node: Node) -> None:
         """Raise if a node is about to write through such a view.

@@ -1,7 +1,8 @@
 """Guards of values in a lowered graph, for reads by Python that are not operators.
 
-A recording checks the values that the program has read (`expect_answer`). They are not known while
-operators are found; so the read becomes a node again, of a copy of the tensor at that point.
+A recording checks the values that the program has read (`expect_answer`). The values are not known
+while lowering, so the read becomes a node again, which reads a copy of the tensor made at that
+point.
 """
 
 from collections.abc import Callable
@@ -24,9 +25,9 @@ class Read(NamedTuple):
     """A node that reads values, and is a guard of the graph.
 
     Attributes:
-        node: of the graph that is lowered.
-        args, kwargs: what it is given, with copies of tensors.
-        tensors: these copies.
+        node: the node, in the graph that is lowered.
+        args, kwargs: its arguments, with copies of tensors.
+        tensors: the copies.
     """
 
     node: Node
@@ -40,8 +41,8 @@ class Read(NamedTuple):
         """Add the read and its guards to a graph.
 
         Args:
-            node_of: from the identity of a copy to the node that it is there.
-            keep: makes a node of a member of the old graph.
+            node_of: maps the id of a copy to its node in `graph`.
+            keep: returns the node of a member of the old graph.
         """
         args, kwargs = _copied((self.args, self.kwargs), lambda copy: node_of(id(copy)))
         read = graph.create_node(self.node.op, self.node.target, args, kwargs)
@@ -54,7 +55,7 @@ class Read(NamedTuple):
 
 
 _UNTAGGED = frozenset(("_nested_tensor_from_mask_left_aligned",))
-"""Operators that read elements though PyTorch's tags do not say so: FakeTensors answer them."""
+"""Operators that read elements although PyTorch's tags do not say so; FakeTensors run them."""
 
 
 NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))
@@ -62,7 +63,7 @@ NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))
 
 
 def reads_elements(node: Node) -> bool:
-    """Returns True if a node is a guard that reads values of a tensor."""
+    """Returns True if a node is a guard that reads a tensor's values."""
     name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
     reads = node.op.startswith("call") and (name in HOST or name in _UNTAGGED)
     return reads and any(user.target is expect_answer for user in node.users)

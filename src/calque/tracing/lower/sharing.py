@@ -1,7 +1,7 @@
 """Functions whose result may share memory with an argument, though their schema does not say so.
 
-`torch.func.functionalize` goes by the schema: what is written to such a result would be lost to the
-argument. Here they are written with functions that say so.
+`torch.func.functionalize` relies on the schema: a write to such a result would not reach the
+argument. Here these functions are composed of operators that declare the alias.
 """
 
 from collections.abc import Callable, Sequence
@@ -65,7 +65,7 @@ def _cartesian_prod(*tensors: Any) -> Tensor:
 
 def _einsum(equation: str, operands: Any, *, path: Any = None) -> Tensor:
     operator = torch.ops.aten.einsum.default
-    run = operator.decompose if len(operands) == 1 else operator  # others are products
+    run = operator.decompose if len(operands) == 1 else operator  # several operands are multiplied
     return run(equation, list(operands), path=path)
 
 

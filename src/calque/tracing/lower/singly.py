@@ -29,9 +29,9 @@ class Lowered:
     """The lowered form of one node.
 
     Attributes:
-        graph: of ATen operators, whose inputs are the nodes that the call takes, in the order of
-            `inputs_of`; None where there is none.
-        reason: why there is none.
+        graph: the graph of ATen operators, whose inputs are the nodes that the call takes, in the
+            order of `inputs_of`; None if the call cannot be lowered.
+        reason: why the call cannot be lowered.
     """
 
     graph: GraphModule | None
@@ -45,16 +45,16 @@ class Lowered:
 
 
 def lower_singly(node: Node, module: GraphModule, functional: bool = True) -> Lowered:
-    """Lowers one call of a graph, given the shapes in the `meta` of its arguments.
+    """Lowers one call of a graph, for the shapes in the `meta` of its arguments.
 
-    It is lowered within the blocks of `torch.autocast` that it is in.
+    The enclosing `torch.autocast` blocks apply.
     """
     if node.target in (enter_autocast, exit_autocast):
         return Lowered(None, "a block of torch.autocast begins or ends")
     try:
         with torch.no_grad():
             return Lowered(lower(_alone(node, module), functional=functional))
-    except Exception as error:  # whatever the call needs besides shapes
+    except Exception as error:  # the call may need more than shapes
         if is_of_handler(error):
             raise
         text = str(error) or type(error).__name__
@@ -65,7 +65,7 @@ def inputs_of(node: Node, module: GraphModule) -> Mapping[Node, Any]:
     """Returns the nodes among a call's arguments, and their abstract values.
 
     Raises:
-        ValueError: nothing is known of one.
+        ValueError: the abstract value of a node is not known.
     """
     values = {source: value_of(source, module) for source in node.all_input_nodes}
     return {
@@ -99,7 +99,7 @@ def value_of(node: Node, module: GraphModule) -> Any:
     """Returns the abstract value of a node.
 
     Raises:
-        ValueError: nothing.
+        ValueError: it is not known.
     """
     for key in ("val", "example_value"):
         if key in node.meta:
@@ -110,7 +110,7 @@ def value_of(node: Node, module: GraphModule) -> Any:
 
 
 def likeness(node: Node, module: GraphModule) -> Any:
-    """Returns a key that nodes with the same lowered form share; unique if the value is unknown."""
+    """Returns a key that nodes with the same lowered form share; unique if it is not known."""
     places = {source: index for index, source in enumerate(node.all_input_nodes)}
 
     def look(source: Node) -> Any:

@@ -1,8 +1,8 @@
-"""Inserts `aten.detach` where autograd does not see what the program computes.
+"""Inserts `aten.detach` where autograd does not record the program.
 
-Operators below autograd do not see gradient modes. So where gradients are off, the operands of
-writes are detached and, within a layer, whose blocks are not nodes of the graph, the results of its
-calls.
+Operators below autograd ignore the gradient mode. So where gradients are off, the operands of
+writes are detached. Within a layer, whose blocks are not nodes of the graph, so are the results of
+its calls.
 """
 
 from typing import Any
@@ -21,7 +21,7 @@ class Ungraded(TorchFunctionMode):
     """Detaches tensors through which no gradient flows.
 
     Attributes:
-        in_layer: whether a layer runs, and not a call of the graph's own.
+        in_layer: whether a layer is running.
         frozen: the `id` of each member of the graph that requires no gradient.
     """
 
@@ -50,7 +50,7 @@ class Ungraded(TorchFunctionMode):
         return _detached(result) if self.in_layer and not is_old else result
 
     def _refuse_renormalization(self, name: str, args: Any, kwargs: dict[str, Any]) -> None:
-        """Refuse `max_norm`, a write to the weights that autograd does not see."""
+        """Refuse `max_norm`, because autograd does not see its write to the weights."""
         if kwargs.get("max_norm") is None or not name.startswith("embedding"):
             return
         if id(args[1]) not in self.frozen:

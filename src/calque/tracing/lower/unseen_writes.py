@@ -29,9 +29,9 @@ def refuse_unseen_writes(graph: Graph) -> None:
         TraceError: names the write and its line.
     """
     roots: dict[Node, Node] = {}
-    apart: set[Node] = set()  # without a gradient, though they share memory with what has one
+    apart: set[Node] = set()  # detached nodes that share memory with tensors that have gradients
     unseen: dict[Node, Node] = {}
-    listed: dict[Node, list[Node]] = {}  # what gives the tensors in a list that it writes to
+    listed: dict[Node, list[Node]] = {}  # the nodes of a list's tensors
     enabled: Any = True
     for node in graph.nodes:
         if node.target is torch_c.set_grad_enabled:
@@ -59,7 +59,7 @@ def refuse_unseen_writes(graph: Graph) -> None:
                 continue
             root = roots.get(written, written)
             group = [root, *(member for member, first in roots.items() if first is root)]
-            if node.target is setattr:  # after which PyTorch says of it that it has none
+            if node.target is setattr:  # `x.requires_grad = False`
                 group = [*group, *root.all_input_nodes]
             if any(_has_gradient(member) for member in group if member not in apart):
                 unseen.setdefault(root, node)
@@ -78,7 +78,7 @@ def written_by(node: Node) -> list[Node]:
 
 
 OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
-"""Methods that change what autograd knows of a tensor, and no element of it."""
+"""Methods that change a tensor's autograd metadata, and none of its elements."""
 _NO_WRITES = CHECKS | OF_RECORDINGS
 
 

@@ -1,8 +1,8 @@
 """Removes writes among operators, including those inside PyTorch's own operators.
 
-`torch.func.functionalize` passes composite operators on unchanged; their writes stay if they are
-decomposed below it (`gru_cell` adds in place to its own results). The graph found before no longer
-contains such operators, so it can be functionalized.
+`torch.func.functionalize` passes composite operators on unchanged, so their writes remain when they
+are decomposed below it (`gru_cell` adds in place to its own results). The graph from the first pass
+no longer contains such operators, so it can be functionalized.
 """
 
 from collections.abc import Callable, Mapping
@@ -18,17 +18,17 @@ from torch.fx.node import Node
 from calque.upstream.torch_internals import OpOverload
 
 Place = Callable[[Node], Node | None]
-"""From a node to the one of the program that it is part of."""
+"""Maps a node to the node of the program that it belongs to."""
 
 COPY = torch.ops.aten.copy_.default
-GEOMETRY = torch.ops.aten.as_strided_.default  # which writes to no element
+GEOMETRY = torch.ops.aten.as_strided_.default  # which changes no element
 _UNSEEN = "calque.unseen"
 
 
 def copy_unseen(target: torch.Tensor, value: torch.Tensor) -> None:
     """Writes to a tensor without autograd counting it, as some of PyTorch's kernels do.
 
-    What it has kept for the backward pass, it reads there as it is by then.
+    If autograd has saved the tensor, the backward pass reads the new values.
     """
     target.copy_(value)
     mode = get_proxy_mode()
@@ -37,23 +37,23 @@ def copy_unseen(target: torch.Tensor, value: torch.Tensor) -> None:
 
 
 def is_unseen(copy: Node) -> bool:
-    """Returns True for a copy that `copy_unseen` has made."""
+    """Returns True for a copy made by `copy_unseen`."""
     return _UNSEEN in copy.meta
 
 
 def without_writes(
     found: GraphModule, place: Place, leaves: list[torch.Tensor], table: Mapping[Any, Any]
 ) -> tuple[GraphModule, Place]:
-    """Returns the graph without operators that write, except for copies to its inputs at the end.
+    """Returns the graph without operators that write, except for final copies to its inputs.
 
     Args:
-        found: what `make_fx` gave for a functionalized program.
-        place: of its nodes.
+        found: the result of `make_fx` for a functionalized program.
+        place: the origins of its nodes.
         leaves: example inputs.
-        table: what operators are replaced by.
+        table: the replacements of operators.
 
     Returns:
-        The graph, and the place of its nodes; the same ones where nothing is to be done.
+        The graph and the origins of its nodes; both unchanged if there is nothing to remove.
     """
     if not any(_writes(node) for node in found.graph.nodes):
         return found, place
@@ -89,7 +89,7 @@ class _Again(torch.fx.Interpreter):
         return self.run(*leaves, enable_io_processing=False)
 
     def run_node(self, n: Node) -> Any:
-        """Runs a node, and attributes to it the operators that are found meanwhile."""
+        """Runs a node, and attributes to it the operators that are recorded meanwhile."""
         result = super().run_node(n)
         mode = get_proxy_mode()
         if mode is None:
@@ -102,7 +102,9 @@ class _Again(torch.fx.Interpreter):
         return result
 
     def mark_unseen(self, made: GraphModule) -> None:
-        """Do not count the final copy to an input if none of the writes it replaces was counted."""
+        """Mark a final copy to an input as unseen if autograd saw none of the writes that it
+        replaces.
+        """
         new = made.graph.find_nodes(op="placeholder")
         for copy in made.graph.find_nodes(op="call_function", target=COPY):
             copy.meta.pop(_UNSEEN, None)

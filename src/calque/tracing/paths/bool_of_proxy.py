@@ -1,4 +1,4 @@
-"""Decides `if proxy:`, when every path through the program is followed."""
+"""Decides `if proxy:` when every path through the program is followed."""
 
 import textwrap
 from typing import Any
@@ -17,12 +17,12 @@ def truth(tracer: Any, path: Path, obj: Any) -> bool:
 
     Args:
         tracer: a SymbolicTracer.
-        path: decides.
-        obj: the proxy that is asked.
+        path: the current path, which decides.
+        obj: the proxy that is converted to a bool.
 
     Raises:
-        RuntimeError: it is known not to have exactly one element, as in PyTorch.
-        TraceError: the condition of a loop depends on it, or there are too many paths.
+        RuntimeError: it does not have exactly one element, as in PyTorch.
+        TraceError: it is the condition of a loop, or there are too many paths.
     """
     node = obj.node
     value = node.meta.get("val")

@@ -1,7 +1,7 @@
-"""The truth values that a run of a program gets for conditions on tensors.
+"""The truth values that conditions on tensors have in one run of a program.
 
-A program with such conditions runs once for each path. A run repeats the answers that it is given,
-then answers True; the branches for False are left for later runs.
+A program with such conditions runs once for each path. A run repeats the given answers, then
+answers True; later runs take the branches for False.
 """
 
 import contextvars
@@ -37,11 +37,11 @@ class Decision(NamedTuple):
     """A condition on a tensor at which the program branches.
 
     Attributes:
-        condition: the node whose truth decides.
-        position: how many nodes the graph had then.
-        answer: the way this run went.
-        origin: the line that asked.
-        asserts: whether an `assert` statement asked.
+        condition: the node of the condition.
+        position: the number of nodes in the graph at that point.
+        answer: the branch that this run took.
+        origin: the line of the condition.
+        asserts: whether it is the condition of an `assert` statement.
     """
 
     condition: Node
@@ -55,7 +55,7 @@ class Path:
     """One path through a program.
 
     Args:
-        answers: those of the first decisions.
+        answers: the answers of the first decisions.
     """
 
     def __init__(self, answers: tuple[bool, ...] = ()) -> None:
@@ -63,13 +63,13 @@ class Path:
         self.decisions: list[Decision] = []
 
     def decide(self, tracer: Any, condition: Node, asserts: bool) -> bool:
-        """Returns the answer for a condition; the same as before until something is written.
+        """Returns the answer for a condition; repeats an earlier answer until something is written.
 
         Args:
-            asserts: an `assert` statement asks.
+            asserts: whether it is the condition of an `assert` statement.
 
         Raises:
-            TraceError: the program asks more often than there may be paths.
+            TraceError: there are more decisions than the limit of paths.
         """
         known = self._known(condition)
         if known is not None:
@@ -92,7 +92,7 @@ class Path:
 
 
 def has_effect_on_values(node: Node) -> bool:
-    """Like `has_effect`; True if that is not known before the graph is complete."""
+    """Like `has_effect`, but True if this is not known before the graph is complete."""
     return node.op == "call_module" or has_effect(node)
 
 
@@ -103,10 +103,10 @@ class Budget:
         self._spent = 0
 
     def spend(self, decisions: list[Decision]) -> None:
-        """Count one more run, for the last of these decisions.
+        """Count one more run, for the last decision.
 
         Raises:
-            TraceError: there were too many.
+            TraceError: there were too many runs.
         """
         self._spent += 1
         if self._spent >= _limit.get():

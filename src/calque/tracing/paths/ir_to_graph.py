@@ -20,7 +20,7 @@ class Emitter:
     """Writes steps into graphs.
 
     Args:
-        tracer: keeps the graph modules of the branches, and says what names mean.
+        tracer: keeps the graph modules of the branches, and resolves names.
     """
 
     def __init__(self, tracer: Any) -> None:
@@ -31,7 +31,7 @@ class Emitter:
         """Append the steps of a block to a graph.
 
         Args:
-            nodes: those that give the values from before; those of the block are added.
+            nodes: the nodes of earlier values; those of the block are added.
         """
         for step in block.steps:
             if isinstance(step, Choice):
@@ -109,7 +109,7 @@ def pruned(block: Block, used: set[Value], resolve: Any) -> Block:
     """Returns the steps without unused optional ones.
 
     Args:
-        used: the values that later steps use; those that the block uses are added.
+        used: the values that later steps use; the values that the block uses are added.
     """
     used.update(block.results)
     steps: list[Step | Choice] = []

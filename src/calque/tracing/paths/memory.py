@@ -1,8 +1,8 @@
-"""Memory that a choice passes on.
+"""Memory shared between the results and operands of a choice.
 
-When compiled, the operator for a choice returns copies. So code after a choice must not write to a
-result that shares memory with other tensors, or to those tensors, if the others are used
-afterwards: such a write belongs in both blocks.
+When compiled, the operator for a choice returns copies. So a write after a choice belongs in both
+blocks if its target is a result that shares memory with other tensors, or one of those tensors, and
+the others are used afterwards.
 """
 
 from collections.abc import Container, Iterable, Iterator
@@ -12,18 +12,18 @@ from calque.tracing.graph.effects import is_of_torch, may_share_memory, writes
 from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
 
 Memory = set[Value | None]
-"""The values that have made some memory; None for memory from outside of the program."""
+"""The values that created some memory; None for memory from outside of the program."""
 MemoryByValue = dict[Value | None, list[Memory]]
-"""For each result of a choice, the memory that it shows, of either block."""
+"""For each result of a choice, the memory that it may refer to in either block."""
 
 
 def last_lost_write(join: Join, resolve: Any) -> int | None:
-    """Returns the number of the last step after a choice whose write would not be visible under
-    other names; None if there is none.
+    """Returns the index of the last step after a choice whose write would not reach an alias; None
+    if there is none.
 
     Args:
-        join: what is behind the choice, and what the choice gives it.
-        resolve: finds what a `call_module` names.
+        join: the steps after the choice, and the results that they use.
+        resolve: returns the module that a `call_module` names.
     """
     given: MemoryByValue = {}
     for pair, result in join.pairs.items():
@@ -39,11 +39,11 @@ def last_lost_write(join: Join, resolve: Any) -> int | None:
 
 
 def _is_shared(written: Value | None, used: Memory, given: MemoryByValue) -> bool:
-    """Returns True if other used values share memory with the written one, in either branch."""
+    """Returns True if, in either branch, other used values share memory with the written one."""
     for side in (0, 1):
         memory = given[written][side] if written in given else {written}
         if written in given and None in memory:
-            return True  # the caller has it, too
+            return True  # the caller has it too
         for other in used - {written}:
             if other in given and memory & given[other][side]:
                 return True
@@ -53,7 +53,7 @@ def _is_shared(written: Value | None, used: Memory, given: MemoryByValue) -> boo
 
 
 def memory_of(values: Iterable[Value], known: Container[Value] = ()) -> Memory:
-    """Returns the values that created the memory of given values, back to the `known` ones."""
+    """Returns the values that created the memory of some values, back to the `known` ones."""
     found: Memory = set()
     left = list(values)
     while left:

@@ -1,7 +1,7 @@
 """Joins the paths through a program into one list of steps with choices.
 
 After a branch, both paths contain the whole rest of the program, because Python cannot be resumed
-in the middle. Their common end comes after the choice, once; what differs becomes the blocks of the
+in the middle. The common end is placed once, after the choice; the rest becomes the blocks of the
 choice.
 """
 
@@ -32,11 +32,11 @@ class Fork:
 
 @dataclass
 class Way:
-    """A segment of a program, from one decision to the next or to the end.
+    """A segment of a path, from one decision to the next or to the end.
 
     Attributes:
-        steps: what it does; the last is the output, unless there is a fork or an error.
-        end: how it goes on; None for the output; a step that gives the error it raises.
+        steps: its steps; the last is the output, unless there is a fork or an error.
+        end: the fork at its end; None after the output; or a step whose result is the error raised.
     """
 
     steps: Steps
@@ -47,17 +47,17 @@ class Joiner:
     """Joins the paths through a program into one list of steps.
 
     Args:
-        resolve: finds what a `call_module` names.
+        resolve: returns the module that a `call_module` names.
     """
 
     def __init__(self, resolve: Any) -> None:
         self._resolve = resolve
 
     def join(self, way: Way) -> tuple[Steps, Step | None]:
-        """Returns the steps, and the error with which they end, if any.
+        """Returns the steps, and the error that they raise at the end, if any.
 
         Raises:
-            TraceError: two ways return what is not of one structure, shape and dtype.
+            TraceError: two paths return values of different structures, shapes or dtypes.
         """
         fork = way.end
         if not isinstance(fork, Fork):

@@ -14,8 +14,8 @@ class WhileLoop(NamedTuple):
     """A `while` statement of the program.
 
     Attributes:
-        condition: its source.
-        remedy: what to write instead, some lines of Python.
+        condition: the source of its condition.
+        remedy: the code to write instead.
     """
 
     condition: str
@@ -23,9 +23,7 @@ class WhileLoop(NamedTuple):
 
 
 def while_loop(frame: FrameType) -> WhileLoop | None:
-    """Returns the `while` statement whose condition the frame evaluates;
-    None if it is something else.
-    """
+    """Returns the `while` statement whose condition the frame evaluates; None if there is none."""
     found = _statement(frame)
     if found is None:
         return None
@@ -34,9 +32,7 @@ def while_loop(frame: FrameType) -> WhileLoop | None:
 
 
 def _statement(frame: FrameType) -> ast.While | None:
-    """Returns the innermost `while` whose condition is evaluated,
-    found by its position in the source.
-    """
+    """Returns the innermost `while` statement whose condition is at the running position."""
     found = running(frame)
     if found is None:
         return None
@@ -46,7 +42,7 @@ def _statement(frame: FrameType) -> ast.While | None:
 
 
 def _asks(loop: ast.While, place: Place) -> bool:
-    """Returns True if the position is that of the condition, or of the loop's jump."""
+    """Returns True if the position is the condition, or the loop's jump."""
     return encloses(extent(loop.test), place) or place == extent(loop)
 
 
@@ -76,7 +72,7 @@ def _rewritten(loop: ast.While, local: frozenset[str]) -> str:
 
 
 class _Uses(ast.NodeVisitor):
-    """Which names a loop stores, and which of all names it reads before it stores them."""
+    """The names that a loop stores, and the names that it reads before it stores them."""
 
     def __init__(self) -> None:
         self.stored: dict[str, None] = {}

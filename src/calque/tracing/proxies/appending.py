@@ -34,9 +34,9 @@ class TracerBase:
         records_origins: put the line of the program into `node.meta["origin"]`.
         proxy_buffer_attributes: reading a buffer of a module gives a proxy, as a parameter does.
         traced_func_name: the method that is traced when the root is a module.
-        scope: the module whose forward runs now.
-        module_stack: the calls that are open, outermost first: key to (path, type).
-        node_name_to_scope: for each node's name, the (path, type) it was made in.
+        scope: the module whose forward is running.
+        module_stack: the running module calls, outermost first: key to (path, type).
+        node_name_to_scope: the (path, type) of the module that was running, for each node's name.
         proxy_type: the class of the proxies that `proxy` makes.
     """
 
@@ -122,7 +122,7 @@ class TracerBase:
         """Append a node whose arguments may contain proxies, and return the proxy of its value.
 
         Args:
-            proxy_factory_fn: makes the proxy in place of `proxy`.
+            proxy_factory_fn: creates the proxy instead of `proxy`.
         """
         node = self.create_node(
             kind,
@@ -135,8 +135,8 @@ class TracerBase:
         return proxy_factory_fn(node) if proxy_factory_fn else self.proxy(node)
 
     def create_arg(self, a: Any) -> Argument:
-        """Returns `a` in the form in which a node holds it: proxies become nodes, also in
-        containers.
+        """Returns `a` in the form in which a node holds it: proxies become nodes, including those
+        in containers.
 
         Raises:
             NotImplementedError: `a` is of a type that a graph cannot hold.
@@ -160,14 +160,14 @@ class TracerBase:
         """Handles the call of a leaf function, which is a node now."""
 
     def keys(self, obj: Any) -> Any:
-        """Decides `proxy.keys()`, and so `f(**proxy)`: by default a call that is recorded."""
+        """Decides `proxy.keys()`, and so `f(**proxy)`; by default, the call is recorded."""
         return self.create_proxy("call_method", "keys", (obj,), {})
 
 
 class GraphAppendingTracer(TracerBase):
     """Appends to an existing graph, for proxies that were created from a bare node.
 
-    Its nodes stand for none of the program's lines; a transform says which node they replace.
+    Its nodes belong to no line of the program; a transform says which node they replace.
     """
 
     records_origins = False

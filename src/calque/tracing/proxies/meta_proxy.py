@@ -1,4 +1,4 @@
-"""`MetaProxy`, which torch.fx has beside its other proxies."""
+"""`MetaProxy`, a proxy of torch.fx that computes abstract values."""
 
 from typing import Any
 

@@ -1,7 +1,7 @@
 """Calls and attributes of modules, as a trace sees them.
 
-`nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced for the time of a trace by
-functions that check which trace runs in *this* thread; without one, they call the original.
+During a trace, `nn.Module.__call__`, `__getattr__` and `__setattr__` are replaced by functions that
+check which trace runs in *this* thread; without one, they call the original.
 """
 
 import functools
@@ -21,11 +21,11 @@ class ModuleHooks:
     """Follows calls of modules and reads of their attributes in one trace.
 
     Args:
-        tracer: decides, by its `call_module` and `getattr`.
-        leaves: is shown the globals of each module's forward.
+        tracer: its `call_module` and `getattr` decide what is recorded.
+        leaves: patches the leaf functions in the globals of each module's forward.
 
     Attributes:
-        proxies: those of the parameters and buffers that were read, by qualified name.
+        proxies: the proxies of the parameters and buffers that were read, by qualified name.
     """
 
     def __init__(self, tracer: Any, leaves: LeafFunctions) -> None:
@@ -53,19 +53,19 @@ class ModuleHooks:
 
 
 def hold_modules(patches: Patches) -> None:
-    """Let a thread's trace see the modules that the thread calls."""
+    """Patch `nn.Module` so that a thread's trace sees the modules that the thread calls."""
     hold_calls(patches)
     patches.hold(torch.nn.Module, "__getattr__", _traced_getattr)
     patches.hold(torch.nn.Module, "__delattr__", _traced_delattr)
     patches.hold(torch.nn.Module, "__init__", _traced_init)
-    # Recurrent layers ask by identity if they still have their weights.
+    # Recurrent layers check by identity whether their weights were replaced.
     patches.hold(torch.nn.RNNBase, "_update_flat_weights", _untraced)
 
 
 def hold_calls(patches: Patches) -> None:
-    """Let a thread's trace see only calls of modules and assignments to them.
+    """Like `hold_modules`, but only for calls of modules and assignments to them.
 
-    Each name of `nn.Module` that is replaced costs a third of a millisecond: Python tells every
+    Each replaced name of `nn.Module` costs a third of a millisecond, because Python updates every
     subclass.
     """
     patches.hold(torch.nn.Module, "__call__", _traced_call)
@@ -73,7 +73,9 @@ def hold_calls(patches: Patches) -> None:
 
 
 def _hooks() -> ModuleHooks | None:
-    """The trace of this thread, if it has held all names; a recording has only those of calls."""
+    """Returns the trace of this thread if it has replaced all names; a recording replaces only
+    those for calls.
+    """
     trace = current_trace()
     return trace if isinstance(trace, ModuleHooks) else None
 
@@ -141,7 +143,7 @@ def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 class Scripted(torch.nn.Module):
-    """A TorchScript module inside another program, so that it can be one node."""
+    """Wraps a TorchScript module inside another program, so that it can be one node."""
 
     def __init__(self, program: torch.jit.ScriptModule) -> None:
         super().__init__()

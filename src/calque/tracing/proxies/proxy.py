@@ -1,8 +1,8 @@
 """Proxies: objects that represent the values of nodes while a program is traced.
 
-Our `Proxy` derives from torch.fx's for one reason: code written for torch.fx asks
-`isinstance(x, torch.fx.Proxy)`, which no class can satisfy in another way without changing torch's
-class globally. Every method is our own.
+Our `Proxy` derives from torch.fx's for one reason: code written for torch.fx checks `isinstance(x,
+torch.fx.Proxy)`, which no other class can satisfy without changing torch's class globally. Every
+method is our own.
 """
 
 import copy
@@ -39,7 +39,7 @@ def assert_fn(x: object) -> None:
 
 
 OWN = frozenset(("node", "tracer", "type_of_value"))
-"""Attributes of a proxy that are none of the value's."""
+"""Attributes of a proxy itself, not of its value."""
 
 
 class Proxy(torch.fx.Proxy):
@@ -47,7 +47,7 @@ class Proxy(torch.fx.Proxy):
 
     Args:
         node: the node whose value this is.
-        tracer: records what is done with it; by default it is appended to the node's graph.
+        tracer: records the operations on it; by default, they are appended to the node's graph.
 
     >>> graph = torch.fx.Graph()
     >>> x = Proxy(graph.placeholder("x"))
@@ -103,7 +103,7 @@ class Proxy(torch.fx.Proxy):
         return self.tracer.to_bool(self)
 
     def keys(self) -> Any:
-        """Records a call of the value's `keys`, which `f(**proxy)` makes first."""
+        """Records a call of the value's `keys`, as `f(**proxy)` makes."""
         return self.tracer.keys(self)
 
     def __len__(self) -> int:
@@ -148,10 +148,10 @@ def has_proxy(values: Iterable[Any]) -> bool:
 
 
 def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> TracerBase:
-    """Returns the tracer that all proxies among the arguments have.
+    """Returns the tracer that all proxies among the arguments share.
 
     Raises:
-        RuntimeError: proxies of different tracers meet in one call.
+        RuntimeError: the call has proxies of different tracers.
     """
     found: dict[TracerBase, None] = {p.tracer: None for p in proxies_in((*args, *kwargs.values()))}
     if len(found) > 1:
@@ -166,11 +166,11 @@ def tracer_of(function: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -
 def record_call(
     tracer: TracerBase, function: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> Any:
-    """Records the node for a call passed on by PyTorch: a method, a property or a function."""
+    """Records the node for a call dispatched by PyTorch: a method, a property or a function."""
     if isinstance(function, torch_c.ScriptMethod):
         owner = function.owner
         return tracer.create_proxy("call_method", function.name, (owner, *args), kwargs)
-    is_method = getattr(torch.Tensor, function.__name__, None) is function  # `new_ones`, too
+    is_method = getattr(torch.Tensor, function.__name__, None) is function  # `new_ones` too
     if is_method or torch.overrides.is_tensor_method_or_property(function):
         return tracer.create_proxy("call_method", function.__name__, args, kwargs)
     if isinstance(function, HigherOrderOperator):
@@ -190,8 +190,8 @@ def _is_python_callable(value: object) -> bool:
 
 
 class Attribute(Proxy):
-    """An attribute of a proxy. It becomes a node when it is used, unless it is called: then the
-    call of the method is the node.
+    """An attribute of a proxy. It becomes a node when it is used; if it is called, the method call
+    is the only node.
 
     >>> graph = torch.fx.Graph()
     >>> Attribute(Proxy(graph.placeholder("x")), "relu")()

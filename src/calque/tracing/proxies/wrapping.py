@@ -22,7 +22,7 @@ F = TypeVar("F", bound=Callable[..., Any] | str)
 def wrap(fn_or_name: F) -> F:
     """Make a function of the calling module a leaf: a call with a proxy becomes one node.
 
-    Call it at the top level of the module whose global name is meant, or decorate the function.
+    Call it at the top level of the module that has the global name, or decorate the function.
 
     Args:
         fn_or_name: the function, or the name of a global (or a builtin) as the module calls it.
@@ -53,7 +53,7 @@ def wrap(fn_or_name: F) -> F:
 
 
 def registered_identities() -> set[int]:
-    """Returns the ids of the registered functions, to find them under names of other modules."""
+    """Returns the ids of the registered functions, to find them under other modules' names."""
     registered = list(fx_symbolic_trace._wrapped_fns_to_patch.items())
     functions = (unpatched(names.get(name)) for (_, name), names in registered)
     return {id(function) for function in functions if isinstance(function, FunctionType)}
@@ -61,10 +61,10 @@ def registered_identities() -> set[int]:
 
 @functools.lru_cache(maxsize=1024)
 def nameable(function: Callable[..., Any]) -> Callable[..., Any]:
-    """Returns the function, or a wrapper if its name means another function in generated code.
+    """Returns the function, or a wrapper if its name means a different function in generated code.
 
-    `functools.wraps(torch.relu)` makes a function say that it is PyTorch's own; an object that can
-    be called may have no name at all.
+    A function wrapped by `functools.wraps(torch.relu)` claims to be PyTorch's; a callable object
+    may have no name at all.
     """
     home = getattr(function, "__module__", None) or ""
     name = getattr(function, "__name__", None)
@@ -120,8 +120,8 @@ class LeafFunctions:
     """Patches the names of leaf functions, for one trace.
 
     Args:
-        patches: where the replacements are held.
-        identities: ids of functions that are leaves wherever a module names them.
+        patches: the patches to add the replacements to.
+        identities: the ids of functions that are leaves under any name.
     """
 
     def __init__(self, patches: Patches, identities: Iterable[int]) -> None:
@@ -151,7 +151,7 @@ class LeafFunctions:
 
 
 def unpatched(value: Any) -> Any:
-    """Returns the original function, if another trace has replaced it."""
+    """Returns the original function if another trace has replaced it."""
     if type(value) is FunctionType and getattr(value, "__fx_already_patched", False):
         return value.__wrapped__
     return value

@@ -97,11 +97,11 @@ def run_once(
     """Returns the recording of a run; see `record`.
 
     Args:
-        put_back: whether to undo what the run has changed in Python state.
+        put_back: whether to undo the run's changes of Python state.
     """
     if isinstance(program, torch.jit.ScriptModule):
         program = Scripted(program)
-    LazyGraphModule.force_recompile(program)  # its code is made at its first call
+    LazyGraphModule.force_recompile(program)  # its code is generated at its first call
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
     watch = Watch(root, method, (args, kwargs), lambda *code: None)
@@ -123,14 +123,14 @@ def run_once(
             with deeper_recursion(), entered(recorder), running:
                 result = call(*args, **kwargs)
             if recorder.refusal is not None:
-                raise recorder.refusal  # the program has caught it
+                raise recorder.refusal  # which the program caught
             recorder.ended = True
             _end(tape, recorder, watch, result, can_tell(), bound)
         recording.result = result
         keeper.check_seen()
-    except BaseException as error:  # an interrupt, too
+    except BaseException as error:  # includes interrupts
         recorder.problems.append(f"{RAISED} {type(error).__name__}, and did not end")
-        with contextlib.suppress(Exception):  # a class of its own may refuse attributes
+        with contextlib.suppress(Exception):  # the exception's class may refuse attributes
             error.recording = recording  # type: ignore[attr-defined]
         tidy(error)
         raise
@@ -214,7 +214,7 @@ def _end(
         key = change.key
         owner = owners.get(key[0])
         if (id(owner), key[1]) in assigned or isinstance(change.after, torch.ScriptMethod):
-            continue  # a module of TorchScript keeps the methods that it has looked up
+            continue  # a TorchScript module caches the methods that it has looked up
         if owner is not None and key[1] == "training" and type(change.after) is bool:
             tape.assignments.append((owner, "training", change.after))
             continue
@@ -244,7 +244,9 @@ def _end(
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:
-    """Returns the values of a tensor of the run, or of a container of such tensors; else None."""
+    """Returns the recorded form of a tensor of the run, or of a container of such tensors;
+    otherwise None.
+    """
     if isinstance(given, torch.Tensor):
         return recorder.values.of(given)
     if not is_plain(given) or not given:
@@ -264,21 +266,23 @@ def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
         return id(change.before) in recorder.arguments.outside
     name, may = change.key[1], may_miss if change.before is MISSING else may_find
     if not watch.asks(lambda code: assigns(code, name), Owner.PACKAGE):
-        return True  # by a name that is computed, and so may its reads be
+        return True  # set by a computed name, so it may also be read by one
     caught = may is may_miss and watch.asks(catches)
     return caught or watch.asks(lambda code: may(code, name), Owner.PACKAGE)
 
 
 def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
-    """Returns the modules, by id, and attributes that graphs within the program have assigned."""
+    """Returns the attributes that graphs within the program have assigned, with the ids of the
+    modules.
+    """
     calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
     owners = [(call.args[0], call.args[1]) for call in calls]
     return {(id(getattr(owner, "held", owner)), name) for owner, name in owners}
 
 
 def _with_attributes(bound: dict[str, Any]) -> Iterator[tuple[str, str]]:
-    """Yields the names of arguments whose tensors have Python attributes,
-    and of these attributes.
+    """Yields the names of arguments whose tensors have Python attributes, with the attributes'
+    names.
     """
     for name, given in bound.items():
         found: list[torch.Tensor] = []

@@ -20,10 +20,10 @@ class Arguments:
     """Finds the values in arguments and results.
 
     Args:
-        recorder: has the values, and is told of what cannot be part of a graph.
+        recorder: has the values, and collects what cannot be part of a graph.
 
     Attributes:
-        outside: the tensors that the program had already, or that came from nowhere, by id.
+        outside: the tensors that existed before the run or that no recorded call created, by id.
     """
 
     def __init__(self, recorder: Any) -> None:
@@ -49,7 +49,8 @@ class Arguments:
         if isinstance(given, tuple):
             if hasattr(kind, "_fields"):
                 if asks_when_made(kind):
-                    self._recorder.local.objects.append(given)  # made of tensors only, by itself
+                    # The class says that it holds only tensors.
+                    self._recorder.local.objects.append(given)
                 return kind._make(map(self.of, given))  # type: ignore[attr-defined]
             return kind([self.of(part) for part in given])
         return self._object(given)
@@ -119,23 +120,23 @@ class Arguments:
             return {key: self.defined(part, is_dynamic) for key, part in result.items()}
         return None
 
-    # Tensors that no call gave
+    # Tensors that no call returned
 
     def made_of_data(self, tensor: torch.Tensor) -> None:
-        """Record that the program creates a tensor from numbers or an array, as each run does."""
+        """Record that the program creates a tensor from numbers or an array."""
         self.shared_with_python(tensor, None)
         with self._recorder.apart():
             constant = tensor.detach().clone()
         self._recorder.note_made(tensor, constant)
 
     def shared_with_python(self, tensor: torch.Tensor, call: Any) -> None:
-        """Watch a tensor to which Python can write without PyTorch."""
+        """Watch a tensor whose memory Python can write to without PyTorch."""
         place = call.place if call is not None else self._recorder.place()
         with self._recorder.apart():
             self._shared.append((tensor, tensor.detach().clone(), tensor._version, place))
 
     def written_by_python(self) -> list[Any]:
-        """Returns the lines where Python got access to a tensor that it has written to."""
+        """Returns the lines where Python got access to a tensor that it then wrote to."""
         found = []
         for tensor, before, version, place in self._shared:
             if tensor._version == version and not _same(tensor.detach(), before):
@@ -148,10 +149,10 @@ class Arguments:
         """Returns the tensors that were created in the run, but by no recorded call.
 
         Args:
-            can_tell: whether the youngest generation of the garbage collector has just what was
-                made in the run.
-            known: what the program was seen to have before, by id; all else is suspected where it
-                cannot be told.
+            can_tell: whether the garbage collector's youngest generation has exactly the objects of
+                the run.
+            known: the objects that the program was seen to have before, by id. If `can_tell` is
+                False, all other tensors are suspected.
         """
         if not self.outside:
             return []
@@ -175,7 +176,7 @@ def _same(a: torch.Tensor, b: torch.Tensor) -> bool:
 
 
 def takes_data(call: Any) -> bool:
-    """Returns True if a call may return a tensor in an array's memory, which no graph may write to.
+    """Returns True if a call may return a tensor in an array's memory, to which no graph may write.
 
     >>> import numpy as np
     >>> from calque.tracing.record.events import Call

@@ -48,13 +48,13 @@ class Builder(NamingTracer):
 
     Args:
         tape: the recording (`Tape`).
-        is_leaf: says of a call of a module whether it is one node.
-        keeper: edits what some calls give.
-        whole: whether the program itself may be such a module.
+        is_leaf: returns True if a call of a module should be one node.
+        keeper: edits the results of some calls.
+        whole: whether the call of the program itself may be one node.
 
     Attributes:
-        modules: the calls of modules that are one node, by its name.
-        opened: the calls of modules that were to be one node, and why they are not.
+        modules: the calls of modules that are one node, by the node's name.
+        opened: the calls of modules that should have been one node, and why they are not.
     """
 
     graph_type: type[Graph] = TracedGraph
@@ -96,7 +96,7 @@ class Builder(NamingTracer):
         tape = self._tape
         is_module = isinstance(tape.root, torch.nn.Module)
         self._enter(tape.root)
-        self.graph._tracer_cls = Restoring  # which unpickling traces the code with
+        self.graph._tracer_cls = Restoring  # the tracer that unpickling uses
         self._origin = origin_of_code(self.graph._co_fields)
         self._add_inputs()
         self._add_events()
@@ -148,7 +148,7 @@ class Builder(NamingTracer):
             return self.create_node("get_attr", name, (), {})
 
     def tensor_proxy(self, node: Node) -> torch.fx.Proxy:
-        """Returns the proxy of a tensor among the inputs."""
+        """Returns the proxy of an input tensor."""
         return torch.fx.Proxy(node)
 
     def _define(self, template: Any, node: Node) -> None:
@@ -172,7 +172,7 @@ class Builder(NamingTracer):
                 self._parts.append(child)
                 self._define(part, child)
 
-    # The two ends
+    # Inputs and output
 
     def _add_inputs(self) -> None:
         tape = self._tape
@@ -302,7 +302,7 @@ class Builder(NamingTracer):
         return call.module is self.root or bool(call.path)
 
     def _enter_module(self, call: ModuleCall | None) -> None:
-        """Set the module calls that the following nodes are in."""
+        """Set the module calls that contain the following nodes."""
         chain = []
         while call is not None:
             chain.append(call)
@@ -333,8 +333,8 @@ class Builder(NamingTracer):
 
     @contextlib.contextmanager
     def _grad_mode(self, enabled: bool | None) -> Iterator[None]:
-        """A context manager in which nodes run in another thread's gradient mode;
-        None leaves it unchanged.
+        """A context manager in which nodes get another thread's gradient mode; None leaves it
+        unchanged.
         """
         if enabled is None:
             yield
@@ -366,7 +366,7 @@ class Builder(NamingTracer):
         """Replace the result of a call.
 
         Args:
-            known: how many values were known before the call.
+            known: the number of values before the call.
         """
         edits = self._keeper.edits_of(name) if self._keeper.patterns else ()
         values = values_in(call.result) if edits else []

@@ -26,8 +26,8 @@ class RecordedContexts(Contexts):
     def set_grad(self, enabled: bool) -> None:
         """Like `Contexts.set_grad`; a graph within the program restores the mode that it found.
 
-        Which one that is, is a number by then: so it is checked that it is the same. Of another
-        thread than the program's own, the calls know the mode (`grad_beside`).
+        That mode is a recorded constant, so the graph checks that it is still the same. Calls in
+        threads other than the program's own record the mode themselves (`grad_beside`).
         """
         if not self._tracer.local.is_main:
             with torch_c.DisableTorchFunction():
@@ -52,7 +52,7 @@ class RecordedContexts(Contexts):
         return self._tracer.run(application, args, kwargs)
 
     def make_parameter(self, make: Callable[..., Any], data: Any, requires_grad: bool) -> Any:
-        """Record that the program creates a parameter, which no mode sees."""
+        """Record that the program creates a parameter, which modes do not intercept."""
         return self._tracer.run(make, (data, requires_grad), {}, torch.nn.Parameter)
 
     def change_default_dtype(self) -> None:

@@ -31,8 +31,8 @@ class Made(NamedTuple):
 
     Attributes:
         make: the class.
-        args: its arguments, parts of the result.
-        kwargs: those that it takes by name.
+        args: its positional arguments, parts of the result.
+        kwargs: its keyword arguments.
     """
 
     make: Any
@@ -44,15 +44,15 @@ class AssignedContainer(NamedTuple):
     """A dictionary or object among the arguments that the program has assigned to.
 
     Attributes:
-        path: the name of the argument, then keys, indices, or names of fields.
-        is_object: whether an attribute is assigned, and not an item.
+        path: the name of the argument, followed by keys, indices, or names of fields.
+        is_object: whether an attribute is assigned rather than an item.
     """
 
     path: tuple[Any, ...]
     is_object: bool
 
     def found_in(self, given: dict[str, Any]) -> Any:
-        """Returns the container in arguments of the same structure."""
+        """Returns the container at this path in other arguments of the same structure."""
         found: Any = given
         for key in self.path:
             found = getattr(found, key) if _is_record(found) else found[key]
@@ -62,9 +62,7 @@ class AssignedContainer(NamedTuple):
 def place_of(
     wanted: dict[Any, Any], given: Any, path: tuple[Any, ...] = ()
 ) -> AssignedContainer | None:
-    """Returns the position of a dictionary, or of the object that it belongs to,
-    in the arguments.
-    """
+    """Returns the path in the arguments to a dictionary, or to the object that it belongs to."""
     if given is wanted:
         return AssignedContainer(path, False)
     parts: Any = ()
@@ -92,7 +90,7 @@ class Rebuilt(NamedTuple):
 
 
 def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:
-    """Calls `leaf` for the leaves of two arguments of one structure."""
+    """Calls `leaf` with the corresponding leaves of two arguments of the same structure."""
     if isinstance(given, (tuple, list)) and type(given) is not torch.Size:
         for a, b in zip(given, other):
             paired(a, b, leaf)
@@ -107,10 +105,11 @@ def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:
 
 
 def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any:
-    """Returns the argument with values instead of its tensors, and registers these with a recorder.
+    """Returns the argument with values instead of its tensors, and registers the tensors with a
+    recorder.
 
     Args:
-        twins: gets a pair for each tensor that is given twice.
+        twins: gets a pair for each tensor that is passed twice.
     """
 
     def leaf(part: Any) -> Any:
@@ -129,7 +128,7 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
 
 
 def _refuse_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
-    """Note attributes that the program has set on a tensor it made and returns."""
+    """Refuse attributes that the program has set on a tensor that it created and returns."""
     with torch_c.DisableTorchFunction():
         names = [*vars(tensor)]
     if not names or type(value) is not Value or value in recorder.given:

@@ -1,7 +1,7 @@
 """Reads of tensors' values into Python: numbers, truth values, lists, numpy arrays.
 
-A replay cannot take another branch than the run did. So a value that was read is a guard: the graph
-reads it again, and raises an error if it differs (`calque.tracing.graph.answers`).
+A replay cannot take a different branch than the run did. So a value that was read is a guard: the
+graph reads it again, and raises an error if it differs (`calque.tracing.graph.answers`).
 """
 
 import signal
@@ -25,14 +25,13 @@ FREE = frozenset(
         *("names", "name", "has_names", "_version", "is_shared", "is_inference", "output_nr"),
     )
 )
-"""Questions whose answer neither depends on values nor decides what is computed with them."""
+"""Reads whose result neither depends on values nor affects what is computed."""
 
 
 def is_lost(question: str, frame: FrameType | None) -> bool:
-    """Returns True if the answer is discarded: `asyncio.run` formats results for a message.
+    """Returns True if the result is discarded: `asyncio.run` formats values for a message.
 
-    `signal.signal` asks whether a handler is one of its numbers, and catches the error that says it
-    is not.
+    `signal.signal`, which it calls, converts a handler to an enum and catches the error.
     """
     if question != "__repr__":
         return False
@@ -50,7 +49,7 @@ class Escape(NamedTuple):
         what: the method or function, such as `item`.
         value: the value that it returned.
         origin: the line of the program.
-        is_followed: whether a graph of functions reads it again, and computes with what it gets;
+        is_followed: whether a graph of functions reads it again and computes with the new value;
             otherwise it is a guard.
     """
 

@@ -15,16 +15,16 @@ class ModuleCall:
     """A call of a module, during and after its run.
 
     Attributes:
-        module: which was called.
+        module: the module that was called.
         path: its qualified name in the recorded program; "" for the root.
         number: how many times it had been called before.
         parent: the call of the module around it.
-        args, kwargs, result: with values in the place of tensors.
+        args, kwargs, result: those of the call, with values instead of tensors.
         training: its mode when it was called.
-        is_changed: whether the program has changed the module before it called it, so that a later
-            call of it is another one.
-        is_open: whether something in it cannot be part of one call of the module.
-        grad: as of a `Call`.
+        is_changed: whether the program changed the module before the call, so that a later call may
+            differ.
+        is_open: whether the call cannot be one node because of something inside it.
+        grad: see `Call`.
         place: where it was called.
     """
 
@@ -80,16 +80,18 @@ class Call:
 
     Attributes:
         target: the function.
-        args, kwargs, result: with values in the place of tensors.
-        module: the call of the module that it was made in.
+        args, kwargs, result: those of the call, with values instead of tensors.
+        module: the module call that contains it.
         place: the line of the program.
-        operators: how many ATen operators ran for it.
-        reads: the answer that the program was given, in a tuple, where it depends on the values of
-            tensors; a guard, when the recording is replayed.
-        what: for a guard, what was read, in words.
-        reads_values, has_dynamic_shape: what the operators are known for.
+        operators: the number of ATen operators that it ran.
+        reads: a tuple with the value that the program got, if it depends on the values of tensors;
+            it is a guard when the recording is replayed.
+        what: for a guard, a description of what was read.
+        reads_values, has_dynamic_shape: whether one of its operators reads values, or has a result
+            whose shape depends on values.
         is_counted: whether the number of parts in the result depends on values.
-        grad: whether gradients were recorded, where that is not what the program's own thread has.
+        grad: whether gradients were enabled, if this differs from the program's own thread;
+            otherwise None.
     """
 
     __slots__ = (

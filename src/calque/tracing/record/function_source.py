@@ -1,4 +1,4 @@
-"""Finds the source of a function, if it is what the function was compiled from."""
+"""Finds the source from which a function was compiled."""
 
 import ast
 import inspect
@@ -25,8 +25,8 @@ def body_of(code: CodeType) -> list[ast.stmt] | None:
 
 
 def _source(code: CodeType) -> str:
-    """Returns the source of a function's file,
-    or of the function alone if the file contains other things, too.
+    """Returns the source of a function's file, or of the function alone if its file has other
+    contents.
     """
     lines = linecache.getlines(code.co_filename)
     whole = "".join(lines)
@@ -77,7 +77,7 @@ def _alike(a: CodeType, b: CodeType) -> bool:
     same = ("co_names", "co_varnames", "co_cellvars", "co_freevars")
     if any(getattr(a, name) != getattr(b, name) for name in same):
         return False
-    # The instructions for `torch.ones()` also depend on whether the file imports `torch`.
+    # Compare no instructions: those of `torch.ones()` depend on whether the file imports `torch`.
     if set(a.co_positions()) != set(b.co_positions()):
         return False
     plain = [[repr(c) for c in x.co_consts if not isinstance(c, CodeType)] for x in (a, b)]

@@ -8,9 +8,9 @@ from calque.upstream import torch_c
 
 
 class MadeGenerator(torch_c.Generator):
-    """A generator that records what sets or reads its state.
+    """A generator that records the calls that set or read its state.
 
-    What is drawn from it needs no telling: the calls have it among their arguments.
+    Draws need no record of their own, because the calls have the generator among their arguments.
     """
 
     def manual_seed(self, seed: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Scoped patches for calls that no mode sees, while a program is recorded."""
+"""Patches, while a program is recorded, for calls that modes do not intercept."""
 
 import concurrent.futures.thread
 import contextlib
@@ -28,7 +28,9 @@ _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
 def hold(patches: Patches) -> None:
-    """Let a recording see modules, blocks, settings, random numbers and threads."""
+    """Patch the functions by which a recording observes modules, blocks, settings, random numbers
+    and threads.
+    """
     hold_calls(patches)
     hold_contexts(patches)
     hold_settings(patches)
@@ -74,9 +76,9 @@ def new_objects_apart() -> Iterator[Callable[[], bool]]:
     """A context manager in which the garbage collector's youngest generation has only objects
     created inside.
 
-    The collector rests meanwhile. Gives a function that says whether it still is so: the program
-    may have collected by itself. (`gc.freeze` would do too, but spoils what the collector knows of
-    the size of the heap, and so makes every later collection a full one.)
+    The collector is disabled meanwhile. Yields a function that returns True as long as this holds:
+    the program may run the collector itself. (`gc.freeze` would work too, but it distorts the
+    collector's estimate of the heap, so every later collection would be a full one.)
     """
     enabled = gc.isenabled()
     gc.disable()
@@ -155,7 +157,9 @@ def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
-    """`copy.copy` makes another tensor of what it is told here, which no mode sees."""
+    """Records `copy.copy`, which creates a tensor from `__reduce_ex__`, without a call that modes
+    intercept.
+    """
 
     @functools.wraps(original)
     def reduce_ex(tensor: Any, protocol: Any) -> Any:
@@ -169,7 +173,9 @@ def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Hides calque's modes from PyTorch layers that would take another path if they saw them."""
+    """Hides calque's modes from PyTorch layers that would take a different path if they saw
+    them.
+    """
 
     @functools.wraps(original)
     def has_torch_function(relevant_args: Any) -> bool:

@@ -1,4 +1,4 @@
-"""Calls that return the very tensor that they were passed, as `x.contiguous()` may."""
+"""Calls that return the tensor that they were passed itself, as `x.contiguous()` may."""
 
 from collections.abc import Callable
 from typing import Any, NamedTuple
@@ -19,7 +19,7 @@ class Returned(NamedTuple):
 
     Attributes:
         node: the result.
-        argument: the node that has given the tensor before.
+        argument: the node that returned the tensor before.
         origin: where it was called.
     """
 
@@ -29,14 +29,14 @@ class Returned(NamedTuple):
 
 
 class Itself:
-    """Finds where a graph is right only if a call returns its argument again.
+    """Finds where a graph is correct only if a call returns its argument itself.
 
-    In the run, the program had one tensor under two names, and a graph cannot tell which of them a
-    later line means. If the call returns a copy for other inputs, that matters as soon as the
-    program writes to the tensor, or returns it twice.
+    In the run, two names referred to one tensor, and a graph cannot tell which of them a later line
+    uses. If the call returns a copy for other inputs, this matters as soon as the program writes to
+    the tensor, or returns it twice.
 
     Args:
-        resolve: finds what a `call_module` names.
+        resolve: returns the module that a `call_module` names.
     """
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
@@ -44,7 +44,7 @@ class Itself:
         self._found: list[Returned] = []
 
     def note(self, argument: Node, node: Node, origin: NodeOrigin | None) -> None:
-        """Note that a node has returned a tensor that another one has given before."""
+        """Note that a node has returned a tensor that another node returned before."""
         if argument not in written_by(node):
             node.meta[RETURNED] = argument.name
             self._found.append(Returned(node, argument, origin))
@@ -53,7 +53,7 @@ class Itself:
         """Add a check where it matters.
 
         Args:
-            always: whether it does everywhere, as the program asks which tensors are the same.
+            always: whether to add it everywhere, because the program compares tensors by identity.
         """
         order = {node: i for i, node in enumerate(graph.nodes)} if self._found else {}
         found = [each for each in self._found if each.node in order and each.argument in order]
@@ -77,7 +77,7 @@ class Itself:
                 check.meta["origin"] = origin
 
     def _sharing(self, node: Node) -> list[Node]:
-        """Returns the arguments of a node that its result may share memory with."""
+        """Returns the arguments of a node that may share memory with its result."""
         if node.op == "call_module":
             return [source for source in node.all_input_nodes if self._may_be_view(node, source)]
         if node.op.startswith("call") and (is_view(node) or written_by(node)):
@@ -85,7 +85,7 @@ class Itself:
         return []
 
     def _may_be_view(self, node: Node, source: Node) -> bool:
-        """Returns True if a layer may return a view of an argument; one with weights computes."""
+        """Returns True if a layer may return a view of an argument; layers with weights do not."""
         result, given = node.meta.get("val"), source.meta.get("val")
         if not (isinstance(result, torch.Tensor) and isinstance(given, torch.Tensor)):
             return True
@@ -101,7 +101,9 @@ class Itself:
 
 
 def _what(node: Node) -> str:
-    """Returns the name of what was called; of a part of a result, of what gave the whole."""
+    """Returns the name of the called function; for a part of a result, of the call that returned
+    the whole.
+    """
     owner = node.args[0] if name_of(node) == "getitem" else node
     node = owner if isinstance(owner, Node) else node
     return str(node.target) if node.op == "call_module" else name_of(node)

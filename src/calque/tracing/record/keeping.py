@@ -1,8 +1,8 @@
-"""Keeps or replaces values of a run on request: `keep` and `edits`.
+"""Keeps or replaces values of a run, as requested by `keep` and `edits`.
 
-A pattern names calls: `"layers.*.attn"` those of modules, by their paths, and
-`"layers.*.attn:softmax"` those of a function of PyTorch, made in such a module. `*` and `?` are
-those of `fnmatch`.
+A pattern matches calls: `"layers.*.attn"` matches calls of modules, by their paths, and
+`"layers.*.attn:softmax"` calls of a PyTorch function in such a module. `*` and `?` have the meaning
+of `fnmatch`.
 """
 
 import difflib
@@ -22,8 +22,8 @@ class Edited:
     """Replaces a value with another one of the same shapes and dtypes.
 
     Args:
-        edit: gets the value; what it gives takes its place, and None leaves it.
-        name: of the value, for messages.
+        edit: takes the value and returns its replacement, or None to leave it.
+        name: the name of the value, for messages.
     """
 
     def __init__(self, edit: Edit, name: str) -> None:
@@ -33,7 +33,7 @@ class Edited:
         """Returns the replacement of `value`.
 
         Raises:
-            ValueError: it has other shapes or dtypes, or is in other containers.
+            ValueError: it has different shapes, dtypes or containers.
         """
         made = self._edit(value)
         if made is None:
@@ -68,13 +68,13 @@ def _is_tensor(value: Any) -> bool:
 
 
 class Gradient:
-    """The gradient of a tensor of the run, as far as it has been computed."""
+    """The gradient of a tensor of the run, as computed so far."""
 
     def __init__(self, tensor: torch.Tensor) -> None:
         self._sum: torch.Tensor | None = None
         self._leaf = tensor if tensor.is_leaf else None
         if tensor.requires_grad and self._leaf is None:
-            tensor.register_hook(self._add)  # of the tensor as it is now, whatever is written to it
+            tensor.register_hook(self._add)  # unaffected by later writes to the tensor
 
     def _add(self, gradient: torch.Tensor) -> None:
         known = self._sum
@@ -91,12 +91,12 @@ class Keeper:
 
     Args:
         keep: patterns of the calls whose results are kept.
-        edits: for patterns, what takes the place of the results.
+        edits: functions that replace results, by pattern.
 
     Attributes:
         kept: results by the names of calls, one for each call; the tensors are copies.
-        gradients: as `kept`, with a `Gradient` in the place of each tensor.
-        sees_functions: whether a pattern is about functions.
+        gradients: like `kept`, with a `Gradient` instead of each tensor.
+        sees_functions: whether a pattern matches functions.
     """
 
     def __init__(self, keep: Sequence[str], edits: Mapping[str, Edit]) -> None:
@@ -116,8 +116,8 @@ class Keeper:
         self._seen: dict[str, None] = {}
 
     def edits_of(self, name: str) -> list[Edited]:
-        """Returns the edits for results of calls with this name, in order;
-        to be called once for each call.
+        """Returns the edits for results of calls with this name, in order. Call it once for each
+        call.
         """
         self._seen[name] = None
         edits = self._edits.items()

@@ -1,4 +1,4 @@
-"""Abstract values of a run's tensors, which may be freed before the graph is built."""
+"""Abstract values of a run's tensors, some of which are freed before the graph is built."""
 
 from typing import Any
 

@@ -18,7 +18,7 @@ class Leaves(NamedTuple):
 
     Attributes:
         calls: the calls.
-        within: these, and the calls inside of them.
+        within: the same calls, and the calls inside them.
     """
 
     calls: set[ModuleCall]
@@ -33,17 +33,17 @@ def collapsible(
 ) -> Leaves:
     """Returns the calls that can be one node, among those that should be.
 
-    It can where the module is called as it will be found, where it computes with nothing of the
-    program's but what it is given (another's weight, in `torch.func.functional_call`), and where
-    what it gives shows all that others use of what was computed in it. What is read into Python in
-    it is read again by the module itself, when the node runs; but a number that it gives is none of
-    the graph's.
+    A call can be one node if the program did not change the module before it, if it uses no values
+    but its arguments and its own members (`torch.func.functional_call` may replace those), and if
+    nothing else uses its intermediate results. Values that the module reads into Python are read
+    again when the node runs, but numbers that it returns could not be guarded.
 
-    One with hooks of the backward pass is one, too: the graph would not call them otherwise.
+    A module with backward hooks is one node too, because otherwise the graph would not call the
+    hooks.
 
     Args:
-        keeper: edits what some calls give; one in which that happens is opened.
-        whole: whether the program itself may be one.
+        keeper: edits the results of some calls; a call that contains such a call is opened.
+        whole: whether the call of the program itself may be one node.
     """
     refused = _edited(tape, keeper)
     while True:
@@ -80,7 +80,7 @@ def _outermost(
 def why_opened(
     tape: Any, leaves: Leaves, is_leaf: Callable[[ModuleCall], bool], whole: bool
 ) -> dict[ModuleCall, str]:
-    """Returns the calls that should be one node but are opened, each with the reason."""
+    """Returns the calls that should be one node but are opened, with the reason for each."""
     changed = _changed(tape)
     found: dict[ModuleCall, str] = {}
     for event in tape.events:
@@ -113,7 +113,7 @@ def _changed(tape: Any) -> set[ModuleCall]:
 
 
 def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -> None:
-    """Mark the calls of modules that have changed since."""
+    """Mark the calls of modules that have changed since the run began."""
     for event in events:
         if isinstance(event, Begin) and event.call.module in changed:
             event.call.is_changed = True
@@ -158,8 +158,8 @@ def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
 
 
 def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
-    """Returns the calls with inner values that are used outside or were read into Python, and those
-    that use values which are not their arguments.
+    """Returns the calls whose inner values are used outside or were read into Python, and the calls
+    that use values other than their arguments.
     """
     home: dict[Value, ModuleCall] = {}
     given: dict[ModuleCall, set[Value]] = {}
@@ -201,7 +201,7 @@ def _uses_of_others(event: Call, members: dict[torch.nn.Module, set[int]]) -> bo
     replaced for the call.
 
     Args:
-        members: of modules that have been looked at, the identities of their tensors.
+        members: a cache of the ids of each module's tensors.
     """
     if event.module is None or not is_layer(event.module.module):
         return False

@@ -1,4 +1,4 @@
-"""A recorder's state for the thread that runs."""
+"""A recorder's state for each thread."""
 
 import threading
 from typing import Any
@@ -10,14 +10,15 @@ class Local(threading.local):
     """A recorder's state for each thread.
 
     Attributes:
-        call: the call of PyTorch that runs.
-        module: the call of a module that runs.
-        is_main: whether the thread is the one that records.
-        is_entered: whether the program runs in it; autograd's own threads have our modes as well.
-        is_dynamic: whether a value was met, among the last arguments, of a shape that depends on
-            values; reset by whoever asks.
-        is_editing: whether an edit of the user's runs, whose calls are recorded and not edited.
-        objects: those that were met among arguments and that no graph can hold.
+        call: the PyTorch call that is running.
+        module: the module call that is running.
+        is_main: whether the recording was started in this thread.
+        is_entered: whether the program runs in this thread; autograd's own threads have our modes
+            too.
+        is_dynamic: whether the last arguments included a value whose shape depends on values; reset
+            by the reader.
+        is_editing: whether a user's edit is running, whose calls are recorded but not edited.
+        objects: the objects found among arguments that no graph can hold.
     """
 
     is_dynamic = is_editing = False

@@ -22,7 +22,7 @@ from calque.tracing.record.reach import READS, Formula, Reach, Site, Use, reach_
 from calque.tracing.record.values import Value
 
 NUMBER = "number"
-"""What a call that computes with numbers is marked with (`Call.what`)."""
+"""The mark of a call that computes with numbers (`Call.what`)."""
 
 _POINTWISE = frozenset(
     (
@@ -30,18 +30,18 @@ _POINTWISE = frozenset(
         *("add", "add_", "sub", "sub_", "mul", "mul_", "div", "div_", "pow", "pow_", "where"),
     )
 )
-"""Functions whose results have the same shape whatever number they are given."""
+"""Functions whose results have the same shape for any number."""
 
 
 class Number:
     """A number that the program has read.
 
     Attributes:
-        call: which read it.
-        escape: what the recording lists of it.
+        call: the call that read it.
+        escape: its entry in the recording's `escapes`.
         value: the number.
-        pending: the places that it is to be seen at.
-        lost: whether it went another way than its function's source tells.
+        pending: the source positions at which it must still be used.
+        lost: whether it was used in a way that its function's source does not show.
     """
 
     def __init__(self, call: Call, escape: Escape, pending: set[Place]) -> None:
@@ -56,9 +56,9 @@ class Argument(NamedTuple):
     """A number among the arguments of a call.
 
     Attributes:
-        key: of a positional argument, its index; or its name.
-        path: where it is in the argument.
-        formula, numbers: what it is computed from.
+        key: the index of a positional argument, or the name.
+        path: its position in the argument.
+        formula, numbers: how it is computed, and from which numbers.
     """
 
     key: int | str
@@ -71,8 +71,8 @@ class Numbers:
     """Follows the numbers of a run.
 
     Attributes:
-        all: the numbers that may be followed, so far.
-        used: the calls that get them.
+        all: the numbers so far that may be followed.
+        used: the calls that take them as arguments.
     """
 
     def __init__(self) -> None:
@@ -121,16 +121,14 @@ class Numbers:
         return not (call.name in _POINTWISE or (not site.name and call.name != "__getitem__"))
 
     def given(self, call: Call) -> None:
-        """Handle the return of a call that may have got numbers:
-        only tensors may depend on them.
-        """
+        """Handle the return of a call that may take numbers, on which only tensors may depend."""
         if self.used and self.used[-1][0] is call and not _is_of_values(call.result):
             for argument in self.used[-1][1]:
                 for number in argument.numbers.values():
                     number.lost = True
 
     def followed(self) -> set[Number]:
-        """Returns the numbers whose uses in the run were exactly those in the source."""
+        """Returns the numbers whose uses in the run are exactly those in the source."""
         good = {number for number in self.all if not number.lost and not number.pending}
         while True:
             together = [
@@ -196,7 +194,7 @@ def _put(call: Call, argument: Argument, value: Any) -> None:
 
 
 def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
-    """Returns an argument with a value at one position in it."""
+    """Returns an argument in which the value at one position is replaced."""
     if not path:
         return value
     step, rest = path[0], path[1:]
@@ -239,7 +237,7 @@ def _keys(call: Call, func: Any, site: Site, position: int | str) -> Iterator[in
             yield names.index(position)
     elif not site.name or len(call.args) == site.count:
         yield position
-    elif len(call.args) == site.count + 1:  # a method, whose tensor comes first
+    elif len(call.args) == site.count + 1:  # a method, whose first argument is the tensor
         yield position + 1
     elif position < len(names := _names(func)) and names[position] in call.kwargs:
         yield names[position]
@@ -276,7 +274,7 @@ def _caller(func: Any) -> FrameType | None:
     """Returns the frame of the program that calls PyTorch, directly or through the Python function
     `func`.
 
-    None where other code calls, which has the number as well.
+    None if other code makes the call, because that code has the number too.
     """
     frame: FrameType | None = sys._getframe(2)
     while frame is not None and frame.f_code.co_name != "__torch_function__":

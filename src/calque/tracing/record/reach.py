@@ -1,4 +1,4 @@
-"""Finds in the source of a function where a number goes that is read from a tensor.
+"""Finds in the source of a function how a number read from a tensor is used.
 
 A number can be followed (`calque.tracing.record.numbers`) if only calls of PyTorch use it: `x /
 scale`, but not `if scale > 1`. Other uses count as escapes.
@@ -22,11 +22,12 @@ Env = dict[str, "Formula"]
 
 
 class Formula(NamedTuple):
-    """A number of the program, and what it is computed from.
+    """A number of the program, and how it is computed.
 
     Attributes:
-        function, parts: what computes it, and from what; of a constant, None and the constant.
-        read: the place of the call that reads it, if it is read.
+        function, parts: the function that computes it and its arguments; for a constant, None and
+            the constant.
+        read: the position of the call that reads it, if it is read from a tensor.
     """
 
     function: Callable[..., Any] | None = None
@@ -42,7 +43,7 @@ class Formula(NamedTuple):
 
 class Use(NamedTuple):
     """The use of a number in an argument of a call: the argument's position or name, and the path
-    to the number in it.
+    to the number within the argument.
     """
 
     formula: Formula
@@ -54,9 +55,9 @@ class Site(NamedTuple):
     """An expression of the program that computes with numbers that were read.
 
     Attributes:
-        name: of the function, where it is a call by name; "" for an operator.
-        count: how many positional arguments are written.
-        uses: the numbers in it.
+        name: the name of the function, if it is called by name; "" for an operator.
+        count: the number of positional arguments in the source.
+        uses: the uses of numbers in it.
     """
 
     name: str
@@ -68,10 +69,10 @@ class Reach(NamedTuple):
     """The uses of the numbers that a function reads.
 
     Attributes:
-        reads: the places of the calls that read numbers which do not escape, and for each the
-            sites that it goes to.
-        sites: by their places.
-        names: what names have to mean, for this to hold.
+        reads: for each call that reads a number that does not escape, by its position, the sites
+            that use the number.
+        sites: the sites, by their positions.
+        names: the values that global names must have for this to hold.
     """
 
     reads: dict[Place, set[Place]]
@@ -91,7 +92,7 @@ _BINARY: dict[type[ast.operator], Callable[..., Any]] = {
 _MATH = frozenset(("ceil", "exp", "floor", "log", "log2", "sqrt", "trunc"))
 _FUNCTIONS = {
     **{f.__name__: f for f in (int, float, abs, max, min, round)},
-    **{f"math_{name}": getattr(math, name) for name in _MATH},  # as the code of graphs has them
+    **{f"math_{name}": getattr(math, name) for name in _MATH},  # as in the code of graphs
 }
 _COMPARISONS = (ast.Lt, ast.LtE, ast.Gt, ast.GtE, ast.Eq, ast.NotEq)
 _SCOPES = (
@@ -105,13 +106,14 @@ _SEEING = frozenset(
         *("stack", "f_locals", "f_back", "tb_frame"),
     )
 )
-"""Names by which code may look at the variables of a function."""
+"""Names by which code may read the variables of a function."""
 
 
 @lru_cache(maxsize=256)
 def reach_of(code: CodeType) -> Reach | None:
     """Returns the uses of the numbers that a function reads; None without its source."""
-    is_graph = code.co_filename.startswith("<eval_with_key>")  # `locals` is for its blocks
+    # Its code calls `locals()` only to close blocks.
+    is_graph = code.co_filename.startswith("<eval_with_key>")
     if not _SEEING.isdisjoint(code.co_names) and not is_graph:
         return None
     body = body_of(code)
@@ -122,7 +124,7 @@ class _Reader:
     """Follows numbers through the statements of a function, in execution order.
 
     Attributes:
-        escaped: the places of reads whose numbers go elsewhere.
+        escaped: the positions of reads whose numbers escape.
     """
 
     def __init__(self, code: CodeType) -> None:
@@ -139,7 +141,7 @@ class _Reader:
         for name in self._lost:
             self.escaped |= self._bound.get(name, set())
         sites = self.sites
-        while True:  # a call that gets two numbers follows both or none
+        while True:  # repeat, because a call with two numbers follows both or none
             mixed = [s for s in sites.values() if not _reads(s.uses).isdisjoint(self.escaped)]
             found = set().union(*(_reads(site.uses) for site in mixed)) - self.escaped
             if not found:
@@ -168,7 +170,7 @@ class _Reader:
             bound = self._assigned(targets, node.value, env)
         elif isinstance(node, ast.AugAssign):
             self._visit(node.target, env)
-            if isinstance(node.target, ast.Name):  # which is read, too
+            if isinstance(node.target, ast.Name):  # `x += 1` also reads x
                 self._lost.add(node.target.id)
             self._visit(node.value, env, (node, "", 2, 1))
         elif isinstance(node, _SCOPES):
@@ -231,9 +233,9 @@ class _Reader:
         """Visit an expression.
 
         Args:
-            use: the call that it is an argument of: the node, the name of the function, how many
-                arguments there are, and its position.
-            path: where it is in that argument.
+            use: the call that it is an argument of: the node, the name of the function, the number
+                of arguments, and its position among them.
+            path: its position in that argument.
         """
         made = self._number(node, env)
         if made is not None:
@@ -284,7 +286,7 @@ class _Reader:
             self._visit(keyword.value, env, (node, name, count, keyword.arg))
 
     def _slice(self, node: ast.AST) -> dict[str, ast.expr]:
-        """Returns the parts of a slice that are given, by name."""
+        """Returns the parts of a slice that are written, by name."""
         if isinstance(node, ast.Slice):
             parts = (("start", node.lower), ("stop", node.upper), ("step", node.step))
             return {name: part for name, part in parts if part is not None}
@@ -294,7 +296,7 @@ class _Reader:
         return dict(zip(("start", "stop", "step"), node.args)) if plain else {}
 
     def _number(self, node: ast.AST, env: Env) -> Formula | None:
-        """Returns what a number is computed from; None if it was not read from a tensor."""
+        """Returns how a number is computed; None if it was not read from a tensor."""
         made = self._formula(node, env)
         return made if made is not None and made.reads() else None
 
@@ -336,7 +338,7 @@ class _Reader:
         return Formula(function, tuple(parts)) if parts and None not in parts else None
 
     def _inside(self, node: ast.AST, env: Env) -> None:
-        """Visit the expressions that a number is read from."""
+        """Visit the expressions from which a number is read."""
         if isinstance(node, ast.Call) and _place_of(node) in self.found:
             for child in ast.iter_child_nodes(node):
                 inside = child.value if isinstance(child, ast.Attribute) else child
@@ -354,13 +356,15 @@ class _Reader:
         return own and node.id not in code.co_cellvars
 
     def _means(self, name: str, meaning: Any) -> bool:
-        """Returns True if a name is global; its value is compared when it is used."""
+        """Returns True if a name is global. Its value is compared when it is used."""
         self.names[name] = meaning
         return name not in {*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars}
 
 
 def _place_of(node: Any) -> Place:
-    """Returns the position that Python reports; for a method on another line, from its name on."""
+    """Returns the position that Python reports, which begins at the name of a method on a different
+    line.
+    """
     first, last = extent(node)
     func = node.func if isinstance(node, ast.Call) else None
     if isinstance(func, ast.Attribute) and func.lineno != func.end_lineno:

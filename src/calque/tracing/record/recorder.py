@@ -1,8 +1,8 @@
 """`Recorder`: records the calls of PyTorch functions and modules that a program makes.
 
-A `TorchFunctionMode` sees every call, by whatever name the program got hold of the function; within
-its handler it is off, so that the outermost call is the only one. The program runs as usual:
-arguments and results are passed on unchanged.
+A `TorchFunctionMode` sees every call, however the program refers to the function. It is disabled
+within its handler, so only outermost calls are recorded. The program runs as usual: arguments and
+results are passed on unchanged.
 """
 
 import contextlib
@@ -47,8 +47,8 @@ class Recorder(WithinTrace):
 
     Args:
         root: the program.
-        strict: refuse what reads values of tensors.
-        keeper: keeps and edits what some calls give.
+        strict: whether to refuse reads of tensors' values.
+        keeper: keeps and edits the results of some calls.
 
     Attributes:
         events: what happened, in order.
@@ -61,12 +61,13 @@ class Recorder(WithinTrace):
         running: the calls that run now, in whatever threads.
         code: of the program.
         given: the values of the arguments.
-        numbers: those that were read, and where they went.
-        generators: those that the program reaches, and their states.
-        follows_default_generator: whether the program may set the state of PyTorch's own.
+        numbers: the numbers that were read, and their uses.
+        generators: the generators that the program reaches, and their states.
+        follows_default_generator: whether the program may set the state of PyTorch's default
+            generator.
     """
 
-    path = None  # the trace decides nothing by itself: the run is real
+    path = None  # the run is real, so no path is chosen
 
     def __init__(self, root: Any, strict: bool, keeper: Keeper) -> None:
         self.tracer = self
@@ -105,7 +106,7 @@ class Recorder(WithinTrace):
 
     @property
     def contexts(self) -> RecordedContexts | None:
-        """The open blocks of the program; None inside a call, to which they belong."""
+        """The open blocks of the program; None inside a call, which handles its own blocks."""
         inside = self.local.call is not None or self.ended or _in_functorch() is not None
         return None if inside else self._contexts
 
@@ -123,14 +124,14 @@ class Recorder(WithinTrace):
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
     def create_node(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> Value:
-        """Record a call that is made elsewhere."""
+        """Record a call that the caller makes."""
         call = Call(target, args, kwargs, self.local.module, self.place())
         call.result = Value()
         self.events.append(call)
         return call.result
 
     def create_proxy(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> Any:
-        """Record a call, and make it."""
+        """Make a call and record it."""
         return self.run(target, args, kwargs)
 
     @unwatched
@@ -165,7 +166,7 @@ class Recorder(WithinTrace):
         return self.run(func, args, kwargs)
 
     def copy(self, tensor: torch.Tensor) -> torch.Tensor:
-        """The program calls `copy.copy`."""
+        """Handle a call of `copy.copy` by the program."""
         return self.run(copy.copy, (tensor,), {})
 
     def run(
@@ -179,7 +180,7 @@ class Recorder(WithinTrace):
         """Call a function for the program, and record its arguments and result.
 
         Args:
-            target, given: what a graph calls, and with what; by default the same.
+            target, given: the function and the arguments of the graph's call; by default the same.
         """
         local = self.local
         lower = self.arguments
@@ -237,7 +238,7 @@ class Recorder(WithinTrace):
 
     def operator(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
         """Record an operator that runs outside any call of the program."""
-        with torch_c.DisableTorchFunction():  # what is asked of tensors here is no call either
+        with torch_c.DisableTorchFunction():  # reads of properties below are no calls
             return func(*args, **kwargs) if self.ended else self._operator(func, args, kwargs)
 
     def _operator(self, func: Any, args: Args, kwargs: dict[str, Any]) -> Any:
@@ -274,13 +275,15 @@ class Recorder(WithinTrace):
             self.local.call = before
 
     def note_made(self, tensor: torch.Tensor, constant: torch.Tensor) -> None:
-        """Record that the program created a tensor from data, without a call that a mode sees."""
+        """Record that the program created a tensor from data without a call that modes
+        intercept.
+        """
         call = Call(fresh, (constant,), {}, self.local.module, self.place())
         call.result = self.values.add(tensor)
         self.events.append(call)
 
     def refuse(self, why: str, call: Call | None = None) -> None:
-        """Note why a graph of this run would be wrong."""
+        """Record why a graph of this run would be wrong."""
         self.refuse_at(self.place() if call is None else call.place, why)
 
     def refuse_at(self, place: Place | None, why: str) -> None:
@@ -300,7 +303,7 @@ class Recorder(WithinTrace):
 
     def make_generator(self, *args: Any, **kwargs: Any) -> Any:
         """Handle the creation of a `torch.Generator` by the program."""
-        given = (*args, *kwargs.values())  # the device alone
+        given = (*args, *kwargs.values())  # only the device
         return self.run(MadeGenerator, given, {}, make_generator, given)
 
     # Modules
@@ -346,7 +349,7 @@ class Recorder(WithinTrace):
         return self._kept(path, result)
 
     def end(self) -> None:
-        """Handle the return of the program: it has caught the errors of calls that raised."""
+        """Handle the return of the program, which has caught the errors of calls that raised."""
         mark_changed(self.events, self.leaves.changed_since())
         followed = {id(number.escape) for number in self.numbers.followed()}
         self.escapes[:] = [

@@ -32,15 +32,17 @@ class Tape:
 
     Attributes:
         root, method, name: the program: a module and the name of its method, or a function.
-        signature, code, names: of the method or the function; the parameters with their stars.
-        arguments: what each parameter was given, with values in the place of tensors.
-        twins: the values of tensors that were given twice.
-        classes: the names of the classes of the tensors among the arguments, by their values.
-        asks_class, asks_identity: whether the program may ask for these, and which are one.
-        numbers: those that the program has read, and where they went.
-        events, result: what the program did and what it gave.
-        assignments: module, attribute and value of what it has assigned, or dictionary and key.
-        asked, assumed: what the graph has to check.
+        signature, code, names: those of the method or function; the names of parameters include
+            stars.
+        arguments: the argument for each parameter, with values instead of tensors.
+        twins: pairs of values for tensors that were passed twice.
+        classes: the class names of the tensors among the arguments, by value.
+        asks_class, asks_identity: whether the program may check the classes of tensors, and whether
+            it may compare tensors by identity.
+        numbers: the numbers that the program read, and their uses.
+        events, result: the calls of the program, and its result.
+        assignments: the module (or dictionary), attribute (or key) and value of each assignment.
+        asked, assumed: what the graph must check.
     """
 
     def __init__(
@@ -125,7 +127,7 @@ class Recording:
 
     @property
     def witness(self) -> Witness:
-        """The number of operators that ran, and of those that belong to a call of the program."""
+        """The number of operators that ran, within recorded calls and outside them."""
         calls = self.calls
         alone = sum(1 for call in calls if call.what == "operator")
         count = sum(call.operators for call in calls)
@@ -220,7 +222,7 @@ def lowered(graph: GraphModule) -> GraphModule:
         return lower(graph)
     except SymbolicTraceError:
         raise
-    except Exception as error:  # what ran for real does not fail because of the program
+    except Exception as error:  # the program did run, so the error is not its own
         if is_of_handler(error):
             raise
         notes = "\n".join(getattr(error, "__notes__", ()))

@@ -1,4 +1,4 @@
-"""Handles results of a recorded program's calls: as values, guards, or refusals."""
+"""Handles the results of a recorded program's calls as values, guards or refusals."""
 
 import sys
 from typing import TYPE_CHECKING, Any
@@ -24,8 +24,8 @@ if TYPE_CHECKING:
 class Results:
     """Decides what the recording keeps of each result.
 
-    A tensor becomes a value. What a program reads of a tensor becomes a guard where the inputs'
-    shapes and dtypes do not determine it.
+    A tensor becomes a value. A property that the program reads becomes a guard, unless the inputs'
+    shapes and dtypes determine it.
 
     Args:
         recorder: the recording.
@@ -37,9 +37,10 @@ class Results:
         self._strict = strict
 
     def guard_shapes(self, call: Call) -> None:
-        """Guard the shapes of an operator's arguments, which the code that ran it may have read.
+        """Guard the shapes of an operator's arguments, because the code that called it may have
+        read them.
 
-        No mode sees what C++ and PyTorch's own Python ask of tensors between two operators.
+        Modes do not intercept reads of properties by C++ and by PyTorch's own Python code.
         """
         values = values_in((call.args, call.kwargs))
         if values:
@@ -48,7 +49,7 @@ class Results:
             self._guard_shape(value)
 
     def guard_shapes_in_functorch(self, args: tuple[Any, ...]) -> None:
-        """Like `guard_shapes`, for a function that `torch.func.vmap` or a relative runs."""
+        """Like `guard_shapes`, for a function run by a transform such as `torch.func.vmap`."""
         with torch_c.DisableTorchFunction():
             found = [self._recorder.values.of(arg) for arg in args if isinstance(arg, torch.Tensor)]
             for value in filter(None, found):
@@ -68,7 +69,7 @@ class Results:
             call: the call.
             args: its arguments, as the program passed them.
             result: what it returned.
-            is_dynamic: True if an argument is a number that depends on the inputs' values.
+            is_dynamic: whether an argument's shape depends on the inputs' values.
         """
         recorder, kind = self._recorder, type(result)
         dynamic = is_dynamic or call.has_dynamic_shape or _splits_by_values(call)
@@ -86,7 +87,8 @@ class Results:
         if holds_tensors(result):
             call.result = recorder.arguments.defined(result, dynamic)
             recorder.events.append(call)
-            if not hasattr(kind, "n_sequence_fields"):  # its length may depend on a shape
+            # The length of other tuples may depend on a shape.
+            if not hasattr(kind, "n_sequence_fields"):
                 recorder.asked.add("shape")
                 call.is_counted = dynamic
                 if dynamic:
@@ -159,7 +161,7 @@ class Results:
 
 
 def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: Any) -> list[torch.Tensor]:
-    """The tensors that a call has written to and may have given another shape."""
+    """Returns the tensors that a call has written to and whose shape it may have changed."""
     if call.target is setattr:
         return [args[0]] if call.args[1] == "data" else []
     if "out" in call.kwargs or call.name in RESHAPING:
@@ -168,6 +170,6 @@ def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: Any) -> list[tor
 
 
 def _splits_by_values(call: Call) -> bool:
-    """Returns True for `tensor_split` at places that a tensor says, which C++ reads unseen."""
+    """Returns True for `tensor_split` with a tensor of indices, which C++ reads unseen."""
     given = (*call.args[1:2], *call.kwargs.values())
     return call.name == "tensor_split" and any(isinstance(v, Value | torch.Tensor) for v in given)

@@ -9,7 +9,7 @@ from calque.tracing.graph.checks import expect_setting
 
 
 class WithinTrace:
-    """Handles what a recorded program does to modules, and graphs within it."""
+    """Handles a recorded program's changes of modules, and graphs that it runs."""
 
     leaves: Any
     local: Any
@@ -25,11 +25,11 @@ class WithinTrace:
         return True
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
-        """Note a deleted attribute; this is seen only while another thread traces."""
+        """Note a deleted attribute; deletions are intercepted only while another thread traces."""
         self.leaves.assigned(module)
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """Like `delete_attribute`, for modules that the program creates; they are opened."""
+        """Like `delete_attribute`, for modules that the program creates; their calls are opened."""
 
     def member_of(self, value: Any) -> Any:
         """Returns the assigned value itself."""

@@ -1,8 +1,8 @@
 """The values of a run, distinguished by the identity of tensors.
 
 Python usually reuses the id of a freed tensor, and a tensor held only by C++ has no Python object.
-So tensors are identified by their C++ object, through a weak reference of PyTorch: it keeps no data
-alive, and no other tensor gets the address.
+So tensors are identified by their C++ object, through PyTorch's weak references: these keep no data
+alive, and prevent reuse of the address.
 """
 
 from typing import Any, NamedTuple
@@ -34,7 +34,7 @@ class Value:
     """A tensor of a run, or an object that a PyTorch function returned; compared by identity.
 
     Attributes:
-        looks: of a tensor.
+        looks: the attributes of a tensor; None for other objects.
         is_dynamic: whether its shape depends on the values of other tensors.
     """
 
@@ -51,7 +51,7 @@ class Value:
 
 
 def looks_of(tensor: torch.Tensor) -> Looks:
-    """Returns a tensor's attributes as they are now."""
+    """Returns a tensor's current attributes."""
     strided = tensor.layout is torch.strided and not tensor.is_nested
     shape = tuple(tensor.shape) if not tensor.is_nested else ()
     stride = tensor.stride() if strided else ()
@@ -79,14 +79,14 @@ class Values:
     def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
         """Add a tensor that is new to the recording.
 
-        How much a sparse one stores depends on values.
+        A sparse tensor counts as dynamic, because values determine the size of its parts.
         """
         value = Value(looks_of(tensor), is_dynamic or tensor.layout is not torch.strided)
         self._tensors[tensor._cdata] = torch_c.WeakTensorRef(tensor), value
         return value
 
     def reshaped(self, tensor: torch.Tensor) -> None:
-        """A tensor of the recording has got a shape that depends on values."""
+        """Record that a tensor got a shape that depends on values."""
         value = self.of(tensor)
         if value is not None:
             value.looks, value.is_dynamic = looks_of(tensor), True
@@ -109,7 +109,7 @@ class Values:
 
 
 def values_in(template: Any) -> list[Value]:
-    """Yields the values in an argument or a result, also in containers.
+    """Returns the values in an argument or a result, including those in containers.
 
     >>> a, b = Value(), Value()
     >>> values_in((a, [1, {"key": b}])) == [a, b]

@@ -1,8 +1,8 @@
-"""Observes the operators below the calls, to find those that no call of the program accounts for.
+"""Observes operators, to find those that run outside the recorded calls.
 
-A `TorchDispatchMode` that lets everything through. It counts the operators of each call, reports
-which of them read values or return shapes that depend on values, and passes on the operators that
-ran outside of any call: in code that TorchScript runs, or within `torch.func.vmap`.
+A `TorchDispatchMode` runs each operator unchanged. It counts the operators of each call, records
+which of them read values or return shapes that depend on values, and passes the operators that run
+outside any call (in TorchScript code, or within `torch.func.vmap`) to the recorder.
 """
 
 import functools
@@ -16,16 +16,17 @@ from calque.upstream.torch_internals import tree_leaves
 _INDEX = torch.ops.aten.index.Tensor
 _MASKS = (torch.bool, torch.uint8)
 _UNTAGGED = frozenset((torch.ops.aten._pack_padded_sequence.default,))
-"""Operators whose shapes depend on values, and which PyTorch does not say that of."""
+"""Operators whose shapes depend on values although PyTorch does not tag them so."""
 
 
 class Witness(NamedTuple):
-    """Says how complete a recording is.
+    """How complete a recording is.
 
     Attributes:
-        operators: the ATen operators that ran.
-        within_calls: those that ran within a call of PyTorch that the program made.
-        by_themselves: those that no such call accounts for, each of which is a call of its own.
+        operators: the number of ATen operators that ran.
+        within_calls: the number that ran within a PyTorch call of the program.
+        by_themselves: the number that ran outside such calls; each is recorded as a call of its
+            own.
     """
 
     operators: int
@@ -55,8 +56,8 @@ class Beneath(DispatchMode):
     """Sees each operator that runs in a thread.
 
     Args:
-        recorder: is told of them.
-        local: what the recorder knows of this thread.
+        recorder: gets the operators outside calls.
+        local: the recorder's state for this thread.
     """
 
     supports_higher_order_operators = True
@@ -82,7 +83,7 @@ class Beneath(DispatchMode):
     def _run(self, func: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         call = self._local.call
         if call is None and not self._local.is_entered and self._recorder.running:
-            call = self._recorder.running[-1]  # which a thread of autograd's works for
+            call = self._recorder.running[-1]  # the call that autograd's thread works for
         if call is None:
             return self._recorder.operator(func, args, kwargs)
         call.operators += 1

@@ -73,7 +73,7 @@ class AbstractTracer(NamingTracer):
         if isinstance(value, _CONSTANT_RESULTS) or value is None:
             if value is not None:
                 self.assumed.ask(node, "shape", "dtype", "device")
-            if node.op != "call_module" and not has_effect(node):  # what a layer does stays
+            if node.op != "call_module" and not has_effect(node):  # a layer's node is kept
                 self.optional[node] = None
             return value
         return ValueProxy(node, self)
@@ -89,7 +89,7 @@ class AbstractTracer(NamingTracer):
         return self.proxy_of_known(part, value)
 
     def tensor_proxy(self, node: Node) -> TensorProxy:
-        """Returns the proxy of a node that gives a tensor."""
+        """Returns the proxy of a node whose value is a tensor."""
         self.tensors.add(node)
         proxy = TensorProxy(node, self)
         self.identity.add(proxy)
@@ -121,7 +121,7 @@ class AbstractTracer(NamingTracer):
     # Questions of Python
 
     def length(self, obj: Any) -> int:
-        """`len(x)`: from the abstract value, or refused."""
+        """Returns `len(x)` from the abstract value, or refuses it."""
         shape = self._shape(obj)
         if shape is None:
             refuse(obj, "len")
@@ -135,7 +135,7 @@ class AbstractTracer(NamingTracer):
         if shape is not None:
             if not shape:
                 raise TypeError("iteration over a 0-d tensor")
-            return iter(self.create_proxy("call_method", "unbind", (obj,), {}))  # as PyTorch does
+            return iter(self.create_proxy("call_method", "unbind", (obj,), {}))
         if unpacked is None:
             refuse(obj, "iterate")
         parts = self.create_proxy("call_function", checks.unpack, (obj, unpacked), {})

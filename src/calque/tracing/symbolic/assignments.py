@@ -1,7 +1,7 @@
 """Assignments to attributes of modules.
 
-What the program assigns, it reads again in the same call. Afterwards the attribute is as it was
-before the trace, and the graph assigns it at its end, when it runs.
+The program reads an assigned value again in the same call. After the trace, the attribute has its
+earlier value, and the graph assigns the new one at its end, when it runs.
 """
 
 from typing import TYPE_CHECKING, Any
@@ -33,18 +33,19 @@ class Assignments:
         self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
 
     def allow(self, module: torch.nn.Module, name: str, value: Any) -> bool:
-        """Returns True if an assignment of the traced program is carried out; see `set_attribute`.
+        """Returns True if an assignment of the traced program should be carried out; see
+        `set_attribute`.
 
-        `self.count += 1` on a buffer is two steps, a change in place, which is recorded, and an
-        assignment of the same tensor, which is left out.
+        `self.count += 1` on a buffer is two steps: a change in place, which is recorded, and an
+        assignment of the same tensor, which is skipped.
 
         Raises:
-            TraceError: a parameter or buffer would become another tensor.
+            TraceError: a parameter or buffer would become a different tensor.
         """
         if not self._tracer.leaves.assigned(module):
-            return True  # it was made in this run
+            return True  # the module was created in this run
         if self._tracer.member_of(value) is not value:
-            self.note(module, name)  # the parameter itself
+            self.note(module, name)  # the value is a parameter itself
             return True
         if isinstance(value, torch.fx.Proxy):
             if self._is_in_place(module, name, value):
@@ -79,10 +80,11 @@ class Assignments:
         return source.op == "get_attr" and self._tracer.resolve(source.target) is old
 
     def record(self) -> None:
-        """Let the graph assign, at its end, the attributes that then hold values of the trace.
+        """Add assignments, at the end of the graph, of the attributes that hold values of the
+        trace.
 
         Raises:
-            TraceError: it is inside an object that a graph cannot hold.
+            TraceError: a value is inside an object that a graph cannot hold.
         """
         root = Owner(self._tracer.root)
         for module, name in self._before:
@@ -98,7 +100,7 @@ class Assignments:
             self._tracer.create_proxy("call_function", checks.assign, target, {})
 
     def undo(self) -> list[Change]:
-        """Restore each attribute to its value before the run; returns the values after it."""
+        """Restore each attribute to its value before the run; returns the changes."""
         changes = []
         for (module, name), (before, place) in self._before.items():
             after = _read(module, name)
@@ -109,7 +111,7 @@ class Assignments:
                 _write(module, name, value)
 
             write(before)
-            # A function, which remembers something, is made anew where it is missing.
+            # A function is a cache that the program creates again if it is missing.
             replaced = isinstance(before, torch.nn.Module)
             made_anew = callable(after) and not has_proxy((after,)) and not replaced
             if not made_anew:
@@ -130,7 +132,7 @@ def _read(module: torch.nn.Module, name: str) -> Any:
 def _write(module: torch.nn.Module, name: str, value: Any) -> None:
     members = vars(module)
     if name in members and not isinstance(value, (torch.Tensor, torch.nn.Module, type(MISSING))):
-        members[name] = value  # where it stands
+        members[name] = value  # in the dictionary that has it
         return
     for names in (members, *(members[slot] for slot in _SLOTS)):
         names.pop(name, None)

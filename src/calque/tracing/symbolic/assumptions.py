@@ -1,4 +1,4 @@
-"""A trace's assumptions about inputs, modules and PyTorch's settings; its graph checks them."""
+"""A trace's assumptions about inputs, modules and PyTorch's settings, which its graph checks."""
 
 from typing import Any
 
@@ -11,18 +11,18 @@ from calque.upstream import torch_c
 
 
 class Assumptions:
-    """The answers that a program got while it was traced.
+    """What a program read while it was traced.
 
     Attributes:
-        inputs: each tensor among the inputs, its name, and what it looked like, by `LOOKS`.
-        kinds: the class of each of these, by name.
-        may_be_left_out: the names of those whose parameter has a default that is no tensor: the
-            program may ask which of the two it has.
-        asks_identity, asks_class: whether the program may ask with `is` whether two tensors are
-            one, and of what class one is.
+        inputs: for each input tensor, its name and its properties, by the keys of `LOOKS`.
+        kinds: the class of each, by name.
+        may_be_left_out: the names of those whose parameter has a default that is not a tensor, so
+            the program may check which of the two it got.
+        asks_identity, asks_class: whether the program may compare tensors with `is`, or check their
+            classes.
         last_input: the last node that belongs to the inputs.
-        settings: the questions to PyTorch, with their arguments, and the answers.
-        modes: whether each module that asks for it, by path, was in training.
+        settings: the settings of PyTorch that were read, with arguments and results.
+        modes: the training mode of each module that reads it, by path.
     """
 
     def __init__(self) -> None:
@@ -45,7 +45,7 @@ class Assumptions:
         self.inputs.append((node, name, looks))
 
     def follow(self, node: Node) -> None:
-        """Remember whether a node that was just made depends on the inputs."""
+        """Record whether a new node depends on the inputs."""
         if node.op == "placeholder" or any(n in self._from_inputs for n in node.all_input_nodes):
             self._from_inputs.add(node)
 
@@ -59,7 +59,7 @@ class Assumptions:
             self.settings["is_grad_enabled", ()] = torch_c.is_grad_enabled()
 
     def update(self, other: "Assumptions") -> None:
-        """Add the answers that another run of the program got."""
+        """Add the assumptions of another run of the program."""
         self._asked |= other._asked
         self._trainable.update(other._trainable)
         self.settings.update(other.settings)
@@ -68,7 +68,7 @@ class Assumptions:
         self.asks_class |= other.asks_class
 
     def move(self, nodes: dict[Node, Node]) -> None:
-        """Replace the nodes of the inputs."""
+        """Replace the inputs' nodes."""
         self.inputs = [(nodes[node], name, looks) for node, name, looks in self.inputs]
         self.last_input = None if self.last_input is None else nodes.get(self.last_input)
 

@@ -1,4 +1,6 @@
-"""Captures a program that branches on tensors: runs it once for each path, and joins the paths."""
+"""Captures a program that branches on tensors, by running it once for each path and joining the
+paths.
+"""
 
 import itertools
 from collections.abc import Callable
@@ -39,10 +41,10 @@ class Run:
     """One run of the program, on proxies.
 
     Attributes:
-        tracer: what recorded it.
+        tracer: the tracer that recorded it.
         path: the decisions it took.
-        error: the exception it ended with, raised by a statement of the program.
-        left: what it has changed that outlives it, and that was changed back.
+        error: the exception that a statement of the program raised at the end, if any.
+        left: the changes of state that it left, which were undone.
     """
 
     def __init__(self, tracer: "SymbolicTracer", path: Path, error: Exception | None) -> None:
@@ -59,11 +61,11 @@ class Capture:
     """Traces a program along every path through it.
 
     Args:
-        make: makes a tracer, a new one for each run.
-        root, concrete_args: as `Tracer.trace` takes them.
+        make: creates a tracer for each run.
+        root, concrete_args: as for `Tracer.trace`.
 
     Attributes:
-        tracer: the one of the first run, which has the constants of all of them.
+        tracer: the tracer of the first run, which gets the constants of all runs.
     """
 
     def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
@@ -77,7 +79,7 @@ class Capture:
         """Returns the graph of the program.
 
         Raises:
-            TraceError: the program does what no graph can repeat, has too many ways, or returns
+            TraceError: the program does what no graph can repeat, has too many paths, or returns
                 different kinds of values on them.
         """
         try:
@@ -111,7 +113,7 @@ class Capture:
             self.tracer = tracer
         else:
             mode = self.tracer.abstract.mode
-            mode.fake_tensor_converter = FakeTensorConverter()  # what a run changed is forgotten
+            mode.fake_tensor_converter = FakeTensorConverter()  # drop the changes of earlier runs
             tracer.abstract.mode = mode
         watch = Watch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
         self._watched.append((watch, tracer))
@@ -132,13 +134,13 @@ class Capture:
                 watch.restore()
                 self._explain(raised, path)
                 raise
-        except BaseException:  # Ctrl-C, which may have come in the middle of a computation
+        except BaseException:  # an interrupt may leave a cache inconsistent
             forget()
             tracer.assignments.undo()
             watch.restore()
             raise
         finally:
-            torch_c.set_grad_enabled(gradients)  # the graph leaves it as the program does
+            torch_c.set_grad_enabled(gradients)  # the graph sets the mode
         left = tracer.assignments.undo()
         left += watch.leave(tracer.member_of)
         self.tracer.assumed.update(tracer.assumed)
@@ -150,15 +152,15 @@ class Capture:
     def _settle(self, left: list[Change]) -> None:
         """If the program has changed state, check that the next call does the same.
 
-        What each way leaves must be the same, and each way must do the same again when it finds
-        that. Then numbers stay as they were left; tensors are assigned when the graph runs.
+        Each path must leave the same changes, and must do the same again when it starts from them.
+        Then numbers keep their new values, and tensors are assigned when the graph runs.
 
         Raises:
             TraceError: the program depends on what it has changed.
         """
         for change in left:
             if isinstance(change.before, torch.nn.Module):
-                raise refusal(change)  # nodes name modules, and would mean the other one
+                raise refusal(change)  # nodes refer to modules by name
         runs, self._runs = self._runs, []
         for run in runs:
             change = first_difference(left, run.left)
@@ -176,14 +178,14 @@ class Capture:
             finally:
                 install(change._replace(after=change.before) for change in reversed(left))
                 if run.watch is not None:
-                    run.watch.restore()  # the order of keys, too
+                    run.watch.restore()  # including the order of keys
         install(change for change in left if change.is_constant)
 
     def _check_again(self, run: Run, again: Run) -> None:
-        """Check that a run which starts from the state after another one does the same.
+        """Check that a run from the state that another run left does the same.
 
         Raises:
-            Mismatch: it did not.
+            Mismatch: it does something different.
         """
         for each in (run, again):
             each.nodes = [node for node in each.nodes if not _is_check(node)]
@@ -206,7 +208,7 @@ class Capture:
             error.add_note(f"on the path where the condition at {decision.origin} is {word}")
 
     def _way(self, run: Run, depth: int) -> Way:
-        """Returns the steps of a run after a decision, and those of the alternative runs."""
+        """Returns the segment of a run after a decision, including the alternative runs."""
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
         if depth == len(decisions):
@@ -223,7 +225,7 @@ class Capture:
         return Way(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
 
     def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
-        """Check that another run is the same up to the decision in which it differs."""
+        """Check that another run is the same up to the decision where it branches off."""
         decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
         if not again or again[0].position != decision.position:
             raise _not_repeated(decision.origin)
@@ -295,8 +297,8 @@ class Capture:
 
 
 def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
-    """Returns the error for an `assert` whose message shows values:
-    it shows the statement instead.
+    """Returns the error for an `assert` whose message contains values; it shows the statement
+    instead.
     """
     last = path.decisions[-1] if path.decisions else None
     if last is None or not last.asserts or last.answer or not isinstance(error, SymbolicTraceError):
@@ -312,7 +314,7 @@ def _are_alike(a: Any, b: Any) -> bool:
         return a == b
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
-    kinds = Branch, Owner, Outside  # each graph module has a class of its own
+    kinds = Branch, Owner, Outside  # not by type(a): each graph module has its own class
     return any(isinstance(a, kind) and isinstance(b, kind) and a.is_like(b) for kind in kinds)
 
 

@@ -1,8 +1,7 @@
-"""Calls of the traced program that its proxies do not see.
+"""Calls of the traced program that do not reach its proxies.
 
-A `TorchFunctionMode` sees every call of PyTorch in this thread, by whatever name the program got
-hold of the function, proxies or not: creation functions become nodes, instead of constants that
-were drawn once.
+A `TorchFunctionMode` sees every PyTorch call in this thread, with or without proxies and however
+the program refers to the function. So creation functions become nodes instead of constants.
 """
 
 from typing import TYPE_CHECKING, Any

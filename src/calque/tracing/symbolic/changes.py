@@ -1,4 +1,4 @@
-"""Records and undoes changes that outlast a run of the program."""
+"""Records and undoes changes that remain after a run of the program."""
 
 from collections.abc import Callable, Iterable, Sequence
 from typing import Any, NamedTuple
@@ -17,13 +17,13 @@ class Change(NamedTuple):
     """A name that has a different value after the run.
 
     Attributes:
-        key: tells it from other names.
-        name: as the program spells it.
-        what: what happened to it, in words.
-        place: the line, as the beginning of a message; "" where it is not known.
-        before: what it meant before.
-        after: what it means after the run.
-        write: gives the name a value, or takes it away if that is MISSING.
+        key: identifies the name.
+        name: the name as the program writes it.
+        what: a description of the change.
+        place: the line, as the beginning of a message; "" if it is not known.
+        before: the value before the run.
+        after: the value after the run.
+        write: sets the name to a value, or deletes it if the value is MISSING.
     """
 
     key: Any
@@ -56,7 +56,7 @@ def install(changes: Iterable[Change]) -> None:
 
 
 def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
-    """Returns a change that only one of two runs makes; None if they make the same ones."""
+    """Returns a change that only one of two runs made; None if they made the same changes."""
     for ours, theirs in ((a, b), (b, a)):
         known = {change.key: change for change in theirs}
         for change in ours:
@@ -69,7 +69,7 @@ def first_difference(a: Sequence[Change], b: Sequence[Change]) -> Change | None:
 
 
 def is_same(a: Any, b: Any) -> bool:
-    """Returns True if two values of a name are the same.
+    """Returns True if two values are equal and of the same type, or are the same object.
 
     >>> is_same([1, (2, "x")], [1, (2, "x")]), is_same([1], [1.0]), is_same([object()], [object()])
     (True, False, False)
@@ -100,10 +100,10 @@ def described(value: Any) -> str:
 
 
 def change_of(before: Any, after: Any) -> str:
-    """Describes how a value is replaced by another one."""
+    """Returns a description of a change of value."""
     old, new = described(before), described(after)
     return f"changes from {old} to {new if new != old else 'another one'}"
 
 
 _PRINTED, _LONGEST = 8, 198
-"""How many elements of a tensor are shown, and how many characters of a text."""
+"""The maximum number of printed elements of a tensor, and of characters of a text."""

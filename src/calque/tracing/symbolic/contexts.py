@@ -30,7 +30,7 @@ class Contexts:
     """The open blocks of a trace, and the nodes that begin and end them.
 
     Attributes:
-        repeats: whether what graphs within the program do is a node of the trace.
+        repeats: whether actions of graphs within the program become nodes of the trace.
     """
 
     repeats = False
@@ -41,7 +41,7 @@ class Contexts:
         self._autocasts: dict[int, Node] = {}
 
     def are_open(self) -> bool:
-        """Returns True if the program itself has set the modes that it runs in."""
+        """Returns True if the running code is in blocks that the program opened."""
         return bool(self._grad_modes or self._autocasts)
 
     def _node(self, target: Callable[..., Any], *args: Any) -> Node:
@@ -99,7 +99,7 @@ class Contexts:
         refuse_because(self._tracer, f"{what} cannot be part of a graph", remedy)
 
     def change_default_dtype(self) -> None:
-        """Refuse another default dtype, which no node of a graph would set."""
+        """Refuse a change of the default dtype, which no node of a graph would set."""
         refuse_because(
             self._tracer,
             "the program changes the default dtype",
@@ -139,7 +139,7 @@ def _traced_parameter(original: Any) -> Any:
 
 
 def hold_contexts(patches: Patches) -> None:
-    """Let the trace see what PyTorch hides from a mode: autocast, and autograd functions."""
+    """Patch what modes do not intercept: autocast and autograd functions."""
     patches.hold(torch.amp.autocast, "__enter__", _traced_enter)
     patches.hold(torch.amp.autocast, "__exit__", _traced_exit)
     patches.hold(torch.autograd.Function, "apply", _traced_apply)
@@ -218,7 +218,7 @@ def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(self: Any) -> Any:
         trace = current_trace()
         contexts = trace.tracer.contexts if trace is not None else None
-        if contexts is not None and not _is_torchs(self):  # those change no results
+        if contexts is not None and not _is_torchs(self):  # these change no results
             contexts.enter_dispatch_mode(self)
         return original(self)
 
@@ -232,12 +232,12 @@ def _application(kind: type, original: Any) -> Callable[..., Any]:
     def apply(*args: Any, **kwargs: Any) -> Any:
         trace = current_trace()
         contexts = trace.tracer.contexts if trace is not None else None
-        if contexts is not None and contexts.repeats:  # a graph is recorded again
+        if contexts is not None and contexts.repeats:  # a graph is being recorded
             return contexts.apply(apply, args, kwargs)
         return original.__get__(None, kind)(*args, **kwargs)
 
     apply.__name__ = apply.__qualname__ = f"{kind.__name__}_apply"
-    # What says that it is PyTorch's is called by that name, and PyTorch has none like it.
+    # Generated code calls functions of torch modules by name, and PyTorch has none of this name.
     apply.__module__ = __name__ if kind.__module__.startswith("torch") else kind.__module__
     apply.runs_abstractly = True
     apply.differentiates = kind
@@ -255,10 +255,10 @@ def _traced_apply(original: Any) -> Any:
 
 
 def _grad_mode_context() -> tuple[Any, bool]:
-    """Returns the `torch.no_grad` or similar context that sets the mode now, and whether its block
-    ends.
+    """Returns the `torch.no_grad` or similar context that is setting the mode, and whether its
+    block ends.
 
-    None for the first where the program sets the mode by itself.
+    The context is None if the program sets the mode directly.
     """
     context, ends = None, False
     frame = sys._getframe(1)

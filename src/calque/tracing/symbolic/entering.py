@@ -9,10 +9,10 @@ from torch.nn import Module
 
 
 def as_called(root: Any, method: str, function: FunctionType) -> Callable[..., Any]:
-    """Returns the method, or the whole call of the module if that does more than `forward`.
+    """Returns the method, or the whole call of the module if it does more than `forward`.
 
     Args:
-        root: what is traced.
+        root: the traced module or function.
         method: the name of the method.
         function: the method.
     """

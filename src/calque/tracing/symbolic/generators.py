@@ -34,7 +34,7 @@ class GeneratorStates:
         return not self._last.keys() <= {id(generator)}
 
     def drawn(self, generator: Any) -> None:
-        """Note that a draw which the graph repeats has advanced a generator."""
+        """Note that a draw, which the graph repeats, has advanced a generator."""
         if id(generator) in self._last:
             self.meet(generator, self._last[id(generator)][2])
 

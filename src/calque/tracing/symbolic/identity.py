@@ -14,7 +14,7 @@ class Identity:
     """The proxies of a trace, for code that compares them with `is`.
 
     Args:
-        assumed: what a trace takes for granted of its inputs.
+        assumed: the trace's assumptions about its inputs.
     """
 
     def __init__(self, assumed: Assumptions) -> None:
@@ -26,10 +26,10 @@ class Identity:
         self._proxies[proxy.node] = proxy
 
     def proxy_given_back(self, node: Node) -> Any:
-        """Returns the proxy of the argument that an operator returns; None if it returns another
+        """Returns the proxy of the argument that an operator returns; None if it returns a new
         tensor.
 
-        It stands for the operator's node from then on, which has the same value.
+        From then on, the proxy refers to the operator's node, which has the same value.
         """
         value = node.meta["val"]
         same = next((one for one in node.all_input_nodes if one.meta.get("val") is value), None)

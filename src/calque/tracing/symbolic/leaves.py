@@ -1,9 +1,8 @@
-"""Leaf modules, and whether the program has changed them before it calls them.
+"""Leaf modules, and whether the program has changed them before a call.
 
-A leaf is one node: when the graph runs, the module is called in its state at that time. Changes
-that the program made for this call, such as `self.dropout.train()`, a hook or another weight,
-are gone by then; such a call is traced into the module instead, where these changes take
-effect.
+A leaf is one node, so the module is called in the state that it has when the graph runs. Changes
+that the program makes for one call, such as `self.dropout.train()`, a hook or a new weight, would
+be lost. Such a call is traced into the module instead, where the changes take effect.
 """
 
 import inspect
@@ -35,11 +34,11 @@ class Held:
     Attributes:
         module: the module.
         kind: its class.
-        held: what it holds, by name.
-        full: those containers among it that are not empty, by name, with what they hold.
-        empty: those that are.
-        names: their names.
-        others: what else it holds that may change by itself, by name.
+        held: its attributes.
+        full: the non-empty containers among its attributes, by name, with their contents.
+        empty: the empty containers.
+        names: the names of the empty containers.
+        others: other mutable attributes, by name.
     """
 
     __slots__ = ("empty", "full", "held", "kind", "module", "names", "others")
@@ -100,7 +99,7 @@ class _Classes:
 
 
 def _stands_for(now: Any, held: Any) -> bool:
-    """Returns True if a function is calque's replacement of the other one, for the trace."""
+    """Returns True if `now` is calque's patch of the function `held`."""
     code = getattr(now, "__code__", None)
     return code is not None and code.co_filename.startswith(_HOME) and now.__wrapped__ is held
 
@@ -109,7 +108,7 @@ class Leaves:
     """Modules as they were before a run of the program.
 
     Args:
-        known: those that have been looked at, by id; more when code that names them starts.
+        known: the modules found so far, by id; more are added when code that refers to them starts.
     """
 
     def __init__(self, known: Mapping[int, Held]) -> None:
@@ -132,14 +131,15 @@ class Leaves:
         self._late.clear()
 
     def made(self, module: Module) -> None:
-        """Note that the program creates a module, which therefore cannot be a leaf."""
+        """Note that the program has created a module, which therefore cannot be a leaf."""
         self._made[id(module)] = module
 
     def assigned(self, module: Module) -> bool:
-        """Note that the program assigns an attribute; returns True if others may see it.
+        """Note that the program assigns an attribute; returns True if the module existed before the
+        run.
 
-        That counts even where the attribute has this value already: `self.dropout.train()` says
-        how the module is to be called, also when the graph runs in evaluation mode.
+        This counts even if the attribute has the value already: after `self.dropout.train()`, the
+        module is called in training mode even when the graph runs in evaluation mode.
         """
         if id(module) in self._made:
             return False
@@ -147,7 +147,9 @@ class Leaves:
         return True
 
     def has_assigned(self, root: Module) -> bool:
-        """True if the program has assigned an attribute of a module or of its submodules."""
+        """Returns True if the program has assigned an attribute of a module or of its
+        submodules.
+        """
         return bool(self._assigned) and any(id(m) in self._assigned for m in root.modules())
 
     def add(self, root: Module) -> None:
@@ -166,15 +168,15 @@ class Leaves:
             self._know_class(held.kind)
 
     def is_member(self, root: Module, path: str, value: Any) -> bool:
-        """Returns True if a path leads to the value when the graph runs, as it did before the run.
+        """Returns True if a path leads to this value when the graph runs, as it did before the
+        trace.
 
-        In between, the program may have put another tensor there, as `torch.func.functional_call`
-        does.
+        During the trace, the program may have replaced it, as `torch.func.functional_call` does.
         """
         owner, _, name = path.rpartition(".")
         try:
             module = root.get_submodule(owner)
-        except AttributeError:  # a member of something else
+        except AttributeError:  # it has no such member
             return True
         held = self._before.get(id(module)) or self._known.get(id(module))
         if held is None:
@@ -183,9 +185,9 @@ class Leaves:
         return held.held.get(name) is value or any(one.get(name) is value for one in members)
 
     def changed_since(self) -> set[Module]:
-        """Returns the modules that became known when they were called, and have changed since.
+        """Returns the modules that were first found when they were called, and have changed since.
 
-        What the program has put there for a call, it may have taken back.
+        The program may have changed them for that call only.
         """
         return {held.module for held in self._late if not held.is_same()}
 
@@ -227,7 +229,7 @@ def is_of_torch(root: Module) -> bool:
     """Returns True if a call of the module runs only PyTorch's code: it has no hooks and no foreign
     classes.
 
-    Such code may keep what it is given, and the program find it there: the graph would not see it.
+    Other code may store its arguments where the program finds them, which the graph would miss.
     """
     if any(map(any, map(_hooks_of_others, _global_hooks()))):
         return False
@@ -241,12 +243,12 @@ def is_of_torch(root: Module) -> bool:
 
 
 def has_backward_hooks(module: Module) -> bool:
-    """True if PyTorch calls hooks of the module in the backward pass, which no trace sees."""
+    """Returns True if the module has backward hooks, which no trace sees."""
     return bool(module._backward_hooks or module._backward_pre_hooks)
 
 
 def _holds_values(root: Module) -> bool:
-    """Returns True if tensors of a module were computed by the program, as those of a copy are."""
+    """Returns True if the program computed tensors of a module, as in a copy."""
     held = (chain(m._parameters.values(), m._buffers.values()) for m in root.modules())
     return any(isinstance(value, Proxy) for value in chain.from_iterable(held))
 
@@ -260,7 +262,7 @@ def _hooks_of_others(hooks: Mapping[int, Any]) -> Iterator[bool]:
 
 
 def _global_hooks() -> list[dict[int, Any]]:
-    """Returns the user's hooks of all modules."""
+    """Returns the user's global module hooks."""
     return [{k: h for k, h in hooks.items() if not is_own_hook(h)} for hooks in _GLOBAL_HOOKS]
 
 

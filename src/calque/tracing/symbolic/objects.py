@@ -1,4 +1,4 @@
-"""Programs that are neither modules nor functions, but other callable objects."""
+"""Programs that are callable objects other than modules and functions."""
 
 import types
 from collections.abc import Callable

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 
 def hold_operators(patches: Patches) -> None:
-    """Let the trace see PyTorch's operators that take functions."""
+    """Patch PyTorch's operators that take functions, so that the trace sees them."""
     patches.hold(torch, "cond", _traced_cond)
     patches.hold(torch, "while_loop", _traced_while_loop)
     patches.hold(higher_order_utils, "_hop_compile_and_call", _refused)
@@ -83,8 +83,8 @@ def _refused(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _unchecked(original: Callable[..., Any]) -> Callable[..., Any]:
-    """Records a call of an operator in a graph's code as a node when the graph is unpickled,
-    because PyTorch's check of the operands would refuse proxies.
+    """Records an operator in a graph's code as a node when the graph is unpickled, because
+    PyTorch's check of the operands would refuse proxies.
     """
 
     @functools.wraps(original)
@@ -102,10 +102,11 @@ def record_loop(
     """Records the node for a loop.
 
     Args:
-        test, body: take the carried tensors; give a truth, and as many tensors of the same kind.
+        test, body: functions of the carried tensors; they return the condition, and new tensors of
+            the same number and kinds.
 
     Raises:
-        TraceError: the body gives something else than it takes.
+        TraceError: the body returns tensors that differ from those it takes.
     """
     test_graph, _ = _subgraph(tracer, test, carried)
     body_graph, results = _subgraph(tracer, body, carried)
@@ -157,7 +158,7 @@ def _subgraph(
             inputs.append(tracer.tensor_proxy(node))
         given = function(*inputs)
         results = tuple(given) if isinstance(given, (tuple, list)) else (given,)
-        lowered: Any = tracer.create_arg(results)  # a tuple, as the results are
+        lowered: Any = tracer.create_arg(results)  # a tuple, like the results
         graph.output(lowered)
     finally:
         tracer.graph, tracer.path, hooks.proxies = outer, path, proxies
@@ -167,7 +168,9 @@ def _subgraph(
 
 
 def _lift(tracer: "SymbolicTracer", graph: TracedGraph) -> list[Node]:
-    """Returns the outer graph's nodes that a subgraph uses; tensors of modules are read there."""
+    """Returns the outer graph's nodes that a subgraph uses. Tensors of modules are read in the
+    outer graph.
+    """
     for node in graph.find_nodes(op="get_attr"):
         if isinstance(tracer.resolve(node.target), torch.Tensor):
             outside = tracer.create_node("get_attr", node.target, (), {})

@@ -13,17 +13,17 @@ if TYPE_CHECKING:
 
 
 def takes_packed(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
-    """Returns True if a module is a recurrent layer of PyTorch's and gets a packed sequence."""
+    """Returns True if a module is a recurrent layer of PyTorch and takes a packed sequence."""
     return isinstance(module, torch.nn.RNNBase) and isinstance(
         next(iter(args), None), PackedSequence
     )
 
 
 def packed_result(tracer: "SymbolicTracer", module: Any, given: PackedSequence, result: Any) -> Any:
-    """Returns the parts of what a recurrent layer returns, each a proxy.
+    """Returns the result of a recurrent layer, with a proxy for each part.
 
-    The packed sequence among them has the batch sizes and the order of the one that was given; so
-    it is known whether it has an order at all, which programs ask by `is None`.
+    The packed sequence in it has the batch sizes and the order of the argument's, so programs can
+    check whether the order `is None`.
     """
 
     def parts(source: Any, length: int) -> list[Any]:
@@ -35,5 +35,5 @@ def packed_result(tracer: "SymbolicTracer", module: Any, given: PackedSequence, 
 
     sequence, last = parts(result.node, 2)
     data = parts(sequence.node, len(given))[0]
-    packed = tuple.__new__(PackedSequence, (data, *given[1:]))  # whose own asks for devices
+    packed = tuple.__new__(PackedSequence, (data, *given[1:]))  # its own `__new__` reads devices
     return packed, tuple(parts(last.node, 2)) if isinstance(module, torch.nn.LSTM) else last

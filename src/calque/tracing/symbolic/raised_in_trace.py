@@ -1,4 +1,4 @@
-"""Exceptions of the traced program, which its graph raises on the same path."""
+"""Exceptions of the traced program, which its graph raises on the same paths."""
 
 import dis
 import os
@@ -18,7 +18,7 @@ _SHAPES = abstract_values.__file__
 
 
 class Raised:
-    """An exception that a `raise` statement of the program raised, kept by the graph module.
+    """An exception raised by the program's `raise` statement, which the graph module keeps.
 
     >>> Raised(ValueError("negative"))
     Raised(ValueError('negative'))

@@ -1,4 +1,4 @@
-"""Random numbers that operators do not draw, and functions that set seeds."""
+"""Random numbers from other sources than operators, and functions that set seeds."""
 
 import functools
 import random
@@ -25,7 +25,7 @@ def hold_randomness(patches: Patches) -> None:
     """Record `torch.manual_seed`; refuse what a graph would not repeat."""
     patches.hold(torch, "manual_seed", _seeded)
     patches.hold(torch, "Generator", _generator)
-    for module in (torch, torch.random):  # fork_rng has it from the second
+    for module in (torch, torch.random):  # fork_rng uses the second
         patches.hold(module, "get_rng_state", functools.partial(_asked_state, ""))
         patches.hold(module, "set_rng_state", functools.partial(_set_state, ""))
         for name in ("initial_seed", "seed"):
@@ -63,7 +63,7 @@ def _generator(original: Any) -> Any:
             tracer = tracer_of_program()
             if tracer is None:
                 return original(*args, **kwargs)
-            if hasattr(tracer, "make_generator"):  # a recording, which has a real one
+            if hasattr(tracer, "make_generator"):  # a recording uses a real generator
                 return tracer.make_generator(*args, **kwargs)
             refuse_because(
                 tracer,
@@ -79,8 +79,8 @@ def _generator(original: Any) -> Any:
 
 
 def _tracer_of_state() -> Any:
-    """The tracer of the program that asks for the state of random numbers or sets it, by itself or
-    by `torch.random.fork_rng`; None where anything else does.
+    """Returns the tracer if the program reads or sets the random state, directly or by
+    `torch.random.fork_rng`; None if other code does.
     """
     trace, file = current_trace(), sys._getframe(2).f_code.co_filename
     if trace is None or trace.tracer.contexts is None:
@@ -121,7 +121,7 @@ def _refused_seed(name: str, original: Callable[..., Any]) -> Callable[..., Any]
         if tracer is None:
             return original()
         why = f"torch.{name} reads the random state, which a graph would not do again"
-        if hasattr(tracer, "make_generator"):  # a recording, which may go on
+        if hasattr(tracer, "make_generator"):  # a recording may continue
             tracer.refuse(why)
             return original()
         refuse_because(tracer, why, "Pass the number as an argument, or use torch.manual_seed.")

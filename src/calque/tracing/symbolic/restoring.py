@@ -1,7 +1,7 @@
 """`Restoring`: traces the code of a graph that is unpickled, to rebuild the graph.
 
-Unpickling a graph module is tracing its code. The code of a recording reads values of tensors, as
-its nodes do (`x.__bool__()`, `x.tolist()`), and each such call is a node again.
+torch.fx unpickles a graph module by tracing its code. The code of a recording reads values of
+tensors (`x.__bool__()`, `x.tolist()`), and each such call must become a node again.
 """
 
 import inspect
@@ -22,7 +22,7 @@ _READS = (
 
 
 class _Again(ValueProxy):
-    """Represents a value in the code of a graph, in which every call is a node."""
+    """A proxy in the code of a graph, on which every call becomes a node."""
 
 
 def _call_of(name: str) -> Callable[..., Any]:
@@ -50,19 +50,21 @@ class Restoring(SymbolicTracer):
     def _proxy_placeholder(
         self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
     ) -> Any:
-        """Returns an input with the default from the code, which also contains its checks."""
+        """Returns an input with the default from the code; the code contains the input's checks."""
         default = () if name.startswith("*") else (sig.parameters[name].default,)
         default = () if default == (inspect.Parameter.empty,) else default
         return self.create_proxy("placeholder", name, default, {})
 
     def keep(self, name: str, value: Any) -> None:
-        """Like `NamingTracer.keep`, on the root too, from which unpickling takes the members."""
+        """Like `NamingTracer.keep`, but also sets the member on the root, from which unpickling
+        takes members.
+        """
         super().keep(name, value)
         setattr(self.root, name, value)
 
     def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; an object that the graph keeps becomes a node."""
-        if type(a) is Template:  # a named tuple, which would be taken apart
+        """Like `Tracer.create_arg`, but objects that the graph keeps become nodes."""
+        if type(a) is Template:  # not taken apart like other named tuples
             return self._member(a)
         try:
             return super().create_arg(a)

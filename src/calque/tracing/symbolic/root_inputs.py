@@ -1,4 +1,4 @@
-"""The placeholders of `SymbolicTracer`: one for each parameter, whatever the examples hold."""
+"""The placeholders of `SymbolicTracer`: one for each parameter."""
 
 import copy
 import dataclasses
@@ -33,9 +33,9 @@ def make_placeholder(tracer: "SymbolicTracer", name: str, signature: inspect.Sig
     """Returns what the program gets for the parameter `name`.
 
     Args:
-        tracer: a SymbolicTracer; its `given` are the examples by name, or None.
+        tracer: a SymbolicTracer; its `given` has the examples by name, or is None.
         name: the parameter, with its stars.
-        signature: of the traced function.
+        signature: the signature of the traced function.
     """
     parameter = signature.parameters[name.lstrip("*")]
     empty = parameter.default is inspect.Parameter.empty
@@ -68,10 +68,9 @@ def _abstract(leaf: Any) -> Any:
 
 
 def _is_printable(annotation: Any) -> bool:
-    """Returns True if generated code can contain the value: torch.fx looks up each part by its
-    hash.
+    """Returns True if generated code can contain the annotation: torch.fx hashes each of its parts.
 
-    Not so the list in `Callable[[Tensor], Tensor]`.
+    The list in `Callable[[Tensor], Tensor]` is not hashable.
     """
     if annotation is inspect.Parameter.empty or not isinstance(annotation, Hashable):
         return False
@@ -79,9 +78,7 @@ def _is_printable(annotation: Any) -> bool:
 
 
 def _held(tracer: "SymbolicTracer", default: Any) -> Any:
-    """Returns the default in the form that a graph can hold: without tensors,
-    and None for functions.
-    """
+    """Returns the default as a graph can hold it: without tensors, and None for functions."""
     if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(default)):
         return ...
     if any(map(is_constant, tree_leaves(default))):
@@ -94,8 +91,8 @@ def _held(tracer: "SymbolicTracer", default: Any) -> Any:
 
 
 def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> Any:
-    """Returns the default that the program was traced with;
-    other values are refused, except tensors.
+    """Returns the default that the program was traced with; the graph refuses other values, except
+    tensors.
     """
     if isinstance(default, torch.Tensor):
         either = torch.fx.Proxy(node), default
@@ -108,8 +105,8 @@ def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> A
 
 
 def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
-    """Returns the traced form of an example: tensors become proxies,
-    other values are checked and kept.
+    """Returns the traced form of an example: tensors become proxies, and the graph checks other
+    values.
     """
     if isinstance(value, torch.Tensor):
         if value.layout is not torch.strided or value.is_nested:
@@ -157,7 +154,7 @@ def _with_attributes(
 ) -> Any:
     """Returns a proxy with the example's Python attributes, as far as a graph supports them."""
     if isinstance(value, FakeTensor):
-        return proxy  # its attributes are PyTorch's own
+        return proxy  # has only PyTorch's attributes
     for key, part in vars(value).items():
         if not key.startswith("_") and (isinstance(part, torch.Tensor) or type(part) in ATOMIC):
             child = tracer.create_node("call_function", getattr, (node, key), {})
@@ -174,7 +171,7 @@ def _of_dataclass(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -
         part = getattr(value, field.name)
         child = tracer.create_node("call_function", getattr, (node, field.name), {})
         tracer.assumed.follow(child)
-        # Not as the program would do it: the class may be frozen.
+        # The class may be frozen.
         object.__setattr__(made, field.name, _like(tracer, child, f"{name}.{field.name}", part))
     return made
 
@@ -193,7 +190,7 @@ def _watched(tracer: "SymbolicTracer", node: Node, container: Any) -> Any:
 
 
 def write_back(tracer: "SymbolicTracer") -> None:
-    """Record the program's changes of lists and dictionaries among its arguments."""
+    """Record the program's changes of argument lists and dictionaries."""
 
     def record(function: Any, *args: Any) -> None:
         tracer.create_proxy("call_function", function, args, {})
@@ -224,7 +221,9 @@ def write_back(tracer: "SymbolicTracer") -> None:
 
 
 def writing_back(tracer: "SymbolicTracer", program: Callable[..., Any]) -> Callable[..., Any]:
-    """Wraps the program so that it ends by writing back its changes of arguments and attributes."""
+    """Wraps the program so that it writes back its changes of arguments and attributes at the
+    end.
+    """
 
     @functools.wraps(program)
     def run(*args: Any) -> Any:
@@ -250,7 +249,7 @@ def _constant(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> An
 
 
 def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> SymbolicTraceError:
-    """The error for an argument that a graph cannot compare when it is called."""
+    """Returns the error for an argument that a graph cannot compare."""
     return SymbolicTraceError(
         f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "
         f"{type(value).__name__}, which a graph cannot hold.\n"
@@ -260,8 +259,8 @@ def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> Symbo
 
 
 def order_inputs(graph: Graph, code: CodeType) -> None:
-    """Move the placeholders to the front, in the order of a signature:
-    `*rest` before later ones.
+    """Move the placeholders to the front, in the order of a signature, with `*args` before
+    keyword-only parameters.
     """
     named = code.co_varnames[code.co_argcount : code.co_argcount + code.co_kwonlyargcount]
 

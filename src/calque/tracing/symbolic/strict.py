@@ -1,8 +1,8 @@
 """Python operations that need a value, which a trace refuses.
 
-torch.fx makes up results for some of these: a string with the name of a node, True for an attribute
-that does not exist. Here each result comes from the abstract value, or the operation is
-recorded, or refused with the line and a remedy.
+torch.fx invents results for some of these: a string with the name of a node, True for an attribute
+that does not exist. Here the result comes from the abstract value, or the operation is recorded, or
+it is refused with the line and a remedy.
 """
 
 import copy
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 _ROOT = root_inputs.__file__
-"""The file whose function calls the program."""
+"""The file with the function that calls the program."""
 _IN_PLACE = (
     "iadd", "isub", "imul", "itruediv", "ifloordiv", "imod", "ipow", "imatmul",
     "iand", "ior", "ixor", "ilshift", "irshift",
@@ -78,7 +78,7 @@ class Strict:
         refuse(self, "in")
 
     def __repr__(self) -> str:
-        if self.tracer.ended:  # as an error's message shows it
+        if self.tracer.ended:  # for the messages of errors
             return super().__repr__()
         asking = sys._getframe(1)
         if not is_library(asking.f_code.co_filename) and is_read(asking):
@@ -104,7 +104,7 @@ class Strict:
         return self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
 
     def __rpow__(self, left: Any) -> Any:
-        # torch.fx, whose transforms copy the node, prints `-2.0 ** x` for an operator.
+        # torch.fx's transforms would print the operator as `-2.0 ** x`.
         power = torch.pow if self.is_tensor else pow
         negative = isinstance(left, (int, float)) and str(left).startswith("-")
         target = power if negative else operator.pow
@@ -118,7 +118,7 @@ class Strict:
 
 
 def _text(proxy: Any) -> str:
-    """Returns the text of the value in the message of a `raise` statement; refused elsewhere."""
+    """Returns the text of the value in the message of a `raise` statement; refuses it elsewhere."""
     if proxy.tracer.ended:
         return repr(proxy)
     if getattr(proxy.tracer, "path", None) is not None and raises(sys._getframe(2)):
@@ -131,10 +131,10 @@ def _in_place(name: str) -> Callable[[Any, Any], Any]:
 
     def method(self: Any, right: Any) -> Any:
         if self.is_tensor and not hasattr(torch.Tensor, f"__{name}__"):
-            return getattr(operator, name[1:])(self, right)  # as Python does: no write
+            return getattr(operator, name[1:])(self, right)  # as in Python, it is no write
         if self.is_tensor:
             return self.tracer.create_proxy("call_function", target, (self, right), {})
-        # Generated code would write `x += 1`, which is wrong for the old name of a number.
+        # Generated code for `iadd` is `x += 1`, which would change other uses of an immutable `x`.
         return self.tracer.create_proxy("call_function", checks.in_place, (name, self, right), {})
 
     method.__name__ = f"__{name}__"

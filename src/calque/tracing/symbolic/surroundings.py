@@ -1,7 +1,7 @@
 """The Python state around a traced program, as it was before a run.
 
-Like `Snapshot`, but lighter for modules: a module has one record, which the leaf modules of the
-trace also use, and no rows until something about it has changed.
+Like `Snapshot`, but cheaper for modules: a module has one record, shared with the trace's leaf
+modules, and no rows until it changes.
 """
 
 import logging
@@ -30,17 +30,17 @@ _late_hooks = attrgetter("_post_accumulate_grad_hooks")
 
 
 class Surroundings(Snapshot):
-    """Tracks the state of code that runs without being seen by the trace.
+    """Tracks the Python state that the traced program reaches.
 
     Args:
-        starts: is told of code of the program's, its global variables, and whether it is the
-            user's own and not a package's, before it first runs.
+        starts: called before the program's code first runs, with the code, its global variables,
+            and whether it is the user's rather than a package's.
 
     Attributes:
-        modules: the modules that were met, by id.
-        generators: the states of the `torch.Generator`s that were met.
-        of_leaves: the keys of the rows that only leaf functions reach, which run at each run of the
-            graph, and once for the abstract value.
+        modules: the modules found so far, by id.
+        generators: the states of the `torch.Generator`s found so far.
+        of_leaves: the keys of the rows that only leaf functions reach. Leaf functions run in each
+            run of the graph, and once for the abstract value.
     """
 
     def __init__(self, starts: Callable[[CodeType, dict[str, Any], bool], None]) -> None:
@@ -89,7 +89,7 @@ class Surroundings(Snapshot):
         super().meet_logger(value, path)
 
     def meet_library_cache(self, value: Callable[..., Any], path: Path) -> None:
-        """See `Snapshot.meet_library_cache`; what a trace puts into the cache is removed."""
+        """See `Snapshot.meet_library_cache`; entries that a trace adds are removed."""
         if id(value) not in self.rows:
             self.hold(_LibraryCacheRow(value, path))
 
@@ -111,7 +111,7 @@ class Surroundings(Snapshot):
         return super().changed()
 
     def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
-        """Like `changed`, without what leaf functions have changed."""
+        """Like `changed`, without the changes of leaf functions."""
         self._make_rows()
         of_leaves = self.of_leaves
         rows = [row for key, row in self.rows.items() if key not in of_leaves]
@@ -155,7 +155,7 @@ class Surroundings(Snapshot):
 
 
 class _LibraryCacheRow(CacheRow):
-    """A cache of a library's, whose entries nothing asks for: they may be many."""
+    """A library's cache, whose entries are not compared, because there may be many."""
 
     __slots__ = ()
 
@@ -168,7 +168,7 @@ class _LibraryCacheRow(CacheRow):
 
 
 class _LevelsRow(CacheRow):
-    """The levels that a logger has cached."""
+    """A logger's cached levels."""
 
     __slots__ = ()
 
@@ -189,9 +189,7 @@ def _is_bare(tensor: torch.Tensor) -> bool:
 
 
 def _is_untouched(now: dict[Any, Any], before: dict[Any, Any]) -> bool:
-    """Returns True if a dict holds the very same objects,
-    which holds for most rows and is quick to check.
-    """
+    """Returns True if a dict holds identical objects, a quick check that succeeds for most rows."""
     kind = OrderedDict if isinstance(now, OrderedDict) else dict
     if kind.__len__(now) != len(before):
         return False

@@ -1,8 +1,8 @@
 """The proxies of `SymbolicTracer`.
 
-`TensorProxy` *is* a `torch.Tensor`, as well as a proxy: `isinstance` is right, attributes that no
+`TensorProxy` is both a `torch.Tensor` and a proxy: `isinstance` returns True, attributes that no
 tensor has do not exist, and `torch.Tensor.flatten(x)` is accepted and dispatched. It holds no data:
-every operation on it reaches the trace, and operations that would bypass it raise.
+every operation on it reaches the trace, and operations that would bypass the trace raise.
 """
 
 from collections.abc import Callable
@@ -20,7 +20,7 @@ from calque.upstream.torch_internals import make_subclass
 _NO_DATA = torch.empty(0, device="meta")
 _NO_NUMBER = torch.empty((), device="meta")
 _NO_INTEGER = torch.empty((), dtype=torch.int64, device="meta")
-"""What PyTorch takes for a number, and this one also for an integer."""
+"""A tensor that PyTorch accepts as a number, and this one also as an integer."""
 _INTEGRAL = frozenset(
     (
         *(torch.int8, torch.int16, torch.int32, torch.int64),
@@ -36,7 +36,7 @@ class ValueProxy(Strict, Proxy):
 
     def __getattr__(self, k: str) -> Any:
         if k.startswith("__") and k.endswith("__"):
-            raise AttributeError(k)  # Python looks for protocols that a proxy does not know
+            raise AttributeError(k)  # Python looks up protocols that a proxy does not have
         return ValueAttribute(self, k)
 
     def __setattr__(self, name: str, value: Any) -> None:
@@ -95,7 +95,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     def __setattr__(self, name: str, value: Any) -> None:
         super().__setattr__(name, value)
-        if name in self.__dict__:  # `requires_grad` and the like are none of Python's
+        if name in self.__dict__:  # not `requires_grad` and the like
             self._tell(name)
 
     def __delattr__(self, name: str) -> None:
@@ -103,7 +103,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
         self._tell(name)
 
     def _tell(self, name: str) -> None:
-        """Note that a Python attribute of the tensor has been set or deleted."""
+        """Record that a Python attribute of the tensor has been set or deleted."""
         if name not in OWN and hasattr(self.tracer, "annotated"):
             self.tracer.annotated[id(self)] = self
 

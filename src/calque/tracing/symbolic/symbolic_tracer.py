@@ -65,13 +65,13 @@ _HOLDS = (
 
 
 class SymbolicTracer(AbstractTracer):
-    """Traces as `Tracer` does, but where torch.fx is silently wrong, it is right or raises.
+    """Like `Tracer`, but where torch.fx is silently wrong, it is right or raises an error.
 
     Args:
         examples: the arguments of an example call, `(args, kwargs)`: each proxy then has an
             abstract value, and what depends on shapes and dtypes is decided while tracing. With
             None, nothing is known about the inputs.
-        options: those of `Tracer`.
+        options: the arguments of `Tracer`.
     """
 
     proxy_buffer_attributes = True
@@ -90,7 +90,8 @@ class SymbolicTracer(AbstractTracer):
         self._members: dict[Node, torch.Tensor] = {}
         self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[tuple[Node, Any, Any]] = []
-        self.annotated: dict[int, Any] = {}  # tensors whose own attributes the program has changed
+        # Tensors whose Python attributes the program has changed.
+        self.annotated: dict[int, Any] = {}
         self.annotated_before: dict[int, dict[str, Any]] = {}
         self.path: Path | None = None
         self._patches: Patches | None = None
@@ -137,7 +138,7 @@ class SymbolicTracer(AbstractTracer):
             finally:
                 self.ended, self._patches = True, None
             if self.refusal is not None:
-                raise self.refusal  # the program has caught it
+                raise self.refusal  # which the program caught
         if self.path is None or not self.path.decisions:
             for node in reversed(self.optional):
                 if not node.users:
@@ -196,23 +197,25 @@ class SymbolicTracer(AbstractTracer):
             )
 
     def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
-        """Like `NamingTracer.is_member`; False for what the program has put there temporarily."""
+        """Like `NamingTracer.is_member`; False for a value that the program has set temporarily."""
         return self.leaves.is_member(root, path, value)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Like `Tracer.is_leaf_module`; modules of TorchScript run code that nothing sees."""
+        """Like `Tracer.is_leaf_module`; TorchScript modules are leaves, because they run code
+        unseen.
+        """
         if isinstance(m, torch.jit.ScriptModule):
             return True
         return super().is_leaf_module(m, module_qualified_name)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Like `Tracer.is_one_node`; False for leaves whose call has to be traced."""
+        """Like `Tracer.is_one_node`; False for leaves whose call must be traced."""
         return super().is_one_node(m, path) and not self.leaves.must_be_followed(m)
 
     def create_args_for_root(
         self, root_fn: Any, is_module: bool, concrete_args: Any = None
     ) -> tuple[Any, list[Any]]:
-        """Returns the placeholders, with abstract values where examples are given."""
+        """Returns the placeholders, with the abstract values of the examples, if any."""
         self.decorated = inspect.unwrap(root_fn) is not root_fn
         if self.examples is not None:
             args, kwargs = self.examples
@@ -239,19 +242,19 @@ class SymbolicTracer(AbstractTracer):
         return make_placeholder(self, name, sig)
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """Take over the mode in which a graph within this trace was traced."""
+        """Adopt the mode in which a graph within this trace was traced."""
         self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """Take over an assumption of a graph within this trace."""
+        """Adopt an assumption of a graph within this trace."""
         self.assumed.settings[name, args] = answer
         return True
 
     # Nodes and proxies
 
     def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Like `TracerBase.create_node`; `stack_trace` has the line in PyTorch's format too."""
+        """Like `TracerBase.create_node`, and sets `stack_trace` to the line in PyTorch's format."""
         if self.ended:
             raise SymbolicTraceError(
                 "a value of a trace is used after the trace has ended, because the traced "
@@ -295,7 +298,7 @@ class SymbolicTracer(AbstractTracer):
         usually records a node.
         """
         if self.refusal is not None and self.refused_at == current_step():
-            self.refusal = None  # PyTorch has asked, to find out what kind of argument it is
+            self.refusal = None  # PyTorch's argument parser asked, and ignored the error
         name = getattr(func, "__name__", "")
         subject = args[0] if args else None
         if name in ("__get__", "__set__", "__delete__"):
@@ -326,15 +329,15 @@ class SymbolicTracer(AbstractTracer):
         except NotImplementedError:
             if has_proxy((*args, *kwargs.values())):
                 raise
-        result = func(*args, **kwargs)  # of arguments no graph can hold, such as an array
+        result = func(*args, **kwargs)  # with arguments that no graph can hold, such as an array
         if isinstance(result, torch.Tensor):
             return self.create_proxy("call_function", checks.fresh, (result,), {})
         return result
 
-    # Questions of Python
+    # Python protocols
 
     def to_bool(self, obj: Any) -> bool:
-        """Returns the answer on the current path; refused if there is none."""
+        """Returns the truth value on the current path; refuses it if no path is followed."""
         if self.path is None:
             refuse(obj, "bool")
         return truth(self, self.path, obj)
@@ -351,7 +354,7 @@ class SymbolicTracer(AbstractTracer):
         return proxy
 
     def make_module(self, module: torch.nn.Module) -> None:
-        """Note that the program creates a module, whose attributes belong only to it."""
+        """Note that the program creates a module, whose attributes need no record."""
         self.leaves.made(module)
 
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:

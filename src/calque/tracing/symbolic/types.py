@@ -1,8 +1,8 @@
-"""`type(x)` and `callable(x)` in traced programs, which answer for a proxy as for its value.
+"""`type(x)` and `callable(x)` in traced programs, where proxies must look like their values.
 
 `type` and `callable` cannot be overridden by an object. So in traced code, the name `type` refers
-to an object that handles proxies, and otherwise behaves like `type` except for its identity;
-likewise `callable`.
+to an object that handles proxies, and otherwise behaves like `type`, except for its identity. The
+same holds for `callable`.
 """
 
 import builtins
@@ -66,7 +66,7 @@ def type_of(proxy: Any) -> Any:
     """Returns the type of the value that a proxy represents.
 
     Raises:
-        TraceError: it is no tensor, and not known.
+        TraceError: the type is not known.
     """
     if not isinstance(proxy, torch.Tensor):
         refuse_because(
@@ -78,8 +78,8 @@ def type_of(proxy: Any) -> Any:
 
 
 def can_be_called(value: Any) -> bool:
-    """Like `callable`, but False for proxies of tensors,
-    whose class inherits `__call__` from torch.fx's.
+    """Like `callable`, but False for proxies of tensors, which inherit `__call__` from torch.fx's
+    class.
     """
     is_tensor = isinstance(value, torch.fx.Proxy) and isinstance(value, torch.Tensor)
     return not is_tensor and callable(value)
@@ -97,7 +97,7 @@ def is_instance(value: Any, kinds: Any) -> bool:
 
 
 class _Limits:
-    """Replaces `torch.finfo` or `torch.iinfo` during a trace: those of an unknown dtype are a
+    """Replaces `torch.finfo` or `torch.iinfo` during a trace; the limits of an unknown dtype are a
     node.
     """
 
@@ -127,7 +127,7 @@ class _Limits:
 
 
 def hold_limits(patches: Patches) -> None:
-    """Let the trace see which dtypes the program asks for their limits."""
+    """Patch `torch.finfo` and `torch.iinfo` so that the trace sees their uses."""
     for name in ("finfo", "iinfo"):
         patches.hold(torch, name, _Limits)
 
@@ -153,11 +153,13 @@ _STAND_INS = {
     "isinstance": (is_instance, isinstance),
 }
 STAND_INS = frozenset(id(stand_in) for stand_in, _ in _STAND_INS.values())
-"""What traced code may find in the place of builtins, by id."""
+"""The possible replacements of builtins in traced code, by id."""
 
 
 def hold_builtins(patches: Patches, code: CodeType, held: dict[str, Any]) -> None:
-    """Replace builtins in the globals of code that starts, if it uses Python's."""
+    """Replace `type` and `callable` in the globals of code that is about to run, if it uses the
+    builtins.
+    """
     for name in names_of(code).globals & _STAND_INS.keys():
         stand_in, builtin = _STAND_INS[name]
         if name not in held:

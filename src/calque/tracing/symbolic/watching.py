@@ -1,4 +1,4 @@
-"""Python state that a traced program changes, other than its result.
+"""Changes of Python state by a traced program.
 
 A graph computes tensors; it cannot append to a list of the program or count in a dictionary. Such a
 change would happen once for each traced path, and never when the graph runs.
@@ -45,7 +45,7 @@ _CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__")
 _OF_GENERATORS = frozenset(("get_state", "initial_seed"))
 _HOOKS_OF_NODES = frozenset(("register_prehook", "register_multi_grad_hook"))
 _NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
-_LOGGING = logging.__file__  # notes the time of each message, which no result depends on
+_LOGGING = logging.__file__  # reads the time for each message, but no result depends on it
 
 
 class Watch:
@@ -53,13 +53,13 @@ class Watch:
 
     Args:
         root: the module or function that is traced.
-        method: the method that is traced, of a module.
-        given: the arguments and the keyword arguments; None without an example.
-        starts: is told of code of the program's, its global variables, and whether it is the
-            user's own and not a package's, before it first runs.
+        method: the traced method, if the root is a module.
+        given: the positional and keyword arguments; None without an example.
+        starts: called before the program's code first runs, with the code, its global variables,
+            and whether it is the user's rather than a package's.
 
     Attributes:
-        ran: the file and the name of functions that have run, as far as is known.
+        ran: the file and name of the functions that are known to have run.
     """
 
     def __init__(self, root: Any, method: str, given: Any, starts: Callable[..., None]) -> None:
@@ -85,12 +85,12 @@ class Watch:
 
     @property
     def generators(self) -> GeneratorStates:
-        """The states of generators of random numbers."""
+        """The states of random number generators."""
         return self._snapshot.generators
 
     @property
     def names_default_generator(self) -> bool:
-        """True if the program may set the state of PyTorch's default generator directly."""
+        """Whether the program may set the state of PyTorch's default generator directly."""
         if id(torch.default_generator) in self._snapshot.known:
             return True
         return self.asks(lambda code: "default_generator" in names_of(code).words)
@@ -101,13 +101,13 @@ class Watch:
         return self._snapshot.known
 
     def running(self) -> AbstractContextManager[None]:
-        """A context manager in which code that runs is checked for state that it could change."""
+        """A context manager in which running code is searched for state that it could change."""
         return self._running.watching()
 
     def seen(self) -> tuple[list[Change], list[str]]:
-        """Returns the changes, and the actions of the program that differ from call to call.
+        """Returns the changes, and descriptions of actions that differ from call to call.
 
-        Nothing is undone, because the run was the program's own.
+        Nothing is undone, because the run was a real one.
         """
         self._forget_patches()
         changed = list(self._snapshot.changed_by_program())
@@ -119,7 +119,7 @@ class Watch:
         """Undo the changes; returns those that can be reapplied.
 
         Args:
-            member_of: what a proxy of a parameter stands for.
+            member_of: returns the parameter that a proxy represents.
 
         Raises:
             TraceError: something else was changed, or the program did something that differs from
@@ -151,11 +151,11 @@ class Watch:
         return changes
 
     def foresee(self) -> bool:
-        """Check all code that could run, instead of the code that runs; returns True if that is
-        enough.
+        """Search all code that could run, instead of code as it runs; returns True if this
+        suffices.
 
-        It costs less, and nothing while the program runs. It is not enough if the program calls
-        something that differs from call to call, such as a clock.
+        It is cheaper, and costs nothing while the program runs. It does not suffice if the program
+        calls something that differs from call to call, such as a clock.
         """
         self._snapshot.follow_all()
         self._snapshot.visit(None, "")
@@ -165,11 +165,10 @@ class Watch:
         return all(NAMES.isdisjoint(names_of(code).words) for code in codes)
 
     def asks(self, question: Callable[[CodeType], bool], whose: Owner = Owner.USER) -> bool:
-        """Returns True if `question` is true for any of the program's code, as far as it was
-        checked.
+        """Returns True if `question` is true for any of the program's code that was searched.
 
         Args:
-            whose: code of these, and of those who are nearer to the user.
+            whose: the owner furthest from the user whose code counts.
         """
         codes = self._snapshot.codes.items()
         return any(question(code) for code, owner in codes if owner >= whose)
@@ -183,8 +182,8 @@ class Watch:
             yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
 
     def hooks_nodes(self) -> Iterator[str]:
-        """Yields messages for hooks that the program may register on autograd nodes,
-        which no mode sees.
+        """Yields messages for hooks that the program may register on autograd nodes, which modes do
+        not intercept.
         """
         for code, owner in self._snapshot.codes.items():
             names = names_of(code)
@@ -220,7 +219,7 @@ class Watch:
         self._snapshot.restore()
         for row, _ in list(self._snapshot.changed()):
             if isinstance(row, StateRow):
-                row.restore()  # random numbers that a library draws too
+                row.restore()  # includes random numbers that a library draws
 
     def _forget_patches(self) -> None:
         """Replace patched leaf functions in the recorded state with the originals."""
@@ -243,10 +242,10 @@ class Watch:
                 yield Change(name, name, what, place, before, now, write), False
         for row, now in changed:
             if isinstance(row, CacheRow) or not (row.restored or isinstance(row, StateRow)):
-                continue  # it is emptied; a library keeps it for itself
+                continue  # a library's private state, or a cache that is emptied
             if not row.settable:
                 name = str(row.path)
-                yield self._change(row, None, "moves on", row.before, now, name), False
+                yield self._change(row, None, "advances", row.before, now, name), False
             elif isinstance(row, (ListRow, SetRow)):
                 yield from self._changed_members(row, now)
             else:
@@ -295,7 +294,8 @@ class Watch:
         """Returns True if it suffices that a second call, which starts from the state after the
         first, does the same.
 
-        This holds for what a first call fills in, and for what a library stores on its objects.
+        This holds for values that a first call initializes, and for values that a library stores on
+        its objects.
         """
         if before is MISSING or before is None:
             return True
@@ -324,9 +324,7 @@ class Watch:
                 yield f"{self._place(word)}{word} reads the state of random numbers"
 
     def _place(self, name: str, pattern: str = "") -> str:
-        """Returns the line that changes the variable with this name,
-        as far as the source shows it.
-        """
+        """Returns the line that changes the variable with this name, if the source shows it."""
         ran = self._snapshot.codes.items()
         codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
         codes.sort(key=self._is_unlikely)
@@ -346,7 +344,7 @@ class Watch:
 def _instance_dict(value: Any) -> Any:
     try:
         return object.__getattribute__(value, "__dict__")
-    except (AttributeError, TypeError):  # it has slots only
+    except (AttributeError, TypeError):  # it has only slots
         return None
 
 
@@ -359,7 +357,7 @@ def _source(code: CodeType) -> Iterator[tuple[int, str]]:
 
 
 def refusal(change: Change) -> SymbolicTraceError:
-    """The error for a change that a graph would not make."""
+    """Returns the error for a change that a graph would not make."""
     return SymbolicTraceError(
         f"{change.place}{change.name} {change.what}, which a graph would not repeat.\nReturn the "
         "value and let the caller store it, or write into a tensor that is a buffer. If only "

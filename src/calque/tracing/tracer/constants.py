@@ -68,7 +68,7 @@ def constant_argument(tracer: Any, a: Any) -> Argument:
 
 
 def _attribute(tracer: Any, a: Any) -> str:
-    """Returns the name of the root's attribute that is `a`; a new one if there is none."""
+    """Returns the name of the root's attribute that is `a`; a new name if there is none."""
     name = tracer.tensor_attrs.get(a)
     if not name:
         base = next((base for kinds, base in _BASE_NAMES if isinstance(a, kinds)), "_opaque_obj")
@@ -93,8 +93,8 @@ def is_constant(a: Any) -> bool:
 class Constants:
     """Refuses writes to tensors that are neither inputs nor members of the root.
 
-    Such a tensor may have been made inside the program, where it would be new at each run, by a
-    function that PyTorch shows to nobody, or outside, where it would keep what is written.
+    If such a tensor was created inside the program, by a function that PyTorch does not report,
+    each run should create a new one. If it was created outside, writes would persist between runs.
     """
 
     def __init__(self, tracer: Any) -> None:
@@ -137,8 +137,8 @@ class Constants:
 
 
 def _storage(value: torch.Tensor) -> int:
-    """Returns an identifier of a tensor's memory; for a sparse tensor, which consists of others,
-    its own id.
+    """Returns an identifier of a tensor's memory; for a sparse tensor, which has no storage, its
+    own id.
     """
     if value.layout != torch.strided:
         return id(value)

@@ -45,8 +45,8 @@ class NamingTracer(Tracer):
         return node
 
     def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; named tuples whose constructor needs values are made
-        by a function.
+        """Like `Tracer.create_arg`, but a function creates named tuples whose constructor needs
+        values.
         """
         if isinstance(a, tuple) and hasattr(a, "_fields") and asks_when_made(type(a)):
             parts = tuple(self.create_arg(part) for part in a)
@@ -64,13 +64,13 @@ class NamingTracer(Tracer):
             value, target = self.kept[first], rest
         for part in target.split("."):
             value = _member(value, part)
-        if isinstance(value, torch.fx.Proxy):  # the program has assigned to it since
+        if isinstance(value, torch.fx.Proxy):  # the program has assigned it
             return next((held for held, name in self.tensor_attrs.items() if name == path), value)
         return value
 
     def path_of_module(self, mod: torch.nn.Module) -> str:
-        """Returns the name of `mod`; a module outside the root, such as a global,
-        is kept as a constant.
+        """Returns the name of `mod`. A module outside the root, such as a global, is kept as a
+        constant.
         """
         paths = self.submodule_paths
         if paths is None:
@@ -88,7 +88,7 @@ class NamingTracer(Tracer):
         return True
 
     def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
-        if isinstance(value, torch.fx.Proxy):  # of another member, perhaps
+        if isinstance(value, torch.fx.Proxy):  # may represent a different member
             return None
         name = super()._name_of(value, members)
         if name is not None and name not in self.kept:
@@ -116,8 +116,8 @@ def _prefix(kind: type) -> str:
 
 
 def is_name_of_kept(name: str, kind: Any) -> bool:
-    """Returns True if a graph may have given this name to a module of some class, because it is not
-    one of the root's.
+    """Returns True if this may be the name that a graph gave to a module outside the root, of the
+    class `kind`.
 
     >>> is_name_of_kept("_linear_0", torch.nn.Linear), is_name_of_kept("linear", torch.nn.Linear)
     (True, False)

@@ -24,17 +24,16 @@ def arguments_for_root(
     """Returns the placeholders of `root_fn`, and the function to call with them.
 
     Args:
-        tracer: makes the placeholders, through its `_proxy_placeholder`.
+        tracer: creates the placeholders, by its `_proxy_placeholder`.
         root_fn: a function; for a module its `forward`, whose first parameter is the module.
-        concrete_args: values for parameters, pytrees of which leaves may be `PH`.
+        concrete_args: values for parameters, pytrees whose leaves may be `PH`.
 
     Returns:
-        The function, which takes `*args` and `**kwargs` as two ordinary parameters where the
-        signature has them and takes the leaves where a concrete argument is a container, and its
-        arguments.
+        The function and its arguments. The function takes `*args` and `**kwargs` as two ordinary
+        parameters, and the leaves of concrete arguments that are containers.
 
     Raises:
-        RuntimeError: `self` would be part of `*args`; or a wrong number of concrete arguments.
+        RuntimeError: `self` would be part of `*args`, or the number of concrete arguments is wrong.
     """
     analysed = inspect.unwrap(root_fn)
     code = analysed.__code__
@@ -71,7 +70,7 @@ def _parameters(
     """Returns the names of the parameters from the `first` one on, and the concrete ones by name.
 
     Raises:
-        RuntimeError: a wrong number of concrete arguments.
+        RuntimeError: the number of concrete arguments is wrong.
     """
     count = code.co_argcount + code.co_kwonlyargcount
     names = list(code.co_varnames[first:count])
@@ -113,8 +112,8 @@ def _as_called(
 ) -> Callable[..., Any]:
     """Wraps a decorator's `function` so that it gets its arguments as in the example call.
 
-    A decorator may look at what was passed by name, and at whether it was passed at all; without
-    an example, parameters that have a default are passed by name.
+    A decorator may check whether an argument was passed, and whether by name; without an example,
+    parameters with defaults are passed by name.
     """
     given = getattr(tracer, "given", None)
     example = tracer.examples[0] if given is not None else ()
@@ -149,7 +148,7 @@ def _flattened(
         return function, args
     codegen = tracer.graph._codegen = tracer.pytree_codegen(PyTreeInfo(names, spec, None))
 
-    def on_leaves(*leaves):  # annotations would show in the generated forward
+    def on_leaves(*leaves):  # no annotations: they would appear in the generated forward
         result = function(*pytree.tree_unflatten(list(leaves), spec))
         outputs, out_spec = pytree.tree_flatten(result)
         codegen.pytree_info = codegen.pytree_info._replace(out_spec=out_spec)
@@ -204,7 +203,7 @@ def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
 
 
 def transfer_attributes(source: Any, node: Any) -> None:
-    """Put the attributes of a placeholder marker that is not `PH` itself on the node."""
+    """Copy the attributes of a placeholder marker other than `PH` itself to the node."""
     if not isinstance(source, PHBase) or source is PH:
         return
     for name in dir(source):

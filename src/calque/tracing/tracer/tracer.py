@@ -34,15 +34,14 @@ def _takes_factory(create_proxy: Callable[..., Any]) -> bool:
 
 
 class Tracer(TracerBase):
-    """Traces modules and functions, as torch.fx's tracer does.
+    """Traces modules and functions, like torch.fx's tracer.
 
     Subclass it and override a method to trace differently: each method says what it decides.
 
     Args:
-        autowrap_modules: modules whose public functions are leaves wherever they are named.
-        autowrap_functions: functions that are leaves wherever they are named.
-        param_shapes_constant: questions about the shape of a parameter are answered while
-            tracing, instead of being recorded.
+        autowrap_modules: modules whose public functions are leaves under any name.
+        autowrap_functions: functions that are leaves under any name.
+        param_shapes_constant: read the shape of a parameter while tracing, instead of recording it.
 
     >>> graph = Tracer().trace(lambda x: torch.relu(x) + 1)
     >>> " ".join(node.name for node in graph.nodes)
@@ -109,7 +108,7 @@ class Tracer(TracerBase):
         return super().create_arg(a)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
-        """Returns True if a call of `m` is one node, instead of what its forward does.
+        """Returns True if a call of `m` is one node, instead of the calls in its forward.
 
         By default the modules of torch.nn are leaves, except `Sequential`.
         """
@@ -118,8 +117,8 @@ class Tracer(TracerBase):
         return leaf and not isinstance(m, torch.nn.Sequential)
 
     def is_one_node(self, m: torch.nn.Module, path: str) -> bool:
-        """Returns True if this call of `m` is one node: it is a leaf, can be called later, and is
-        not the root, whose call (with its hooks) is the program.
+        """Returns True if this call of `m` is one node: `m` is a leaf, can be called later, and is
+        not the root, whose call is the program itself.
         """
         return bool(path) and self.is_leaf_module(m, path)
 
@@ -144,13 +143,13 @@ class Tracer(TracerBase):
         args: tuple[Any, ...],
         kwargs: dict[str, Any],
     ) -> Any:
-        """Calls a module: one node for a leaf, else what `forward` does.
+        """Calls a module: one node for a leaf, otherwise the calls in its `forward`.
 
         Args:
             forward: calls the module for real.
 
         Returns:
-            What the call is worth to the program: a proxy, or what the forward returned.
+            The result of the call for the program: a proxy, or what the forward returned.
         """
         path = self.path_of_module(m)
         with ScopeContextManager(self.scope, Scope(path, type(m))):
@@ -170,8 +169,8 @@ class Tracer(TracerBase):
 
         Args:
             attr: the name that was read.
-            attr_val: what the module has by that name.
-            parameter_proxy_cache: the proxies that were made for earlier reads, by qualified name.
+            attr_val: the value of that attribute.
+            parameter_proxy_cache: the proxies of earlier reads, by qualified name.
         """
         if isinstance(attr_val, torch.nn.Parameter):
             members = self.root.named_parameters
@@ -206,7 +205,7 @@ class Tracer(TracerBase):
         return self.create_proxy("get_attr", name, (), {}, **options)
 
     def member_of(self, value: Any) -> Any:
-        """Returns the value to assign to a module's attribute for a value of the program."""
+        """Returns the value to assign to a module's attribute instead of the program's value."""
         return value
 
     def make_module(self, module: torch.nn.Module) -> None:
@@ -222,14 +221,14 @@ class Tracer(TracerBase):
         return True
 
     def keep_mode(self, path: str, training: bool) -> bool:
-        """Handle a check of a module's mode that is traced again;
-        returns True if the new graph has it too.
+        """Handle the check of a module's mode in a graph that is traced; returns True if the new
+        graph takes it over.
         """
         return False
 
     def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
-        """Handle a check of a setting that is traced again;
-        returns True if the new graph has it too.
+        """Handle the check of a setting in a graph that is traced; returns True if the new graph
+        takes it over.
         """
         return False
 
@@ -239,7 +238,9 @@ class Tracer(TracerBase):
         is_module: bool,
         concrete_args: dict[str, Any] | tuple[Any, ...] | None = None,
     ) -> tuple[Any, list[Any]]:
-        """Make the placeholders for `root_fn`: returns what to call, and its arguments."""
+        """Create the placeholders for `root_fn`; returns the function to call, and its
+        arguments.
+        """
         return arguments_for_root(self, root_fn, is_module, concrete_args)
 
     def _proxy_placeholder(
@@ -255,10 +256,10 @@ class Tracer(TracerBase):
         """Returns the graph of what `root` does.
 
         Args:
-            root: a module, of which the method `traced_func_name` is traced, or a function. For a
+            root: a function, or a module, whose method `traced_func_name` is traced. For a
                 function, `self.root` becomes a new module that holds the constants.
-            concrete_args: values for some parameters, which are then no proxies. `PH` stands for
-                a proxy inside a container.
+            concrete_args: values for some parameters, used instead of proxies. `PH` stands for a
+                proxy inside a container.
 
         Raises:
             TraceError: the program does something that cannot be traced.
@@ -295,7 +296,7 @@ class Tracer(TracerBase):
         else:
             self.root = torch.nn.Module()
             fn = root
-        # Unpickling traces the code again; None lets PyTorch do it, where there is no calque.
+        # The tracer that unpickling uses; None selects PyTorch's, which works without calque.
         self.graph: Graph = self.graph_type(tracer_cls=None if type(self) is Tracer else type(self))
         code = getattr(fn, "__code__", None)
         if code is not None:
@@ -325,6 +326,6 @@ class Tracer(TracerBase):
         copied = type(self).__new__(type(self))
         memo[id(self)] = copied
         for key, value in vars(self).items():
-            keep = key == "_autowrap_search"  # modules cannot be copied deeply
+            keep = key == "_autowrap_search"  # modules cannot be deep-copied
             vars(copied)[key] = copy.copy(value) if keep else copy.deepcopy(value, memo)
         return copied

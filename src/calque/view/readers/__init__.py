@@ -1,4 +1,4 @@
-"""Readers from each kind of graph to a `ViewGraph`, and the table of readers."""
+"""Functions that convert each kind of graph to a `ViewGraph`, and the table of these."""
 
 from calque.view.readers.table import read, reader
 

@@ -1,4 +1,6 @@
-"""Federated computations: each building block is a node, and each part has an edge to the whole."""
+"""Reads federated computations: each building block is a node, with an edge from each of its
+parts.
+"""
 
 from itertools import count
 
@@ -35,7 +37,7 @@ def read_computation(computation: Computation) -> ViewGraph:
 
 
 def read_types(computation: PolymorphicComputation) -> ViewGraph:
-    """Refuses: a polymorphic computation depends on the types of its arguments.
+    """Raises an error: a polymorphic computation depends on the types of its arguments.
 
     Raises:
         TypeError: always.
@@ -49,8 +51,8 @@ def read_types(computation: PolymorphicComputation) -> ViewGraph:
 def read(block: bb.BuildingBlock, *, name: str = "computation") -> ViewGraph:
     """Reads a block and all its parts, parts first.
 
-    Edges go from a part to the whole; those of kind `"binding"` go from what a name of a `Block`
-    stands for to each `Reference` to it. What is in a function is a group.
+    Edges go from a part to the whole; edges of kind `"binding"` go from the definition of a name in
+    a `Block` to each `Reference` to it. The blocks in a function are a group.
     """
     found = _Read()
     found.block(block, "", {})
@@ -89,7 +91,9 @@ class _Read:
         return id
 
     def _unique(self, wanted: str) -> str:
-        """Returns an unused id: names of values may look like generated ones, such as `call_2`."""
+        """Returns an unused id, because names of values may look like generated ones, such as
+        `call_2`.
+        """
         id, others = wanted, count(2)
         while id in self._taken:
             id = f"{wanted}_{next(others)}"

@@ -1,4 +1,4 @@
-"""Graphs of torch.fx from any tracer: calque's, dynamo, make_fx, torch.fx itself."""
+"""Reads graphs of torch.fx from any tracer: calque's, Dynamo, make_fx, torch.fx itself."""
 
 import linecache
 import re
@@ -31,7 +31,7 @@ _ESCAPES = frozenset(("item", "tolist", "numpy", "__bool__", "__int__", "__float
 def read(module: GraphModule, *, members: Mapping[str, str] | None = None) -> ViewGraph:
     """Reads a graph module, and those that its nodes refer to (branches).
 
-    An edge stands for all uses of one node by another.
+    One edge represents all uses of one node by another.
 
     Args:
         module: the graph.
@@ -125,7 +125,7 @@ class _Read:
         called = member(self.module, node) if node.op == "call_module" else None
         try:
             settings = called.extra_repr() if isinstance(called, torch.nn.Module) else ""
-        except Exception as error:  # of the user's own class, which may not be set up for it
+        except Exception as error:  # the user's `extra_repr` may fail
             if is_of_handler(error):
                 raise
             return
@@ -175,7 +175,7 @@ _FRAME = re.compile(r'File "(.+)", line (\d+), in (.+)')
 
 
 def _source(node: Node) -> SourceLine | None:
-    """Returns the line that a node is from: the innermost line of the program, else of PyTorch."""
+    """Returns a node's line: the innermost line of the program, or else of PyTorch."""
     origin = node.meta.get("origin")
     if origin is not None:
         file, line, function = origin.file, origin.line, origin.function

@@ -1,4 +1,4 @@
-"""The groups of a graph of torch.fx: the calls of modules, by the stack of modules of each node."""
+"""The groups of a graph of torch.fx, which are the calls of modules in its nodes' module stacks."""
 
 import re
 
@@ -7,14 +7,14 @@ from torch.fx.node import Node
 from calque.view.graph import ViewGroup
 
 _LOCAL = re.compile(r"^L\['[^']*'\]\.?")
-"""How dynamo begins the path of a module."""
+"""The prefix of module paths in Dynamo's graphs."""
 
 
 class Groups:
     """The groups found so far.
 
     Attributes:
-        around: the id of the group that everything is in which is met now.
+        around: the id of the group that encloses all nodes read now.
     """
 
     def __init__(self) -> None:
@@ -22,11 +22,11 @@ class Groups:
         self._made: dict[str, ViewGroup] = {}
 
     def all(self) -> tuple[ViewGroup, ...]:
-        """Returns the groups, outer ones before inner ones."""
+        """Returns the groups, outer before inner groups."""
         return tuple(self._made.values())
 
     def add(self, parent: str, name: str, path: str = "", type: str = "", call: int = 0) -> str:
-        """Returns the id of a group, which is added if it is new."""
+        """Returns the id of a group, and adds it if it is new."""
         own = name.replace("/", "∕") + (f"@{call}" if call else "")
         id = f"{parent}/{own}" if parent else own
         known = self._made.get(id)
@@ -39,7 +39,7 @@ class Groups:
 
         Args:
             node: the node.
-            member: the path of the parameter that the node stands for.
+            member: the path of the parameter that the node represents.
         """
         if member is not None:
             return self._at(member.split(".")[:-1], {})

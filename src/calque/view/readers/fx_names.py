@@ -1,4 +1,4 @@
-"""Names of what a node of torch.fx calls."""
+"""Names of the functions and modules that nodes of torch.fx call."""
 
 import re
 from functools import cache
@@ -14,7 +14,9 @@ _INPUT = re.compile(r"^[lL]_(?:\w+?_)??modules_")
 
 
 def op_of(module: GraphModule, node: Node) -> str:
-    """Returns what a node calls: `Linear`, `Tensor.relu`, `aten.relu.default`, `torch.cat`."""
+    """Returns the name of a node's function: `Linear`, `Tensor.relu`, `aten.relu.default`,
+    `torch.cat`.
+    """
     if node.op == "call_module":
         return type(member(module, node)).__name__
     if node.op == "call_method":
@@ -47,7 +49,7 @@ def _nameless() -> dict[int, str]:
 
 
 def label_of(node: Node, op: str) -> str:
-    """Returns a short name of what a node calls."""
+    """Returns a short name of a node's function."""
     if node.op == "call_module":
         return f"{str(node.target).rpartition('.')[2]}: {op}"
     if node.op == "get_attr":
@@ -66,7 +68,7 @@ def label_of(node: Node, op: str) -> str:
 
 
 def member(module: GraphModule, node: Node) -> Any:
-    """Returns the member that a node calls or gets, by path; None if there is none."""
+    """Returns the path of the member that a node calls or gets; None if there is none."""
     found: Any = module
     for part in str(node.target).split("."):
         found = getattr(found, part, None)

@@ -1,4 +1,4 @@
-"""Recordings: the graph of one, or the calls themselves if no graph would be right."""
+"""Reads recordings: the graph, or the calls themselves if no graph would be correct."""
 
 from collections.abc import Iterator
 from typing import Any
@@ -16,12 +16,12 @@ from calque.view.readers.fx_groups import Groups
 
 
 def read(recording: Recording, *, level: Level = "function") -> ViewGraph:
-    """Reads a recording as its graph, or only its calls if it has `problems`."""
+    """Reads the graph of a recording, or only its calls if it has `problems`."""
     if recording.problems:
         return _Calls(recording).read()
     try:
         graph = recording.graph(level)
-    except SyntaxError:  # torch.fx writes names of parameters into code, which not all can be in
+    except SyntaxError:  # a parameter's name is invalid in generated code
         return _Calls(recording).read()
     found = fx.read(graph)
     name = _name(recording)

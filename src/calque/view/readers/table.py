@@ -1,6 +1,6 @@
 """The functions that read graphs, by the class of the graph.
 
-Classes are identified by name, so that nothing is imported for kinds of graphs that are not used.
+Classes are identified by name, so that unused kinds of graphs import nothing.
 """
 
 import importlib
@@ -25,12 +25,12 @@ _READERS: dict[str, str | Reader] = {
 
 
 def reader(kind: type, function: Reader) -> None:
-    """Register `function(graph)`, which returns a `ViewGraph`, for graphs of another class."""
+    """Register `function(graph)`, which returns a `ViewGraph`, for graphs of a class."""
     _READERS[_name(kind)] = function
 
 
 def read_view(graph: ViewGraph) -> ViewGraph:
-    """Returns a graph that has already been read."""
+    """Returns the graph unchanged, because it has already been read."""
     return graph
 
 
@@ -50,8 +50,8 @@ def read(graph: Any, **options: Any) -> ViewGraph:
     """Returns a graph of any kind as a `ViewGraph`.
 
     Args:
-        graph: of one of the classes in the table.
-        **options: of its reader: `level` for recordings.
+        graph: a graph of one of the classes in the table.
+        **options: options of its reader, such as `level` for recordings.
 
     Raises:
         TypeError: no reader supports such graphs.

@@ -1,1 +1,1 @@
-"""Writers from a `ViewGraph` to each format, and the table of file extensions."""
+"""Functions that write a `ViewGraph` in each format, and the table of file extensions."""

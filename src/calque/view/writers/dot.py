@@ -1,4 +1,4 @@
-"""A graph in the language of Graphviz."""
+"""Writes a graph in the language of Graphviz."""
 
 from collections.abc import Iterator
 
@@ -21,9 +21,7 @@ _HEAD = (
 
 
 def write(graph: ViewGraph) -> str:
-    """Returns the text of a DOT file; nodes are `n0`, `n1`, … and groups clusters,
-    in the graph's order.
-    """
+    """Returns the text of a DOT file; nodes are `n0`, `n1`, … and groups are clusters, in order."""
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     clusters = {group.id: f"cluster_{index}" for index, group in enumerate(graph.groups)}
     lines = [f"digraph {quoted(graph.name)} {{", *(f"  {line}" for line in _HEAD)]

@@ -1,11 +1,11 @@
-"""Pictures, by Graphviz's program `dot`."""
+"""Draws pictures with Graphviz's program `dot`."""
 
 import shutil
 import subprocess
 
 
 def picture(source: str, format: str) -> bytes:
-    """Returns a DOT file as a picture.
+    """Returns a picture of a DOT file.
 
     Args:
         source: the text of the file.

@@ -1,4 +1,4 @@
-"""A graph as one self-contained page: the data, and a viewer in plain JavaScript."""
+"""Writes a graph as a self-contained page, with the data and a viewer in plain JavaScript."""
 
 import html
 import json
@@ -37,7 +37,7 @@ def write(
     """Returns the text of the page.
 
     Args:
-        graph: the graph, with runs of like groups folded.
+        graph: the graph, with runs of similar groups folded.
         depth: how many levels of groups are open at first; None for as many as fit.
         overlays: numbers of nodes, by the name of the overlay.
     """
@@ -56,7 +56,7 @@ def _asset(name: str) -> str:
 
 
 def as_script(value: Any) -> str:
-    """Returns JSON escaped so that no name can end the script element that contains it."""
+    """Returns JSON in which no name can end the enclosing script element."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")
 

@@ -1,4 +1,4 @@
-"""A graph in the language of Mermaid, which many pages and notebooks draw."""
+"""Writes a graph in the language of Mermaid, which many pages and notebooks draw."""
 
 import re
 from collections.abc import Iterator
@@ -12,7 +12,7 @@ _PLAIN = re.compile(r"[^A-Za-z0-9_ .,:/×…-]")
 
 
 def write(graph: ViewGraph) -> str:
-    """Returns the text of a Mermaid flowchart; nodes are `n0`, `n1`, … and groups subgraphs."""
+    """Returns the text of a Mermaid flowchart; nodes are `n0`, `n1`, … and groups are subgraphs."""
     names = {node.id: f"n{index}" for index, node in enumerate(graph.nodes)}
     groups = {group.id: f"g{index}" for index, group in enumerate(graph.groups)}
     lines = ["flowchart TB", *_parts(graph, "", "  ", names, groups)]

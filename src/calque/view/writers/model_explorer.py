@@ -1,4 +1,4 @@
-"""A graph as the JSON that Model Explorer (github.com/google-ai-edge/model-explorer) reads."""
+"""Writes a graph as JSON for Model Explorer (github.com/google-ai-edge/model-explorer)."""
 
 import json
 from typing import Any
@@ -8,7 +8,7 @@ from calque.view.graph import ViewGraph, ViewNode
 
 
 def write(graph: ViewGraph) -> str:
-    """Returns the text of the file: one graph, whose groups are namespaces."""
+    """Returns the text of the file, with one graph whose groups are namespaces."""
     incoming: dict[str, list[str]] = {}
     for edge in graph.edges:
         incoming.setdefault(edge.target, []).append(edge.source)

@@ -1,4 +1,4 @@
-"""A graph as a tree of the package rich, with colours."""
+"""Writes a graph as a coloured tree of the package rich."""
 
 from typing import Any
 

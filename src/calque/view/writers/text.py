@@ -1,4 +1,4 @@
-"""A graph as a tree of lines, for terminals and logs."""
+"""Writes a graph as a tree of lines, for terminals and logs."""
 
 from collections.abc import Iterator
 
@@ -10,7 +10,7 @@ from calque.view.graph import ViewGraph, ViewGroup, ViewNode
 def rows(graph: ViewGraph, depth: int | None) -> Iterator[tuple[str, ViewNode | ViewGroup, bool]]:
     """Yields the rows of a tree: the prefix, a node or group, and whether it is collapsed.
 
-    Of a group that stands for several, the first is shown.
+    Only the first of several similar groups is shown.
     """
     yield from _rows(graph, "", "", depth, 0)
 
@@ -29,8 +29,8 @@ def _rows(
 
 
 def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
-    """Returns the members of a group; of a run of like groups,
-    those of the first and after the run.
+    """Returns the members of a group; for a run of similar groups, those of the first and those
+    after the run.
     """
     parts = list(graph.children.get(group, ()))
     if not group or graph.group[group].repeat == 1:
@@ -40,14 +40,14 @@ def _shown(graph: ViewGraph, group: str) -> list[ViewNode | ViewGroup]:
 
 
 def _is_weight(graph: ViewGraph, part: ViewNode | ViewGroup) -> bool:
-    """Returns True if a part is a weight or a check, or a group of nothing else."""
+    """Returns True for a weight, a check, or a group that only contains these."""
     if isinstance(part, ViewGroup):
         return all(_is_weight(graph, inner) for inner in graph.children[part.id])
     return part.kind in ("parameter", "constant", "check")
 
 
 def details(part: ViewNode | ViewGroup) -> tuple[str, str]:
-    """Returns a line's text: the name and its details."""
+    """Returns the name in a line, and its details."""
     if isinstance(part, ViewGroup):
         return printable(title(part)), ""
     shown = " ".join(map(str, part.outputs))
@@ -60,7 +60,9 @@ def _file(path: str) -> str:
 
 
 def write(graph: ViewGraph, depth: int | None = None) -> str:
-    """Returns the tree as plain text: a line for each node and group, except weights and checks."""
+    """Returns the tree as plain text, with a line for each node and group except weights and
+    checks.
+    """
     left_out = sum(_is_weight(graph, node) for node in graph.nodes)
     count = f"{len(graph.nodes) - left_out} nodes"
     count += f" and {left_out} weights and checks" if left_out else ""

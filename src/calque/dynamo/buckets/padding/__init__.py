@@ -1,13 +1,13 @@
 """Runs a program with varying sizes on arrays padded to one size.
 
-A program is traced once with symbols for the sizes that vary, so that the symbol of each axis is
-known: two sizes that happen to be equal are never confused. Its primitives then run one after
-another on arrays of the padded sizes, and for every axis it is known which elements are the
-program's. The values of the others do not matter: wherever a primitive would let them affect the
-program's elements, they are replaced by neutral values.
+A program is traced once with symbols for the varying sizes, so that the symbol of each axis is
+known, and two sizes that happen to be equal are never confused. Its primitives then run one by one
+on arrays of the padded sizes, and each axis has a layout that says which elements are valid. The
+values of the padding do not matter: wherever a primitive would let them affect valid elements, they
+are replaced by neutral values.
 
-`padded` describes how arrays are padded, the modules of rules handle each primitive, and
-`interpreter` runs a program.
+`padded` describes padded arrays, the modules of rules handle each primitive, and `interpreter` runs
+a program.
 """
 
 from calque.dynamo.buckets.padding import elementwise, indexing, products, reductions, slicing
@@ -15,6 +15,6 @@ from calque.dynamo.buckets.padding.interpreter import run
 from calque.dynamo.buckets.padding.padded import Padded, Sizes, Unpaddable
 
 TABLES = (elementwise, indexing, products, reductions, slicing)
-"""The modules that put their rules into the table."""
+"""The modules that register rules."""
 
 __all__ = ["TABLES", "Padded", "Sizes", "Unpaddable", "run"]

@@ -1,4 +1,4 @@
-"""Rules of elementwise primitives, and of those that create arrays.
+"""Rules for elementwise primitives, and for those that create arrays.
 
 A primitive with neither symbols nor padded operands needs no rule.
 """
@@ -54,8 +54,8 @@ def _elementwise(sizes: Sizes, equation: Any, *values: Padded) -> Any:
 
 
 def _repeated(value: Padded, shape: Sequence[Any]) -> Padded:
-    """Returns an operand with axes of one element that a primitive repeats as often
-    as a symbol says.
+    """Returns an operand with one element along axes that a primitive repeats a symbolic number of
+    times.
     """
     pairs = zip(value.layout, shape, strict=True)
     layout = [SAME if axis is None and is_symbolic_dim(n) else axis for axis, n in pairs]
@@ -88,7 +88,7 @@ def _matrices(sizes: Sizes, equation: Any, *values: Padded) -> Any:
     return Padded(out, found[0].layout)
 
 
-# Made of nothing ---------------------------------------------------------------------------------
+# Creation -----------------------------------------------------------------------------------------
 
 
 @rule("dim_as_value")

@@ -1,4 +1,4 @@
-"""Rules of the primitives that read and write at computed indices."""
+"""Rules for the primitives that read and write at computed indices."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -41,7 +41,8 @@ def _gather(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padd
         value = first_axes(sizes, value, shape, axis)
         if is_symbolic_dim(counts[axis]) or params["mode"] == GatherScatterMode.CLIP:
             raise Unpaddable("it clamps the indices it reads along a padded axis")
-    if params["mode"] == GatherScatterMode.FILL_OR_DROP:  # padding is out of bounds
+    # Indices into the padding are out of bounds.
+    if params["mode"] == GatherScatterMode.FILL_OR_DROP:
         value = filled(sizes, value, indexed, _fill(value.array.dtype, params["fill_value"]))
     held = tuple(
         value.array.shape[axis] if is_symbolic_dim(n) else n for axis, n in enumerate(counts)
@@ -70,7 +71,7 @@ def _fill(dtype: Any, fill: Any) -> Any:
 
 
 def _gather_slice(sizes: Sizes, equation: Any, value: Padded, indices: Padded) -> Padded:
-    """Handles one window at one position, which is a slice."""
+    """Handles reading one window at one position, which is a slice."""
     params = equation.params
     numbers, counts = params["dimension_numbers"], params["slice_sizes"]
     if params["mode"] == GatherScatterMode.FILL_OR_DROP:
@@ -99,7 +100,7 @@ def _is_window(numbers: Any, shape: Sequence[Any], new: Sequence[Any]) -> bool:
 def _scatter_window(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded, combine: Any
 ) -> Padded:
-    """Handles one window at one position."""
+    """Handles writing one window at one position."""
     shape, _, new = (v.aval.shape for v in equation.invars)
     numbers = equation.params["dimension_numbers"]
     drop = equation.params["mode"] == GatherScatterMode.FILL_OR_DROP
@@ -118,7 +119,7 @@ def _scatter_window(
 def _scatter(
     sizes: Sizes, equation: Any, value: Padded, indices: Padded, updates: Padded
 ) -> Padded:
-    """Moves padded indices out of bounds, where nothing is written."""
+    """Moves padded indices out of bounds, so that they write nothing."""
     params = equation.params
     shape, places, new = (v.aval.shape for v in equation.invars)
     numbers = params["dimension_numbers"]

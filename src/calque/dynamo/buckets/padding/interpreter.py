@@ -21,10 +21,10 @@ def run(
     """Returns the results of a program.
 
     Args:
-        sizes: what the symbols in the shapes of the program are.
+        sizes: the values of the symbols in the shapes of the program.
         closed: the program.
         values: its arguments.
-        place_of: what the user calls the operator that an equation is of.
+        place_of: returns the user's operator and line for an equation.
 
     Raises:
         Unpaddable: a primitive has no rule for axes that are padded in this way.
@@ -43,11 +43,12 @@ def run(
         try:
             found = _evaluate(sizes, equation, given, place_of)
         except Unpaddable as reason:
-            if reason.__cause__ is not None:  # told already
+            if reason.__cause__ is not None:  # already explained
                 raise
             name = equation.primitive.name
             raise Unpaddable(f"{place_of(equation)}{name}: {reason}") from reason
-        except (TypeError, ValueError, NotImplementedError) as error:  # of arrays of such sizes
+        except (TypeError, ValueError, NotImplementedError) as error:
+            # JAX raised it for padded sizes.
             name = equation.primitive.name
             raise Unpaddable(f"{place_of(equation)}{name}: {error}") from error
         known.update(zip(equation.outvars, found, strict=True))
@@ -81,7 +82,7 @@ def _is_symbolic(equation: Any, given: list[Padded]) -> bool:
 
 
 def _mentions(value: Any) -> bool:
-    """True if a symbol occurs in the parameters of an equation, or in the programs in them."""
+    """Returns True if a symbol occurs in an equation's parameters, or in programs among them."""
     if isinstance(value, dict):
         return any(map(_mentions, value.values()))
     if isinstance(value, tuple | list):

@@ -1,4 +1,4 @@
-"""Arrays that are padded along some axes, and the positions of their valid elements."""
+"""Arrays padded along some axes, with the positions of their valid elements."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -11,33 +11,35 @@ from jax import Array, lax
 from calque.upstream.jax_internals import InconclusiveDimensionOperation, is_symbolic_dim
 
 Layout = tuple[Any, ...] | None
-"""How one axis is padded.
+"""The layout of one axis.
 
-None: it is not, its size is a number. `()`: all its elements are equal, and the array has one. A
-tuple of sizes: the axis is what these axes give, the first one outermost, when they are joined; of
-those whose size is a symbol the array holds the padded number, and the first ones are the
-program's. Only the first may be a number: a number after a symbol makes larger blocks of it.
+None: not padded; its size is a number. `()`: all its elements are equal, and the array has one. A
+tuple of sizes: the axis results from joining axes of these sizes, the first one outermost; those
+whose size is a symbol are padded, and their first elements are valid. Only the first may be a
+number, because a number after a symbol is part of larger blocks.
 """
 
 SAME: Layout = ()
 
 
 class Unpaddable(Exception):
-    """A program cannot run on padded arrays; says why."""
+    """A program cannot run on padded arrays; the message says why."""
 
 
 class Sizes:
-    """The symbols of a program: the numbers that they are padded to, and the true ones, traced."""
+    """The symbols of a program, with their padded values and their true, traced values."""
 
     def __init__(self, padded: Mapping[str, int], true: Mapping[str, Any]) -> None:
         self._padded, self._true = dict(padded), dict(true)
 
     def padded(self, size: Any) -> int:
-        """Returns how many elements an axis of this size holds, its padding included."""
+        """Returns the length of an axis of this size, including its padding."""
         return int(size._evaluate(self._padded)) if is_symbolic_dim(size) else int(size)
 
     def true(self, size: Any) -> Any:
-        """Returns how many elements an axis of this size has: a number, or a traced integer."""
+        """Returns the number of valid elements of an axis of this size: a number or a traced
+        integer.
+        """
         return size._evaluate(self._true) if is_symbolic_dim(size) else size
 
 
@@ -50,7 +52,7 @@ class Padded:
 
     @property
     def is_padded(self) -> bool:
-        """Returns True if the size of some axis is a symbol."""
+        """Returns True if the size of any axis is a symbol."""
         return any(axis is not None for axis in self.layout)
 
 
@@ -65,7 +67,7 @@ def layout_of(size: Any) -> Layout:
 
 
 def joined(sizes: Iterable[Any]) -> Layout:
-    """Returns the layout of the axis that axes of these sizes give when they are joined."""
+    """Returns the layout of the axis that results from joining axes of these sizes."""
     found: list[Any] = []
     for size in sizes:
         if found and not is_symbolic_dim(size):
@@ -81,7 +83,7 @@ def length(sizes: Sizes, axis: Layout) -> int:
 
 
 def spread(sizes: Sizes, value: Padded, axis: int, layout: Layout) -> Padded:
-    """Returns the value with this layout of an axis whose elements are equal."""
+    """Returns the value with a new layout of an axis whose elements are equal."""
     if value.layout[axis] != SAME or layout == SAME:
         return value
     shape = list(value.array.shape)
@@ -103,10 +105,10 @@ def aligned(sizes: Sizes, values: Sequence[Padded], axes: Sequence[Sequence[int]
     Args:
         sizes: the sizes.
         values: the values.
-        axes: of each value the axes that belong to those of the others, in the same order.
+        axes: for each value, the axes that correspond to those of the other values, in one order.
 
     Raises:
-        Unpaddable: two are padded in different ways.
+        Unpaddable: two values are padded in different ways.
     """
     found = list(values)
     for place in zip(*axes, strict=True):
@@ -142,7 +144,7 @@ def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
 
 
 def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padded:
-    """Returns the value with the padding of these axes filled."""
+    """Returns the value with the padding of these axes set to `fill`."""
     mask = mask_of(sizes, value, axes)
     if mask is None:
         return value
@@ -154,10 +156,10 @@ def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padde
 
 
 def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]) -> Padded:
-    """Returns a value of one shape in another.
+    """Returns a value in another shape.
 
     Raises:
-        Unpaddable: its elements would not lie together any more.
+        Unpaddable: the layout of the result cannot be described.
     """
     start = 0
     while start < min(len(old), len(new)) and old[start] == new[start]:
@@ -183,9 +185,7 @@ def reshaped(sizes: Sizes, value: Padded, old: Sequence[Any], new: Sequence[Any]
 
 
 def split(parts: Sequence[Any], shape: Iterable[Any]) -> list[Layout]:
-    """Returns the layouts of axes of these sizes,
-    of what axes of sizes `parts` give when joined.
-    """
+    """Returns the layouts of the axes of a shape that axes of sizes `parts` are reshaped to."""
     rest = list(parts)
     found = []
     for size in shape:

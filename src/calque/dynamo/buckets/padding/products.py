@@ -1,4 +1,4 @@
-"""Rules of products, convolutions and windows."""
+"""Rules for products, convolutions and windows."""
 
 from typing import Any
 
@@ -38,7 +38,7 @@ def _dot_general(sizes: Sizes, equation: Any, left: Padded, right: Padded) -> Pa
 
 @rule("conv_general_dilated")
 def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> Padded:
-    """Pads with zeros, like the values beyond the edges of an image."""
+    """Pads with zeros, as a convolution does at the edges of an image."""
     (batch, features, *space), (out, inner, *window), place = equation.params["dimension_numbers"]
     shapes = [v.aval.shape for v in equation.invars]
     if any(kernel.layout[axis] is not None for axis in window):
@@ -74,7 +74,7 @@ def _convolution(sizes: Sizes, equation: Any, image: Padded, kernel: Padded) -> 
     *["select_and_scatter_add", "select_and_gather_add"],
 )
 def _window(sizes: Sizes, equation: Any, *values: Padded) -> Any:
-    """Handles windows of one element along padded axes."""
+    """Handles windows that have one element along padded axes."""
     params = equation.params
     rank = values[0].array.ndim
     of_rank = [v for v in values if v.array.ndim == rank]

@@ -1,4 +1,4 @@
-"""Rules of the primitives that combine elements along axes."""
+"""Rules for the primitives that combine elements along axes."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -53,7 +53,7 @@ _NEUTRAL: dict[str, Callable[[Any], Any]] = {
     "cummin": greatest,
     "cumlogsumexp": least,
 }
-"""What changes nothing where a primitive takes many elements together."""
+"""The neutral element of each reduction."""
 
 
 def neutral(

@@ -1,4 +1,4 @@
-"""Rules of the primitives that cut, join and write windows."""
+"""Rules for the primitives that slice, join and write windows."""
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -25,7 +25,7 @@ from calque.upstream.jax_internals import is_symbolic_dim
 
 @rule("rev")
 def _rev(sizes: Sizes, equation: Any, value: Padded) -> Padded:
-    """Reverses axes; along a padded one, the padding is moved back to the end."""
+    """Reverses axes; along a padded axis, the padding is moved back to the end."""
     axes, shape = equation.params["dimensions"], equation.invars[0].aval.shape
     dynamic = [axis for axis in axes if value.layout[axis]]
     for axis in dynamic:
@@ -37,9 +37,7 @@ def _rev(sizes: Sizes, equation: Any, value: Padded) -> Padded:
 
 
 def _from(array: Any, axis: int, start: Any, count: int) -> Any:
-    """Returns some elements along an axis from a traced start;
-    those beyond the end are arbitrary.
-    """
+    """Returns elements along an axis from a traced start; those beyond the end are arbitrary."""
     config = [(0, count if i == axis else 0, 0) for i in range(array.ndim)]
     longer = lax.pad(array, jnp.zeros((), array.dtype), config)
     return lax.dynamic_slice_in_dim(longer, start, count, axis)
@@ -117,7 +115,8 @@ def _concatenate(sizes: Sizes, equation: Any, *values: Padded) -> Padded:
         return Padded(array, found[0].layout)
     found = [first_axes(sizes, v, s, axis) for v, s in zip(found, shapes, strict=True)]
     array, start = lax.concatenate([v.array for v in found], axis), 0
-    for value, shape in zip(found, shapes, strict=True):  # each on the padding of the one before
+    # Each overwrites the padding of the previous one.
+    for value, shape in zip(found, shapes, strict=True):
         array = lax.dynamic_update_slice_in_dim(array, value.array, start, axis)
         start = start + sizes.true(shape[axis])
     layout = list(found[0].layout)
@@ -142,7 +141,7 @@ def _pad(sizes: Sizes, equation: Any, value: Padded, fill: Padded) -> Padded:
     return expected(sizes, equation, Padded(array, tuple(layout)))
 
 
-# At places that are values -----------------------------------------------------------------------
+# Traced positions ---------------------------------------------------------------------------------
 
 
 @rule("dynamic_slice")
@@ -154,7 +153,7 @@ def _dynamic_slice(sizes: Sizes, equation: Any, value: Padded, *starts: Padded) 
 def sliced(
     sizes: Sizes, equation: Any, value: Padded, starts: Sequence[Any], counts: Sequence[Any]
 ) -> Padded:
-    """Returns some elements along each axis from traced starts, which are clamped to the value."""
+    """Returns some elements along each axis from traced starts, which are clamped to the bounds."""
     shape = equation.invars[0].aval.shape
     layout: list[Layout] = list(value.layout)
     array = value.array
@@ -188,15 +187,15 @@ def placed(
     combine: Callable[[Any, Any], Any],
     drop: bool = False,
 ) -> Padded:
-    """Returns a value with an update combined into a window of it.
+    """Returns a value after combining an update with a window of it.
 
     Args:
         sizes: the sizes.
-        shapes: of both.
-        value, update: of one rank.
+        shapes: the shapes of both.
+        value, update: arrays of the same rank.
         starts: where the window starts.
-        combine: what becomes of an element.
-        drop: whether a window that does not lie within the value is left out, and not moved.
+        combine: returns the new element from the old one and the update.
+        drop: whether a window that is out of bounds is ignored instead of moved.
     """
     pairs = [*zip(*shapes, strict=True)]
     full = [axis for axis, (size, new) in enumerate(pairs) if size == new]

@@ -1,4 +1,4 @@
-"""The table of rules, and what several of them need."""
+"""The table of rules, and functions that several rules use."""
 
 from collections.abc import Callable, Sequence
 from typing import Any
@@ -13,11 +13,11 @@ from calque.dynamo.buckets.padding.padded import (
 )
 
 RULES: dict[str, Callable[..., Any]] = {}
-"""The rules by the primitive's name."""
+"""The rules by the name of the primitive."""
 
 
 def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-    """Put a function into the table as the rule of these primitives."""
+    """Register a function as the rule of these primitives."""
 
     def register(function: Callable[..., Any]) -> Callable[..., Any]:
         RULES.update(dict.fromkeys(names, function))
@@ -27,7 +27,7 @@ def rule(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
 
 
 def expected(sizes: Sizes, equation: Any, value: Padded) -> Padded:
-    """Returns a value after checking that it has as many elements as its layout says."""
+    """Returns a value after checking that its length agrees with its layout."""
     for held, axis in zip(value.array.shape, value.layout, strict=True):
         if axis and held != length(sizes, axis):
             raise Unpaddable("its result has a different length for the true size")

@@ -1,10 +1,10 @@
-"""Aggregators: functions that say how the server combines what clients send.
+"""Aggregators: functions that combine the clients' messages on the server.
 
-An aggregator takes what clients send, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and the
+An aggregator takes the clients' values, `{T}@CLIENTS`, their weights, `{float32}@CLIENTS`, and the
 raw bits of a key, `uint32[2]@SERVER`; it returns `T@SERVER`. A client without examples has the
-weight 0, and sends zeros. An aggregator with a state also has
-`initial()`, which returns the arrays that the server keeps for it. It takes these, `S@SERVER`, as a
-fourth argument, and returns a pair of its result and the new arrays. See `adaptive_clipped`.
+weight 0, and sends zeros. An aggregator with a state also has `initial()`, which returns the arrays
+that the server keeps for it. It takes these, `S@SERVER`, as a fourth argument, and returns a pair
+of its result and the new arrays. See `adaptive_clipped`.
 """
 
 from calque.federated.learning.aggregators.adaptive import adaptive_clipped, adaptive_dp_gaussian

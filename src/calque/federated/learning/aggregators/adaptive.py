@@ -1,7 +1,7 @@
-"""Clipping to a norm that follows a quantile of the clients' norms (Andrew et al. 2021).
+"""Clips to a norm that follows a quantile of the clients' norms (Andrew et al. 2021).
 
-An aggregator with a state: the server keeps the norm from round to round. Each client reports
-whether its values are within the norm. If more clients are than the quantile says, it shrinks.
+The server keeps the norm between rounds, as the aggregator's state. Each client reports whether its
+values are within the norm. If the fraction that is exceeds the quantile, the norm shrinks.
 """
 
 import math
@@ -28,11 +28,11 @@ from calque.federated.types import CLIENTS
 
 @dataclass(frozen=True)
 class Clipping:
-    """How a norm follows a quantile.
+    """The parameters of an adaptive norm.
 
     Args:
         quantile: the target fraction of clients within the norm, between 0 and 1.
-        norm: the first norm.
+        norm: the initial norm.
         learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
 
     Raises:
@@ -56,10 +56,10 @@ class Clipping:
         return jnp.asarray(self.norm, jnp.float32)
 
     def clipped(self, value: Any, weight: Any, norm: Any) -> Any:
-        """Returns what clients send: the clipped values; whether they were within the norm (1.0 or
-        0.0); and whether they have examples.
+        """Returns the clients' messages: the clipped values, whether they were within the norm (1.0
+        or 0.0), and whether the client has examples.
 
-        Those that have none count for `quantile` of one, so that they move the norm nowhere.
+        Clients without examples count as `quantile`, so that they do not change the norm.
         """
         parts = (value, weight, federated_broadcast(norm))
 
@@ -86,7 +86,7 @@ class AdaptiveClipped(Clipping):
     inner: Aggregator
 
     def __call__(self, value: Any, weight: Any, key: Any, norm: Any) -> tuple[Any, Any]:
-        """Returns the joined values, and the next norm."""
+        """Returns the combined values, and the next norm."""
         sent = self.clipped(value, weight, norm)
         move = local("float32", "float32", framework="jax")(self.moved)
         new = federated_map(move, (norm, federated_mean(sent.within, sent.present)))
@@ -117,7 +117,7 @@ class AdaptiveGaussian(Clipping):
 
     def _noisy(self, total: Any, within: Any, count: Any, key: Any, norm: Any) -> Any:
         of_values, of_count = jax.random.split(jax.random.wrap_key_data(key))
-        # Part of the privacy is spent on the count: more noise on the values makes up for it.
+        # The count uses part of the privacy budget; more noise on the values compensates.
         spent = 0.0
         if self.noise_multiplier:
             spent = (self.noise_multiplier**-2 - (2 * self.count_deviation) ** -2) ** -0.5
@@ -134,17 +134,17 @@ def adaptive_clipped(
     learning_rate: float = 0.2,
     inner: Aggregator | None = None,
 ) -> AdaptiveClipped:
-    """Scales what each client sends down to a norm that follows the clients' norms; then `inner`.
+    """Clips each client's values to a norm that follows the clients' norms; then applies `inner`.
 
-    `State.aggregator` has the norm of the next round.
+    `State.aggregator` is the norm of the next round.
 
     Clients without examples do not move the norm.
 
     Args:
         quantile: the target fraction of clients within the norm.
-        norm: the first norm.
+        norm: the initial norm.
         learning_rate: how fast the norm changes: by a factor of at most `exp(learning_rate)`.
-        inner: how the clipped values are combined; `mean()` by default.
+        inner: the aggregator of the clipped values; `mean()` by default.
 
     Raises:
         ValueError: a number is out of range, or `inner` is private: the norm has no noise.
@@ -166,7 +166,7 @@ def adaptive_dp_gaussian(
     norm: float = 0.1,
     learning_rate: float = 0.2,
 ) -> AdaptiveGaussian:
-    """`aggregators.dp_gaussian` with a norm that follows the clients' norms.
+    """Like `aggregators.dp_gaussian`, with a norm that follows the clients' norms.
 
     Noise is added to the values and to the number of clients within the norm. Together they give
     the same privacy as `dp_gaussian(noise_multiplier, ...)`, so pass `noise_multiplier` to
@@ -178,8 +178,8 @@ def adaptive_dp_gaussian(
         count_deviation: the standard deviation of the noise on the number of clients within the
             norm, more than half of `noise_multiplier`; a twentieth of a round's clients is usual.
         quantile: as for `adaptive_clipped`.
-        norm: likewise.
-        learning_rate: likewise.
+        norm: as for `adaptive_clipped`.
+        learning_rate: as for `adaptive_clipped`.
 
     Raises:
         ValueError: a number is out of range.

@@ -1,4 +1,4 @@
-"""Stateless aggregators: means, optionally clipped, noisy, rounded or masked."""
+"""Stateless aggregators: means, optionally with clipping, noise, rounding or masking."""
 
 from collections.abc import Callable
 from typing import Any
@@ -29,11 +29,11 @@ def mean() -> Aggregator:
 
 @with_user_frames
 def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
-    """Scales what each client sends down to at most a norm, over all its tensors; then `inner`.
+    """Clips each client's values to a norm over all its tensors; then applies `inner`.
 
     Args:
         norm: the largest Euclidean norm.
-        inner: how the clipped values are combined; `mean()` by default.
+        inner: the aggregator of the clipped values; `mean()` by default.
     """
     joined, clip = inner or mean(), _clip(norm)
     return as_private_as(joined, lambda value, *rest: joined(_on_each(value, clip), *rest))
@@ -41,15 +41,15 @@ def clipped(norm: float, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
-    """Returns the unweighted mean of clipped values, with Gaussian noise: DP-FedAvg (McMahan et al.
+    """Returns the unweighted mean of clipped values with Gaussian noise: DP-FedAvg (McMahan et al.
     2018).
 
     The sum of the clients' values, each of norm at most `norm`, gets noise of standard deviation
-    `noise_multiplier * norm`, and is divided by the number of the round's clients. Those without
-    examples are counted, too, because how many these are must stay private; they add zeros to the
-    sum. `learning.epsilon` computes the privacy that this gives over a number of rounds: of the
-    parameters, not of the metrics, which have no noise. Buffers that clients change, such as
-    BatchNorm's, have none either, and are refused.
+    `noise_multiplier * norm`, and is divided by the number of the round's clients. Clients without
+    examples are counted, because their number must stay private; they add zeros to the sum.
+    `learning.epsilon` computes the resulting privacy of the parameters over a number of rounds. The
+    metrics have no noise. Buffers that clients change, such as BatchNorm's, would have none either,
+    and are refused.
 
     Args:
         noise_multiplier: the noise, in units of the norm.
@@ -74,11 +74,11 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
 
 @with_user_frames
 def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
-    """Rounds what each client sends to `2**bits` levels of its range; then `inner`.
+    """Rounds each client's values to `2**bits` levels of their range; then applies `inner`.
 
     Args:
-        bits: from 1 to 16.
-        inner: how the rounded values are combined; `mean()` by default.
+        bits: the number of bits, from 1 to 16.
+        inner: the aggregator of the rounded values; `mean()` by default.
     """
     if not 1 <= bits <= 16:
         raise ValueError(f"bits must be between 1 and 16, not {bits}")
@@ -99,12 +99,13 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
 
 @with_user_frames
 def secure(bound: float, bits: int = 16) -> Aggregator:
-    """Returns the unweighted mean, by `federated_secure_sum` of values rounded to integers.
+    """Returns the unweighted mean, computed by `federated_secure_sum` of values rounded to
+    integers.
 
-    Clients without examples do not count.
+    Clients without examples are ignored.
 
     Args:
-        bound: numbers are clipped to `[-bound, bound]`.
+        bound: the values are clipped to `[-bound, bound]`.
         bits: the number of bits of a rounded number. More bits are more precise, but leave room
             for fewer clients: `clients * 2**bits` must stay below `2**31`.
     """
@@ -119,7 +120,7 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
             leaf = jnp.stack([leaf.real, leaf.imag])
         leaf = leaf.astype(jnp.promote_types(leaf.dtype, jnp.float32))
         places = jnp.round((jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels)
-        return jnp.minimum(places.astype(jnp.int32), levels)  # which float32 may round up
+        return jnp.minimum(places.astype(jnp.int32), levels)  # float32 may have rounded up
 
     def as_integers(tree: Any, weight: Any) -> Any:
         present = weight > 0
@@ -148,16 +149,16 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
     return joined
 
 
-# What they share ---------------------------------------------------------------------------------
+# Helpers ------------------------------------------------------------------------------------------
 
 
 def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
-    """Applies a JAX function to what each client sends."""
+    """Applies a JAX function to each client's values."""
     return federated_map(_local(function, value), value)
 
 
 def _local(function: Callable[..., Any], *values: Any) -> Any:
-    """Returns a JAX local function for the members of placed values."""
+    """Returns a JAX local function of the members of placed values."""
     return local(*(member_type(type_of(one)) for one in values), framework="jax")(function)
 
 
@@ -181,7 +182,7 @@ def in_float32(leaf: Any) -> Any:
 
 
 def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Applies a function to a tensor; for a complex one, to the real and the imaginary parts."""
+    """Applies a function to a tensor; for a complex tensor, to its real and imaginary parts."""
 
     def applied(leaf: Any) -> Any:
         if not jnp.iscomplexobj(leaf):
@@ -192,7 +193,7 @@ def by_parts(function: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
 
 def clip_to(tree: Any, norm: Any) -> Any:
-    """Scales tensors down to at most a norm."""
+    """Scales tensors down to a maximum norm."""
     scale = norm / jnp.maximum(norm_of(tree), norm)
     return jax.tree.map(lambda leaf: (leaf * scale).astype(leaf.dtype), tree)
 
@@ -204,7 +205,7 @@ def _normal(key: Any, leaf: Any) -> Any:
 
 
 def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
-    """Returns a mean of `count` values, from their sum and Gaussian noise on it."""
+    """Returns the mean of `count` values, from their sum with Gaussian noise."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))
     noisy = [

@@ -1,11 +1,12 @@
-"""Aggregators: functions of the clients' values, optionally with a state on the server."""
+"""The protocols of aggregators, with and without a state on the server."""
 
 from collections.abc import Callable
 from typing import Any, Protocol, TypeGuard
 
 Aggregator = Callable[[Any, Any, Any], Any]
 """Takes `value` on the clients, a struct of the changes of parameters by name; `weight`, a number
-on each; and `key`, raw bits of a key on the server. Gives a struct like `value` on the server.
+on each client; and `key`, raw bits of a key on the server. Returns a struct like `value` on the
+server.
 """
 
 

@@ -1,6 +1,6 @@
 """Robust aggregators: elementwise medians and trimmed means.
 
-They need memory for what all clients send.
+They need memory for the values of all clients.
 """
 
 from collections.abc import Callable
@@ -22,16 +22,17 @@ from calque.federated.tracing import member_type, type_of
 def trimmed_mean(fraction: float) -> Aggregator:
     """Returns the unweighted mean without the smallest and largest values, element by element.
 
-    Clients without examples do not count. Needs memory for what all clients send (Yin et al. 2018).
+    Clients without examples are ignored. Needs memory for the values of all clients (Yin et al.
+    2018).
 
     Args:
-        fraction: the fraction of clients left out at either end; at least 0 and below 0.5.
+        fraction: the fraction of clients removed at either end; at least 0 and below 0.5.
     """
     if not 0 <= fraction < 0.5:
         raise ValueError(f"fraction must be at least 0 and below 0.5, not {fraction}")
 
     def trimmed(ordered: Any, count: Any) -> Any:
-        # For all counts beforehand, as float32 would round some products up to the next integer.
+        # A table for all counts, because float32 would round some products up to the next integer.
         left_out = np.floor(fraction * np.arange(len(ordered) + 1)).astype(np.int32)
         first = jnp.asarray(left_out)[count]
         place = _along(jnp.arange(len(ordered)), ordered)
@@ -42,14 +43,14 @@ def trimmed_mean(fraction: float) -> Aggregator:
 
 
 def median() -> Aggregator:
-    """Returns the unweighted median, element by element, of the clients that have examples.
+    """Returns the unweighted median of the clients that have examples, element by element.
 
-    Needs memory for what all clients send.
+    Needs memory for the values of all clients.
     """
 
     def middle(ordered: Any, count: Any) -> Any:
         low, high = (ordered[place] for place in ((count - 1) // 2, count // 2))
-        # NaN is last in order, and one makes the median NaN, as of numpy's.
+        # NaN is sorted last; as in NumPy, a NaN makes the median NaN.
         return jnp.where(jnp.isnan(ordered[count - 1]), jnp.nan, low * 0.5 + high * 0.5)
 
     return lambda value, weight, key: _of_all(value, weight, middle)
@@ -59,9 +60,9 @@ def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any
     """Applies a function to the clients' stacked tensors, on the server.
 
     Args:
-        value, weight: as an aggregator is given them.
-        function: takes a tensor, sorted along the clients, those without a weight last; and how
-            many have one, at least 1.
+        value, weight: the arguments of the aggregator.
+        function: takes a tensor that is sorted along the clients, with those without a weight last,
+            and the number of those with a weight, at least 1.
     """
     collected = federated_collect(federated_zip((value, weight)))
     kind = member_type(type_of(collected))
@@ -82,5 +83,5 @@ def _of_all(value: Any, weight: Any, function: Callable[[Any, Any], Any]) -> Any
 
 
 def _along(vector: Any, stacked: Any) -> Any:
-    """Returns a vector over the clients, with as many axes as what they send has."""
+    """Returns a vector over the clients, with as many axes as `stacked`."""
     return vector.reshape(-1, *[1] * (stacked.ndim - 1))

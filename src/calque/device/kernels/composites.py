@@ -298,7 +298,8 @@ class _Kernels:
     def _asked(self, values: Sequence[Any]) -> bool:
         tensors = [v for v in values if isinstance(v, Tensor)]
         on_device = all(t.device.type == "jax" for t in tensors)
-        return on_device and self._without_gradient(*map(seen, values))
+        serves = self._without_gradient
+        return serves is None or (on_device and serves(*map(seen, values)))
 
     def _returned(self, results: Sequence[Array], args: Sequence[Any]) -> Any:
         found = results[0] if self._single else tuple(results)

@@ -5,8 +5,6 @@ itself is not registered, because PyTorch has only one slot for external devices
 without calque may need for another one.
 """
 
-from typing import Any
-
 from torch._C import _get_privateuse1_backend_name  # torch is being imported
 from torch.serialization import register_package
 
@@ -18,7 +16,7 @@ def register() -> None:
     register_package(_PRIORITY, lambda storage: None, _refuse)
 
 
-def _refuse(storage: Any, location: str) -> None:
+def _refuse(storage: object, location: str) -> None:
     if location.partition(":")[0] == "jax" and _get_privateuse1_backend_name() != "jax":
         raise RuntimeError(
             f"the file has tensors on the device {location!r}, which `import calque` registers: "

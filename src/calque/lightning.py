@@ -54,14 +54,14 @@ class _Accelerator(_Base):
         if device.type != "jax":
             raise ValueError(f"the accelerator 'jax' has no device {device}")
 
-    def get_device_stats(self, device: Any) -> dict[str, Any]:
+    def get_device_stats(self, device: object) -> dict[str, Any]:
         return torch.accelerator.memory_stats()
 
     def teardown(self) -> None:
         """Nothing to do: arrays are freed with their tensors."""
 
     @staticmethod
-    def parse_devices(devices: Any) -> int:
+    def parse_devices(devices: object) -> int:
         return _count(devices)
 
     @staticmethod
@@ -126,7 +126,7 @@ class _Strategy(_Base):
         return self._accelerator
 
     @accelerator.setter
-    def accelerator(self, accelerator: Any) -> None:
+    def accelerator(self, accelerator: object) -> None:
         ours = isinstance(accelerator, self.accelerator_type)
         self._accelerator = accelerator if ours else self.accelerator_type()
 
@@ -209,7 +209,7 @@ class _Strategy(_Base):
         """Wait for the other processes."""
         talking.barrier(name or "lightning")
 
-    def broadcast(self, obj: Any, src: int = 0) -> Any:
+    def broadcast(self, obj: object, src: int = 0) -> Any:
         """Returns the object of one process in all processes."""
         return talking.broadcast(obj, src)
 
@@ -222,7 +222,7 @@ class _Strategy(_Base):
         """Returns the model's full state."""
         return tree_map(_readable, super().lightning_module_state_dict())
 
-    def optimizer_state(self, optimizer: Any) -> dict[str, Any]:
+    def optimizer_state(self, optimizer: object) -> dict[str, Any]:
         """Returns an optimizer's full state."""
         return tree_map(_readable, super().optimizer_state(optimizer))
 
@@ -241,7 +241,7 @@ class _Strategy(_Base):
         return super().precision_plugin
 
     @precision_plugin.setter
-    def precision_plugin(self, plugin: Any) -> None:
+    def precision_plugin(self, plugin: object) -> None:
         if isinstance(plugin, self.mixed_precision):
             _move(plugin)
         super(_Strategy, type(self)).precision_plugin.fset(self, plugin)
@@ -277,7 +277,7 @@ def _in_several() -> bool:
     return jax.process_count() > 1
 
 
-def _readable(value: Any) -> Any:
+def _readable(value: object) -> Any:
     """Returns a tensor spread over processes as one that this process can write to a file."""
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return value

@@ -81,7 +81,7 @@ def standing_in(default: bool = False) -> Iterator[None]:
     """
     with ExitStack() as stack:
 
-        def put(owner: Any, name: str, value: Any) -> None:
+        def put(owner: object, name: str, value: object) -> None:
             stack.enter_context(mock.patch.object(owner, name, value))
 
         for name, ours in cuda_names.names().items():
@@ -234,7 +234,7 @@ def _by_the_cpu(numpy: Any) -> Any:
     return call
 
 
-def _module_to_jax(module: Any, device: Any = None) -> Any:
+def _module_to_jax(module: Any, device: object = None) -> Any:
     return module.to("jax")
 
 

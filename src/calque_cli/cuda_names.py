@@ -34,7 +34,7 @@ TENSOR_TYPES = {
 }
 
 
-def renamed(value: Any) -> Any:
+def renamed(value: object) -> Any:
     """Returns the jax device for a CUDA device, and anything else unchanged."""
     if isinstance(value, torch.device) and value.type == "cuda":
         return torch.device("jax", value.index)
@@ -56,7 +56,7 @@ class TensorType(type):
         return getattr(torch, cls.__name__)(*args, **kwargs).to("jax")
 
 
-def type_of(value: Any) -> TensorType | None:
+def type_of(value: object) -> TensorType | None:
     """Returns the replacement of a CUDA tensor type, or of its name."""
     if isinstance(value, str) and value.startswith("torch.cuda."):
         return _TYPES.get(value.rpartition(".")[2])
@@ -85,18 +85,18 @@ class Properties:
     warp_size: int = 32
 
 
-def get_device_properties(device: Any = None) -> Properties:
+def get_device_properties(device: object = None) -> Properties:
     """Returns the name and memory of the jax device; JAX does not report its processors."""
     with torch.jax.device(device):
         return Properties(torch.jax.get_device_name(), torch.jax.mem_get_info()[1], 1)
 
 
-def get_device_capability(device: Any = None) -> tuple[int, int]:
+def get_device_capability(device: object = None) -> tuple[int, int]:
     """Returns `CAPABILITY`."""
     return CAPABILITY
 
 
-def memory_summary(device: Any = None, abbreviated: bool = False) -> str:
+def memory_summary(device: object = None, abbreviated: bool = False) -> str:
     """Returns the memory in use, and its peak."""
     used, peak = torch.jax.memory_allocated(), torch.jax.max_memory_allocated()
     return f"{torch.jax.get_device_name()}: {used:,} bytes in use, {peak:,} at the peak"
@@ -214,7 +214,7 @@ class _Device(torch.jax.device):
         super().__init__(renamed(device))
 
 
-def _of_any_device(function: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
+def _of_any_device(function: Callable[..., Any], theirs: object) -> Callable[..., Any]:
     def call(*args: Any, **kwargs: Any) -> Any:
         args, kwargs = tree_map(renamed, (args, kwargs))
         return function(*args, **kwargs)
@@ -222,7 +222,7 @@ def _of_any_device(function: Callable[..., Any], theirs: Any) -> Callable[..., A
     return _with_what_it_holds(call, theirs)
 
 
-def _with_what_it_holds(call: Callable[..., Any], theirs: Any) -> Callable[..., Any]:
+def _with_what_it_holds(call: Callable[..., Any], theirs: object) -> Callable[..., Any]:
     """Returns a function's replacement with its attributes, because Dynamo reads `__wrapped__` of
     some.
     """

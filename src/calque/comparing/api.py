@@ -79,8 +79,8 @@ def diff(
 
 
 def _found(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     on: tuple[str | None, str | None],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -106,8 +106,8 @@ def _found(
 
 
 def _graphs(
-    a: Any,
-    b: Any,
+    a: object,
+    b: object,
     devices: tuple[str | None, str | None],
     args: tuple[Any, ...],
     kwargs: dict[str, Any],
@@ -132,7 +132,7 @@ def _graphs(
 _ORDINALS = ("first", "second")
 
 
-def _graph_of(given: Any) -> GraphModule | None:
+def _graph_of(given: object) -> GraphModule | None:
     if isinstance(given, ExportedProgram):
         return given.module()  # type: ignore[return-value]
     if isinstance(given, Recording):
@@ -145,7 +145,7 @@ def _graph_of(given: Any) -> GraphModule | None:
 
 
 def _recorded(
-    program: Any,
+    program: object,
     other: GraphModule | None,
     device: str | None,
     args: tuple[Any, ...],

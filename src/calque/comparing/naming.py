@@ -232,12 +232,12 @@ def result_of(graph: GraphModule) -> Any:
     return given
 
 
-def nodes_in(value: Any) -> Iterator[Node]:
+def nodes_in(value: object) -> Iterator[Node]:
     """Returns the nodes in a result."""
     return (part for part in tree_leaves(value) if isinstance(part, Node))
 
 
-def flat(value: Any) -> Iterator[Any]:
+def flat(value: object) -> Iterator[Any]:
     """Yields the parts of a result and of the objects in it."""
     for part in tree_leaves(value):
         if isinstance(part, Node) and part.target is rebuilt:
@@ -277,7 +277,7 @@ def _is_of_any_graph(node: Node) -> bool:
     return node.target in (assign, rebuilt)
 
 
-def _gives_tensor(node: Any) -> bool:
+def _gives_tensor(node: object) -> bool:
     return isinstance(node, Node) and isinstance(node.meta.get("val"), torch.Tensor)
 
 
@@ -294,7 +294,7 @@ def _is_written(node: Node) -> bool:
 _GIVEN = ("placeholder", "get_attr")
 
 
-def _is_composite(target: Any) -> bool:
+def _is_composite(target: object) -> bool:
     if not isinstance(target, OpOverload) or target is torch.ops.aten.reshape.default:
         return False  # lowered graphs use it instead of views
     key = "CompositeImplicitAutograd"

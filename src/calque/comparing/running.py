@@ -80,12 +80,12 @@ class Run(torch.fx.Interpreter):
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), {name: _new(part) for name, part in kwargs.items()}
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def placeholder(self, target: object, args: object, kwargs: object) -> Any:
         """Returns an input, in its containers."""
         return self._given[target]
 
 
-def _new(value: Any) -> Any:
+def _new(value: object) -> Any:
     if type(value) is immutable_dict:
         return {key: _new(part) for key, part in value.items()}
     if type(value) is immutable_list:
@@ -135,7 +135,7 @@ def moved(value: Any, device: str | None) -> Any:
             copies[id(tensor)] = made.requires_grad_(tensor.requires_grad)
         return copies[id(tensor)]
 
-    def copied_object(part: Any) -> Any:
+    def copied_object(part: object) -> Any:
         if isinstance(part, torch.Tensor):
             return copied(part)
         if isinstance(part, torch.nn.Module) or callable(part):

@@ -32,7 +32,7 @@ def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, Any]]:
         yield "training", module.training
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, (tuple, list)):
         return all(map(_is_plain, value))
     return value is None or isinstance(value, _PLAIN)

@@ -95,7 +95,7 @@ def differing(a: Side, b: Side, pairs: list[Pair], tolerances: Any) -> Iterator[
 
 
 def _of_state(
-    a: Side, b: Side, left: dict[str, Any], right: dict[str, Any], tolerances: Any
+    a: Side, b: Side, left: dict[str, Any], right: dict[str, Any], tolerances: object
 ) -> Iterator[Difference]:
     """Yields the differences of buffers, and of parameters that were written to."""
     changed = a.changed | b.changed
@@ -140,7 +140,7 @@ def _given(side: Side) -> list[Node | None]:
 
 
 def _of_ends(
-    name: str, a: Any, b: Any, tolerances: Any, origins: Sequence[NodeOrigin | None] = ()
+    name: str, a: object, b: object, tolerances: Any, origins: Sequence[NodeOrigin | None] = ()
 ) -> Iterator[Difference]:
     """Yields how two results differ.
 

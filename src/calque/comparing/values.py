@@ -24,13 +24,13 @@ def kept(value: Any) -> list[Any]:
     return [_copied(leaf) for leaf in tree_leaves(value) if _is_compared(leaf)]
 
 
-def _is_compared(leaf: Any) -> bool:
+def _is_compared(leaf: object) -> bool:
     if isinstance(leaf, torch.Tensor):
         return not leaf.is_meta
     return isinstance(leaf, NUMBERS)
 
 
-def _copied(leaf: Any) -> Any:
+def _copied(leaf: object) -> Any:
     return leaf.detach().cpu().clone() if isinstance(leaf, torch.Tensor) else leaf
 
 
@@ -47,7 +47,7 @@ class Parts(NamedTuple):
     leaves: list[Any]
 
 
-def parts_of(value: Any) -> Parts:
+def parts_of(value: object) -> Parts:
     """Returns the parts of a result, argument or buffer; objects are represented by their tensors.
 
     >>> parts_of([torch.ones(1), "name"]).structure
@@ -55,7 +55,7 @@ def parts_of(value: Any) -> Parts:
     """
     leaves: list[Any] = []
 
-    def walk(part: Any) -> Any:
+    def walk(part: object) -> Any:
         if _is_compared(part):
             leaves.append(_copied(part))
             return "tensor" if isinstance(part, torch.Tensor) else "number"
@@ -76,7 +76,7 @@ def parts_of(value: Any) -> Parts:
     return Parts(walk(value), leaves)
 
 
-def other_structure(a: Any, b: Any, where: str = "") -> str | None:
+def other_structure(a: object, b: object, where: str = "") -> str | None:
     """Describes where the structures of two results differ; None if they do not.
 
     >>> other_structure(parts_of([1, "x"]).structure, parts_of([1, "y"]).structure)
@@ -94,7 +94,7 @@ def other_structure(a: Any, b: Any, where: str = "") -> str | None:
     return next((each for each in found if each is not None), None)
 
 
-def _described(part: Any) -> str:
+def _described(part: object) -> str:
     return f"a {part[0]}" if isinstance(part, tuple) and part[1:] else repr(part)
 
 
@@ -113,7 +113,7 @@ def compared(a: list[Any], b: list[Any], tolerances: dict[str, Any]) -> Found | 
     return None
 
 
-def _compared(a: Any, b: Any, tolerances: dict[str, Any]) -> Found | None:
+def _compared(a: object, b: object, tolerances: dict[str, Any]) -> Found | None:
     if not (isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor)):
         same = type(a) is type(b) and (a == b or (a != a and b != b))
         return None if same else ("values", f"{_named(a)} against {_named(b)}", None, None)
@@ -129,7 +129,7 @@ def _compared(a: Any, b: Any, tolerances: dict[str, Any]) -> Found | None:
     return None
 
 
-def _named(value: Any) -> str:
+def _named(value: object) -> str:
     if not isinstance(value, torch.Tensor):
         return repr(value)
     return f"{str(value.dtype).removeprefix('torch.')}{list(value.shape)}"

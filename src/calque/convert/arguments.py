@@ -37,7 +37,7 @@ def written(placeholders: Sequence[Node], names: Iterable[str]) -> list[Any] | N
         return None
 
 
-def _written(value: Any, names: Iterator[str]) -> Any:
+def _written(value: object, names: Iterator[str]) -> Any:
     if isinstance(value, torch.Tensor):
         return {"value": next(names)}
     if isinstance(value, dict):
@@ -100,7 +100,7 @@ class Arguments:
         return found
 
 
-def _is_parameter(entry: Any) -> bool:
+def _is_parameter(entry: object) -> bool:
     return isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str)
 
 
@@ -134,7 +134,7 @@ def _container(content: dict[str, Any]) -> tuple[str, Any]:
     raise ConversionError(f"arguments contain {content!r}, which does not describe a value")
 
 
-def _collect(content: Any, given: Any, name: str, found: list[Any]) -> None:
+def _collect(content: object, given: object, name: str, found: list[Any]) -> None:
     if not isinstance(content, (dict, list)):
         if type(given) is not type(content) or given != content:
             raise TypeError(f"saved with {name}={content!r}, called with {name}={given!r}")

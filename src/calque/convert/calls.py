@@ -129,7 +129,7 @@ class Calls:
         except (IndexError, KeyError, TypeError):
             return self._info(f"{whole.name}.{key}", node.meta.get("val"))
 
-    def _info(self, name: str, value: Any) -> Any:
+    def _info(self, name: str, value: object) -> Any:
         if isinstance(value, (tuple, list)) and not isinstance(value, torch.Size):
             parts = enumerate(value)
             return tuple(None if p is None else self._info(f"{name}.{i}", p) for i, p in parts)
@@ -151,7 +151,7 @@ class Calls:
             return WeightInfo(target, tuple(value.shape), _dtype(value))
         return value
 
-    def _plain(self, argument: Any) -> Any:
+    def _plain(self, argument: object) -> Any:
         """Returns an argument without nodes."""
         if isinstance(argument, Node):
             return self._infos[argument]
@@ -194,7 +194,7 @@ class Calls:
             value = getattr(value, part)
         return value
 
-    def _is_tensor(self, argument: Any) -> bool:
+    def _is_tensor(self, argument: object) -> bool:
         info = self._plain(argument)
         return isinstance(info, WeightInfo) or getattr(info, "shape", None) is not None
 

@@ -154,7 +154,7 @@ class _Reader:
             home.register_buffer(name, tensor)
         return torch.fx.GraphModule(home, self._graph)
 
-    def _new_name(self, entry: Any, where: str) -> str:
+    def _new_name(self, entry: object, where: str) -> str:
         name = entry.get("name") if isinstance(entry, dict) else None
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConversionError(f"{where} has no valid name")
@@ -190,7 +190,7 @@ class _Reader:
             content = *looks_of(entry, where), f"{where}: {entry['op']}"
             self._graph.call_function(_expect_looks, (made, *content))
 
-    def _target(self, op: Any, where: str) -> Any:
+    def _target(self, op: object, where: str) -> Any:
         if op == "getitem":
             return operator.getitem
         found = _OPERATOR.fullmatch(op) if isinstance(op, str) else None
@@ -204,7 +204,7 @@ class _Reader:
             raise ConversionError(f"{where}: {op} writes to its arguments, which is not supported")
         return target
 
-    def _value(self, content: Any, where: str) -> Any:
+    def _value(self, content: object, where: str) -> Any:
         if content is None or isinstance(content, (bool, int, float, str)):
             return content
         if isinstance(content, list):
@@ -242,13 +242,13 @@ class _Reader:
         return tables[key][value]
 
 
-def _list(value: Any) -> list[Any]:
+def _list(value: object) -> list[Any]:
     if not isinstance(value, list):
         raise TypeError
     return value
 
 
-def _text(value: Any) -> str:
+def _text(value: object) -> str:
     if not isinstance(value, str):
         raise TypeError
     return value
@@ -258,12 +258,12 @@ def _complex(value: Any) -> complex:
     return complex(value) if "n" in value else complex(ast.literal_eval(_text(value)))
 
 
-def _short(content: Any) -> str:
+def _short(content: object) -> str:
     text = repr(content)
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def _arrays(result: Any) -> list[Any]:
+def _arrays(result: object) -> list[Any]:
     """Returns the arrays of a result, which may also contain strings."""
     return [leaf for leaf in jax.tree.leaves(result) if isinstance(leaf, jax.Array)]
 
@@ -271,7 +271,7 @@ def _arrays(result: Any) -> list[Any]:
 _trial = threading.local()
 
 
-def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = None) -> None:
+def _expect(tensor: torch.Tensor, gave: object, source: str, spec: str | None = None) -> None:
     """Raise an error if a value that the program reads differs from the recorded one."""
     array = read(tensor)
     if isinstance(array, jax.core.Tracer):
@@ -294,7 +294,7 @@ def _expect(tensor: torch.Tensor, gave: Any, source: str, spec: str | None = Non
         )
 
 
-def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> None:
+def _expect_looks(tensor: object, shape: tuple[int, ...], dtype: torch.dtype, where: str) -> None:
     """Raise an error if a result does not have the shape and dtype stated in the file.
 
     Raises:
@@ -310,7 +310,7 @@ def _expect_looks(tensor: Any, shape: tuple[int, ...], dtype: torch.dtype, where
         raise ConversionError(f"{where} returned {found}, but the file says {said}")
 
 
-def _formatted(number: Any, spec: str) -> Any:
+def _formatted(number: object, spec: str) -> Any:
     try:
         return format(number, spec)
     except ValueError:  # the format does not apply to this dtype

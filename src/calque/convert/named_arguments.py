@@ -115,16 +115,16 @@ def _by_schema(
     return None if given else found
 
 
-def _is_one(kind: str, value: Any) -> bool:
+def _is_one(kind: str, value: object) -> bool:
     """Returns True if a number is passed for a list of numbers, as in `x.sum(-1)`."""
     return type(value) is int and kind.removeprefix("Optional[").startswith("List[int]")
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return type(value) in (int, float, complex)
 
 
-def _fits(kind: str, value: Any) -> bool:
+def _fits(kind: str, value: object) -> bool:
     if kind.startswith("Optional["):
         return value is None or _fits(kind[9:-1], value)
     if kind.startswith("List["):

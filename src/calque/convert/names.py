@@ -15,7 +15,7 @@ from torch.overrides import TorchFunctionMode, is_tensor_method_or_property
 from calque.upstream.torch_internals import OpOverload, OpOverloadPacket
 
 
-def name_of(target: Any) -> str:
+def name_of(target: object) -> str:
     """Returns the public name of a class or a function.
 
     >>> name_of(torch.nn.Linear), name_of(torch.nn.functional.relu), name_of(torch.relu)
@@ -40,7 +40,7 @@ def name_of(target: Any) -> str:
     return f"{home}.{name}" if home else name
 
 
-def operator_names(target: Any) -> list[str]:
+def operator_names(target: object) -> list[str]:
     """Returns the names of an operator's overloads, or the name of a single overload.
 
     >>> operator_names("aten.relu"), operator_names(torch.ops.aten.t.default)
@@ -142,7 +142,7 @@ def _is_package(root: str) -> bool:
         return True
 
 
-def _is_class_of(target: Any, kind: type) -> bool:
+def _is_class_of(target: object, kind: type) -> bool:
     return isinstance(target, type) and issubclass(target, kind)
 
 

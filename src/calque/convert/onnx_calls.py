@@ -115,7 +115,7 @@ def _wide(value: Any) -> Any:
     return type(value)(map(_wide, value)) if type(value) in (tuple, list) else value
 
 
-def _listed(value: Any) -> Any:
+def _listed(value: object) -> Any:
     return list(value) if isinstance(value, tuple) and not hasattr(value, "dtype") else value
 
 

@@ -136,7 +136,7 @@ def _cdist(x1: Tensor, x2: Tensor, p: float, compute_mode: int | None = None) ->
 
 def _searchsorted(
     sorted_sequence: Tensor,
-    self: Any,
+    self: object,
     *,
     out_int32: bool = False,
     right: bool = False,
@@ -154,12 +154,14 @@ def _searchsorted(
 
 
 def _bucketize(
-    self: Any, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
+    self: object, boundaries: Tensor, *, out_int32: bool = False, right: bool = False
 ) -> Any:
     return _searchsorted(boundaries, self, out_int32=out_int32, right=right)
 
 
-def _isin(elements: Any, test: Any, *, assume_unique: bool = False, invert: bool = False) -> Tensor:
+def _isin(
+    elements: object, test: object, *, assume_unique: bool = False, invert: bool = False
+) -> Tensor:
     tests = test.reshape(-1) if isinstance(test, Tensor) else torch.tensor([test])
     x = elements if isinstance(elements, Tensor) else torch.tensor(elements)
     found = (x.unsqueeze(-1) == tests).any(-1)

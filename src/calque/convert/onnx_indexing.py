@@ -296,7 +296,7 @@ def _index(c: OnnxCall) -> None:
     c.add("Transpose", [found], perm=order)
 
 
-def _column(c: OnnxCall, index: Any, shape: tuple[int, ...], spread: str) -> str:
+def _column(c: OnnxCall, index: object, shape: tuple[int, ...], spread: str) -> str:
     sizes = c.graph.constant(shape, np.int64)
     full = c.graph.value("Expand", [c.named(index, "int64"), sizes])
     return c.graph.value("Reshape", [full, spread])

@@ -103,7 +103,7 @@ def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
         _give(graph, node, run.env[node])
 
 
-def _give(graph: GraphModule, node: Node, found: Any) -> None:
+def _give(graph: GraphModule, node: Node, found: object) -> None:
     """Replace a node with one or more constants."""
     if isinstance(found, Tensor):
         with graph.graph.inserting_before(node):
@@ -188,7 +188,7 @@ def _gives(inner: GraphModule, node: Node) -> bool:
     return len(places) == len(node.users) and all(result[place] is not None for place in places)
 
 
-def _is_tuple(target: Any) -> bool:
+def _is_tuple(target: object) -> bool:
     """Returns True for a named tuple, which some PyTorch decompositions return."""
     return isinstance(target, type) and issubclass(target, tuple)
 

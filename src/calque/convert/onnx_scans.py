@@ -45,7 +45,7 @@ def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[st
     helper, body, dim = library().helper, Body(), c["dim"] % c.rank()
     shape = [size for i, size in enumerate(c.shape) if i != dim]
 
-    def info(name: str, like: np.ndarray, shape: Any) -> Any:
+    def info(name: str, like: np.ndarray, shape: object) -> Any:
         return helper.make_tensor_value_info(name, kind_of(like.dtype.name), shape)
 
     after = step(body, {**{name: name for name in starts}, "each": "each"})
@@ -70,7 +70,7 @@ def _scan(c: OnnxCall, starts: dict[str, np.ndarray], step: Step, shown: list[st
         c.add("Cast", [first], to=kind_of(c.out.dtype))
 
 
-def _start(c: OnnxCall, value: Any) -> np.ndarray:
+def _start(c: OnnxCall, value: object) -> np.ndarray:
     shape = [size for i, size in enumerate(c.shape) if i != c["dim"] % c.rank()]
     return np.full(shape, value, np.dtype(str(c.out.dtype)))
 

@@ -41,11 +41,11 @@ def call_of(made: ModuleCall) -> Call:
     return Call(*named, inputs, outputs, weights, made.origin(), made.path)
 
 
-def _tensors(value: Any) -> list[TensorInfo]:
+def _tensors(value: object) -> list[TensorInfo]:
     return [leaf for leaf in leaves(value) if type(leaf) is TensorInfo]
 
 
-def _info(leaf: Any) -> Any:
+def _info(leaf: object) -> Any:
     if type(leaf) is Value and leaf.looks is not None:
         return TensorInfo("", leaf.looks.shape, _named(leaf.looks.dtype))
     if isinstance(leaf, torch.Tensor):

@@ -134,7 +134,7 @@ class _Opening:
     def _new(self, argument: Any) -> Any:
         return torch.fx.map_arg(argument, self._values.__getitem__)
 
-    def _constant(self, value: Any, part: Node) -> Node | None:
+    def _constant(self, value: object, part: Node) -> Node | None:
         if not isinstance(value, torch.Tensor):
             return None  # the class of a rebuilt result
         name = f"_opened_{len(self._constants)}"

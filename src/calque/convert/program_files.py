@@ -91,7 +91,7 @@ def _of_program(path: Path, content: dict[str, Any]) -> bytes | None:
     return data if hashlib.sha256(data).hexdigest() == content["weights_sha256"] else None
 
 
-def looks_of(content: Any, where: str) -> tuple[tuple[int, ...], torch.dtype]:
+def looks_of(content: object, where: str) -> tuple[tuple[int, ...], torch.dtype]:
     """Returns a tensor's shape and dtype as a file states them; `where` names it in errors."""
     shape = content.get("shape") if isinstance(content, dict) else None
     dtype = content.get("dtype") if isinstance(content, dict) else None

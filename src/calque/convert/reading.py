@@ -75,16 +75,16 @@ def name_of(node: Node) -> str:
     return str(target) if is_operator else getattr(target, "__name__", str(target))
 
 
-def _plain(answer: Any) -> Any:
+def _plain(answer: object) -> Any:
     return answer.tolist() if isinstance(answer, (np.ndarray, np.generic)) else answer
 
 
-def _is_number(node: Any) -> bool:
+def _is_number(node: object) -> bool:
     val = node.meta.get("val") if isinstance(node, Node) else None
     return isinstance(val, torch.Tensor) and val.dim() == 0
 
 
-def _member(root: Any, target: str) -> Any:
+def _member(root: object, target: str) -> Any:
     for part in target.split("."):
         root = getattr(root, part)
     return root
@@ -143,7 +143,7 @@ def _close(add: _Adding, *args: Any, **kwargs: Any) -> Node:
     return add(_aten.all.default, add(_aten.isclose.default, *args, **kwargs))
 
 
-def _contains(add: _Adding, tensor: Node, element: Any) -> Node:
+def _contains(add: _Adding, tensor: Node, element: object) -> Node:
     same = _aten.eq.Tensor if isinstance(element, Node) else _aten.eq.Scalar
     return add(_aten.any.default, add(same, tensor, element))
 

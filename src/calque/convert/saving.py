@@ -134,7 +134,7 @@ def _remove_left(directory: Path) -> None:
 def _text(written: dict[str, Any]) -> str:
     """Returns JSON with a line for each input, operator and weight."""
 
-    def shown(value: Any) -> str:
+    def shown(value: object) -> str:
         if isinstance(value, list):
             return "[\n" + ",\n".join(f"  {_line(part)}" for part in value) + "\n]"
         if isinstance(value, dict) and len(value) > 1:
@@ -146,7 +146,7 @@ def _text(written: dict[str, Any]) -> str:
     return "{\n" + ",\n".join(parts) + "\n}\n"
 
 
-def _line(value: Any) -> str:
+def _line(value: object) -> str:
     return json.dumps(value, allow_nan=False, ensure_ascii=False)
 
 
@@ -234,7 +234,7 @@ class _Writer:
             made["source"] = str(origin_of(node))
         return made
 
-    def _value(self, value: Any) -> Any:
+    def _value(self, value: object) -> Any:
         if isinstance(value, Node):
             return self._node(value)
         if isinstance(value, dict):
@@ -276,7 +276,7 @@ def dtype_name(dtype: torch.dtype) -> str:
     return str(dtype).removeprefix("torch.")
 
 
-def _member(root: Any, target: str) -> Any:
+def _member(root: object, target: str) -> Any:
     for part in target.split("."):
         root = getattr(root, part)
     return root

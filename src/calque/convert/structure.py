@@ -60,7 +60,7 @@ def container_of(node: Node, plain: Callable[[Any], Any], member: Callable[[str]
         return named or tuple(rest if target in _MAKERS else (first, *rest))
 
 
-def given_by(argument: Any) -> list[Node]:
+def given_by(argument: object) -> list[Node]:
     """Returns the nodes of the tensors in a result, however deeply nested, in order."""
     found: list[Node] = []
     for leaf in pytree.tree_leaves(argument):

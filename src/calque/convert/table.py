@@ -182,7 +182,7 @@ def _marked(graph: GraphModule) -> GraphModule:
     return module
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     return f"{value:,}" if isinstance(value, int) else printable(str(value))
 
 

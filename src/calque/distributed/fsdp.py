@@ -58,7 +58,7 @@ class JaxFSDPModule(FSDPModule):
 
 
 def _nothing(name: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+    def method(self: object, *args: Any, **kwargs: Any) -> None:
         """Does nothing: XLA decides when to gather and when to sum."""
 
     method.__name__ = name
@@ -66,7 +66,7 @@ def _nothing(name: str) -> Any:
 
 
 def _refused(name: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> None:
+    def method(self: object, *args: Any, **kwargs: Any) -> None:
         """Not supported.
 
         Raises:
@@ -100,7 +100,7 @@ for _name in [name for name in vars(FSDPModule) if name.startswith("set_") or na
     setattr(JaxFSDPModule, _name, (_nothing if _name in _IDLE else _refused)(_name))
 
 
-def goes_without(args: tuple[Any, ...], given: Any) -> bool:
+def goes_without(args: tuple[Any, ...], given: object) -> bool:
     """Returns True if a call of `fully_shard` without a mesh concerns tensors of the device.
 
     Tensors on "meta" count unless the process group has another backend; CPU tensors count if its

@@ -91,13 +91,13 @@ class ProcessGroupCalque(dist.ProcessGroup):
             return array[None]
         return _gathered(np.asarray(array), self._ranks)
 
-    def allreduce(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce(self, tensors: list[torch.Tensor], opts: object = None) -> Any:
         if tensors[0].device.type != "jax":
             return self._host.allreduce(tensors, opts or dist.AllreduceOptions())
         self._reduce(tensors, opts)
         return _Done(tensors)
 
-    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: Any = None) -> Any:
+    def allreduce_coalesced(self, tensors: list[torch.Tensor], opts: object = None) -> Any:
         return self.allreduce(tensors, opts)
 
     def reduce(self, tensors: list[torch.Tensor], opts: Any) -> Any:
@@ -106,7 +106,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         self._reduce(tensors, opts, only=opts.rootRank)
         return _Done(tensors)
 
-    def _reduce(self, tensors: list[torch.Tensor], opts: Any, only: int | None = None) -> None:
+    def _reduce(self, tensors: list[torch.Tensor], opts: object, only: int | None = None) -> None:
         reduce = _reduction(getattr(opts, "reduceOp", Reduction.SUM))
         for tensor in tensors:
             everyone = self._everyone(tensor)
@@ -121,7 +121,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         return _Done(tensors)
 
     def allgather(
-        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: Any = None
+        self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], opts: object = None
     ) -> Any:
         if inputs[0].device.type != "jax":
             return self._host.allgather(outputs, inputs, opts or dist.AllgatherOptions())
@@ -130,13 +130,17 @@ class ProcessGroupCalque(dist.ProcessGroup):
                 _write(part, value)
         return _Done(outputs)
 
-    def _allgather_base(self, output: torch.Tensor, given: torch.Tensor, opts: Any = None) -> Any:
+    def _allgather_base(
+        self, output: torch.Tensor, given: torch.Tensor, opts: object = None
+    ) -> Any:
         if given.device.type != "jax":
             return self._host._allgather_base(output, given, opts or dist.AllgatherOptions())
         _write(output, self._everyone(given).reshape(tuple(output.shape)))
         return _Done([output])
 
-    def reduce_scatter(self, outputs: list[Any], inputs: list[list[Any]], opts: Any = None) -> Any:
+    def reduce_scatter(
+        self, outputs: list[Any], inputs: list[list[Any]], opts: object = None
+    ) -> Any:
         if outputs[0].device.type != "jax":
             return self._host.reduce_scatter(outputs, inputs, opts or dist.ReduceScatterOptions())
         reduce = _reduction(getattr(opts, "reduceOp", Reduction.SUM))
@@ -144,7 +148,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
             _write(output, reduce(self._everyone(torch.stack(given)))[self.rank()])
         return _Done(outputs)
 
-    def _reduce_scatter_base(self, output: Any, given: Any, opts: Any = None) -> Any:
+    def _reduce_scatter_base(self, output: Any, given: Any, opts: object = None) -> Any:
         if given.device.type != "jax":
             options = opts or dist.ReduceScatterOptions()
             return self._host._reduce_scatter_base(output, given, options)
@@ -183,7 +187,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
         _write(output, self._everyone(parts)[:, self.rank()].reshape(tuple(output.shape)))
         return _Done([output])
 
-    def alltoall(self, outputs: list[Any], inputs: list[Any], opts: Any = None) -> Any:
+    def alltoall(self, outputs: list[Any], inputs: list[Any], opts: object = None) -> Any:
         if inputs[0].device.type != "jax":
             return self._host.alltoall(outputs, inputs, opts or dist.AllToAllOptions())
         if len({tuple(one.shape) for one in (*outputs, *inputs)}) > 1:
@@ -200,7 +204,7 @@ class ProcessGroupCalque(dist.ProcessGroup):
     reduce_scatter_single = _reduce_scatter_base  # type: ignore[assignment]
     all_to_all_single = alltoall_base  # type: ignore[assignment]
 
-    def barrier(self, opts: Any = None) -> Any:
+    def barrier(self, opts: object = None) -> Any:
         return self._host.barrier(opts or dist.BarrierOptions())
 
     def send(self, tensors: list[torch.Tensor], rank: int, tag: int) -> Any:
@@ -220,7 +224,7 @@ class _Done(torch_distributed.Work):
         self._future: torch.futures.Future[Any] = torch.futures.Future()
         self._future.set_result(result)
 
-    def wait(self, timeout: Any = None) -> bool:
+    def wait(self, timeout: object = None) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -238,7 +242,7 @@ def _check_host(tensors: list[torch.Tensor], name: str) -> None:
         )
 
 
-def _reduction(op: Any) -> Callable[..., Any]:
+def _reduction(op: object) -> Callable[..., Any]:
     found = _REDUCTIONS.get(getattr(op, "op", op))
     if found is None:
         name = getattr(getattr(op, "op", op), "name", op)
@@ -248,7 +252,7 @@ def _reduction(op: Any) -> Callable[..., Any]:
     return found
 
 
-def _write(tensor: torch.Tensor, value: Any) -> None:
+def _write(tensor: torch.Tensor, value: object) -> None:
     with torch.no_grad(), x64():
         tensor.copy_(wrap(jnp.asarray(value)))
 

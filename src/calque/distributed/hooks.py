@@ -58,7 +58,7 @@ _TRANSFORMERS: dict[str, Callable[[Any], None]] = {
 }
 
 
-def _wrap(holder: Any, name: str, wrapper: Callable[[Any], Any]) -> None:
+def _wrap(holder: object, name: str, wrapper: Callable[[Any], Any]) -> None:
     """Wrap a function, if this release of transformers has it."""
     if hasattr(holder, name):
         setattr(holder, name, wrapper(getattr(holder, name)))

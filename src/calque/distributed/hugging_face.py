@@ -174,7 +174,7 @@ def loading(theirs: Callable[..., Any]) -> Callable[..., Any]:
     """Returns a function that sets a model's parameter and gives it its recorded placement."""
 
     @functools.wraps(theirs)
-    def load(model: Any, name: str, *args: Any, **kwargs: Any) -> Any:
+    def load(model: object, name: str, *args: Any, **kwargs: Any) -> Any:
         before = _held(model, name)
         found = theirs(model, name, *args, **kwargs)
         placement = None if before is None else promised(before)
@@ -197,7 +197,9 @@ def gathering(theirs: Callable[..., dict[str, Any]]) -> Callable[..., dict[str, 
     """Makes `save_pretrained` write whole tensors, on the CPU, in every process."""
 
     @functools.wraps(theirs)
-    def for_save(self: Any, model: Any, state: Any, config: Any, **options: Any) -> dict[str, Any]:
+    def for_save(
+        self: object, model: object, state: Any, config: object, **options: Any
+    ) -> dict[str, Any]:
         if not isinstance(getattr(model, "_device_mesh", None), JaxDeviceMesh):
             return theirs(self, model, state, config, **options)
         return {

@@ -32,7 +32,7 @@ def _no_group() -> RuntimeError:
 class _NoGroups(list[str]):
     """The names of a mesh's groups, which functional collectives look up by number."""
 
-    def __getitem__(self, index: Any) -> NoReturn:
+    def __getitem__(self, index: object) -> NoReturn:
         raise _no_group()
 
     def copy(self) -> "_NoGroups":
@@ -146,7 +146,7 @@ def torch_mesh(mesh: Mesh) -> DeviceMesh | None:
     return _torch_meshes.get(mesh)
 
 
-def is_ours(mesh: Any) -> bool:
+def is_ours(mesh: object) -> bool:
     """Returns True if a mesh is of type "jax"; None means the current one."""
     if mesh is None:
         stack = torch_distributed.mesh_resources.mesh_stack

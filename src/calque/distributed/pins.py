@@ -83,7 +83,7 @@ def laid(layout: Placement | None, mesh: JaxDeviceMesh) -> Pin:
     return split(mesh._jax_mesh, mesh._axes[0], dim)
 
 
-def as_it_is(value: Any) -> Any:
+def as_it_is(value: object) -> Any:
     """Returns the value unchanged."""
     return value
 
@@ -103,11 +103,11 @@ def inputs_pinned(
     return tree_map(pin, (args, kwargs))
 
 
-def output_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
+def output_pinned(pin: Pin, module: nn.Module, inputs: object, output: object) -> Any:
     """Pins the output, a tensor; for use as a forward hook."""
     return pin(output)
 
 
-def outputs_pinned(pin: Pin, module: nn.Module, inputs: Any, output: Any) -> Any:
+def outputs_pinned(pin: Pin, module: nn.Module, inputs: object, output: object) -> Any:
     """Pins all outputs; for use as a forward hook."""
     return tree_map(pin, output)

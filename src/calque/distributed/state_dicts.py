@@ -18,7 +18,7 @@ def install() -> None:
     collect = theirs._gather_state_dict
 
     @functools.wraps(collect)
-    def gathered(state_dict: Any, *args: Any, cpu_offload: bool = False, **kwargs: Any) -> Any:
+    def gathered(state_dict: object, *args: Any, cpu_offload: bool = False, **kwargs: Any) -> Any:
         def whole(value: Any) -> Any:
             if not is_tensor(value):
                 return value

@@ -75,7 +75,7 @@ def _output(style: Any, module: nn.Module, mesh: JaxDeviceMesh) -> nn.Module:
     return module
 
 
-def _outputs_prepared(pins: list[Pin], module: nn.Module, inputs: Any, outputs: Any) -> Any:
+def _outputs_prepared(pins: list[Pin], module: nn.Module, inputs: object, outputs: object) -> Any:
     found = outputs if isinstance(outputs, tuple) else (outputs,)
     _check_count(found, pins, "outputs and output_layouts")
     made = tuple(pin(value) for pin, value in zip(pins, found, strict=True))

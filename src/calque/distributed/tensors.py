@@ -84,7 +84,7 @@ def _input_hook(function: Any, mesh: JaxDeviceMesh, module: nn.Module, inputs: A
     return function(module, inputs, mesh)
 
 
-def _output_hook(function: Any, mesh: Any, module: nn.Module, inputs: Any, outputs: Any) -> Any:
+def _output_hook(function: Any, mesh: Any, module: nn.Module, inputs: object, outputs: Any) -> Any:
     return function(module, outputs, mesh)
 
 
@@ -124,7 +124,7 @@ def placement_spec(tensor: torch.Tensor) -> P | None:
     return None if found is None else found.spec
 
 
-def full_tensor(tensor: torch.Tensor, *, grad_placements: Any = None) -> torch.Tensor:
+def full_tensor(tensor: torch.Tensor, *, grad_placements: object = None) -> torch.Tensor:
     """Like DTensor's: returns the tensor, whole on each device of its mesh; differentiable, also in
     a traced program.
 

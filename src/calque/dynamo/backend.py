@@ -51,7 +51,7 @@ def backend(
     writes = Writes()
 
     def compile_graph(
-        graph: fx.GraphModule, inputs: Any, kind: Literal["forward", "backward", "inference"]
+        graph: fx.GraphModule, inputs: object, kind: Literal["forward", "backward", "inference"]
     ) -> Callable[..., Any]:
         aliases = Aliases()
         if kind != "backward":

@@ -40,7 +40,7 @@ def install() -> None:
     wrapper.__call__ = call
 
 
-def _is_on_device(graph: Any, inputs: Any) -> bool:
+def _is_on_device(graph: object, inputs: Any) -> bool:
     values = list(inputs)
     if isinstance(graph, fx.GraphModule):
         values += tree_leaves([node.meta.get("example_value") for node in graph.graph.nodes])

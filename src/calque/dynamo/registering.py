@@ -49,7 +49,7 @@ _COMPILER_FNS: dict[str | None, Any] = {}
 _register_backend_once: Callable[..., Any] = print
 
 
-def _register(compiler_fn: Any = None, name: str | None = None, tags: Any = ()) -> Any:
+def _register(compiler_fn: object = None, name: str | None = None, tags: object = ()) -> Any:
     """Replacement code that runs in PyTorch's module, where these two names are defined."""
     if compiler_fn is not None and _COMPILER_FNS.get(name) is compiler_fn:
         return compiler_fn

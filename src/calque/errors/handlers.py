@@ -45,7 +45,7 @@ def is_of_handler(error: BaseException) -> bool:
     return False
 
 
-def _code_of(handler: Any) -> CodeType | None:
+def _code_of(handler: object) -> CodeType | None:
     """Returns the code of a function, a method or a callable object."""
     handler = getattr(handler, "handler", handler)  # unwrap calque's deferring wrapper
     while isinstance(handler, functools.partial):

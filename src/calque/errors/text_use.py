@@ -221,7 +221,7 @@ class _Following:
         return next((end for end in (End.READ, End.RETURNED) if end in ends), End.SHOWN)
 
 
-def _is_one_of(called: Any, functions: tuple[Any, ...]) -> bool:
+def _is_one_of(called: object, functions: tuple[Any, ...]) -> bool:
     return any(called is one for one in functions)
 
 

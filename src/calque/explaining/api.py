@@ -76,7 +76,7 @@ def explain(
     return report
 
 
-def _on_device(fn: Any, args: Any, kwargs: Any) -> tuple[Any, Any, Any]:
+def _on_device(fn: object, args: object, kwargs: object) -> tuple[Any, Any, Any]:
     """Returns the program on the device: a copy if it is a module on the CPU."""
     if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
         return doors.copied(fn, args, kwargs)
@@ -93,7 +93,7 @@ def _state(module: Module) -> list[torch.Tensor]:
     return [*module.parameters(), *module.buffers()]
 
 
-def _reads(report: Report, fn: Any, args: Any, kwargs: Any) -> Any:
+def _reads(report: Report, fn: object, args: object, kwargs: object) -> Any:
     if not isinstance(fn, Module):
         report.notes.append(
             "values read by Python: a function is not run, because it may have side effects; "

@@ -25,7 +25,9 @@ class _Seen(DispatchMode):
         super().__init__()
         self.counts: Counter[OpOverload] = Counter()
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         if isinstance(func, OpOverload) and func.namespace not in _NO_WORK:
             self.counts[func] += 1
         return func(*args, **(kwargs or {}))

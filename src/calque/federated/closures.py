@@ -201,7 +201,7 @@ class _Reader:
                 self._seen[id(value)] = value
                 waiting.extend(self._inside(path, value))
 
-    def _inside(self, path: str, value: Any) -> Iterator[tuple[str, Any]]:
+    def _inside(self, path: str, value: object) -> Iterator[tuple[str, Any]]:
         if isinstance(value, dict):
             yield from ((f"{path}[{key!r}]", item) for key, item in list(value.items()))
         elif isinstance(value, list | tuple | deque):
@@ -257,7 +257,7 @@ class _Reader:
         yield from ((name, value) for name, value in found.items() if name not in left_out)
 
 
-def _part(value: Any) -> _Part:
+def _part(value: object) -> _Part:
     if isinstance(value, torch.nn.Module):
         tensors = [*value.parameters(), *value.buffers()]
         return _Part(value, [(id(tensor), tensor._version) for tensor in tensors], True)
@@ -286,7 +286,7 @@ def _equal(first: Any, second: Any) -> bool:
     return first == second
 
 
-def _has_attributes(value: Any) -> bool:
+def _has_attributes(value: object) -> bool:
     """Returns True for an object whose attributes can be read without running code."""
     whole = type | ModuleType | BuiltinFunctionType | torch.Tensor | jax.Array
     if isinstance(value, whole) or not isinstance(getattr(value, "__dict__", None), dict):

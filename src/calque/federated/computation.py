@@ -72,7 +72,7 @@ class Computation:
         return bind(Call(self.building_block, to_block(packed, self.type_signature.parameter)))
 
     @with_user_frames
-    def for_clients(self, numbers: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def for_clients(self, numbers: object, /, *args: Any, **kwargs: Any) -> Any:
         """Like a call with arrays, but errors name clients by these numbers, not positions."""
         return self._program(self._packing.pack(args, kwargs), numbers)
 
@@ -148,7 +148,7 @@ class Computation:
     def __building_block__(self, parameter: Type | None) -> BuildingBlock:
         return self.building_block
 
-    def __deepcopy__(self, memo: Any) -> "Computation":
+    def __deepcopy__(self, memo: object) -> "Computation":
         return self  # like a function
 
     @with_user_frames
@@ -198,7 +198,7 @@ class PolymorphicComputation:
             return self.of().building_block
         return self.of(parameter).building_block
 
-    def __deepcopy__(self, memo: Any) -> "PolymorphicComputation":
+    def __deepcopy__(self, memo: object) -> "PolymorphicComputation":
         return self
 
     @with_user_frames
@@ -209,7 +209,7 @@ class PolymorphicComputation:
         return f"<PolymorphicComputation {self.__name__}>"
 
 
-def _has_tensors(arguments: Any) -> bool:
+def _has_tensors(arguments: object) -> bool:
     """Returns True if a traced PyTorch function passes its own tensors."""
     leaves = jax.tree.leaves(arguments)
     return any(isinstance(leaf, torch.Tensor) and leaf.device.type == "jax" for leaf in leaves)

@@ -95,7 +95,7 @@ def written_constant() -> TraceError:
     )
 
 
-def _is_on_cpu(value: Any) -> bool:
+def _is_on_cpu(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "cpu"
 
 

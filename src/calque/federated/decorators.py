@@ -92,7 +92,7 @@ def local(*types: Any, framework: Framework = "torch", **named: Any) -> Any:
     return _decorated(functools.partial(_compile, framework), types, named)
 
 
-def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: Any) -> Any:
+def _decorated(make: Callable[..., Computation], types: tuple[Any, ...], named: object) -> Any:
     """Returns a decorator or, if it was applied without arguments, the function's computation."""
     if types and _is_function(types[0]):
         function, *rest = types
@@ -164,7 +164,7 @@ def _values_explained() -> Iterator[None]:
         raise
 
 
-def _compile(framework: Framework, function: Any, packing: Packing) -> Computation:
+def _compile(framework: Framework, function: object, packing: Packing) -> Computation:
     """Returns a function of tensors as an opaque computation."""
     for kind in walk(packing.type) if packing.type is not None else ():
         if isinstance(kind, FederatedType | FunctionType):
@@ -186,11 +186,11 @@ def _known(kind: Type | None) -> Type:
     return kind
 
 
-def _is_function(value: Any) -> bool:
+def _is_function(value: object) -> bool:
     """Returns True for a callable other than classes and `list[int]`, which describe types."""
     is_type = isinstance(value, type | str | Type) or typing.get_origin(value) is not None
     return callable(value) and not is_type
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     return getattr(function, "__name__", type(function).__name__)

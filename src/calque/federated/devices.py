@@ -151,7 +151,7 @@ def _deepcopy(tensor: torch.Tensor, memo: dict[int, Any]) -> torch.Tensor:
     return memo[id(tensor)]
 
 
-def _inputs(outputs: Any, inputs: Any, *rest: Any, **named: Any) -> list[Any]:
+def _inputs(outputs: object, inputs: object, *rest: Any, **named: Any) -> list[Any]:
     """Returns the tensors whose gradients `torch.autograd.grad` computes."""
     return jax.tree.leaves(inputs)
 
@@ -164,7 +164,7 @@ def _gradient_of_constant() -> TraceError:
     )
 
 
-def _on(value: Any, device: str) -> bool:
+def _on(value: object, device: str) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == device
 
 

@@ -143,7 +143,7 @@ def _same_whenever_called(
     return True
 
 
-def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
+def _lost(snapshot: Snapshot, row: Row, key: object, what: str) -> TraceError:
     """Returns the error for state that would have to be kept between calls."""
     line = _written_at(snapshot, key) if row.attribute else None
     at = "" if line is None else f" ({line})"
@@ -155,7 +155,7 @@ def _lost(snapshot: Snapshot, row: Row, key: Any, what: str) -> TraceError:
     )
 
 
-def _written_at(snapshot: Snapshot, name: Any) -> Origin | None:
+def _written_at(snapshot: Snapshot, name: object) -> Origin | None:
     """Returns the user's line that assigned an attribute, among the code that ran."""
     for code in snapshot.codes:
         if is_library(code.co_filename):
@@ -172,7 +172,7 @@ def _changed_key(row: Row, now: dict[Any, Any]) -> Any:
     return next(iter({**row.before, **now})) if found is None else found[0]
 
 
-def _is_new(row: Row, key: Any, value: Any) -> bool:
+def _is_new(row: Row, key: object, value: object) -> bool:
     return value is not row.before.get(key, MISSING) and _is_of_trace(value)
 
 
@@ -180,7 +180,7 @@ def _is_of_module(row: Row) -> bool:
     return row.attribute and {"_modules", "_parameters"} <= row.before.keys()
 
 
-def _is_of_trace(value: Any) -> bool:
+def _is_of_trace(value: object) -> bool:
     """Returns True for a tensor without a value, or a container of such tensors."""
     if isinstance(value, dict | list | tuple):
         return any(map(_is_of_trace, value.values() if isinstance(value, dict) else value))

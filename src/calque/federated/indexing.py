@@ -64,7 +64,7 @@ class Elements:
                 one.copy.copy_(_gathered(one.tensor, one.index)[0])
                 one.arrays = _arrays(one.cells)
 
-    def _get(self, tensor: torch.Tensor, index: Any) -> torch.Tensor:
+    def _get(self, tensor: torch.Tensor, index: object) -> torch.Tensor:
         copy, is_view = _gathered(tensor, index)
         if is_view:
             cells = cell_of(tensor), cell_of(copy)
@@ -113,13 +113,13 @@ def _unknown(tensor: Any, index: Any) -> tuple[int, torch.Tensor, Any] | None:
     return None
 
 
-def _is_unknown(part: Any) -> bool:
+def _is_unknown(part: object) -> bool:
     if not (isinstance(part, torch.Tensor) and part.device.type == "jax" and part.dim() == 0):
         return False
     return part.dtype in _INTEGERS
 
 
-def _axes_of(part: Any) -> int:
+def _axes_of(part: object) -> int:
     """Returns the number of axes that a part of an index covers."""
     if part is None or isinstance(part, bool):
         return 0

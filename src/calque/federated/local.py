@@ -130,7 +130,7 @@ class LocalFunction:
         self._kind = found
         return found
 
-    def _require_names(self, result: Any) -> None:
+    def _require_names(self, result: object) -> None:
         """Raise unless the fields of a result have the names found by the first trace, in that
         order.
 
@@ -179,7 +179,7 @@ class LocalFunction:
         self._closure.note()
         return found[0], (jaxpr_as_fun(jaxpr), jax.tree.structure(result))
 
-    def _require_repeatable(self, before: Any, jaxpr: Any, shapes: tuple[Any, ...]) -> None:
+    def _require_repeatable(self, before: Any, jaxpr: object, shapes: tuple[Any, ...]) -> None:
         """Raise a `TraceError` if a call changes state that the next call reads.
 
         For a PyTorch function, `effects` has checked everything but random numbers and iterators.
@@ -205,7 +205,7 @@ class LocalFunction:
         return self._call(*args, **kwargs)
 
 
-def compiled(function: Any, packing: Packing, framework: Framework) -> CompiledComputation:
+def compiled(function: object, packing: Packing, framework: Framework) -> CompiledComputation:
     """Returns a user's function as a building block, traced once to find its type.
 
     Raises:
@@ -221,7 +221,7 @@ def _with_own_arguments(function: Any) -> Any:
     if isinstance(function, torch.nn.Module):
         return _OfRecords(function)
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: object) -> Any:
         return leaf.clone() if isinstance(leaf, torch.Tensor) else leaf
 
     @functools.wraps(function)
@@ -250,7 +250,7 @@ class _OfRecords(torch.nn.Module):
         return result
 
 
-def _with_own_arrays(traced: Any) -> Any:
+def _with_own_arrays(traced: object) -> Any:
     """Returns a traced program with copies of its constants, since JAX refers to NumPy's arrays."""
     if isinstance(traced, np.ndarray):
         return traced.copy()

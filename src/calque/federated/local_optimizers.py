@@ -94,7 +94,7 @@ class _Step:
         if type(optimizer) in STEPS and len(args) == 1 and not kwargs:  # args is (optimizer,)
             self._handle = optimizer.register_step_pre_hook(self._take)
 
-    def _take(self, optimizer: torch.optim.Optimizer, args: Any, kwargs: Any) -> None:
+    def _take(self, optimizer: torch.optim.Optimizer, args: object, kwargs: object) -> None:
         """Replace the step of an optimizer that branches on values; removes the gradients from its
         own step.
         """

@@ -29,10 +29,10 @@ class Record:
         return cls(*form, tuple(values))
 
 
-def as_records(tree: Any) -> Any:
+def as_records(tree: object) -> Any:
     """Returns a pytree with records instead of dicts and dataclass instances."""
 
-    def record(leaf: Any) -> Any:
+    def record(leaf: object) -> Any:
         fields = _fields(leaf)
         if fields is None:
             return leaf
@@ -42,7 +42,7 @@ def as_records(tree: Any) -> Any:
     return jax.tree.map(record, tree, is_leaf=lambda leaf: _fields(leaf) is not None)
 
 
-def from_records(tree: Any) -> Any:
+def from_records(tree: object) -> Any:
     """Returns a pytree with dicts and dataclass instances instead of records."""
 
     def instance(leaf: Any) -> Any:

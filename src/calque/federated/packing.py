@@ -132,7 +132,7 @@ def annotated_packing(function: Callable[..., Any]) -> Packing | None:
     return _packing(signature, types, single)
 
 
-def _is_open(annotation: Any, names: Mapping[str, Any]) -> bool:
+def _is_open(annotation: object, names: Mapping[str, Any]) -> bool:
     """Returns True if an annotation is missing, or allows any array."""
     if isinstance(annotation, str):
         found: Any = names

@@ -13,12 +13,12 @@ _MODULES = ("builtins", "itertools")
 _DEEPEST = 8
 
 
-def is_iterator(value: Any) -> bool:
+def is_iterator(value: object) -> bool:
     """Returns True for a generator or a builtin iterator."""
     return isinstance(value, Iterator) and type(value).__module__ in _MODULES
 
 
-def position_of(iterator: Any, depth: int = 0) -> Any:
+def position_of(iterator: object, depth: int = 0) -> Any:
     """Returns a value that changes when an item is taken from an iterator.
 
     >>> numbers = iter([1, 2, 3])
@@ -48,11 +48,11 @@ def _of_generator(generator: Any) -> Any:
     return frame.f_lasti, repr(held), inner
 
 
-def _is_plain_iterator(value: Any) -> bool:
+def _is_plain_iterator(value: object) -> bool:
     return is_iterator(value) and not isinstance(value, GeneratorType)
 
 
-def _plain(value: Any, depth: int) -> Any:
+def _plain(value: object, depth: int) -> Any:
     """Returns a part of an iterator's state in comparable form."""
     if type(value) in _PLAIN:
         return repr(value)  # so that nan equals nan

@@ -74,7 +74,7 @@ class Ragged:
         """The number of elements of each client."""
         return self.places.length
 
-    def take(self, clients: Any) -> "Ragged":
+    def take(self, clients: object) -> "Ragged":
         """Returns the sequences of some clients, by number, without copying elements."""
         places = jax.tree.map(lambda leaf: leaf[clients], self.places)
         return Ragged(self.elements, places, self.capacity)
@@ -122,7 +122,7 @@ class Ragged:
         found = jax.vmap(self.at)(jax.tree.map(jnp.asarray, self.places))
         return Sequence(found.elements, found.length)
 
-    def with_elements(self, elements: Any) -> "Ragged":
+    def with_elements(self, elements: object) -> "Ragged":
         """Returns a copy with different arrays, in which clients have the same rows."""
         return Ragged(elements, self.places, self.capacity)
 
@@ -139,17 +139,17 @@ class Ragged:
         return f"Ragged({self.elements!r}, {self.places!r}, capacity={self.capacity})"
 
 
-def take(data: Any, clients: Any) -> Any:
+def take(data: object, clients: object) -> Any:
     """Returns the values of some clients, by number."""
     return over_ragged(data, lambda part: part.take(clients), lambda leaf: leaf[clients])
 
 
-def padded(held: Any) -> Any:
+def padded(held: object) -> Any:
     """Returns a held value with a leading axis of clients in all arrays."""
     return over_ragged(held, Ragged.padded, lambda leaf: leaf)
 
 
-def over_ragged(held: Any, ragged: Callable[[Ragged], Any], other: Callable[[Any], Any]) -> Any:
+def over_ragged(held: object, ragged: Callable[[Ragged], Any], other: Callable[[Any], Any]) -> Any:
     """Applies one function to the ragged parts of a held value, and another to its other arrays."""
     return jax.tree.map(
         lambda part: ragged(part) if isinstance(part, Ragged) else other(part),
@@ -158,7 +158,7 @@ def over_ragged(held: Any, ragged: Callable[[Ragged], Any], other: Callable[[Any
     )
 
 
-def is_ragged(part: Any) -> bool:
+def is_ragged(part: object) -> bool:
     """Returns True for the sequences of many clients without padding."""
     return isinstance(part, Ragged)
 

@@ -84,7 +84,7 @@ class Sequence:
             return torch.arange(self.capacity, device=self.length.device) < self.length
         return jnp.arange(self.capacity) < self.length
 
-    def reduce(self, zero: Any, op: Callable[[Any, Any], Any]) -> Any:
+    def reduce(self, zero: object, op: Callable[[Any, Any], Any]) -> Any:
         """Returns `op(op(op(zero, first), second), …)` over the elements without padding; not in
         PyTorch.
         """
@@ -147,7 +147,7 @@ def to_python(held: Any, kind: Type) -> Any:
     return held
 
 
-def to_held(value: Any) -> Any:
+def to_held(value: object) -> Any:
     """Converts a value in containers to its held form."""
     if isinstance(value, Sequence):
         return Sequence(to_held(value.elements), jnp.asarray(value.length, jnp.int32))
@@ -160,7 +160,7 @@ def to_held(value: Any) -> Any:
     return jnp.asarray(value, _weak_dtype(value))
 
 
-def type_of_held(value: Any) -> Type:
+def type_of_held(value: object) -> Type:
     """Returns the type of a value in containers, including sequences."""
     if isinstance(value, Sequence):
         return SequenceType(_without_leading_axis(type_of_value(value.elements)))
@@ -200,7 +200,7 @@ def _without_leading_axis(kind: Type) -> Type:
     return StructType(parts, kind.container)
 
 
-def _weak_dtype(value: Any) -> Any:
+def _weak_dtype(value: object) -> Any:
     """Returns the dtype of a Python number according to `type_of_value`, or an array's dtype."""
     kind = type_of_value(value) if isinstance(value, bool | int | float | complex) else None
     return kind.dtype if isinstance(kind, TensorType) else None

@@ -66,7 +66,7 @@ _SYMBOLIC: dict[Any, Callable[..., Any]] = {
 """Functions of sizes that have other names for JAX's dimensions."""
 
 
-def _is_arithmetic(target: Any) -> bool:
+def _is_arithmetic(target: object) -> bool:
     return getattr(target, "__module__", None) == "_operator"
 
 
@@ -182,7 +182,7 @@ def _traced(rule: Rule) -> frozenset[str]:
     return (traced_parameters(rule) - rule.static) | rule.dynamic
 
 
-def _argument(value: Any, is_traced: bool) -> Any:
+def _argument(value: object, is_traced: bool) -> Any:
     """Returns an argument in the form for rules: NumPy dtypes, weakly typed numbers for tensors."""
     if isinstance(value, torch.dtype):
         return to_numpy(value)
@@ -206,12 +206,12 @@ def _on_device(op: OpOverload, args: Sequence[Any], kwargs: dict[str, Any]) -> A
     return pytree.tree_map_only(torch.Tensor, read, op(*args, **kwargs))
 
 
-def _is_dynamic(value: Any) -> bool:
+def _is_dynamic(value: object) -> bool:
     sizes = value.shape if isinstance(value, Array) else (value,)
     return any(is_symbolic_dim(size) for size in sizes)
 
 
-def _verify(node: fx.Node, result: Any) -> None:
+def _verify(node: fx.Node, result: object) -> None:
     """Raise TraceError if a rule's dtype or shape differs from PyTorch's."""
     value = node.meta.get("val")
     if not isinstance(value, torch.Tensor) or not isinstance(result, Array):

@@ -23,7 +23,7 @@ from calque.ops.create.in_graphs import ARRAY_OPS
 _LN2 = math.log(2)  # PyTorch's kernels return logarithms to the base 2
 
 
-def _over_scores(function: Callable[..., Any], with_scores: int, out_axes: Any) -> Any:
+def _over_scores(function: Callable[..., Any], with_scores: int, out_axes: object) -> Any:
     """Returns a function of scores and one position, vectorized over all positions (batch, head,
     query, key).
 
@@ -121,11 +121,11 @@ def _kept(block_mask: Sequence[Any], captured: Sequence[Any], shape: Sequence[in
 
 @higher_order("flex_attention")
 def _forward(
-    of: Any,
+    of: object,
     query: Array,
     key: Array,
     value: Array,
-    score_mod: Any,
+    score_mod: object,
     block_mask: Sequence[Any],
     scale: float,
     kernel_options: dict[str, Any],
@@ -147,7 +147,7 @@ def _changed(scores: Array, score_mod: Any, captured: Sequence[Any]) -> Array:
 
 @higher_order("flex_attention_backward")
 def _backward(
-    of: Any,
+    of: object,
     query: Array,
     key: Array,
     value: Array,
@@ -155,7 +155,7 @@ def _backward(
     logsumexp: Array,
     grad_out: Array | None,
     grad_logsumexp: Array | None,
-    score_mod: Any,
+    score_mod: object,
     joint: Any,
     block_mask: Sequence[Any],
     scale: float,

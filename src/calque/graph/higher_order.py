@@ -31,7 +31,9 @@ def _capturing(function: Function, captured: Sequence[Any]) -> Function:
 
 
 @higher_order("cond")
-def _cond(of: AsFunction, predicate: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any:
+def _cond(
+    of: AsFunction, predicate: object, true: object, false: object, operands: Sequence[Any]
+) -> Any:
     if not isinstance(predicate, Array):
         return of(true if predicate else false)(*operands)
     branches = [_capturing(of(graph), operands) for graph in (true, false)]
@@ -40,7 +42,7 @@ def _cond(of: AsFunction, predicate: Any, true: Any, false: Any, operands: Seque
 
 @higher_order("while_loop")
 def _while_loop(
-    of: AsFunction, condition: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]
+    of: AsFunction, condition: object, body: object, carried: Sequence[Any], captured: Sequence[Any]
 ) -> Any:
     carry = tuple(jnp.asarray(v) for v in carried)
     test, step = _capturing(of(condition), captured), _capturing(of(body), captured)
@@ -54,7 +56,7 @@ def _while_loop(
 
 @higher_order("scan")
 def _scan(
-    of: AsFunction, combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]
+    of: AsFunction, combine: object, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]
 ) -> Any:
     step = _capturing(of(combine), captured)
 
@@ -69,7 +71,7 @@ def _scan(
 @higher_order("map_impl")
 def _map(
     of: AsFunction,
-    body: Any,
+    body: object,
     xs: Sequence[Any],
     captured: Sequence[Any],
     mutated_arg_indices: str = "",
@@ -82,12 +84,12 @@ def _map(
 
 @higher_order("associative_scan")
 def _associative_scan(
-    of: AsFunction, combine: Any, xs: Sequence[Any], captured: Sequence[Any]
+    of: AsFunction, combine: object, xs: Sequence[Any], captured: Sequence[Any]
 ) -> Any:
     step = _capturing(of(combine), captured)
     return tuple(lax.associative_scan(lambda a, b: step(*a, *b), tuple(xs)))
 
 
 @higher_order("invoke_subgraph")
-def _invoke_subgraph(of: AsFunction, graph: Any, identifier: Any, *operands: Any) -> Any:
+def _invoke_subgraph(of: AsFunction, graph: object, identifier: object, *operands: Any) -> Any:
     return of(graph)(*operands)

@@ -225,7 +225,7 @@ class Nodes(fx.Interpreter):
         return run
 
 
-def _as_foretold(found: Any, foretold: Any) -> Any:
+def _as_foretold(found: object, foretold: object) -> Any:
     """Returns results with their strides in the graph, because control flow returns row-major
     arrays.
     """
@@ -236,7 +236,7 @@ def _as_foretold(found: Any, foretold: Any) -> Any:
     return pytree.tree_unflatten(values, spec)
 
 
-def _restrided(value: Any, like: Any) -> Any:
+def _restrided(value: object, like: object) -> Any:
     if not isinstance(like, torch.Tensor) or not isinstance(value, torch.Tensor):
         return value
     stride = like.stride()
@@ -261,7 +261,7 @@ def constant(tensor: torch.Tensor) -> Array:
         active.trace = trace
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     """Returns a result as arrays in Python containers, instead of those of torch.fx."""
     if isinstance(value, torch.Tensor):
         return read(value)
@@ -287,11 +287,11 @@ def _writes(node: fx.Node) -> bool:
     return not (target is torch.ops.aten.copy_.default and ends)
 
 
-def _wrapped_array(value: Any) -> Any:
+def _wrapped_array(value: object) -> Any:
     return wrap(jnp.asarray(value)) if _is_array(value) else value
 
 
-def _is_array(value: Any) -> bool:
+def _is_array(value: object) -> bool:
     return isinstance(value, jax.Array | np.ndarray)
 
 

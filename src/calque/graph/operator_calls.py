@@ -24,24 +24,24 @@ class Caller(Protocol):
     @property
     def lifting(self) -> Lifting: ...
 
-    def call_operator(self, target: Any, args: Any, kwargs: Any) -> Any: ...
+    def call_operator(self, target: object, args: object, kwargs: object) -> Any: ...
 
 
-def _with_effects(nodes: Caller, token: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_effects(nodes: Caller, token: object, op: object, *args: Any, **kwargs: Any) -> Any:
     return token, nodes.call_operator(op, args, kwargs)
 
 
-def _and_save_random(nodes: Caller, op: Any, *args: Any, **kwargs: Any) -> Any:
+def _and_save_random(nodes: Caller, op: object, *args: Any, **kwargs: Any) -> Any:
     state = nodes.lifting.peek()
     return wrap(state), nodes.call_operator(op, args, kwargs)
 
 
-def _with_random(nodes: Caller, state: Any, op: Any, *args: Any, **kwargs: Any) -> Any:
+def _with_random(nodes: Caller, state: Any, op: object, *args: Any, **kwargs: Any) -> Any:
     with nodes.lifting.drawing_from(read(state)):
         return nodes.call_operator(op, args, kwargs)
 
 
-def _auto_functionalized(nodes: Caller, op: Any, **kwargs: Any) -> Any:
+def _auto_functionalized(nodes: Caller, op: object, **kwargs: Any) -> Any:
     """Calls an operator of `torch.library` that writes to its arguments, on copies of these.
 
     Returns the operator's results and the copies.

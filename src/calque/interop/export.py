@@ -249,7 +249,7 @@ class Exported:
 _ABSENT = object()
 
 
-def _check_examples(model: Any, args: Any) -> None:
+def _check_examples(model: object, args: object) -> None:
     """Raise TypeError unless `export` gets a module and a tuple."""
     if not isinstance(model, Module):
         raise TypeError(
@@ -273,11 +273,11 @@ def _check_platforms(platforms: Any) -> None:
         )
 
 
-def _is_none(value: Any) -> bool:
+def _is_none(value: object) -> bool:
     return value is None
 
 
-def _array(value: Any) -> Array:
+def _array(value: object) -> Array:
     return to_jax(value) if isinstance(value, torch.Tensor) else jnp.asarray(value)
 
 

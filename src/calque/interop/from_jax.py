@@ -153,21 +153,21 @@ class _Form:
         return jax.tree_util.tree_unflatten(self.tree, leaves)
 
 
-def _strong(result: Any) -> Array:
+def _strong(result: object) -> Array:
     """Returns a result as an array that is not weakly typed."""
     array = jax.numpy.asarray(result)
     return jax.lax.convert_element_type(array, array.dtype)
 
 
-def _is_array(leaf: Any) -> bool:
+def _is_array(leaf: object) -> bool:
     return isinstance(leaf, torch.Tensor | Array | np.ndarray)
 
 
-def _is_number(value: Any) -> bool:
+def _is_number(value: object) -> bool:
     return _is_array(value) or isinstance(value, np.generic | bool | int | float | complex)
 
 
-def _is_key(leaf: Any) -> bool:
+def _is_key(leaf: object) -> bool:
     return isinstance(leaf, Array) and jax.numpy.issubdtype(leaf.dtype, jax.dtypes.prng_key)
 
 

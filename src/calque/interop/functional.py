@@ -140,7 +140,7 @@ class Functional:
         params: dict[str, Any],
         *args: Any,
         buffers: dict[str, Any] | None = None,
-        rng: Any = None,
+        rng: object = None,
         **kwargs: Any,
     ) -> set[str]:
         """Returns the names of the parameters that the result's gradients reach."""
@@ -148,7 +148,7 @@ class Functional:
         names = sorted(params)
         return {names[place] for place in trace.gradient_of if place < len(names)}
 
-    def _trace(self, leaves: list[Any], spec: Any) -> Trace:
+    def _trace(self, leaves: list[Any], spec: object) -> Trace:
         key = (
             spec,
             torch.get_default_dtype(),
@@ -179,7 +179,7 @@ class Functional:
             state_names.check("buffers", buffers, names)
 
     def _traced(
-        self, leaves: list[Any], spec: Any, arguments_are_leaves: bool = True
+        self, leaves: list[Any], spec: object, arguments_are_leaves: bool = True
     ) -> tuple[Trace, StateGuard]:
         """Returns a trace, and the guard for the Python state that it read."""
         snapshot = Snapshot(self._fn)
@@ -229,7 +229,7 @@ class Functional:
         return reparametrize_module(self._module, state, tie_weights=True)
 
 
-def _flat(params: Any, buffers: Any, args: Any, kwargs: Any) -> tuple[list[Any], Any]:
+def _flat(params: object, buffers: object, args: object, kwargs: object) -> tuple[list[Any], Any]:
     """Returns the leaves of a call, and its structure."""
     leaves, spec = jax.tree_util.tree_flatten((params, buffers, args, kwargs))
     return list(map(as_given, leaves)), spec

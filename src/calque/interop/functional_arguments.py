@@ -14,12 +14,12 @@ from calque.device.runtime.dtypes import TO_TORCH
 from calque.program.signature import value_key
 
 
-def is_array(value: Any) -> bool:
+def is_array(value: object) -> bool:
     """Returns True for an array that a tensor can represent."""
     return isinstance(value, jax.Array) and np.dtype(value.dtype) in TO_TORCH
 
 
-def as_given(leaf: Any) -> Any:
+def as_given(leaf: object) -> Any:
     """Returns a leaf of the arguments; one with values as an array."""
     if isinstance(leaf, torch.Tensor):
         return to_jax(leaf)
@@ -34,7 +34,7 @@ def key_of(leaf: Any) -> Any:
     return value_key(leaf)
 
 
-def key_data(rng: Any) -> Any:
+def key_data(rng: object) -> Any:
     """Returns the words of a key.
 
     Raises:

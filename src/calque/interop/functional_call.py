@@ -120,7 +120,7 @@ class Call:
         return [read(g) for _, g in pairs]
 
 
-def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
+def _detached_buffers(stand_ins: list[Any], spec: object) -> list[Any]:
     """Returns the traced members, with buffers detached, because modules write to them in place."""
     _, buffers, _, _ = jax.tree_util.tree_unflatten(spec, stand_ins)
     for tensor in (buffers or {}).values():
@@ -128,7 +128,7 @@ def _detached_buffers(stand_ins: list[Any], spec: Any) -> list[Any]:
     return stand_ins
 
 
-def _computed(value: Any) -> Any:
+def _computed(value: object) -> Any:
     """Returns a tensor that a function may write to, whose gradient flows to `value`."""
     if not isinstance(value, torch.Tensor) or not value.requires_grad:
         return value

@@ -25,7 +25,7 @@ class Results:
         leaves, self._spec = trees.flatten(tree)
         self._parts = list(map(self._part, leaves))
 
-    def _part(self, leaf: Any) -> _Part:
+    def _part(self, leaf: object) -> _Part:
         if isinstance(leaf, torch.Tensor):
             self.tensors.append(leaf)
             return next

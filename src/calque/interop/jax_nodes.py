@@ -93,7 +93,7 @@ class _Node(torch.autograd.Function):
 
 def _pulled(
     residual: WithResiduals,
-    aux: Any,
+    aux: object,
     tensors: Sequence[Tensor],
     values: Sequence[Tensor],
     incoming: Any,

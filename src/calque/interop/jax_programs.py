@@ -115,7 +115,7 @@ class WithResiduals:
 
         # A new function for each instance, because JAX caches compiled programs as long as their
         # function exists.
-        def pull(pullback: Any, incoming: Sequence[Array]) -> list[Array]:
+        def pull(pullback: object, incoming: Sequence[Array]) -> list[Array]:
             return pulled(pullback, incoming)
 
         self._pull = jax.jit(pull)

@@ -50,7 +50,7 @@ def _refusal(name: str) -> Callable[[torch.Tensor], Any]:
 
 
 def refusing_hooks(
-    module: torch.nn.Module, params: dict[str, Any], given: Any
+    module: torch.nn.Module, params: dict[str, Any], given: object
 ) -> tuple[dict[str, Any], Any]:
     """Returns arrays for a program that JAX differentiates; they raise errors where hooks would
     run.
@@ -81,17 +81,17 @@ def _modules_with_hooks(module: torch.nn.Module) -> Iterator[str]:
             yield name or type(one).__name__
 
 
-def _without_hooks(what: str | None, array: Any) -> Any:
+def _without_hooks(what: str | None, array: object) -> Any:
     return array if what is None else _undifferentiated(what, array)
 
 
 @partial(jax.custom_jvp, nondiff_argnums=(0,))
-def _undifferentiated(what: str, array: Any) -> Any:
+def _undifferentiated(what: str, array: object) -> Any:
     return array
 
 
 @_undifferentiated.defjvp
-def _refuse_derivative(what: str, primals: Any, tangents: Any) -> Any:
+def _refuse_derivative(what: str, primals: object, tangents: object) -> Any:
     raise TraceError(
         f"{what} has a backward hook, which calque.functional(..., gradient='jax') would not "
         "run: use gradient='torch', or remove the hook"

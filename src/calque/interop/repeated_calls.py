@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def repeats(
     functional: "Functional",
     leaves: list[Any],
-    spec: Any,
+    spec: object,
     arguments_are_leaves: bool,
     between: Callable[[], None] | None = None,
 ) -> bool:
@@ -106,7 +106,7 @@ def _terms(closed: ClosedJaxpr, inputs: list[Hashable]) -> list[int]:
     return list(map(of, jaxpr.outvars))
 
 
-def _key(value: Any) -> Hashable:
+def _key(value: object) -> Hashable:
     """Returns a key of a parameter or constant that is equal for equivalent ones."""
     if isinstance(value, np.ndarray | np.generic | jax.Array):
         array = np.asarray(value)

@@ -1,10 +1,11 @@
 """Checks that the names of a call's arrays are those of a module."""
 
 from collections.abc import Container, Mapping
-from typing import Any
 
 
-def check(kind: str, given: Any, names: Mapping[str, int], elsewhere: Container[str] = ()) -> None:
+def check(
+    kind: str, given: object, names: Mapping[str, int], elsewhere: Container[str] = ()
+) -> None:
     """Compare given names with those of a module.
 
     Args:

@@ -90,7 +90,7 @@ class Stateless:
         self.state[name] = to_jax(program.constants[name] if kept is None else kept.detach())
         return name
 
-    def _arrange(self, tree: Any) -> None:
+    def _arrange(self, tree: object) -> None:
         """Separate tensors from Python values in the tree of inputs."""
         leaves, spec = jax.tree_util.tree_flatten_with_path(tree)
         inputs = [one for _, one in leaves]
@@ -123,7 +123,7 @@ class Stateless:
         return (result, written) if written else result
 
 
-def _input(place: int, node: fx.Node, argument: Any, dimensions: Dimensions) -> _Input:
+def _input(place: int, node: fx.Node, argument: object, dimensions: Dimensions) -> _Input:
     if isinstance(argument, ConstantArgument):
         return _Input(place, None, argument.value)
     value = node.meta["val"]

@@ -32,7 +32,7 @@ class PinnedGuard:
         self._hosts = hosts
         self._failed = 0
 
-    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+    def holds_for(self, leaves: Leaves, given: object) -> bool:
         """Returns True if the same arguments belong to the state."""
         for index, (cell, offset) in self._pinned.items():
             leaf = leaves[index]
@@ -63,7 +63,7 @@ class StorageGuard:
         self._forms = forms
         self._failed = 0
 
-    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+    def holds_for(self, leaves: Leaves, given: object) -> bool:
         """Returns True if the positions are unchanged."""
         for index, expected in self._forms.items():
             if form(leaves[index]) != expected:
@@ -107,7 +107,7 @@ class SharingGuard:
         self._writes = writes
         self._reason = ""
 
-    def holds_for(self, leaves: Leaves, given: Any) -> bool:
+    def holds_for(self, leaves: Leaves, given: object) -> bool:
         """Returns True if they do, and if nothing else shares the memory that the program writes
         to.
         """

@@ -106,7 +106,7 @@ class BackwardEffects:
                     f"cache, say) {_WHY}.\n{_REMEDY} Or make the tensor before the backward pass."
                 )
 
-    def _place(self, key: Any = None) -> str:
+    def _place(self, key: object = None) -> str:
         """Returns the first line of the user's code that ran, preferring code that names a key."""
         codes = list(self._snapshot.codes.items())
         own = [c for c, owner in codes if owner is Owner.USER and not c.co_filename.startswith("<")]

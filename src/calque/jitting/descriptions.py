@@ -98,7 +98,7 @@ class Describer:
         self._template = template
         self._hooked = hooked
 
-    def describe(self, value: Any) -> Any:
+    def describe(self, value: object) -> Any:
         """Returns the description of a tensor, or of a leaf of a result.
 
         A tensor that is described twice becomes one object in each call.
@@ -177,7 +177,7 @@ class Describer:
             return made
         return self._over_outside(value)
 
-    def _other(self, value: Any) -> Description:
+    def _other(self, value: object) -> Description:
         """Describes a value that is not a tensor on the device."""
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])

@@ -27,7 +27,7 @@ class Exchanged:
     def __init__(self) -> None:
         self.places: tuple[Place, ...] = ()
 
-    def learn(self, guard: Any) -> None:
+    def learn(self, guard: object) -> None:
         """Record the variable for which a guard has failed."""
         found = guard.first_difference() if isinstance(guard, StateGuard) else None
         if found is None or isinstance(found[0], WeakRow) or len(self.places) == _MOST:

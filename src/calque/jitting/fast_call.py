@@ -63,7 +63,7 @@ class FastCalls:
         self._made_for: Any = None
         self._seen: Any = None
 
-    def like(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+    def like(self, args: object, kwargs: object, key: object) -> FastCall | None:
         """Returns the fast call for calls like this one, if the arguments are plain tensors and
         nothing else must be compared.
 

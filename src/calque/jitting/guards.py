@@ -51,7 +51,7 @@ class CallGuard(Protocol):
 
     guarded: str
 
-    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if the condition holds for a call's leaves and its (args, kwargs)."""
         ...
 
@@ -297,7 +297,7 @@ class HostGuard:
             for tensor, index, value in looked_at
         ]
 
-    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if every tensor has the same values."""
         return all(
             has_same_bits(leaves[index] if tensor is None else tensor, value)

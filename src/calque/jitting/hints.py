@@ -35,7 +35,7 @@ def add_hint(error: Exception) -> None:
                 error.add_note(hint)
 
 
-def _is_tensor(key: Any) -> bool:
+def _is_tensor(key: object) -> bool:
     return isinstance(key, torch.Tensor) or (isinstance(key, str) and key.startswith(TRACED))
 
 

@@ -88,7 +88,7 @@ class Histories:
                 if type(tensor.grad_fn) is Entry._backward_cls:
                     self._entries[index] = tensor
 
-    def check_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+    def check_operator(self, func: Any, args: object, kwargs: object) -> None:
         """Check an operator that is about to run.
 
         Raises:

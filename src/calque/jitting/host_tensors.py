@@ -175,7 +175,7 @@ class Witness(DispatchMode):
                 )
         return list(self.looked_at.values())
 
-    def _born(self, func: Any, result: Any, given: Any) -> None:
+    def _born(self, func: Any, result: object, given: object) -> None:
         items = result if isinstance(result, list | tuple) else (result,)
         made = [x for x in items if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
         if not made:
@@ -266,7 +266,7 @@ def _on_the_device(func: Any, args: Any, kwargs: Any) -> tuple[Any, Any]:
             "Create the tensor with device='jax'.",
         )
 
-    def move(x: Any) -> Any:
+    def move(x: object) -> Any:
         return x.to("jax") if isinstance(x, Tensor) else x
 
     return tree_map(move, (args, kwargs))

@@ -71,7 +71,7 @@ class GradientOf:
         return "a gradient has another shape, dtype or stride than before"
 
 
-def is_hooked(leaf: Any) -> bool:
+def is_hooked(leaf: object) -> bool:
     """Returns True if a leaf of the autograd graph has hooks."""
     return (
         isinstance(leaf, torch.Tensor)

@@ -110,7 +110,7 @@ class Jitted(Generic[P, R]):
             raise  # which adds no frame, unlike `raise error`
         return self._fn(*args, **kwargs)
 
-    def _in_general(self, args: Any, kwargs: Any) -> Any:
+    def _in_general(self, args: object, kwargs: object) -> Any:
         """Serve a call that differs from the previous one, or is not alone on the device."""
         if not profiler_enabled():
             return self._shared(args, kwargs)
@@ -160,7 +160,7 @@ class Jitted(Generic[P, R]):
                 self._restructure(signal)
                 leaves, spec = self._flatten(args, kwargs)
 
-    def _flatten(self, args: Any, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
+    def _flatten(self, args: object, kwargs: dict[str, Any]) -> tuple[list[Any], Any]:
         if self._objects.opened:
             return self._objects.flatten(args, kwargs, self._ordered)
         return trees.flatten_call(args, kwargs, self._ordered)
@@ -172,11 +172,11 @@ class Jitted(Generic[P, R]):
             for key in [k for k in self.programs if signature.holds_any(k, signal.opened)]:
                 del self.programs[key]
 
-    def _key(self, leaves: list[Any], spec: Any) -> Any:
+    def _key(self, leaves: list[Any], spec: object) -> Any:
         keys = [signature.key_of(leaf) for leaf in leaves]
         return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
 
-    def _find(self, key: Any, leaves: list[Any]) -> JittedProgram | None:
+    def _find(self, key: object, leaves: list[Any]) -> JittedProgram | None:
         for program in self.programs.get(key, ()):
             if program.failing(leaves, self._given) is None:
                 if program.unverified and self._repeating.is_due(program, leaves):
@@ -204,7 +204,7 @@ class Jitted(Generic[P, R]):
         self.history.append("the function does something else in each call")
         return again
 
-    def _missing(self, key: Any, leaves: list[Any], spec: Any) -> JittedProgram:
+    def _missing(self, key: object, leaves: list[Any], spec: object) -> JittedProgram:
         refuse_traced_by_jax(leaves)
         self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
@@ -248,7 +248,7 @@ class Jitted(Generic[P, R]):
     def _trace(
         self,
         leaves: list[Any],
-        spec: Any,
+        spec: object,
         assumptions: Assuming = lambda: None,
         exchanged: tuple[Place, ...] = (),
     ) -> tuple[JittedProgram, Any]:
@@ -283,7 +283,7 @@ class Jitted(Generic[P, R]):
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
 
-    def _forget(self, newest: Any) -> None:
+    def _forget(self, newest: object) -> None:
         """Drop the oldest signature whose programs have not run since the last drop, or the oldest
         of all.
         """
@@ -293,7 +293,7 @@ class Jitted(Generic[P, R]):
         del self.programs[(idle or others)[0]]
         self._calls = calls
 
-    def _why(self, key: Any, leaves: list[Any]) -> str:
+    def _why(self, key: object, leaves: list[Any]) -> str:
         if not self.history:
             return "first call"
         programs = self.programs.get(key)
@@ -325,7 +325,7 @@ class Jitted(Generic[P, R]):
         """Explains what was lifted and guarded, and how often and why the function was traced."""
         return explain(self)
 
-    def __get__(self, instance: Any, owner: Any = None) -> Any:
+    def __get__(self, instance: object, owner: object = None) -> Any:
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:

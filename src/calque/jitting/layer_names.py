@@ -85,7 +85,7 @@ class LayerNames:
                 self._backward = source_info_util.set_name_stack(stack)
                 self._backward.__enter__()
 
-    def _leave(self, opened: Any) -> None:
+    def _leave(self, opened: object) -> None:
         for index in reversed(range(len(self._open))):
             if self._open[index] is opened:
                 self._close(index)

@@ -49,7 +49,7 @@ class _Content:
                     self.containers.add(id(item))
                     rest += self._held_by(item)
 
-    def _held_by(self, item: Any) -> list[Any]:
+    def _held_by(self, item: object) -> list[Any]:
         held: list[Any] = []
         if isinstance(item, dict):
             held += (part for pair in items_of(item) for part in pair)
@@ -90,13 +90,13 @@ def made_here(
     return {id(leaf) for leaf in found if not _is_held_elsewhere(leaf, ours)}
 
 
-def _is_held_elsewhere(value: Any, ours: Collection[int]) -> bool:
+def _is_held_elsewhere(value: object, ours: Collection[int]) -> bool:
     if _others(value, ours):
         collect_new()  # its container may be part of a reference cycle
     return bool(_others(value, ours))
 
 
-def _others(value: Any, ours: Collection[int]) -> list[Any]:
+def _others(value: object, ours: Collection[int]) -> list[Any]:
     return [
         one
         for one in gc.get_referrers(value)
@@ -104,11 +104,11 @@ def _others(value: Any, ours: Collection[int]) -> list[Any]:
     ]
 
 
-def _is_of_a_call(holder: Any) -> bool:
+def _is_of_a_call(holder: object) -> bool:
     return isinstance(holder, list | types.FrameType)
 
 
-def _is_of_a_cell(holder: Any) -> bool:
+def _is_of_a_cell(holder: object) -> bool:
     """Returns True if the holder belongs only to a variable of a running call."""
     return isinstance(holder, types.CellType) and all(map(_is_of_a_call, gc.get_referrers(holder)))
 

@@ -129,13 +129,13 @@ class JittedModule(Module):
     def __len__(self) -> int:
         return len(self._orig_mod)  # type: ignore[arg-type]
 
-    def __getitem__(self, key: Any) -> Any:
+    def __getitem__(self, key: object) -> Any:
         return self._orig_mod[key]  # type: ignore[index]
 
     def __iter__(self) -> Iterator[Any]:
         return iter(self._orig_mod)  # type: ignore[call-overload]
 
-    def __contains__(self, key: Any) -> bool:
+    def __contains__(self, key: object) -> bool:
         return key in self._orig_mod  # type: ignore[operator]
 
     def __bool__(self) -> bool:

@@ -43,7 +43,7 @@ class Numbers:
         self._left_out: list[Row] = []
         self._groups: set[Row] = set()
 
-    def row_of(self, holder: Any) -> Row | None:
+    def row_of(self, holder: object) -> Row | None:
         """Returns the row of a dict."""
         return self._snapshot.rows.get(id(holder))
 

@@ -88,23 +88,23 @@ def opened(
     return shells if found else None
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     return not isinstance(value, (torch.Tensor, *_WHOLE, *_UNCOPIED)) and hasattr(value, "__dict__")
 
 
-def _is_held_by(value: Any, leaves: list[Any]) -> bool:
+def _is_held_by(value: object, leaves: list[Any]) -> bool:
     if _others(value, leaves):
         collect_new()  # the container it was returned in may be part of a cycle
     return not _others(value, leaves)
 
 
-def _others(value: Any, leaves: list[Any]) -> bool:
+def _others(value: object, leaves: list[Any]) -> bool:
     """Returns True if anything other than the list and running calls refers to the object."""
     holders = gc.get_referrers(value)
     return any(h is not leaves and not isinstance(h, types.FrameType) for h in holders)
 
 
-def _filled(shell: Any, tensors: list[Any]) -> Any:
+def _filled(shell: object, tensors: list[Any]) -> Any:
     return _rebuilt(shell, lambda place: tensors[place.index], _copied)
 
 
@@ -119,7 +119,7 @@ def _parts(value: Any) -> list[Any]:
     return [*parts, *getattr(value, "__dict__", {}).values()]
 
 
-def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
+def _tensors(value: object, given: Collection[int]) -> dict[int, Any]:
     """Returns the tensors and tracers in an object, by id; none if it must not be copied."""
     found: dict[int, Any] = {}
     seen: set[int] = set()
@@ -137,7 +137,7 @@ def _tensors(value: Any, given: Collection[int]) -> dict[int, Any]:
 
 
 def _rebuilt(
-    value: Any,
+    value: object,
     swap: Callable[[Any], Any],
     plain: Callable[[Any, Collection[Any]], Any],
     parts: Collection[int] = (),
@@ -150,7 +150,7 @@ def _rebuilt(
     made: dict[int, Any] = {}
     kept: list[Any] = []  # keeps ids unique
 
-    def visit(item: Any, depth: int) -> Any:
+    def visit(item: object, depth: int) -> Any:
         if isinstance(item, torch.Tensor | _Place) or id(item) in parts:
             return swap(item)
         if isinstance(item, _Shared):
@@ -182,11 +182,11 @@ def _rebuilt(
     return visit(value, _DEPTH)
 
 
-def _copied(value: Any, copies: Collection[Any]) -> Any:
+def _copied(value: object, copies: Collection[Any]) -> Any:
     return copy.copy(value) if type(value) in (list, dict, set) else value
 
 
-def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
+def _copied_if_alone(value: object, copies: Collection[Any]) -> Any:
     if type(value) not in (list, dict, set):
         return value
     ours = {id(holder) for copy in copies for holder in (copy, getattr(copy, "__dict__", None))}
@@ -195,7 +195,7 @@ def _copied_if_alone(value: Any, copies: Collection[Any]) -> Any:
     return _Shared(value) if len(holders) > 1 else copy.copy(value)
 
 
-def _reaches(value: Any, depth: int, parts: Collection[int] = ()) -> bool:
+def _reaches(value: object, depth: int, parts: Collection[int] = ()) -> bool:
     """Returns True if an object holds a tensor or a place, or must be searched in each copy."""
     seen: set[int] = set()
     rest = [(value, depth)]

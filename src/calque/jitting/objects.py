@@ -59,7 +59,7 @@ class Objects:
     def _is_unread(self, kind: type) -> bool:
         return kind not in self._touched
 
-    def learn(self, old: Any, new: Any) -> None:
+    def learn(self, old: object, new: object) -> None:
         """Compare the signatures of two calls.
 
         Raises:
@@ -84,7 +84,7 @@ class Distinct:
         kinds = (*opened, dict, list, set)
         self._known = {key: _reference(one) for key, one in known.items() if type(one) in kinds}
 
-    def shared(self, given: Any) -> set[type]:
+    def shared(self, given: object) -> set[type]:
         """Returns the classes of the objects among a call's (args, kwargs) that also belong to the
         state.
         """
@@ -96,7 +96,7 @@ class Distinct:
         return found
 
 
-def _reference(value: Any) -> Any:
+def _reference(value: object) -> Any:
     """Returns a function that returns an object, without keeping it alive if possible."""
     try:
         return weakref.ref(value)

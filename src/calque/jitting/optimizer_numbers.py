@@ -106,7 +106,7 @@ class TracedPlace:
         return True
 
 
-def _constant(value: Any) -> Callable[[], Any]:
+def _constant(value: object) -> Callable[[], Any]:
     return lambda: value
 
 
@@ -184,7 +184,7 @@ class OptimizerNumbers:
             self.whole.add((id(group), key))
         return self._number(HyperParameter(group, key), value)
 
-    def _number(self, read: HyperParameter, value: Any) -> TracedFloat:
+    def _number(self, read: HyperParameter, value: object) -> TracedFloat:
         return self._input(read, read.key, value, (id(read.group), read.key))
 
     def _of_state(self, state: Group, key: str, optimizer: Optimizer) -> TracedFloat:
@@ -200,7 +200,7 @@ class OptimizerNumbers:
         counted.rows.append(row)
         return number
 
-    def _input(self, read: Callable[[], Any], key: str, value: Any, place: Place) -> TracedFloat:
+    def _input(self, read: Callable[[], Any], key: str, value: object, place: Place) -> TracedFloat:
         traced = self._new_input(read, key)
 
         def compute() -> Any:

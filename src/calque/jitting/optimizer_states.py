@@ -39,7 +39,7 @@ def counts_of(optimizer: Optimizer) -> Iterator[tuple[dict[Any, Any], Any, torch
                 yield group, key, value
 
 
-def _is_count(value: Any) -> bool:
+def _is_count(value: object) -> bool:
     is_tensor = isinstance(value, torch.Tensor)
     return is_tensor and value.device.type == "cpu" and value.numel() == 1 and value.ndim < 2
 

@@ -129,7 +129,7 @@ class OptimizerTracing:
         self.prepared.take_back(self._before)
         self.numbers.rollback()
 
-    def _before_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _before_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if active.trace is not self.lifting or _steps_within_itself(optimizer):
             return
         _check_device(optimizer)
@@ -158,7 +158,7 @@ class OptimizerTracing:
         if self.running is not None:
             self.running.in_step(True)
 
-    def _after_step(self, optimizer: Optimizer, args: Any, kwargs: Any) -> None:
+    def _after_step(self, optimizer: Optimizer, args: object, kwargs: object) -> None:
         if active.trace is self.lifting and not _steps_within_itself(optimizer):
             if self.running is not None:
                 self.running.in_step(False)

@@ -56,7 +56,7 @@ class Outcome:
         self._positions: dict[int, int] = {}
         self._unreached: list[weakref.ref[torch.Tensor]] = []
 
-    def body(self, fn: Callable[..., Any], args: Any, kwargs: Any) -> list[Array]:
+    def body(self, fn: Callable[..., Any], args: object, kwargs: object) -> list[Array]:
         """Run the function, and describe its effects; returns the outputs of the program."""
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.witness.read)

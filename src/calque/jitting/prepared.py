@@ -71,7 +71,7 @@ class Prepared:
     def __len__(self) -> int:
         return len(self._places)
 
-    def add(self, container: Any, key: Any, before: Any = MISSING) -> None:
+    def add(self, container: object, key: object, before: object = MISSING) -> None:
         """Record that an item was set, and its earlier value."""
         self._places.append(_Place(container, key, before))
 

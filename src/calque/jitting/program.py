@@ -161,7 +161,7 @@ class JittedProgram(Program[Call]):
             forward = shortened(forward, self._scan_layers, calls=self.whole is None)
             return self.lowered(forward, self.turned)
 
-    def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: Any) -> None:
+    def compile_with(self, compiler: Callable[[Any, Options], Any], lowered: object) -> None:
         """Compile the program with `compiler`, which takes the lowered program and XLA's
         options.
         """
@@ -192,7 +192,7 @@ class JittedProgram(Program[Call]):
 
     # Guards ---------------------------------------------------------------------------------------
 
-    def fast_call(self, args: Any, kwargs: Any, key: Any) -> FastCall | None:
+    def fast_call(self, args: object, kwargs: object, key: object) -> FastCall | None:
         """Returns a faster function for calls like this one; None if there is none.
 
         Args:
@@ -211,7 +211,7 @@ class JittedProgram(Program[Call]):
         """The cells of the state (without arguments), if the program writes to anything."""
         return self._state if self.n_written else ()
 
-    def failing(self, leaves: list[Any], given: Any = None) -> Guard | CallGuard | None:
+    def failing(self, leaves: list[Any], given: object = None) -> Guard | CallGuard | None:
         """Returns the first guard that fails for a call's leaves and (args, kwargs), or None."""
         self.checked = turns.past.changes
         for guard in self.guards:

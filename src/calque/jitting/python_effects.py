@@ -112,7 +112,7 @@ class PythonState:
         for name, value in kwargs.items():
             self._expect(value, (1, name), Path(name))
 
-    def _expect(self, value: Any, steps: tuple[Any, ...], path: Path) -> None:
+    def _expect(self, value: object, steps: tuple[Any, ...], path: Path) -> None:
         if steps in self._own:
             return
         if is_unread(value) or type(value) in _CALLED:
@@ -155,7 +155,7 @@ class PythonState:
             inside = path.attribute(key) if type(key) is Attribute else path.item(key)
             self._expect(item, (*steps, key), inside)
 
-    def _is_rebuilt(self, value: Any) -> bool:
+    def _is_rebuilt(self, value: object) -> bool:
         """Returns True if an object represents an argument whose class is a known container."""
         is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
         if is_leaf or isinstance(value, type):
@@ -275,7 +275,7 @@ class PythonState:
         if not known:  # no other row has this variable
             self._changes.append((Change(row, [key], False, counts=True), [by]))
 
-    def _leaves_of(self, value: Any) -> tuple[list[Any], Any] | None:
+    def _leaves_of(self, value: object) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a variable that held tensors; None if it holds other
         values.
         """
@@ -288,14 +288,14 @@ class PythonState:
                 return None
         return trees.tensors_in(value)
 
-    def _is_made_here(self, value: Any) -> bool:
+    def _is_made_here(self, value: object) -> bool:
         """Returns True if a value consists of tensors that each call creates."""
         known = self.snapshot.known
         if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
             return False
         return trees.tensors_in(value) is not None
 
-    def _is_given(self, value: Any) -> bool:
+    def _is_given(self, value: object) -> bool:
         """Returns True if a value is, or holds, a container from the call's arguments."""
         if not isinstance(value, dict | list | tuple):
             return False
@@ -308,7 +308,7 @@ class PythonState:
         call's containers.
         """
 
-        def description(value: Any) -> Any:
+        def description(value: object) -> Any:
             steps = self.given.get(id(value))
             return describe(value) if steps is None else ArgumentContainer(steps)
 

@@ -51,7 +51,7 @@ class Reach:
         for root in roots:
             self.add(root, "")
 
-    def add(self, root: Any, path: str) -> None:
+    def add(self, root: object, path: str) -> None:
         """Search one more value."""
         self.visit(root, _DEPTH, path)
         self._look_into_objects()

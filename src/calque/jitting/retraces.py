@@ -64,7 +64,7 @@ class Retraces:
         self._said_host = False
         self._remedy = _OTHER
 
-    def compare(self, before: Any, now: Any) -> None:
+    def compare(self, before: object, now: object) -> None:
         """Record the difference between the signatures of two calls, before a trace."""
         self._remedy = remedy(before, now)
 

@@ -12,7 +12,7 @@ from calque.program.results import ArgumentContainer, Constant, Description, Kep
 from calque.upstream.torch_internals import pytree
 
 
-def _is_container(value: Any) -> bool:
+def _is_container(value: object) -> bool:
     if type(value) is torch.Size or (type(value) is tuple and not value):
         return False
     return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
@@ -63,7 +63,7 @@ class Containers:
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
 
-        def is_known(one: Any) -> bool:
+        def is_known(one: object) -> bool:
             if id(one) in kept:
                 return True
             if not _is_container(one):
@@ -74,7 +74,7 @@ class Containers:
         pytree.tree_flatten(result, is_known)
         self._shared = frozenset(key for key, count in counts.items() if count > 1)
 
-    def flatten(self, tree: Any) -> tuple[list[Any], Any]:
+    def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""
         return trees.flatten(tree, self.has)
 
@@ -83,7 +83,7 @@ class Containers:
         key = id(leaf)
         return any(key in ids for ids in (self._outside, self._given, self._kept, self._shared))
 
-    def describe(self, leaf: Any, describer: Describer) -> Description:
+    def describe(self, leaf: object, describer: Describer) -> Description:
         """Returns the description of a leaf."""
         if id(leaf) in self._given:
             return ArgumentContainer(self._given[id(leaf)])

@@ -1,7 +1,7 @@
 """The options of `calque.jit`: names, types, defaults and checks."""
 
 from dataclasses import dataclass, fields
-from typing import Any, TypedDict
+from typing import TypedDict
 
 MAX_PROGRAMS = 128
 """The default number of signatures for which a jitted function keeps programs."""
@@ -64,7 +64,7 @@ class Settings:
             raise ValueError(f"calque.jit(..., max_programs=) must be at least 1, not {most}")
 
 
-def check_function(fn: Any) -> None:
+def check_function(fn: object) -> None:
     """Raise a TypeError if `fn` is not a function, method or module."""
     if not callable(fn):
         raise TypeError(
@@ -83,10 +83,10 @@ def no_option(name: str) -> TypeError:
     )
 
 
-def _wrong(name: str, rule: str, value: Any) -> TypeError:
+def _wrong(name: str, rule: str, value: object) -> TypeError:
     return TypeError(f"calque.jit(..., {name}=) {rule}, not {_shown(value)}")
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     text = repr(value)
     return f"{type(value).__name__} {text if len(text) < 60 else text[:57] + '...'}"

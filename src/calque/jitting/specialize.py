@@ -42,11 +42,11 @@ class Eager:
         self._modes = [(module, module.training) for module in Reach(fn).modules]
         self.calls: int = 0
 
-    def failing(self, leaves: list[Any], given: Any = None) -> Any:
+    def failing(self, leaves: list[Any], given: object = None) -> Any:
         """Returns itself if it cannot serve a call."""
         return None if all(m.training is mode for m, mode in self._modes) else self
 
-    def fast_call(self, args: Any, kwargs: Any, key: Any) -> None:
+    def fast_call(self, args: object, kwargs: object, key: object) -> None:
         """Returns None, because every call must be checked."""
 
     def why(self) -> str:
@@ -128,7 +128,7 @@ class Specializing:
         return self._traced(key, leaves, spec, latest, reason)
 
     def _traced(
-        self, key: Any, leaves: list[Any], spec: Any, seen: Observation | None, reason: str
+        self, key: object, leaves: list[Any], spec: object, seen: Observation | None, reason: str
     ) -> JittedProgram:
         if self._mode is False:
             return self._make(key, leaves, spec, lambda: None, reason)
@@ -176,13 +176,13 @@ class Specializing:
 
     def _other(
         self,
-        key: Any,
+        key: object,
         leaves: list[Any],
-        spec: Any,
+        spec: object,
         known: Signature,
         missed: Missed,
         tried: set[int],
-        given: Any,
+        given: object,
     ) -> JittedProgram | None:
         """Returns another program that may serve a call; None if there is none."""
         programs = self._programs[key]
@@ -204,7 +204,7 @@ class Specializing:
                 return self._traced(key, leaves, spec, seen, reason)
         return None
 
-    def _watched(self, key: Any, given: Any, known: Signature, signal: Unforeseen) -> Any:
+    def _watched(self, key: object, given: Any, known: Signature, signal: Unforeseen) -> Any:
         logger.info("a call runs eagerly, to observe values: %s", signal)
         observer = Observer()
         args, kwargs = given
@@ -214,7 +214,7 @@ class Specializing:
         return result
 
     def _learn(
-        self, key: Any, known: Signature, signal: Unforeseen, seen: Observation | None
+        self, key: object, known: Signature, signal: Unforeseen, seen: Observation | None
     ) -> None:
         """Record the values of an eager call; decide whether programs are worthwhile."""
         asked = signal.asked if isinstance(signal, Missed) else signal
@@ -232,7 +232,7 @@ class Specializing:
         elif known.unmet >= _MOST_UNMET:
             self._give_up(key, f"it reads other values while it is traced: {asked}")
 
-    def _give_up(self, key: Any, why: str) -> Eager:
+    def _give_up(self, key: object, why: str) -> Eager:
         self._signatures.pop(key, None)
         programs = self._programs.setdefault(key, [])
         programs[:] = [program for program in programs if program.assumed is None]

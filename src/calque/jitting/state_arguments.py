@@ -62,7 +62,7 @@ def containers(given: Any, steps: Steps = ()) -> Iterator[tuple[Steps, Any]]:
             yield from containers(item, (*steps, key))
 
 
-def overlapping(given: Any, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
+def overlapping(given: object, rows: Mapping[Any, Row]) -> dict[Steps, Any]:
     """Returns the containers of a call that the function also reaches in other ways."""
     if given is None:
         return {}
@@ -120,7 +120,7 @@ class Apart:
             return []
         return [(i, id(leaf)) for i, leaf in enumerate(leaves) if id(leaf) in self._tensors]
 
-    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if the guard holds for a call's leaves and (args, kwargs)."""
         if self._among(leaves) != self._shared:
             return False
@@ -137,8 +137,8 @@ class Apart:
 
 def apart_of(
     state: PythonState,
-    given: Any,
-    spec: Any,
+    given: object,
+    spec: object,
     leaves: list[Any],
     own_containers: frozenset[Any],
     own_tensors: Mapping[int, torch.Tensor],
@@ -171,7 +171,7 @@ def apart_of(
     return None
 
 
-def _distinct_objects(snapshot: Snapshot, given: Any, spec: Any) -> Distinct | None:
+def _distinct_objects(snapshot: Snapshot, given: object, spec: object) -> Distinct | None:
     """Returns a check that flattened objects do not belong to the state; None if there are none."""
     if not isinstance(spec, Structure) or given is None:
         return None

@@ -1,7 +1,5 @@
 """Places the state of an optimizer like its parameters."""
 
-from typing import Any
-
 import torch
 from jax.sharding import Sharding
 from torch.optim import Optimizer
@@ -29,7 +27,7 @@ def place_state(optimizer: Optimizer) -> None:
                 _place(value, placement)
 
 
-def _is_ours(value: Any) -> bool:
+def _is_ours(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 

@@ -56,11 +56,11 @@ from calque.upstream import torch_c
 def record(
     fn: Callable[..., Any],
     leaves: list[Any],
-    spec: Any,
+    spec: object,
     checks: bool = False,
     assumptions: Callable[[], Assumptions | None] = lambda: None,
     path: tuple[Step, ...] = (),
-    given: Any = None,
+    given: object = None,
     exchanged: tuple[Exchanged, ...] = (),
     *,
     prepared: Prepared,
@@ -112,12 +112,12 @@ class Unshaped(BaseException):
 def _traced(
     fn: Callable[..., Any],
     leaves: list[Any],
-    spec: Any,
+    spec: object,
     with_storage: frozenset[int],
     checks: bool,
     assumptions: Assumptions | None,
     path: tuple[Step, ...],
-    given: Any,
+    given: object,
     own: frozenset[Any],
     exchanged: tuple[Exchanged, ...],
     joined: frozenset[Cell],
@@ -294,12 +294,12 @@ class Trace:
         if is_leaf(tensor) or self.histories.is_older(tensor):
             self.known.know(tensor)
 
-    def _on_operator(self, func: Any, args: Any, kwargs: Any) -> None:
+    def _on_operator(self, func: object, args: object, kwargs: object) -> None:
         self.layers.before_operator()
         self.arguments.windows.see_operator(func, args, kwargs)
         self.histories.check_operator(func, args, kwargs)
 
-    def _on_prepared(self, optimizer: Any, made: list[tuple[Any, Any]]) -> None:
+    def _on_prepared(self, optimizer: object, made: list[tuple[Any, Any]]) -> None:
         self.state.snapshot.visit(optimizer, type(optimizer).__name__)
         for container, key in made:
             self.state.made(container, key)

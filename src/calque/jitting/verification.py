@@ -137,12 +137,14 @@ class Repeating:
         """Record that a program has served another call."""
         self._streak = (None, 0)
 
-    def differs(self, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
+    def differs(self, program: JittedProgram, again: JittedProgram, lowered: object) -> bool:
         """Returns True if a second trace gave a different program."""
         first = self._unverified.get(id(program))
         return first is not None and first.difference(Fingerprint(again, lowered, [])) is not None
 
-    def compare(self, key: Any, program: JittedProgram, again: JittedProgram, lowered: Any) -> bool:
+    def compare(
+        self, key: object, program: JittedProgram, again: JittedProgram, lowered: object
+    ) -> bool:
         """Returns True if a second trace gave the same program, or cannot be compared."""
         if again.recording.survivors and len(present) > 1:
             # Another thread may have read the state during the trace.

@@ -123,7 +123,7 @@ class _Content:
         inputs = (*jaxpr.constvars, *jaxpr.invars)
         numbers = {variable: number for number, variable in enumerate(inputs)}
 
-        def key_of_operand(operand: Any) -> Any:
+        def key_of_operand(operand: object) -> Any:
             if isinstance(operand, Literal):
                 return operand.aval, np.asarray(operand.val).tobytes()
             return numbers[operand]
@@ -154,7 +154,7 @@ class _Content:
 _contents: weakref.WeakKeyDictionary[ClosedJaxpr, _Content] = weakref.WeakKeyDictionary()
 
 
-def _by_content(value: Any) -> Any:
+def _by_content(value: object) -> Any:
     """Returns a parameter of an equation, with jaxprs in it compared by content."""
     if type(value) is tuple:
         return tuple(map(_by_content, value))

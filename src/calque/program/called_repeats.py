@@ -67,7 +67,7 @@ def _called_columns(jaxpr: Any, region: Region, end: int) -> list[Any]:
     return equations
 
 
-def calls(jaxpr: Any, alike: Alike, name: str) -> list[Any]:
+def calls(jaxpr: object, alike: Alike, name: str) -> list[Any]:
     """Replaces each sequence with a call of the shared jaxpr.
 
     Args:

@@ -90,7 +90,7 @@ def _find_kernels(
     others.update(index for index in given if index is not None)
 
 
-def _has_images(jaxpr: Any) -> bool:
+def _has_images(jaxpr: object) -> bool:
     """Returns True if there are convolutions, because attention also transposes arrays with four
     axes.
     """
@@ -146,12 +146,12 @@ def _moves_channels(permutation: Sequence[int]) -> bool:
     return len(last) > 3 and tuple(permutation) in (last, _inverse(last))
 
 
-def _turned(array: Any, order: Sequence[int]) -> Any:
+def _turned(array: object, order: Sequence[int]) -> Any:
     """Returns the value whose transpose an array is."""
     return array if list(order) == sorted(order) else Turned(array, tuple(order))
 
 
-def _plain(value: Any) -> Any:
+def _plain(value: object) -> Any:
     if not isinstance(value, Turned):
         return value
     return lax.transpose(value.array, _inverse(value.order))
@@ -219,7 +219,7 @@ def _bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]
     return found if equation.primitive.multiple_results else [found]
 
 
-def _transpose(equation: Any, value: Any) -> Any:
+def _transpose(equation: Any, value: object) -> Any:
     permutation = equation.params["permutation"]
     if not isinstance(value, Turned) and not _moves_channels(permutation):
         return _bind(equation, [value])[0]
@@ -234,7 +234,7 @@ def _keeps_batch(numbers: Any) -> bool:
     return numbers.lhs_spec[:2] == (0, 1) == numbers.out_spec[:2]
 
 
-def _convolution(equation: Any, image: Any, kernel: Any) -> Any:
+def _convolution(equation: Any, image: object, kernel: object) -> Any:
     numbers = equation.params["dimension_numbers"]
     order = _last(len(numbers.lhs_spec))
     operands, specs = [], []
@@ -258,17 +258,17 @@ def _convolution(equation: Any, image: Any, kernel: Any) -> Any:
 # Equations on transposed operands: the results, or None if they need the original operands --------
 
 
-def _elementwise(equation: Any, values: list[Any]) -> Sequence[Any]:
+def _elementwise(equation: object, values: list[Any]) -> Sequence[Any]:
     order = _order(values)
     arrays = [v if _ndim(v) == 0 else _as(v, order) for v in values]
     return [_turned(one, order) for one in _bind(equation, arrays)]
 
 
-def _ndim(value: Any) -> int:
+def _ndim(value: object) -> int:
     return len(value.order) if isinstance(value, Turned) else getattr(value, "ndim", 0)
 
 
-def _barrier(equation: Any, values: list[Any]) -> Sequence[Any]:
+def _barrier(equation: object, values: list[Any]) -> Sequence[Any]:
     arrays = [v.array if isinstance(v, Turned) else v for v in values]
     rows = zip(_bind(equation, arrays), values, strict=True)
     return [_turned(a, v.order) if isinstance(v, Turned) else a for a, v in rows]

@@ -17,7 +17,7 @@ _OWN_CONVOLUTIONS: Options = {
 _refused: set[str] = set()
 
 
-def options_of(jaxpr: Any, only_computes: bool) -> Options:
+def options_of(jaxpr: object, only_computes: bool) -> Options:
     """Returns the options for a program.
 
     Args:

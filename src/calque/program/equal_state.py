@@ -94,7 +94,7 @@ class Equal(NamedTuple):
         return Direct(call, start, program.bare)
 
 
-def _listed(taken: Any, indexes: list[int]) -> Any:
+def _listed(taken: object, indexes: list[int]) -> Any:
     return taken if len(indexes) > 1 else (taken,)
 
 
@@ -203,7 +203,7 @@ class _Values:
         self._left = _LONGEST
         return self._of(self._outputs[index], self._top)
 
-    def _number(self, key: Any) -> int:
+    def _number(self, key: object) -> int:
         return self._numbers.setdefault(key, len(self._numbers))
 
     def _of(self, value: Any, scope: _Scope) -> int:
@@ -215,7 +215,7 @@ class _Values:
             found = scope.known[value] = self._found(value, scope)
         return found
 
-    def _found(self, value: Any, scope: _Scope) -> int:
+    def _found(self, value: object, scope: _Scope) -> int:
         outside = scope.given.get(value)
         if type(outside) is int:
             return outside

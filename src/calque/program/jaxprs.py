@@ -184,7 +184,7 @@ def _zeros(variable: Any) -> tuple[list[Any], Any]:
     return [e.replace(outvars=[zeros]) for e in traced.jaxpr.eqns], zeros
 
 
-def may_raise(jaxpr: Any) -> bool:
+def may_raise(jaxpr: object) -> bool:
     """Returns True if a program calls code that may raise: Python, or another library through JAX's
     FFI.
     """
@@ -211,6 +211,6 @@ def constrained(jaxpr: Any) -> Iterator[Any]:
     return (one for one in jaxpr.eqns if one.primitive.name == "sharding_constraint")
 
 
-def is_variable(value: Any) -> bool:
+def is_variable(value: object) -> bool:
     """Returns True if a value in a jaxpr is not a literal."""
     return not isinstance(value, Literal)

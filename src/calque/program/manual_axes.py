@@ -27,7 +27,7 @@ def axes_of(arrays: Sequence[Any]) -> frozenset[str]:
     return frozenset().union(*(_axes(array) for array in arrays))
 
 
-def varying(array: Any, axes: frozenset[str]) -> Any:
+def varying(array: object, axes: frozenset[str]) -> Any:
     """Returns the array as varying over at least these axes."""
     missing = tuple(sorted(axes - _axes(array)))
     return lax.pcast(array, missing, to="varying") if missing else array
@@ -137,6 +137,6 @@ def _closed(inner: Any) -> ClosedJaxpr:
     return inner if isinstance(inner, ClosedJaxpr) else ClosedJaxpr(inner, ())
 
 
-def _axes(array: Any) -> frozenset[str]:
+def _axes(array: object) -> frozenset[str]:
     kind = getattr(jax.typeof(array), "manual_axis_type", None)
     return kind.varying if kind is not None else frozenset()

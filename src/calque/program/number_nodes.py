@@ -138,7 +138,7 @@ class Watch:
         self._made.clear()
 
 
-def _constant(value: Any) -> Any:
+def _constant(value: object) -> Any:
     """Returns a method for C++ code that cannot handle exceptions, including those of signal
     handlers.
 

@@ -29,7 +29,7 @@ def elsewhere(placements: Sequence[Sharding | None], whole: Sharding | None) -> 
     return {i: p for i, p in enumerate(placements) if p is not None and lies_elsewhere(p, whole)}
 
 
-def results_elsewhere(jaxpr: Any, whole: Sharding | None) -> dict[int, Sharding]:
+def results_elsewhere(jaxpr: object, whole: Sharding | None) -> dict[int, Sharding]:
     """Returns the results that are constrained to other devices, as gradients are to their
     parameters' devices.
     """
@@ -76,7 +76,7 @@ def _rewritten(jaxpr: Any, whole: Sharding) -> Any:
     return jaxpr.replace(eqns=equations)
 
 
-def _inner(value: Any, whole: Sharding) -> Any:
+def _inner(value: object, whole: Sharding) -> Any:
     """Returns a parameter of an equation, in which inner programs are rewritten."""
     if isinstance(value, tuple | list):
         return type(value)(_inner(one, whole) for one in value) if _has_jaxpr(value) else value

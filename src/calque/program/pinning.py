@@ -81,7 +81,7 @@ def avals(
     ]
 
 
-def constraints(jaxpr: Any) -> Placements:
+def constraints(jaxpr: object) -> Placements:
     """Returns the placements to which a program constrains values."""
     if not spread.exists:
         return []
@@ -168,7 +168,7 @@ class FoundPlacementGuard:
         self._placements = placements
         self._count = count
 
-    def holds_for(self, leaves: list[Any], given: Any) -> bool:
+    def holds_for(self, leaves: list[Any], given: object) -> bool:
         """Returns True if the placements are unchanged."""
         if not spread.exists:
             return True

@@ -7,7 +7,7 @@ from typing import Any
 from calque.upstream.torch_internals import pytree
 
 
-def plain(tree: Any) -> Any:
+def plain(tree: object) -> Any:
     """Returns a pytree with the same leaves that consists only of tuples, lists and dicts.
 
     Dataclasses and other registered containers become dicts if their parts have names, otherwise

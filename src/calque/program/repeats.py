@@ -52,7 +52,7 @@ def repeats(equations: Sequence[Any], outputs: Sequence[Any], least: int = LEAST
         ends = [start + (i + 1) * period for i in range(count)]
         stretches = [equations[end - period : end] for end in ends]
 
-        def is_needed(index: int, variable: Any, ends: list[int] = ends) -> bool:
+        def is_needed(index: int, variable: object, ends: list[int] = ends) -> bool:
             return last.get(variable, -1) >= ends[index]
 
         for members, one in alike(stretches, is_needed):

@@ -147,7 +147,7 @@ def _run(
     return [rest[kept.index(o)][i] if o in kept else last[ends.index(o)] for i, o in needed]
 
 
-def _chosen(index: Any, row: list[Any]) -> Any:
+def _chosen(index: object, row: list[Any]) -> Any:
     """Selects one of several arrays, without copying them into a stack."""
     return lax.switch(index, [partial(lambda one: one, one) for one in row])
 

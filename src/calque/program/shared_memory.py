@@ -105,7 +105,7 @@ class Kept:
             self._of = weakref.ref(tensor, self._drop)
         return array
 
-    def _drop(self, of: Any) -> None:
+    def _drop(self, of: object) -> None:
         if of is self._of:
             self._array = None
 

@@ -47,7 +47,7 @@ _DEEPEST = 4
 """The maximum nesting of functions; deeper ones are compared as objects."""
 
 
-def _key_of_part(value: Any, depth: int = 0) -> Any:
+def _key_of_part(value: object, depth: int = 0) -> Any:
     if type(value) in _CALLED:
         return _key_of_called(value, depth + 1)
     return Same(value) if isinstance(value, torch.Tensor) else key_of(value)
@@ -91,7 +91,7 @@ class Composed(tuple[Any, ...]):
     __slots__ = ()
 
 
-def _key_of_composed(value: Any) -> Any:
+def _key_of_composed(value: object) -> Any:
     parts = tuple(_COMPOSED[type(value)](value))
     if all(type(part) in _PARTS for part in parts):
         return Composed((type(value), *map(key_of, parts)))
@@ -125,7 +125,7 @@ def key_of(leaf: Any) -> Any:
     return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
 
 
-def value_key(leaf: Any) -> Any:
+def value_key(leaf: object) -> Any:
     """Returns a Python value as part of a key, distinguishing values that need different programs.
 
     Raises:
@@ -195,7 +195,7 @@ def _are_called(old: Any, new: Any) -> bool:
     return _is_of_function(old) and _is_of_function(new) and old[0] == new[0]
 
 
-def _is_of_function(key: Any) -> bool:
+def _is_of_function(key: object) -> bool:
     return isinstance(key, Called) and isinstance(key[0], tuple)  # a method's key is flat
 
 

@@ -133,14 +133,14 @@ class Flattening:
             return self._numbered(value) or self._object(value, kind)
         return self._registered(value, kind, inside)
 
-    def _numbered(self, value: Any) -> Again | None:
+    def _numbered(self, value: object) -> Again | None:
         number = self._numbers.get(id(value))
         if number is not None:
             return Again(number)
         self._numbers[id(value)] = len(self._numbers)
         return None
 
-    def _contents(self, value: Any, kind: type, inside: bool) -> Node:
+    def _contents(self, value: object, kind: type, inside: bool) -> Node:
         if isinstance(value, dict):
             found = dict.items(value)
             keys = tuple([(type(key), key) for key, _ in found])
@@ -150,7 +150,7 @@ class Flattening:
             return Node(kind, items=tuple(items))
         return Node(kind)
 
-    def _called(self, value: Any, kind: type) -> Any:
+    def _called(self, value: object, kind: type) -> Any:
         """Returns the node of a function; None if it has more than its code and closure values."""
         found = taken_apart(value)
         if found is None:
@@ -163,7 +163,7 @@ class Flattening:
             again = Node(kind, keys, tuple(items), names)
         return again
 
-    def _part(self, value: Any) -> Any:
+    def _part(self, value: object) -> Any:
         """Returns a part of a function, which may contain objects that nothing else refers to."""
         return self.visit(value) if type(value) in CALLED else self._leaf(value)
 
@@ -175,7 +175,7 @@ class Flattening:
         names = (*held, *slots)
         return node._replace(names=names, n_slots=len(slots), attributes=tuple(attributes))
 
-    def _registered(self, value: Any, kind: type, inside: bool) -> Any:
+    def _registered(self, value: object, kind: type, inside: bool) -> Any:
         """Returns the node of a container registered with JAX or PyTorch, or of a leaf."""
         items, spec = jax.tree_util.tree_flatten(value, lambda one: one is not value)
         if jax.tree_util.treedef_is_leaf(spec):
@@ -185,7 +185,7 @@ class Flattening:
         visited = tuple([self.visit(item, inside) for item in items])
         return Node(kind, items=visited, registered=spec)
 
-    def _leaf(self, value: Any, inside: bool = False) -> None:
+    def _leaf(self, value: object, inside: bool = False) -> None:
         if inside and not isinstance(value, _LASTING) and self._unread(type(value)):
             value = Unread(value)
         self.leaves.append(value)
@@ -238,7 +238,7 @@ def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     return new
 
 
-def opened(value: Any) -> tuple[list[Any], Structure] | None:
+def opened(value: object) -> tuple[list[Any], Structure] | None:
     """Returns a plain object's leaves and a function that rebuilds it; None for other objects."""
     if not can_open(type(value)):
         return None
@@ -250,7 +250,7 @@ def opened(value: Any) -> tuple[list[Any], Structure] | None:
     return flattening.leaves, Structure(node, frozenset(flattening.opened))
 
 
-def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
+def objects_in(given: object, opened: frozenset[type]) -> Iterator[tuple[Any, type]]:
     """Yields the objects of some classes in a call's arguments, and the containers in them.
 
     Yields:
@@ -284,7 +284,7 @@ def objects_in(given: Any, opened: frozenset[type]) -> Iterator[tuple[Any, type]
             stack += [(item, inside) for item in value]
 
 
-def containers_in(value: Any) -> Iterator[Any]:
+def containers_in(value: object) -> Iterator[Any]:
     """Yields the containers and objects in a value
     that may also be referenced elsewhere, itself first.
     """
@@ -310,7 +310,7 @@ def containers_in(value: Any) -> Iterator[Any]:
 # Objects ------------------------------------------------------------------------------------------
 
 
-def getattr_of(value: Any, name: str, *default: Any) -> Any:
+def getattr_of(value: object, name: str, *default: Any) -> Any:
     """Returns an attribute that is stored in the object, bypassing its class."""
     try:
         return object.__getattribute__(value, name)
@@ -320,7 +320,7 @@ def getattr_of(value: Any, name: str, *default: Any) -> Any:
         raise
 
 
-def hasattr_of(value: Any, name: str) -> bool:
+def hasattr_of(value: object, name: str) -> bool:
     """Returns True if an attribute is stored in the object."""
     try:
         object.__getattribute__(value, name)

@@ -71,7 +71,7 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
     return of
 
 
-def _logarithm(x: Any, base: Any) -> Any:
+def _logarithm(x: object, base: object) -> Any:
     log = _STAND_INS["log"]
     return log(x) / log(base)
 
@@ -167,7 +167,7 @@ def _method(name: str) -> Callable[[Any], Any]:
     """Returns the method of an object that NumPy's function of the same name calls."""
     traced = _of_number(name, _FUNCTIONS[name])
 
-    def method(self: Any) -> Any:
+    def method(self: object) -> Any:
         return traced(self)
 
     return method

@@ -68,10 +68,10 @@ class TracedFloat(torch.SymFloat):
     def __copy__(self) -> Any:
         return self
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self
 
-    def __round__(self, digits: Any = None) -> Any:
+    def __round__(self, digits: object = None) -> Any:
         if digits is not None and not (self.node.integral and type(digits) is int and digits >= 0):
             self._give_up()  # the text would contain the value
         return TracedFloat(unary(round, jnp.round, self.node, True))
@@ -113,7 +113,7 @@ class _OfKind:
     def __init__(self, name: str) -> None:
         self._name = name
 
-    def __get__(self, number: Any, owner: Any = None) -> Any:
+    def __get__(self, number: Any, owner: object = None) -> Any:
         if number is None:
             return self
         if not hasattr(number.__class__, self._name):
@@ -148,14 +148,14 @@ def _made(kind: type, node: Any) -> Any:
 torch.SymFloat.__new__ = _made  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _binary(name: str, left: Any, right: Any, watch: Watch) -> Any:
+def _binary(name: str, left: object, right: object, watch: Watch) -> Any:
     a, b = node_of(left, watch), node_of(right, watch)
     if a is None or b is None:
         return NotImplemented
     return TracedFloat(computed(name, a, b, watch))
 
 
-def _ask(name: str, x: TracedFloat, other: Any) -> bool:
+def _ask(name: str, x: TracedFloat, other: object) -> bool:
     watch = x.node.watch
     operand = node_of(other, watch)
     return NotImplemented if operand is None else watch.ask(name, x.node, operand)

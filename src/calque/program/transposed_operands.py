@@ -42,7 +42,7 @@ def materialized(closed: ClosedJaxpr) -> ClosedJaxpr:
     return build(closed, inner.invars, outputs, equations)
 
 
-def _named(names: dict[Any, Any], value: Any) -> Any:
+def _named(names: dict[Any, Any], value: object) -> Any:
     return value if isinstance(value, Literal) else names.get(value, value)
 
 
@@ -74,7 +74,7 @@ def _left_operands(equations: list[Any]) -> Iterable[Any]:
                 yield left
 
 
-def _since(variable: Any, made: dict[Any, tuple[int, Any]]) -> int:
+def _since(variable: object, made: dict[Any, tuple[int, Any]]) -> int:
     """Returns the index of the equation that computes a variable; -1 for an input."""
     while variable in made:
         at, equation = made[variable]

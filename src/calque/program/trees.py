@@ -32,7 +32,7 @@ class Joined:
     spec: Any
     places: tuple[tuple[tuple[Any, ...], tuple[Any, ...]], ...]
 
-    def join(self, tree: Any) -> Any:
+    def join(self, tree: object) -> Any:
         """Returns the tree with the same container at all its positions."""
         return _joined(tree, (), dict(self.places), {})
 
@@ -62,7 +62,7 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
 
 
 def flatten(
-    tree: Any, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
+    tree: object, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
 ) -> tuple[list[Any], Any]:
     """Flattens a pytree with JAX's and PyTorch's containers; returns its leaves and structure.
 
@@ -82,7 +82,7 @@ def flatten(
 
 
 def _flattened(
-    tree: Any, is_leaf: Callable[[Any], bool] | None, is_sorted: bool
+    tree: object, is_leaf: Callable[[Any], bool] | None, is_sorted: bool
 ) -> tuple[list[Any], Any]:
     if not is_sorted:  # JAX would sort the keys of dicts
         leaves, ordered = _flatten_as_torch(tree, is_leaf)
@@ -98,16 +98,18 @@ def _flattened(
     return leaves, spec
 
 
-def _is(leaf: Any, is_leaf: Callable[[Any], bool] | None) -> bool:
+def _is(leaf: object, is_leaf: Callable[[Any], bool] | None) -> bool:
     return is_leaf is not None and is_leaf(leaf)
 
 
-def _flatten_as_torch(tree: Any, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
+def _flatten_as_torch(tree: object, is_leaf: Callable[[Any], bool] | None) -> tuple[list[Any], Any]:
     """Flattens like PyTorch, but treats a `torch.Size`, which would become a tuple, as a leaf."""
     return pytree.tree_flatten(tree, lambda one: type(one) is torch.Size or _is(one, is_leaf))
 
 
-def flatten_call(args: Any, kwargs: dict[str, Any], ordered: bool = False) -> tuple[list[Any], Any]:
+def flatten_call(
+    args: object, kwargs: dict[str, Any], ordered: bool = False
+) -> tuple[list[Any], Any]:
     """Like `flatten`, for a call's arguments.
 
     Args:
@@ -157,7 +159,7 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
     return found
 
 
-def unflatten(leaves: list[Any], spec: Any) -> Any:
+def unflatten(leaves: list[Any], spec: object) -> Any:
     """Inverts `flatten`."""
     if isinstance(spec, Structure):
         return spec.build(leaves)
@@ -173,7 +175,7 @@ def is_tensor(value: Any) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 
-def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
+def tensors_in(value: object) -> tuple[list[Any], Any] | None:
     """Returns the leaves and the structure of a value that consists of tensors and plain values,
     otherwise None.
     """
@@ -190,13 +192,13 @@ def tensors_in(value: Any) -> tuple[list[Any], Any] | None:
     return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
 
 
-def _opened_or_registered(value: Any) -> tuple[list[Any], Any] | None:
+def _opened_or_registered(value: object) -> tuple[list[Any], Any] | None:
     leaves, spec = flatten(value)
     alone = len(leaves) == 1 and leaves[0] is value
     return opened(value) if alone else (leaves, spec)
 
 
-def unflatten_tensors(leaves: list[Any], spec: Any) -> Any:
+def unflatten_tensors(leaves: list[Any], spec: object) -> Any:
     """Inverts `tensors_in`."""
     return leaves[0] if spec is None else unflatten(leaves, spec)
 

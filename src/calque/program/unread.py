@@ -66,7 +66,7 @@ def value_of(unread: Unread) -> Any:
     return object.__getattribute__(unread, "value")
 
 
-def is_unread(value: Any) -> bool:
+def is_unread(value: object) -> bool:
     """Returns True if a value is a placeholder."""
     return type(value) is Unread
 

@@ -38,7 +38,7 @@ _ASKING = frozenset(
 
 
 @cache
-def offset_place(op: Any) -> int | None:
+def offset_place(op: object) -> int | None:
     """Returns the position of an operator's storage-offset argument; None for other operators."""
     if not isinstance(op, OpOverload):
         return None
@@ -97,7 +97,7 @@ class Windows:
         if self.indexes:
             stack.enter_context(_Watch(self.see))
 
-    def see(self, tensor: Any) -> None:
+    def see(self, tensor: object) -> None:
         """Handle a query of a tensor's position in its storage.
 
         Raises:
@@ -188,7 +188,7 @@ _RUNNING = {
 """Functions that run the user's code (hooks, custom backwards) outside of any mode."""
 
 
-def _cell_of(value: Any) -> Any:
+def _cell_of(value: object) -> Any:
     if not isinstance(value, torch.Tensor) or value.device.type != "jax":
         return None
     return getattr(value.untyped_storage(), "cell", None)

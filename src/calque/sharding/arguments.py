@@ -15,7 +15,7 @@ _A_SPEC = (
 )
 
 
-def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
+def check_tensor(function: str, value: object, on_device: bool = False) -> None:
     """Raise TypeError for a value that is not a tensor, and ValueError for an unsuitable tensor.
 
     Args:
@@ -45,14 +45,14 @@ def check_tensor(function: str, value: Any, on_device: bool = False) -> None:
         )
 
 
-def check_module(function: str, value: Any) -> None:
+def check_module(function: str, value: object) -> None:
     """Raise TypeError for a value that is not a module."""
     if not isinstance(value, Module):
         hint = ": use shard for a tensor" if isinstance(value, torch.Tensor) else ""
         raise TypeError(f"calque.sharding.{function} expects a module, not {_said(value)}{hint}")
 
 
-def check_plan(plan: Any) -> None:
+def check_plan(plan: object) -> None:
     """Raise TypeError for a value that is not a mapping of patterns to specs."""
     if not isinstance(plan, Mapping):
         raise TypeError(
@@ -65,7 +65,7 @@ def check_plan(plan: Any) -> None:
         check_spec(spec, f"{pattern!r} of the plan: ")
 
 
-def check_mesh(value: Any) -> None:
+def check_mesh(value: object) -> None:
     """Raise TypeError for a value that is neither a JAX mesh nor None."""
     if value is None or isinstance(value, Mesh | AbstractMesh):
         return
@@ -78,7 +78,7 @@ def check_mesh(value: Any) -> None:
     )
 
 
-def check_spec(value: Any, where: str = "") -> None:
+def check_spec(value: object, where: str = "") -> None:
     """Raise ValueError for a value that is not a spec."""
     if not (isinstance(value, PartitionSpec | NamedSharding) or callable(value)):
         raise ValueError(f"{where}{value!r} is not a spec: {_A_SPEC}")
@@ -120,7 +120,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
     return {name: operator.index(size) for name, size in axes.items()}
 
 
-def devices_of(devices: Any) -> list[Any]:
+def devices_of(devices: object) -> list[Any]:
     """Returns the devices for a mesh, by default all.
 
     Raises:
@@ -141,7 +141,7 @@ def devices_of(devices: Any) -> list[Any]:
     return found
 
 
-def check_batches(value: Any) -> None:
+def check_batches(value: object) -> None:
     """Raise TypeError for a value that is not an iterable of batches."""
     if isinstance(value, torch.Tensor):
         raise TypeError("calque.sharding.loader expects batches, not one tensor: loader([tensor])")
@@ -152,7 +152,7 @@ def check_batches(value: Any) -> None:
         )
 
 
-def check_countable(value: Any) -> None:
+def check_countable(value: object) -> None:
     """Raise TypeError for a value that cannot contain tensors."""
     if isinstance(value, int | float | str | bytes) or value is None:
         raise TypeError(
@@ -161,7 +161,7 @@ def check_countable(value: Any) -> None:
         )
 
 
-def _said(value: Any) -> str:
+def _said(value: object) -> str:
     shown = repr(value)
     kind = type(value).__name__
     return f"{shown} ({kind})" if len(shown) < 40 and "\n" not in shown else f"a {kind}"

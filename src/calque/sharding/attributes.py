@@ -30,7 +30,7 @@ class OfPlaced:
             raise AttributeError(f"{owner.__name__!r} object has no attribute {self.name!r}")
         return found
 
-    def __set__(self, tensor: torch.Tensor, value: Any) -> None:
+    def __set__(self, tensor: torch.Tensor, value: object) -> None:
         vars(tensor)[self.name] = value
 
     def __delete__(self, tensor: torch.Tensor) -> None:

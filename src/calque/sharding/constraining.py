@@ -73,5 +73,5 @@ def _expanded(entries: tuple[Any, ...], ndim: int) -> list[Any]:
     return spec
 
 
-def _checked(entry: Any) -> Any:
+def _checked(entry: object) -> Any:
     return None if entry is PartitionSpec.UNCONSTRAINED else entry

@@ -97,7 +97,7 @@ def loader(
     where = mesh_or_latest(mesh)
     found = P(where.axis_names[0]) if spec is None else spec
 
-    def put(leaf: Any) -> Any:
+    def put(leaf: object) -> Any:
         if not isinstance(leaf, torch.Tensor) or not leaf.ndim:
             return leaf
         return joined(leaf, found, where)

@@ -168,7 +168,7 @@ def _shortest(spec: PartitionSpec) -> PartitionSpec:
     return PartitionSpec(*(e[0] if isinstance(e, tuple) and len(e) == 1 else e for e in entries))
 
 
-def axes_of(entry: Any) -> tuple[str, ...]:
+def axes_of(entry: object) -> tuple[str, ...]:
     """Returns the mesh axes in an entry of a spec."""
     return tuple(a for a in (entry if isinstance(entry, tuple) else (entry,)) if isinstance(a, str))
 

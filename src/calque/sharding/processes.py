@@ -63,5 +63,5 @@ def gather(tensor: torch.Tensor) -> torch.Tensor:
 
 
 @lru_cache(maxsize=256)
-def _replicated(placement: Any) -> Any:
+def _replicated(placement: object) -> Any:
     return jax.jit(lambda array: array, out_shardings=placement)

@@ -9,12 +9,12 @@ from typing import Any
 _KINDS = (list, tuple, set, frozenset, deque)
 
 
-def kind_of(container: Any) -> Any:
+def kind_of(container: object) -> Any:
     """Returns the builtin class of a list, tuple, set, frozenset or deque."""
     return next(kind for kind in _KINDS if isinstance(container, kind))
 
 
-def elements_of(container: Any) -> list[Any]:
+def elements_of(container: object) -> list[Any]:
     """Returns the elements of a list, tuple, set, frozenset or deque."""
     return list(kind_of(container).__iter__(container))
 

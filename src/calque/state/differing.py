@@ -1,7 +1,6 @@
 """Builtin functions whose results differ from call to call."""
 
 from types import BuiltinFunctionType
-from typing import Any
 
 _CLOCKS = (
     *("time", "time_ns", "monotonic", "monotonic_ns", "perf_counter", "perf_counter_ns"),
@@ -31,7 +30,7 @@ def home_of(function: BuiltinFunctionType) -> str:
     return getattr(owner, "__name__", type(owner).__name__)
 
 
-def differs(function: Any) -> bool:
+def differs(function: object) -> bool:
     """Returns True if a function's results differ from call to call.
 
     >>> import time

@@ -107,7 +107,7 @@ class StateGuard:
         self.identities.expect()
         return True
 
-    def _adopt(self, row: Row, key: Any) -> bool:
+    def _adopt(self, row: Row, key: object) -> bool:
         """Returns True if a new object has the contents of the old one, whose rows then refer to
         the new one.
 
@@ -309,7 +309,7 @@ def _holders(values: Iterable[Any]) -> Counter[int]:
     return found
 
 
-def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
+def _containers(old: object, new: object) -> list[tuple[Any, Any, Any]]:
     """Returns the possible rows of two objects of the same class: the key, the new container and
     its key.
     """
@@ -321,7 +321,7 @@ def _containers(old: Any, new: Any) -> list[tuple[Any, Any, Any]]:
     return found
 
 
-def _like(row: Row, owner: Any) -> Any:
+def _like(row: Row, owner: object) -> Any:
     """Returns the row for a different container."""
     other = copy.copy(row)
     other.owner = owner

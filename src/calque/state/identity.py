@@ -178,7 +178,7 @@ class Identities:
         found += [("looked up", get, name, value) for get, name, value in self._held]
         return None if self._partial else found
 
-    def _expect_values(self, source: Any, values: Iterable[Any]) -> None:
+    def _expect_values(self, source: object, values: Iterable[Any]) -> None:
         before = len(self._expected)
         self._expected += values
         if len(self._expected) > before:

@@ -65,7 +65,7 @@ class Interception:
         self.stopped: bool = False
         self.was_used: bool = False
 
-    def see(self, name: Any) -> None:
+    def see(self, name: object) -> None:
         """Handle the lookup of a name."""
         if type(name) is not str:
             self._tell(None)

@@ -66,20 +66,20 @@ class Libraries:
             row = StateRow(held, path, lambda held: _setting_in(held[name]))
             self._snapshot.hold(row, ("i", module))
 
-    def hold_settings(self, value: Any, path: Path) -> None:
+    def hold_settings(self, value: object, path: Path) -> None:
         """Record the settings of an object that code names."""
         self._snapshot.known[id(value)] = value
         self._objects.append((value, path))
         self._hold_attributes(value, path, self._snapshot.namespaces.words)
 
-    def _hold_attributes(self, value: Any, path: Path, words: Iterable[str]) -> None:
+    def _hold_attributes(self, value: object, path: Path, words: Iterable[str]) -> None:
         for name in words:
             if _read_attribute(value, name) is not None:
                 read = functools.partial(_read_attribute, name=name)
                 row = StateRow(value, path.attribute(name), read)
                 self._snapshot.hold(row, ("p", id(value), name))
 
-    def hold_setting(self, getter: Any, path: Path) -> None:
+    def hold_setting(self, getter: object, path: Path) -> None:
         """Record a library's setting that a function without arguments returns."""
         if ("v", id(getter)) not in self._snapshot.rows and setting_of(getter) is not MISSING:
             self._snapshot.known[id(getter)] = getter
@@ -137,7 +137,7 @@ class Libraries:
                     home = Path(module.__name__).attribute(name)
                 snapshot.stack.append((value, home))
 
-    def _hold_registries(self, value: Any, path: Path) -> None:
+    def _hold_registries(self, value: object, path: Path) -> None:
         """Record dicts in which a package looks up functions or classes."""
         for found in registries_in(value):
             if id(found) not in self._snapshot.rows:
@@ -145,7 +145,7 @@ class Libraries:
                 own = (v for v in row.before.values() if _is_users_code(v))
                 self._snapshot.stack += [(one, Path(path.key)) for one in own]
 
-    def _hold_object(self, value: Any, path: Path) -> None:
+    def _hold_object(self, value: object, path: Path) -> None:
         """Record an object with a package's settings, excluding changes by the package itself.
 
         Its contents are not visited; only the attributes that code names are compared.
@@ -164,16 +164,16 @@ class Libraries:
         return name in own_words and owner_of_module(module) is Owner.PYTHON
 
 
-def _is_users_code(value: Any) -> bool:
+def _is_users_code(value: object) -> bool:
     home = getattr(value, "__module__", None)
     return isinstance(home, str) and owner_of_name(home) is Owner.USER
 
 
-def _setting_in(value: Any) -> Any:
+def _setting_in(value: object) -> Any:
     return tuple(value) if isinstance(value, list) else setting_of(value)
 
 
-def _read_attribute(owner: Any, name: str) -> Any:
+def _read_attribute(owner: object, name: str) -> Any:
     try:
         value = getattr(owner, name, None)
     except Exception as error:  # a setting of an unavailable feature

@@ -55,12 +55,12 @@ GETTERS = (operator.attrgetter, operator.methodcaller)
 """Objects that contain names of attributes."""
 
 
-def looks_names_up(value: Any) -> bool:
+def looks_names_up(value: object) -> bool:
     """Returns True if a value is a function that takes names of attributes."""
     return id(value) in _LOOKS_UP
 
 
-def finds_modules(value: Any) -> bool:
+def finds_modules(value: object) -> bool:
     """Returns True if a value returns modules by name."""
     return value is sys.modules or id(value) in _FINDS_MODULES
 
@@ -89,7 +89,7 @@ def hands_over(code: types.CodeType, held: dict[str, Any]) -> bool:
     return code.co_name in _HANDING_OVER.get(held.get("__name__", ""), ())
 
 
-def words_of_getter(getter: Any) -> set[str]:
+def words_of_getter(getter: object) -> set[str]:
     """Returns the names that an `attrgetter` or a `methodcaller` looks up."""
     texts = getter.__reduce__()[1]
     return {word for text in texts if isinstance(text, str) for word in words_in(text)}
@@ -105,7 +105,7 @@ class LocalRow(Row):
     def items(self) -> dict[Any, Any]:
         return dict(_local_dict(self.owner, "__dict__"))
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         held = _local_dict(self.owner, "__dict__")
         if value is MISSING:
             held.pop(key, None)

@@ -29,14 +29,14 @@ def is_of_the_user(kind: type) -> bool:
     return home.startswith(("torch", "numpy.random")) and "._" not in home
 
 
-def is_program(value: Any) -> bool:
+def is_program(value: object) -> bool:
     """Returns True if a value in a library comes from the program's own code."""
     if isinstance(value, types.FunctionType | types.MethodType | functools.partial | Module):
         return True
     return isinstance(value, torch.Tensor) or owner_of_class(type(value)) is Owner.USER
 
 
-def matters_in_library(value: Any) -> bool:
+def matters_in_library(value: object) -> bool:
     """Returns True if a value in a library's module may be state of the program."""
     if isinstance(value, types.BuiltinFunctionType):
         return differs(value) or not isinstance(value.__self__, types.ModuleType | type | None)
@@ -52,7 +52,7 @@ def matters_in_library(value: Any) -> bool:
     return is_random(value) or isinstance(value, contextvars.ContextVar)
 
 
-def registries_in(value: Any) -> Iterator[dict[Any, Any]]:
+def registries_in(value: object) -> Iterator[dict[Any, Any]]:
     """Yields the dicts of functions or classes that are a package's variable, or in its attributes.
 
     A package looks up functions in these (`ACT2FN` of transformers), and users add entries.
@@ -71,19 +71,19 @@ def _is_registry(value: dict[Any, Any]) -> bool:
     return len(value) < _MOST_ENTRIES and any(map(_is_code, dict.values(value)))
 
 
-def _is_code(value: Any) -> bool:
+def _is_code(value: object) -> bool:
     if isinstance(value, tuple) and value:
         value = value[0]
     return isinstance(value, types.FunctionType | types.MethodType | functools.partial | type)
 
 
-def is_random(value: Any) -> bool:
+def is_random(value: object) -> bool:
     """Returns True if a value draws random numbers."""
     kinds = (random.Random, np.random.RandomState, np.random.Generator, np.random.BitGenerator)
     return isinstance(value, kinds)
 
 
-def functions_of(value: Any) -> Iterator[types.FunctionType]:
+def functions_of(value: object) -> Iterator[types.FunctionType]:
     """Yields the functions in an entry of a class: the entry itself, or those of a descriptor."""
     if isinstance(value, types.FunctionType):
         yield value

@@ -68,7 +68,7 @@ class Namespaces:
         path = Path("Tensor", foreign=True)
         self._methods = self._named(vars(torch.Tensor), path, ("x", id(torch.Tensor)))
 
-    def _named(self, held: Any, path: Path, key: Any) -> NamedRow:
+    def _named(self, held: Any, path: Path, key: object) -> NamedRow:
         """Returns the row of a namespace with single relevant names, creating it if needed."""
         row = self._snapshot.rows.get(key)
         if not isinstance(row, NamedRow):
@@ -171,7 +171,7 @@ class Namespaces:
             self._layers.append(row)
             self._words_of_layers |= words
 
-    def reach_by_name(self, row: Row, value: Any) -> None:
+    def reach_by_name(self, row: Row, value: object) -> None:
         """Register the attributes of an object without methods."""
         if id(value) not in self._snapshot.weak:
             self._objects.append((row, value))
@@ -330,7 +330,7 @@ class Namespaces:
             if mark == "d" and isinstance(known.get(key[1]), LRScheduler):
                 self._widen(key, row)
 
-    def _widen(self, key: Any, row: Row) -> None:
+    def _widen(self, key: object, row: Row) -> None:
         """Make all attributes of an object relevant, instead of single ones."""
         if isinstance(row, NamedRow):
             self._rows = [r for r in self._rows if r is not row]
@@ -339,7 +339,7 @@ class Namespaces:
             self._snapshot.rows[key] = new
             self._snapshot.push_items(new)
 
-    def _extend(self, key: Any) -> None:
+    def _extend(self, key: object) -> None:
         """Make all names of a user's namespace relevant."""
         row = self._snapshot.rows[key]
         if isinstance(row, NamedRow) and not row.path.foreign:

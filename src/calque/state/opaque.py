@@ -31,7 +31,7 @@ _MOVING = (
 )
 
 
-def moves(value: Any) -> bool:
+def moves(value: object) -> bool:
     """Returns True if an object advances when it is used."""
     return issubclass(type(value), _MOVING)
 
@@ -53,7 +53,7 @@ class Opaque(NamedTuple):
     inner: tuple[Any, ...] = ()
 
 
-def opaque(value: Any) -> Opaque | None:
+def opaque(value: object) -> Opaque | None:
     """Returns the handling of an object without attributes; None if it is not known."""
     if isinstance(value, random.Random):
         system = isinstance(value, random.SystemRandom)
@@ -105,7 +105,7 @@ def _set_numpy_state(value: np.random.RandomState, state: Any) -> None:
     value.set_state((name, np.frombuffer(raw, dtype), *rest))
 
 
-def _progress(value: Any) -> Any:
+def _progress(value: object) -> Any:
     for name in ("gi_frame", "cr_frame", "ag_frame"):
         frame = getattr(value, name, None)
         if frame is not None:
@@ -123,7 +123,7 @@ def _position(value: io.IOBase) -> Any:
         return None if value is sys.stdout or value is sys.stderr else object()
 
 
-def _reduce(value: Any) -> Any:
+def _reduce(value: object) -> Any:
     try:
         with warnings.catch_warnings():
             warnings.simplefilter("ignore")
@@ -134,12 +134,12 @@ def _reduce(value: Any) -> Any:
         return None
 
 
-def _reduced(value: Any) -> Any:
+def _reduced(value: object) -> Any:
     found = _reduce(value)
     return found if found is None or isinstance(found, str) else comparable(found)
 
 
-def _stands_on(value: Any) -> tuple[Any, ...]:
+def _stands_on(value: object) -> tuple[Any, ...]:
     """Returns the iterators from which an iterator takes its items."""
     found = _reduce(value)
     if not isinstance(found, tuple):

@@ -22,15 +22,15 @@ class Path:
         self.kind: str = kind
         self.foreign: bool = foreign or (parent is not None and parent.foreign)
 
-    def attribute(self, name: Any) -> "Path":
+    def attribute(self, name: object) -> "Path":
         """Returns the path of an attribute."""
         return Path(name, self, "attribute")
 
-    def item(self, key: Any) -> "Path":
+    def item(self, key: object) -> "Path":
         """Returns the path of an item of a container."""
         return Path(key, self, "item")
 
-    def members(self, name: Any) -> "Path":
+    def members(self, name: object) -> "Path":
         """Returns the path of a dict of an object whose items are attributes of that object."""
         return Path(name, self, "members")
 

@@ -60,7 +60,7 @@ def is_plain(kind: type) -> bool:
     return base_of(kind) is not None
 
 
-def content_of(value: Any) -> Any:
+def content_of(value: object) -> Any:
     """Returns the contents of a plain object: its items, attributes and slots."""
     items: Any = None
     if isinstance(value, dict):
@@ -74,7 +74,7 @@ def content_of(value: Any) -> Any:
     return items, instance_dict(value), slots
 
 
-def fill(value: Any, content: Any) -> None:
+def fill(value: object, content: Any) -> None:
     """Fill a bare object with the contents of another object."""
     items, held, slots = content
     if isinstance(value, dict):
@@ -89,7 +89,7 @@ def fill(value: Any, content: Any) -> None:
         object.__setattr__(value, name, item)
 
 
-def copied(value: Any) -> Any:
+def copied(value: object) -> Any:
     """Returns a shallow copy of an object, without calling methods of plain objects."""
     if not is_plain(type(value)):
         return copy.copy(value)

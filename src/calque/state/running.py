@@ -189,7 +189,7 @@ class Running:
         seen, meet, before = self._seen, self._meet, self._before
 
         @entered_unseen
-        def on_call(frame: FrameType, event: str, argument: Any) -> Any:
+        def on_call(frame: FrameType, event: str, argument: object) -> Any:
             code = frame.f_code
             # Nothing before this may let an exception of another thread in, because C++ calls these
             # functions.
@@ -198,14 +198,14 @@ class Running:
             if id(code) not in seen:
                 meet(code, frame)
 
-        def on_call_and_pass(frame: FrameType, event: str, argument: Any) -> Any:
+        def on_call_and_pass(frame: FrameType, event: str, argument: object) -> Any:
             on_call(frame, event, argument)
             return before(frame, event, argument)
 
         return on_call if before is None else on_call_and_pass
 
     @entered_unseen
-    def _on_profile(self, frame: FrameType, event: str, argument: Any) -> None:
+    def _on_profile(self, frame: FrameType, event: str, argument: object) -> None:
         if event == "call":
             code = frame.f_code
             if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
@@ -273,7 +273,7 @@ class Running:
             if function.__name__ in _READS:
                 self._read(owner)
 
-    def _read(self, value: Any) -> None:
+    def _read(self, value: object) -> None:
         if isinstance(value, torch.Tensor) and value.device.type == "cpu":
             self._on_read(value)
 
@@ -324,7 +324,7 @@ def _monitored(running: Running) -> Iterator[None]:
             monitoring.set_local_events(tool, code, events.CALL)
         return monitoring.DISABLE
 
-    def on_call(code: CodeType, offset: int, function: Any, argument: Any) -> Any:
+    def on_call(code: CodeType, offset: int, function: object, argument: object) -> Any:
         if threading.get_ident() == thread:
             running.called(function, argument, code, sys._getframe(1).f_lineno)
 

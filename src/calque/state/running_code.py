@@ -59,7 +59,7 @@ class RunningCode:
         self,
         code: types.CodeType,
         held: dict[str, Any],
-        caller: Any,
+        caller: object,
         closure: Callable[[], dict[str, Any]],
     ) -> bool:
         """See `Snapshot.enter`."""
@@ -168,7 +168,7 @@ class RunningCode:
         self._variables_of(names_of(code).globals, function.__globals__, owner)
         return True
 
-    def bring(self, function: Any) -> None:
+    def bring(self, function: object) -> None:
         """Record a function from the call's arguments, and the functions in its closure.
 
         Their closure values, and those of other functions with the same code, are not state.

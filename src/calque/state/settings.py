@@ -27,7 +27,7 @@ _OTHERWISE = frozenset(
 )
 
 
-def is_setting(value: Any, name: str) -> bool:
+def is_setting(value: object, name: str) -> bool:
     """Returns True if a value named by code is a function that may return a setting."""
     if name in _OTHERWISE or not (name.startswith(_BEGINNINGS) or name.endswith(_ENDINGS)):
         return False
@@ -37,7 +37,7 @@ def is_setting(value: Any, name: str) -> bool:
     return home.partition(".")[0] in _HOMES
 
 
-def has_settings(value: Any) -> bool:
+def has_settings(value: object) -> bool:
     """Returns True if an object's attributes are settings of PyTorch, stored in C."""
     return home_of_class(type(value)).startswith("torch.backends") and not isinstance(
         value, types.ModuleType | type
@@ -55,7 +55,7 @@ def setting_of(getter: Any) -> Any:
     return value if _is_plain(value) else _of_attributes(value)
 
 
-def _of_attributes(value: Any) -> Any:
+def _of_attributes(value: object) -> Any:
     """Returns a setting that is an object with plain attributes,
     such as the context of `decimal`.
     """
@@ -68,7 +68,7 @@ def _of_attributes(value: Any) -> Any:
     return tuple(item for item in found if _is_plain(item)) or MISSING
 
 
-def _is_plain(value: Any) -> bool:
+def _is_plain(value: object) -> bool:
     if isinstance(value, tuple):
         return all(map(_is_plain, value))
     return type(value) in ATOMIC

@@ -84,7 +84,7 @@ class Snapshot:
 
     # Values -------------------------------------------------------------------------------------
 
-    def visit(self, value: Any, path: Path | str) -> None:
+    def visit(self, value: object, path: Path | str) -> None:
         """Visit a value and everything that it holds."""
         self.stack.append((value, Path(path) if isinstance(path, str) else path))
         self._drain()
@@ -144,7 +144,7 @@ class Snapshot:
                 if type(key) not in ATOMIC and id(key) not in self.known:
                     self.stack.append((key, path.item("...")))
 
-    def meet_generator(self, value: Any, path: Path) -> None:
+    def meet_generator(self, value: object, path: Path) -> None:
         """Visit a `torch.Generator`."""
 
     def meet_module(self, value: Module, path: Path) -> None:
@@ -189,7 +189,7 @@ class Snapshot:
         self,
         code: types.CodeType,
         held: dict[str, Any],
-        caller: Any = None,
+        caller: object = None,
         closure: Callable[[], dict[str, Any]] = dict,
     ) -> bool:
         """Handle the first run of a code object, with its global variables.

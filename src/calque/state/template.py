@@ -80,7 +80,7 @@ class Template:
                     self._places[id(value)] = self._keep(value)
             return self._dumped(values)
 
-    def _dumped(self, value: Any) -> bytes:
+    def _dumped(self, value: object) -> bytes:
         file = io.BytesIO()
         _Pickler(file, self._place).dump(value)
         return file.getvalue()
@@ -130,10 +130,10 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._place_of = place
 
-    def persistent_id(self, obj: Any) -> Any:
+    def persistent_id(self, obj: object) -> Any:
         return self._place_of(obj)
 
-    def reducer_override(self, obj: Any) -> Any:
+    def reducer_override(self, obj: object) -> Any:
         if not is_plain(type(obj)):
             return NotImplemented
         return bare, (type(obj),), content_of(obj), None, None, fill

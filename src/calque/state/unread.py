@@ -140,7 +140,7 @@ class Unread:
         row.before.update(others)
         return True
 
-    def _has_changed(self, row: Row, key: Any, now: dict[Any, Any]) -> bool:
+    def _has_changed(self, row: Row, key: object, now: dict[Any, Any]) -> bool:
         before, after = row.before.get(key, MISSING), now.get(key, MISSING)
         appears = before is MISSING or after is MISSING
         name = variable_of(row) if type(row) is CellRow else key
@@ -176,7 +176,7 @@ class Unread:
             holders = _holders(rows, self._by_name())
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
-    def _is_reached(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
+    def _is_reached(self, value: object, holders: "Holders", seen: set[int]) -> bool:
         """Returns True if all uses of a dict take single items with constant keys or, for an
         object, single attributes.
         """
@@ -211,7 +211,7 @@ class Unread:
             holders = _holders(rows, self._by_name())
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
 
-    def _is_unread(self, value: Any, holders: "Holders", seen: set[int]) -> bool:
+    def _is_unread(self, value: object, holders: "Holders", seen: set[int]) -> bool:
         """Returns True if a list or dict is held only under names that no code reads, or in state
         that is itself unread.
         """
@@ -242,7 +242,7 @@ class CountedRow(Row):
     def items(self) -> dict[Any, Any]:
         return {None: type(self.owner.get(self._key))}
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         pass
 
     def name(self, key: Any) -> str:
@@ -300,7 +300,7 @@ def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
     return found
 
 
-def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
+def _name_in(row: Row, key: object, by_name: Collection[Row]) -> str | None:
     """Returns the name by which code refers to a row's contents."""
     if row not in by_name and not _is_plain_dict(row):
         return None
@@ -309,7 +309,7 @@ def _name_in(row: Row, key: Any, by_name: Collection[Row]) -> str | None:
     return key if isinstance(key, str) and not _is_special(key) else None
 
 
-def _inside(value: Any) -> Iterator[Any]:
+def _inside(value: object) -> Iterator[Any]:
     """Yields the dicts in a value without its own row."""
     stack = [value] if isinstance(value, tuple | frozenset) else []
     while stack:

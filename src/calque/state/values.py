@@ -96,7 +96,7 @@ def same_keys(a: Iterable[Any], b: Iterable[Any]) -> bool:
     return len(a) == len(b) and all(x is y or same_value(x, y) for x, y in zip(a, b))
 
 
-def instance_dict(value: Any) -> dict[str, Any] | None:
+def instance_dict(value: object) -> dict[str, Any] | None:
     """Returns the dict of an object's own attributes; None if it has none.
 
     `__dict__` may return another object's dict: a method's is its function's.
@@ -127,6 +127,6 @@ def holds_more_than_attributes(kind: type) -> bool:
     return False
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Returns the text of a value for messages."""
     return "not there" if value is MISSING else repr(value)

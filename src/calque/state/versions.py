@@ -83,5 +83,5 @@ class Versions:
         return all(now[key] is value for key, value in before.items() if key not in free)
 
 
-def _same_key(now: Any, before: Any) -> bool:
+def _same_key(now: object, before: object) -> bool:
     return now is before or (type(now) is str and type(before) is str and now == before)

@@ -70,7 +70,7 @@ class WeakRow(Row):
         """Returns the items with weak references instead of the objects."""
         return {self._reference(k): self._reference(v) for k, v in items.items()}
 
-    def _reference(self, value: Any) -> Any:
+    def _reference(self, value: object) -> Any:
         if id(value) in self._targets:
             return weakref.ref(value)  # the same reference object as long as it is referenced
         if type(value) is tuple and len(value) == 2:  # the key of a set's element
@@ -91,7 +91,7 @@ class WeakRow(Row):
         row = self._now()
         return MISSING if row is None else self._reference(row.get(self._object(key)))
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         row = self._now()
         if row is not None:
             row.put(self._object(key), self._object(value))
@@ -105,7 +105,7 @@ class WeakRow(Row):
         return self._row.name(key)
 
 
-def proxied(value: Any) -> Any:
+def proxied(value: object) -> Any:
     """Returns the object that a `weakref.proxy` refers to; None if it is dead.
 
     Also returns None if the object overrides attribute access.

@@ -107,7 +107,9 @@ def symbolic_trace(
         raise  # which adds no frame, unlike `raise error`
 
 
-def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: Any) -> GraphModule:
+def _graph_module(
+    make: Callable[[], SymbolicTracer], root: object, concrete_args: object
+) -> GraphModule:
     root = _uncompiled(root)
     name = type(root).__name__ if isinstance(root, torch.nn.Module) else _name(root)
     method = "forward"
@@ -143,7 +145,7 @@ def _graph_module(make: Callable[[], SymbolicTracer], root: Any, concrete_args: 
     return in_order_of(module, members)
 
 
-def _uncompiled(root: Any) -> Any:
+def _uncompiled(root: object) -> Any:
     """Returns the module or function that `calque.jit` or `torch.compile` has wrapped."""
     if isinstance(root, torch.jit.ScriptModule):
         return Scripted(root)
@@ -154,6 +156,6 @@ def _uncompiled(root: Any) -> Any:
     return getattr(root, "__wrapped__", root)
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     name = getattr(function, "__name__", type(function).__name__)
     return name if name.isidentifier() else "Traced"

@@ -23,7 +23,7 @@ _ORDER = ("symbolic", "record")
 
 
 def by_tracer(
-    name: TracerName, symbolic: Trace, root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]
+    name: TracerName, symbolic: Trace, root: object, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> GraphModule:
     """Returns the graph of a tracer; its `meta` says which tracer made it, and why others refused.
 
@@ -77,7 +77,7 @@ def _first(tracers: dict[str, Trace]) -> tuple[Any, GraphModule, dict[str, str]]
     raise SymbolicTraceError(f"no tracer can capture this program faithfully.\n{listed}") from None
 
 
-def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
+def _recorded(root: object, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GraphModule:
     """Returns the graph of a run, and undoes what the run has changed."""
     owner = getattr(root, "__self__", root)
     with _state_put_back(owner), torch.random.fork_rng(devices=()):
@@ -85,7 +85,7 @@ def _recorded(root: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Graph
         return run_once(root, args, kwargs, False, Keeper((), {}), put_back=True).graph("module")
 
 
-def _copies(given: Any) -> Any:
+def _copies(given: object) -> Any:
     """Returns the arguments with copies of their tensors; a tensor passed twice is copied once."""
     made: dict[int, torch.Tensor] = {}
 
@@ -99,7 +99,7 @@ def _copies(given: Any) -> Any:
 
 
 @contextlib.contextmanager
-def _state_put_back(owner: Any) -> Iterator[None]:
+def _state_put_back(owner: object) -> Iterator[None]:
     """A context manager that restores the values and gradients of parameters and buffers."""
     members = [*owner.parameters(), *owner.buffers()] if isinstance(owner, torch.nn.Module) else []
     gradients = [(tensor, tensor.grad) for tensor in members if tensor.is_leaf]

@@ -17,6 +17,6 @@ unrecorded: set[str] = getattr(
 )
 
 
-def real_object(value: Any) -> Any:
+def real_object(value: object) -> Any:
     """Returns the mesh that an object of Dynamo represents; any other object unchanged."""
     return value.real_obj if isinstance(value, FakeScriptObject) else value

@@ -15,7 +15,7 @@ from calque.view.view import View
 
 
 def show(
-    graph: Any,
+    graph: object,
     /,
     *args: Any,
     depth: int | None = None,
@@ -96,5 +96,5 @@ def _overlays(given: Mapping[Any, Any]) -> dict[str, dict[str, float]]:
     return {str(name): {_id(k): float(v) for k, v in vs.items()} for name, vs in given.items()}
 
 
-def _id(node: Any) -> str:
+def _id(node: object) -> str:
     return node.name if isinstance(node, Node) else str(getattr(node, "id", node))

@@ -81,7 +81,7 @@ def stablehlo(graph: GraphModule) -> list[str]:
     return [_line(operation) for operation in _opened(functions["main"], functions)]
 
 
-def _aval(value: Any) -> Any:
+def _aval(value: object) -> Any:
     """Returns a value with its tensors replaced by shapes."""
 
     def aval(tensor: torch.Tensor) -> Any:

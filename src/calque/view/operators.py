@@ -19,7 +19,7 @@ from calque.view.readers.fx import is_check
 from calque.view.readers.fx_names import member
 
 
-def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
+def graph_module_of(graph: object, level: Level | None = None) -> GraphModule:
     """Returns the graph module that a view of `graph` shows.
 
     Raises:
@@ -37,7 +37,7 @@ def graph_module_of(graph: Any, level: Level | None = None) -> GraphModule:
     raise TypeError(f"a {type(graph).__name__} has no operators: pass a graph module")
 
 
-def lowered(graph: Any, level: Level | None = None) -> dict[str, Lowered]:
+def lowered(graph: object, level: Level | None = None) -> dict[str, Lowered]:
     """Returns the lowered form of each call, by the id of the node in a view; equal calls share it.
 
     Raises:

@@ -25,7 +25,7 @@ from calque.view.readers import read
 from calque.view.readers.fx import is_check
 
 
-def flops(graph: Any) -> dict[str, float]:
+def flops(graph: object) -> dict[str, float]:
     """Returns the floating-point operations of each node, in matrix products and convolutions.
 
     They are counted for the ATen operators of the node, with the formulas of
@@ -48,7 +48,7 @@ def flops(graph: Any) -> dict[str, float]:
     return found
 
 
-def memory(graph: Any) -> dict[str, float]:
+def memory(graph: object) -> dict[str, float]:
     """Returns the bytes of the tensors that each node takes and returns, from their shapes.
 
     Nodes with unknown shapes are left out.
@@ -85,7 +85,7 @@ def _bytes(look: TensorLook) -> float:
     return float(count * getattr(torch, look.dtype).itemsize)
 
 
-def times(graph: Any, *args: Any, repeat: int = 3) -> dict[str, float]:
+def times(graph: object, *args: Any, repeat: int = 3) -> dict[str, float]:
     """Returns the seconds that each node takes when run separately: the minimum of several runs.
 
     Args:
@@ -121,7 +121,7 @@ def _await(tensor: torch.Tensor) -> None:
         torch.jax.synchronize()
 
 
-def max_errors(graph: Any, *args: Any) -> dict[str, float]:
+def max_errors(graph: object, *args: Any) -> dict[str, float]:
     """Returns the error of each node on the device relative to the CPU, for the CPU's inputs.
 
     This is the largest difference of an element, divided by the largest element of the CPU's
@@ -138,7 +138,7 @@ def max_errors(graph: Any, *args: Any) -> dict[str, float]:
     return run.errors
 
 
-def _inputs(graph: Any, args: tuple[Any, ...]) -> tuple[Any, ...]:
+def _inputs(graph: object, args: tuple[Any, ...]) -> tuple[Any, ...]:
     """Returns the graph module's inputs, which include the parameters of an exported program."""
     if isinstance(graph, Exported):
         graph = graph.exported_program
@@ -183,14 +183,14 @@ class _Errors(Interpreter):
         call: Callable[..., Any] = getattr(self, n.op)
         return call(n.target, *_moved((args, kwargs), device))
 
-    def _compare(self, n: Node, found: Any, other: Any) -> None:
+    def _compare(self, n: Node, found: object, other: object) -> None:
         pairs = zip(tree_leaves(found), tree_leaves(other))
         errors = [_error(a, b.cpu()) for a, b in pairs if _is_floating(a) and a.numel()]
         if errors:
             self.errors[n.name] = max(errors)
 
 
-def _moved(value: Any, device: str) -> Any:
+def _moved(value: object, device: str) -> Any:
     """Moves tensors to a device, and replaces device arguments by it."""
 
     def moved(leaf: Any) -> Any:
@@ -209,7 +209,7 @@ def _error(a: torch.Tensor, b: torch.Tensor) -> float:
     return difference / largest if largest else difference
 
 
-def _is_floating(value: Any) -> bool:
+def _is_floating(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.is_floating_point()
 
 

@@ -80,7 +80,7 @@ class Probe:
             self._known[key] = self._tried(node, called)
         return self._known[key]
 
-    def _tried(self, node: Node, called: Any) -> str:
+    def _tried(self, node: Node, called: object) -> str:
         if self._mode is None or not all(map(_has_val, node.all_input_nodes)):
             return ""
         if not any(map(_has_tensor, (node, *node.all_input_nodes))):
@@ -156,6 +156,8 @@ class _Seen(DispatchMode):
         super().__init__()
         self.ops: list[Any] = []
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         self.ops.append(func)
         return func(*args, **(kwargs or {}))

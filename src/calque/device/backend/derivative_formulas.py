@@ -15,7 +15,9 @@ from calque.upstream.dispatch_mode import DispatchMode
 class _Unchanged(DispatchMode):
     """A dispatch mode that runs every operator unchanged."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: Any, types: object, args: Any = (), kwargs: Any = None
+    ) -> Any:
         return func(*args, **(kwargs or {}))
 
 

@@ -113,7 +113,7 @@ def _strong(array: Array) -> Array:
 # DLPack -----------------------------------------------------------------------------------------
 
 
-def _is_ours(tensor: Any) -> bool:
+def _is_ours(tensor: object) -> bool:
     return (
         isinstance(tensor, torch.Tensor)
         and tensor.device.type == "jax"
@@ -132,9 +132,9 @@ def _exported(tensor: torch.Tensor) -> Array:
 def _dlpack(
     tensor: torch.Tensor,
     *,
-    stream: Any = -1,
+    stream: object = -1,
     max_version: tuple[int, int] | None = None,
-    dl_device: Any = None,
+    dl_device: object = None,
     copy: bool | None = None,
 ) -> Any:
     """Returns a capsule of a copy, because consumers may write to it; with `copy=False`, of the

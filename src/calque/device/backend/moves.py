@@ -91,7 +91,7 @@ def become(tensor: torch.Tensor, other: torch.Tensor) -> None:
 _HOOKS = ("_backward_hooks", "_post_accumulate_grad_hooks")
 
 
-def _moved(gradients: Any) -> None:
+def _moved(gradients: object) -> None:
     raise RuntimeError(
         "a parameter was moved to or from the jax device between the forward and the backward "
         "pass, so its gradient would be lost. Move the module before the forward pass, or after "

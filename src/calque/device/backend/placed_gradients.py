@@ -19,7 +19,7 @@ from calque.device.runtime.placement import is_same
 Tensor = torch.Tensor
 
 
-def placed_like(gradient: Any, placement: Sharding) -> Any:
+def placed_like(gradient: object, placement: Sharding) -> Any:
     """Returns a gradient with a placement; unchanged if it already has that, or is not a tensor."""
     if not isinstance(gradient, Tensor) or gradient.device.type != "jax":
         return gradient
@@ -69,7 +69,7 @@ def _accumulating(roots: Iterable[Any]) -> list[Any]:
     return found
 
 
-def _node_of(root: Any) -> Any:
+def _node_of(root: object) -> Any:
     if not isinstance(root, Tensor):
         return getattr(root, "node", None)  # a torch.autograd.graph.GradientEdge
     if root.grad_fn is None and root.requires_grad:

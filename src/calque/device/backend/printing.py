@@ -69,7 +69,7 @@ def refuse_read(texts: dict[str, Any]) -> None:
     )
 
 
-def _is_traced(tensor: Any) -> bool:
+def _is_traced(tensor: object) -> bool:
     """Returns True if the text should say that the tensor is traced:
     its values are neither known nor assumed.
     """

@@ -108,7 +108,7 @@ def _does_nothing() -> tuple[bytes, ...]:
 _NOTHING = _does_nothing()
 
 
-def _wrapped(signum: int, handler: Any) -> Any:
+def _wrapped(signum: int, handler: object) -> Any:
     """Returns the wrapped handler, which defers signals if necessary.
 
     SIG_IGN, SIG_DFL and values that are not handlers are returned unchanged, and so are functions
@@ -122,13 +122,13 @@ def _wrapped(signum: int, handler: Any) -> Any:
     return Handler(signum, handler)
 
 
-def _own(handler: Any) -> Any:
+def _own(handler: object) -> Any:
     """Returns the handler that the user set."""
     return handler.handler if isinstance(handler, Handler) else handler
 
 
 @functools.wraps(_set)
-def _set_wrapped(signalnum: int, handler: Any, /) -> Any:
+def _set_wrapped(signalnum: int, handler: object, /) -> Any:
     return _own(_set(signalnum, _wrapped(signalnum, handler)))
 
 
@@ -164,7 +164,7 @@ def _exchange(signum: int, handler: Handler) -> None:
 
 
 @ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p)
-def _in_main_thread(_: Any) -> int:
+def _in_main_thread(_: object) -> int:
     _wrap_present()
     return 0
 

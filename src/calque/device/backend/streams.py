@@ -43,14 +43,14 @@ class Event(torch.Event):
     _is_timed: bool
     _recorded: float | None
 
-    def record(self, stream: Any = None) -> None:
+    def record(self, stream: object = None) -> None:
         """For a timed event, waits for all work submitted so far, and stores the time."""
         super().record()
         if self._is_timed:
             synchronize()
             self._recorded = time.perf_counter()
 
-    def wait(self, stream: Any = None) -> None:
+    def wait(self, stream: object = None) -> None:
         """Does nothing, because there is one stream."""
 
     def synchronize(self) -> None:
@@ -70,14 +70,14 @@ class Event(torch.Event):
         return (end_event._recorded - self._recorded) * 1e3
 
 
-def synchronize(device: Any = None) -> None:
+def synchronize(device: object = None) -> None:
     """Waits until all work submitted to JAX's devices so far is done."""
     for one in jax.local_devices():
         jax.device_put(0, one).block_until_ready()
     jax.effects_barrier()
 
 
-def current_stream(device: Any = None) -> torch.Stream:
+def current_stream(device: object = None) -> torch.Stream:
     """Returns the only stream of the device, for `torch.accelerator.current_stream`."""
     return Stream(device)
 

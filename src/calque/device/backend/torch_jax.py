@@ -43,7 +43,7 @@ def current_device() -> int:
     return 0
 
 
-def set_device(device: Any) -> None:
+def set_device(device: object) -> None:
     """Accepts device 0 and, if there are several processes, the process's local rank.
 
     Scripts for `torchrun` call `set_device(local_rank)` to select the process's own device.
@@ -82,7 +82,7 @@ class device:
         return None
 
 
-def get_device_name(device: Any = None) -> str:
+def get_device_name(device: object = None) -> str:
     """Returns JAX's name of the device: "cpu", "NVIDIA H100", "TPU v4"."""
     return jax.local_devices()[0].device_kind
 
@@ -113,12 +113,12 @@ def seed() -> int:
     return value
 
 
-def get_rng_state(device: Any = "jax") -> torch.Tensor:
+def get_rng_state(device: object = "jax") -> torch.Tensor:
     """Returns the random state, as a CPU tensor of 16 bytes."""
     return rng.get_state()
 
 
-def set_rng_state(new_state: torch.Tensor, device: Any = "jax") -> None:
+def set_rng_state(new_state: torch.Tensor, device: object = "jax") -> None:
     """Restores a state from `get_rng_state`."""
     rng.set_state(new_state)
 
@@ -141,12 +141,12 @@ def _lazy_init() -> None:
     return None
 
 
-def memory_stats(device: Any = None) -> dict[str, int]:
+def memory_stats(device: object = None) -> dict[str, int]:
     """Returns JAX's memory figures for the device, in bytes; empty if JAX has none (on CPUs)."""
     return dict(jax.local_devices()[0].memory_stats() or {})
 
 
-def memory_allocated(device: Any = None) -> int:
+def memory_allocated(device: object = None) -> int:
     """Returns the bytes in use, according to the backend or, if it has no figures, the live
     arrays.
     """
@@ -156,7 +156,7 @@ def memory_allocated(device: Any = None) -> int:
     return sum(array.nbytes for array in jax.live_arrays())
 
 
-def max_memory_allocated(device: Any = None) -> int:
+def max_memory_allocated(device: object = None) -> int:
     """Returns the peak of the bytes in use, since `reset_peak_memory_stats` if that can be
     determined.
 
@@ -166,7 +166,7 @@ def max_memory_allocated(device: Any = None) -> int:
     return peak_memory.peak(memory_stats(), memory_allocated())
 
 
-def reset_peak_memory_stats(device: Any = None) -> None:
+def reset_peak_memory_stats(device: object = None) -> None:
     """Starts measuring a new peak.
 
     JAX keeps one peak for the lifetime of the process. Until it is exceeded, the reported peak is
@@ -175,7 +175,7 @@ def reset_peak_memory_stats(device: Any = None) -> None:
     peak_memory.reset(memory_stats())
 
 
-def get_memory_info(device: Any = None) -> tuple[int, int]:
+def get_memory_info(device: object = None) -> tuple[int, int]:
     """Returns the free and the total bytes of the device; on the CPU, of the machine."""
     return peak_memory.free_and_total(memory_stats())
 

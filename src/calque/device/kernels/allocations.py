@@ -181,7 +181,7 @@ class _Maker:
 
 @kept
 def _maker(
-    shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None, fill: Any
+    shape: geometry.Ints, dtype: np.dtype, placement: Sharding | None, fill: object
 ) -> Callable[[], Array]:
     return _Maker(shape, dtype, fill, placement)
 

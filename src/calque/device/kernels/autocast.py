@@ -21,7 +21,7 @@ _AUTOCAST = torch_c.DispatchKeySet(torch_c.DispatchKey.AutocastPrivateUse1)
 Kernel = Callable[..., Any]
 
 
-def _castable(value: Any) -> bool:
+def _castable(value: object) -> bool:
     return (
         isinstance(value, torch.Tensor)
         and value.device.type == "jax"
@@ -29,11 +29,11 @@ def _castable(value: Any) -> bool:
     )
 
 
-def _cast(tree: Any, dtype: torch.dtype) -> Any:
+def _cast(tree: object, dtype: torch.dtype) -> Any:
     return tree_map(lambda x: x.to(dtype) if _castable(x) else x, tree)
 
 
-def _without_autocast(op: Kernel, args: Any, kwargs: Any, dtype: torch.dtype) -> Any:
+def _without_autocast(op: Kernel, args: object, kwargs: object, dtype: torch.dtype) -> Any:
     with torch_c.ExcludeDispatchKeyGuard(_AUTOCAST):
         return op(*_cast(args, dtype), **_cast(kwargs, dtype))
 

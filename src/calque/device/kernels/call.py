@@ -156,7 +156,7 @@ class Runner:
             if entry.value is function:
                 self._cache.pop(key, None)
 
-    def wrapped(self, result: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
+    def wrapped(self, result: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Wraps the rule's results for some arguments as tensors (see `strides`)."""
         lay = self._lay
         if lay is Slot:
@@ -272,7 +272,7 @@ class Runner:
 
         return checked
 
-    def _template(self, value: Any, name: str) -> Any:
+    def _template(self, value: object, name: str) -> Any:
         if isinstance(value, torch.SymFloat):
             return SLOT if name in self._traced else value.node.pin()
         if isinstance(value, Tensor):
@@ -338,7 +338,7 @@ def _sizeless(rule: Rule, arrays: Sequence[Any]) -> TraceError:
     )
 
 
-def _fill(template: Any, items: Iterator[Any]) -> Any:
+def _fill(template: object, items: Iterator[Any]) -> Any:
     if template is SLOT:
         return next(items)
     if type(template) is Viewed:
@@ -383,7 +383,7 @@ def cast_like(result: Any, target: Any) -> Any:
     return result.astype(target.dtype)
 
 
-def check_castable(source: Any, target: Any) -> None:
+def check_castable(source: object, target: object) -> None:
     """Raise RuntimeError if PyTorch refuses to write one dtype to another."""
     low, high = promotion.category(target), promotion.category(source)
     if low < high:

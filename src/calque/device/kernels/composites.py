@@ -66,7 +66,7 @@ class Composite:
         """Returns the results."""
         return self._run(args, {})
 
-    def wrapped(self, results: Any, args: Sequence[Any]) -> Any:
+    def wrapped(self, results: object, args: Sequence[Any]) -> Any:
         """Returns the results as tensors, for arguments without the key."""
         return self._run.wrapped(results, args, {})
 
@@ -228,7 +228,7 @@ def _parameters(name: str) -> tuple[int, list[tuple[str, Any]]]:
     return count, [(a.name, a.default_value) for a in arguments]
 
 
-def _on_device(value: Any) -> Any:
+def _on_device(value: object) -> Any:
     """Moves the lengths of packed sequences, which PyTorch keeps on the CPU, to the device."""
     if isinstance(value, Tensor) and value.device.type == "cpu" and not value.is_floating_point():
         return wrap(host_array(value))

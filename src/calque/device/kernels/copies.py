@@ -150,7 +150,9 @@ def _is_like(source: torch.Tensor, target: torch.Tensor) -> bool:
 
 
 @kept
-def _expander(shape: geometry.Ints, dtype: Any, target: geometry.Ints) -> Callable[[Array], Array]:
+def _expander(
+    shape: geometry.Ints, dtype: object, target: geometry.Ints
+) -> Callable[[Array], Array]:
     return jax.jit(functools.partial(jnp.broadcast_to, shape=target))
 
 
@@ -178,7 +180,7 @@ def convert(array: Array, dtype: np.dtype) -> Array:
 
 
 @kept
-def _converter(shape: geometry.Ints, source: Any, target: np.dtype) -> Callable[[Array], Array]:
+def _converter(shape: geometry.Ints, source: object, target: np.dtype) -> Callable[[Array], Array]:
     return jax.jit(functools.partial(cast, dtype=target))
 
 

@@ -136,17 +136,17 @@ def _checked(function: Any, schema: Schema, n_written: int) -> Any:
     return rule
 
 
-def _in_tuple(given: Any) -> tuple[Any, ...]:
+def _in_tuple(given: object) -> tuple[Any, ...]:
     return given if isinstance(given, tuple) else (given,)
 
 
-def _fits(given: Any, is_list: bool) -> bool:
+def _fits(given: object, is_list: bool) -> bool:
     if is_list:
         return isinstance(given, (tuple, list)) and all(_fits(part, False) for part in given)
     return hasattr(given, "shape") or isinstance(given, (bool, int, float, complex))
 
 
-def _described(given: Any) -> str:
+def _described(given: object) -> str:
     if isinstance(given, (tuple, list)):
         return f"({', '.join(map(_described, given))})"
     return "an array" if hasattr(given, "shape") else f"a {type(given).__name__}"
@@ -202,7 +202,7 @@ def _fake(rule: Rule) -> None:
         return
 
     def fake(*args: Any, **kwargs: Any) -> Any:
-        def shaped(x: Any) -> Any:
+        def shaped(x: object) -> Any:
             if isinstance(x, torch.Tensor):
                 return jax.ShapeDtypeStruct(tuple(map(int, x.shape)), to_numpy(x.dtype))
             return x
@@ -292,7 +292,7 @@ def _backward(name: str, ctx: Any, *incoming: Any) -> Any:
     return tuple(None if not _has_tensor(r) else r for r in result)
 
 
-def _has_tensor(tree: Any) -> bool:
+def _has_tensor(tree: object) -> bool:
     return any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(tree))
 
 

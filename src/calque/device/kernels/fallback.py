@@ -77,7 +77,7 @@ def _check_callable(op: OpOverload, callbacks: bool) -> None:
         raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
 
 
-def _decompose(op: Any, decomposition: Any, args: Any, kwargs: Any) -> Any:
+def _decompose(op: object, decomposition: Any, args: Any, kwargs: Any) -> Any:
     """Returns the decomposition's result,
     or NotImplemented inside a decomposition of the same operator.
     """
@@ -115,7 +115,7 @@ def _warn_once(op: OpOverload) -> None:
     )
 
 
-def _is_device(value: Any) -> bool:
+def _is_device(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 
@@ -124,7 +124,7 @@ def to_host(value: Any) -> Any:
     return value.detach().to("cpu") if _is_device(value) else value
 
 
-def _on_cpu(op: OpOverload, args: Any, kwargs: Any) -> Any:
+def _on_cpu(op: OpOverload, args: object, kwargs: object) -> Any:
     flat, spec = pytree.tree_flatten((args, kwargs))
     _check_devices(op, flat)
     copies: dict[int, torch.Tensor] = {}
@@ -194,7 +194,7 @@ def _result(result: torch.Tensor, originals: dict[int, Any]) -> torch.Tensor:
     return wrap_strided(array, result.stride())
 
 
-def call_back(op: OpOverload, args: Any, kwargs: Any) -> Any:
+def call_back(op: OpOverload, args: object, kwargs: object) -> Any:
     """Calls the CPU kernel as a host callback of the traced program, then performs its writes."""
     _check_callable(op, active.trace is None or active.trace.callbacks)
     _warn_once(op)

@@ -130,7 +130,7 @@ class _Calls:
         count = self._counts[key] = self._counts.get(key, 0) + 1
         return count == _ADMITTED_AT
 
-    def admit(self, key: Description, served: Any) -> None:
+    def admit(self, key: Description, served: object) -> None:
         """Use an executable for a kind of call from now on."""
         self.executables.keep(key, served)
         ADMITTED[self.name] += 1
@@ -368,12 +368,12 @@ def out_form(
     return kernel
 
 
-def _fits(result: Any, out: Tensor) -> bool:
+def _fits(result: object, out: Tensor) -> bool:
     """Returns True if a result can be written to an `out=` tensor unchanged."""
     if type(result) is not ArrayImpl or not result.size or result.weak_type:
         return False
     return result.shape == tuple(out.shape) and to_torch(result.dtype) == out.dtype
 
 
-def _with(out: Any, kwargs: dict[str, Any]) -> dict[str, Any]:
+def _with(out: object, kwargs: dict[str, Any]) -> dict[str, Any]:
     return kwargs if out is None else {**kwargs, "out": out}

@@ -174,7 +174,7 @@ class Outline:
         except (AssertionError, OverflowError) as error:
             raise RuntimeError(f"{self.op.name()}: {error}") from error
 
-    def _outlined(self, value: Any, name: str, device: torch.device) -> Any:
+    def _outlined(self, value: object, name: str, device: torch.device) -> Any:
         if isinstance(value, list | tuple):
             return [self._outlined(item, name, device) for item in value]
         if isinstance(value, np.dtype):

@@ -16,7 +16,7 @@ Wanted = tuple[int, ...]
 """The positions of the leaves whose gradients are needed."""
 
 
-def is_none(value: Any) -> bool:
+def is_none(value: object) -> bool:
     """Returns True for None, which is a leaf among the arguments."""
     return value is None
 
@@ -113,7 +113,7 @@ def pull_back(
 
 
 @kept
-def _puller(tree: Any, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
+def _puller(tree: object, shapes: tuple[Any, ...]) -> Callable[..., list[Array]]:
     def pulled(pullback: Pullback, arguments: Any, gradients: Any) -> list[Array]:
         pull = pullback.over(arguments)
         return conjugated(pull(tuple(map(cotangent, pullback.results, gradients))))

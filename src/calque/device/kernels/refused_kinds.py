@@ -71,7 +71,7 @@ def check_operator(op: OpOverload) -> None:
             refuse("nested", op)
 
 
-def check_plain(op: OpOverload, results: Any) -> None:
+def check_plain(op: OpOverload, results: object) -> None:
     """Raise UnsupportedOpError if an operator's CPU kernel returns a tensor of such a kind."""
     for result in tree_leaves(results):
         if isinstance(result, torch.Tensor):

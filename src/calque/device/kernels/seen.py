@@ -112,7 +112,7 @@ def all_seen(names: Sequence[str], args: Sequence[Any], kwargs: dict[str, Any]) 
     return given
 
 
-def seen(value: Any) -> Any:
+def seen(value: object) -> Any:
     """Returns an argument of a call in the form for checks."""
     if isinstance(value, Tensor):
         return Seen(value)

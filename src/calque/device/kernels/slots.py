@@ -102,7 +102,7 @@ def slot_of(tensor: Tensor) -> Slot:
 _NUMBER_ARRAYS: dict[Any, Array] = {}
 
 
-def number_array(kind: type, value: Any) -> Array:
+def number_array(kind: type, value: object) -> Array:
     """Returns a Python number as a weakly typed array,
     which JAX takes faster than the number itself.
     """

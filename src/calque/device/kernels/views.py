@@ -31,7 +31,7 @@ def _overload(name: str) -> OpOverload:
 
 
 @cache
-def changes_geometry(op: Any) -> bool:
+def changes_geometry(op: object) -> bool:
     """Returns True if, by PyTorch's tags, an operator changes its argument's geometry in place.
 
     It returns False for `set_`, which changes the storage, and `detach_`, which affects only
@@ -75,7 +75,7 @@ def _moved_in_place() -> list[str]:
 
 
 def as_strided(
-    tensor: torch.Tensor, size: Any, stride: Any, storage_offset: int | None = None
+    tensor: torch.Tensor, size: object, stride: object, storage_offset: int | None = None
 ) -> torch.Tensor:
     """Returns a view of the tensor's storage; raises RuntimeError if it exceeds the storage."""
     offset = tensor.storage_offset() if storage_offset is None else storage_offset
@@ -104,7 +104,7 @@ def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
     return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
 
 
-def unsafe_view(tensor: torch.Tensor, size: Any) -> torch.Tensor:
+def unsafe_view(tensor: torch.Tensor, size: object) -> torch.Tensor:
     """Implements `_unsafe_view`, for which PyTorch's kernel creates an alias without calling the
     device.
     """

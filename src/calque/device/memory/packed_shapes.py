@@ -2,8 +2,6 @@
 return.
 """
 
-from typing import Any
-
 import jax
 import numpy as np
 import torch
@@ -16,7 +14,7 @@ _DTYPES = list(TO_NUMPY)
 DESCRIPTION = jax.ShapeDtypeStruct((_SIZE,), np.dtype(np.int64))
 
 
-def shapes_of(results: Any) -> np.ndarray:
+def shapes_of(results: object) -> np.ndarray:
     """Returns the encoding of the tensors in a result: for each, its dtype, number of axes and
     their lengths.
 

@@ -260,13 +260,13 @@ def followed(name: str, results: Results, args: Sequence[Any], kwargs: Any) -> S
     return asked(name, results, args, kwargs)
 
 
-def _key(value: Any) -> Any:
+def _key(value: object) -> Any:
     if isinstance(value, Tensor):
         return _Place(value.shape, value.stride(), value.dtype)
     return tuple(map(_key, value)) if isinstance(value, list | tuple) else value
 
 
-def _unkey(key: Any) -> Any:
+def _unkey(key: object) -> Any:
     if isinstance(key, _Place):
         return _empty(key)
     return list(map(_unkey, key)) if isinstance(key, tuple) else key

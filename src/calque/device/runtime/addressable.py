@@ -56,7 +56,7 @@ def values(array: Any, use: str) -> np.ndarray:
     return on_host(array)
 
 
-def own_values(array: Any) -> np.ndarray:
+def own_values(array: object) -> np.ndarray:
     """Returns the elements that this process holds, each at least once; in their shape if it has
     all.
     """

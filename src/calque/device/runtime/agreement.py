@@ -45,7 +45,7 @@ def spans(placement: Sharding) -> bool:
     return not placement.is_fully_addressable
 
 
-def spread_out(values: Any, placement: Sharding) -> jax.Array:
+def spread_out(values: object, placement: Sharding) -> jax.Array:
     """Returns values of each process as one array over the devices of several processes.
 
     Args:

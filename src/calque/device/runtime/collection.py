@@ -14,7 +14,6 @@ StableHLO and in profiles are missing.
 import gc
 import sys
 import threading
-from typing import Any
 
 from calque.errors.frames import is_library
 from calque.upstream.jax_internals import extension
@@ -32,7 +31,7 @@ def install() -> None:
         gc.callbacks.append(_while_collecting)
 
 
-def _while_collecting(phase: str, info: Any) -> None:
+def _while_collecting(phase: str, info: object) -> None:
     global _are_off
     if phase == "start":
         if extension.tracebacks_enabled():

@@ -54,7 +54,7 @@ class Table(dict[Any, Entry]):
         entry = self[key] = _kept.entry(value, self, key)
         return entry
 
-    def mark(self, key: Any) -> int:
+    def mark(self, key: object) -> int:
         """Returns a number that identifies a key among the keys of all tables."""
         return hash((id(self), key))
 
@@ -69,7 +69,7 @@ class _Kept:
         self._count = self._serial = self._again = 0
         self._lock = threading.Lock()
 
-    def entry(self, value: Any, table: Table, key: Any) -> Entry:
+    def entry(self, value: object, table: Table, key: object) -> Entry:
         with self._lock:
             self._serial += 1
             if self._count >= self.most:

@@ -70,7 +70,7 @@ def _given(program: Any) -> list[Any]:
     return [handler.sharding for handler in program.out_handler.handlers if _has_sharding(handler)]
 
 
-def _has_sharding(handler: Any) -> bool:
+def _has_sharding(handler: object) -> bool:
     return hasattr(handler, "sharding")
 
 

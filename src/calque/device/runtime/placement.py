@@ -40,7 +40,7 @@ def host_has_default_device() -> bool:
     return default_device().platform == "cpu"
 
 
-def placement_of(array: Any) -> Sharding | None:
+def placement_of(array: object) -> Sharding | None:
     """Returns the placement of an array; None if it has none, and for JAX's tracers."""
     if type(array) is not ArrayImpl:
         return None
@@ -55,7 +55,7 @@ def placements_of(arrays: Iterable[Any]) -> list[Sharding | None]:
     return list(map(placement_of, arrays))
 
 
-def note(array: Any) -> None:
+def note(array: object) -> None:
     """Record that an array from outside calque may have a placement."""
     if not spread.exists and placement_of(array) is not None:
         spread.exists = True
@@ -88,7 +88,7 @@ def fits(placement: Sharding, shape: tuple[int, ...]) -> bool:
     return True
 
 
-def placed(array: Any, placement: Sharding) -> Array:
+def placed(array: object, placement: Sharding) -> Array:
     """Returns an array moved to a placement or, if it is traced, constrained to it.
 
     Args:
@@ -193,7 +193,7 @@ def run_there(arrays: Iterable[Any], placement: Sharding) -> bool:
     return found is None or order_of(found) == order_of(placement)
 
 
-def beside(value: Any, array: Any) -> Any:
+def beside(value: object, array: object) -> Any:
     """Returns a value on the devices of the array to which it is written."""
     pair = [value]
     if type(array) is ArrayImpl and array._committed:

@@ -38,7 +38,7 @@ _ALLOCATING = "Out of memory allocating"  # also in errors of programs that use 
 _UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB", "EiB")
 
 
-def check(result: Any, made: bool) -> None:
+def check(result: object, made: bool) -> None:
     """Raise if a result is impossible.
 
     Args:
@@ -161,7 +161,7 @@ class translated:
     def __enter__(self) -> None:
         return None
 
-    def __exit__(self, kind: Any, error: Any, trace: Any) -> None:
+    def __exit__(self, kind: object, error: object, trace: object) -> None:
         if isinstance(error, FAILURES):
             found = as_out_of_memory(error)
             if found is not error:

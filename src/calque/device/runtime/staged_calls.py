@@ -79,7 +79,7 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
     return tree_util.tree_unflatten(found.tree, results)
 
 
-def stage(primitive: Any, aval: Any, **params: Any) -> Any:
+def stage(primitive: Any, aval: object, **params: Any) -> Any:
     """Like `primitive.bind(**params)`, for a primitive without operands and effects.
 
     Args:
@@ -105,7 +105,7 @@ def _known(function: Any) -> dict[Any, _Call]:
 
 
 def _learn(
-    function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: Any
+    function: Callable[..., Any], arrays: Sequence[Any], known: dict[Any, _Call], key: object
 ) -> Any:
     trace: Any = core.trace_ctx.trace
     equations = trace.frame.tracing_eqns

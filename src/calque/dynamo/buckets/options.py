@@ -48,7 +48,7 @@ class Buckets:
         return found if most is None or found <= most else most
 
 
-def symbol_of(size: Any) -> str | None:
+def symbol_of(size: object) -> str | None:
     """Returns the symbol of a size; None for numbers and for sizes computed from symbols."""
     if not isinstance(size, torch.SymInt):
         return None
@@ -73,7 +73,7 @@ def _inputs(graph: fx.GraphModule) -> Iterable[torch.Tensor]:
             yield value
 
 
-def _rule(option: Any) -> Rule:
+def _rule(option: object) -> Rule:
     if option == "pow2":
         return lambda size: 1 << (size - 1).bit_length()
     if isinstance(option, Sequence) and option and all(type(n) is int and n > 0 for n in option):

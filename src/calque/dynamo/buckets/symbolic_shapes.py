@@ -233,7 +233,7 @@ class SymbolicProgram:
                 return f"{_place(node)}{node.target}: "
         return ""
 
-    def layout(self, size: Any, order: Sequence[str]) -> Layout:
+    def layout(self, size: object, order: Sequence[str]) -> Layout:
         """Returns the padded layout of an axis; for a product, its factors in the order of the
         symbols.
 

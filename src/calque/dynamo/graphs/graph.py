@@ -144,7 +144,7 @@ class CompiledGraph:
         return (key, tuple(map(placement_of_tensor, inputs))) if spread.exists else key
 
 
-def _is_batched(value: Any) -> bool:
+def _is_batched(value: object) -> bool:
     """Returns True for a tensor of `torch.vmap` or of its predecessor."""
     functorch = torch_c.functorch
     return isinstance(value, Tensor) and (
@@ -152,7 +152,7 @@ def _is_batched(value: Any) -> bool:
     )
 
 
-def _is_dynamic(value: Any) -> bool:
+def _is_dynamic(value: object) -> bool:
     """Returns True if a node's value depends on dynamic sizes or numbers."""
     if isinstance(value, _SYMBOLS):
         return True
@@ -171,7 +171,7 @@ def _is_reaching(node: fx.Node) -> bool:
     )
 
 
-def _shape_key(value: Any) -> Any:
+def _shape_key(value: object) -> Any:
     return (value.shape, value.stride()) if isinstance(value, Tensor) else value
 
 
@@ -186,7 +186,7 @@ def _kept(inputs: Sequence[Any], written: Sequence[int]) -> list[Cell]:
     return list(map(cell_of, on_device))
 
 
-def _place_key(value: Any) -> Any:
+def _place_key(value: object) -> Any:
     if not isinstance(value, Tensor):
         return value
     return (value.shape, value.stride(), value.storage_offset(), length(value))

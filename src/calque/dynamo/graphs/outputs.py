@@ -87,7 +87,7 @@ class Returned:
             self.results.append(result)
         self.separate: bool = len(self.results) == len(self.makers) == len(self._whole)
 
-    def _result(self, value: Any, device: torch.device | None) -> Result:
+    def _result(self, value: object, device: torch.device | None) -> Result:
         if not isinstance(value, Tensor):
             return _constant(value)
         if device is None:  # a Python number, such as a loop counter
@@ -165,7 +165,7 @@ class Returned:
         return len(self.arrays) - 1
 
 
-def device_of(node: Any) -> torch.device | None:
+def device_of(node: object) -> torch.device | None:
     """Returns the device of a result; None if it is not a tensor."""
     value = node.meta["val"] if isinstance(node, fx.Node) else None
     return value.device if isinstance(value, Tensor) else None
@@ -178,7 +178,7 @@ def _unknown(node: fx.Node) -> Exception:
     return located(TraceError(_UNKNOWN), node)
 
 
-def _constant(value: Any) -> Result:
+def _constant(value: object) -> Result:
     """Returns a result that is the same in each call."""
     return lambda inputs, made: value
 

@@ -107,7 +107,7 @@ def _reach(value: Tensor) -> tuple[int, int]:
     return start, start + extent(size, stride) * value.itemsize
 
 
-def _is_strided(value: Any) -> bool:
+def _is_strided(value: object) -> bool:
     return isinstance(value, Tensor) and value.layout is torch.strided
 
 

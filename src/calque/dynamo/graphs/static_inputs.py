@@ -37,6 +37,6 @@ class StaticInputs:
         return self._pick is not None and self.kinds(inputs) != self._kinds
 
 
-def _is_marked(value: Any) -> bool:
+def _is_marked(value: object) -> bool:
     mark = getattr(value, "_dynamo_static_input_type", None)
     return isinstance(value, torch.Tensor) and mark == "guarded"

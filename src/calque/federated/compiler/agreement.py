@@ -1,7 +1,6 @@
 """Checks that several processes run a program with the same arguments."""
 
 import zlib
-from typing import Any
 
 import jax
 import numpy as np
@@ -10,7 +9,7 @@ from jax.experimental import multihost_utils
 from calque.federated.errors import type_error
 
 
-def require_same(argument: Any, clients: int) -> None:
+def require_same(argument: object, clients: int) -> None:
     """Compare an argument with those of the other processes, waiting for all of them.
 
     Arrays that are sharded over the processes are not compared.

@@ -108,7 +108,7 @@ def _known_shapes(kind: Type, leading: tuple[int, ...]) -> Any:
     return shapes_of(kind, 0, leading)
 
 
-def _of_clients(value: Any, member: Type, path: str) -> Any:
+def _of_clients(value: object, member: Type, path: str) -> Any:
     if isinstance(value, tuple) and not isinstance(member, StructType):
         raise type_error(
             f"{path} is a tuple, but {{{member}}}@CLIENTS is expected",
@@ -172,7 +172,7 @@ def _ragged(held: list[Sequence], path: str) -> Sequence | Ragged:
     return Sequence(elements, jnp.asarray(lengths, jnp.int32))
 
 
-def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any:
+def _stacked(value: object, member: Type, path: str, axes: tuple[None, ...]) -> Any:
     """Returns a value whose arrays have leading axes in front of the type's shapes."""
     if isinstance(member, StructType):
         parts = _fields(value, member, path)
@@ -195,7 +195,7 @@ def _stacked(value: Any, member: Type, path: str, axes: tuple[None, ...]) -> Any
     return _tensor(value, TensorType(member.dtype, (None, *axes, *member.shape)), path)
 
 
-def _on_host(value: Any, kind: Type, path: str) -> Any:
+def _on_host(value: object, kind: Type, path: str) -> Any:
     """Converts one client's value like `hold`, but keeps NumPy arrays, for stacking."""
     if isinstance(kind, StructType):
         parts = _fields(value, kind, path)
@@ -209,7 +209,7 @@ def _on_host(value: Any, kind: Type, path: str) -> Any:
     return _array(value, kind, path)
 
 
-def _sequence(value: Any, kind: SequenceType, path: str, on_host: bool = False) -> Sequence:
+def _sequence(value: object, kind: SequenceType, path: str, on_host: bool = False) -> Sequence:
     if isinstance(value, Sequence):
         elements = _elements(value.elements, kind.element, path, on_host)
         return _whole(Sequence(elements, value.length), 0, path)
@@ -257,7 +257,7 @@ def _whole(sequence: Sequence, leading: int, path: str) -> Sequence:
     return sequence
 
 
-def _elements(value: Any, element: Type, path: str, on_host: bool) -> Any:
+def _elements(value: object, element: Type, path: str, on_host: bool) -> Any:
     """Returns the elements of a sequence, stacked: arrays with a leading axis."""
     if isinstance(element, StructType):
         parts = _fields(value, element, path)
@@ -286,7 +286,7 @@ def _tensor(value: Any, kind: TensorType, path: str) -> Any:
     return jnp.asarray(_array(value, kind, path))
 
 
-def _array(value: Any, kind: TensorType, path: str) -> Any:
+def _array(value: object, kind: TensorType, path: str) -> Any:
     """Returns an array of a tensor type; NumPy arrays stay NumPy arrays, for stacking."""
     if not is_numeric_leaf(value):
         raise type_error(
@@ -375,7 +375,7 @@ def _fields(value: Any, kind: StructType, path: str) -> list[Any]:
     )
 
 
-def _shown(value: Any) -> str:
+def _shown(value: object) -> str:
     try:
         return str(type_of_value(value))
     except TypeError:

@@ -103,7 +103,7 @@ def _checked(block: CompiledComputation) -> Callable[..., Any]:
     return call
 
 
-def _in_dtypes(held: Any, kind: Type) -> Any:
+def _in_dtypes(held: object, kind: Type) -> Any:
     """Converts arrays to the dtypes of a type.
 
     Python numbers give weakly typed arrays, which the next function would promote differently, and
@@ -128,7 +128,7 @@ def _conforms(held: Any, kind: Type) -> bool:
     return True
 
 
-def _itself(held: Any) -> Any:
+def _itself(held: object) -> Any:
     return held
 
 

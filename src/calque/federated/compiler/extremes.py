@@ -68,7 +68,7 @@ class Extreme(Reducer):
 
         return jax.tree.map(joined, values, running)
 
-    def across(self, running: Any, axis: str) -> Any:
+    def across(self, running: object, axis: str) -> Any:
         def joined(own: Best) -> Best:
             value = self._best(gathered(own.value, axis))
             if own.holders is None:
@@ -78,7 +78,7 @@ class Extreme(Reducer):
 
         return jax.tree.map(joined, running, is_leaf=_is_best)
 
-    def finish(self, running: Any, clients: int) -> Any:
+    def finish(self, running: object, clients: int) -> Any:
         def result(one: Best) -> Any:
             return one.value if one.holders is None else _of_equal_shares(*one)
 
@@ -97,7 +97,7 @@ class Maximum(Extreme):
     least = False
 
 
-def _is_best(part: Any) -> bool:
+def _is_best(part: object) -> bool:
     return isinstance(part, Best)
 
 
@@ -107,7 +107,7 @@ def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
 
 
 @jax.custom_jvp
-def _of_equal_shares(value: Any, holders: Any, count: Any) -> Any:
+def _of_equal_shares(value: object, holders: object, count: object) -> Any:
     """Returns the value, with a derivative that is shared equally among the clients that have
     it.
     """

@@ -82,7 +82,7 @@ def padded(leaf: Any, layout: Layout) -> Any:
     return numpy.concatenate([leaf, first])
 
 
-def spread(held: Any, kind: Type, layout: Layout) -> Any:
+def spread(held: object, kind: Type, layout: Layout) -> Any:
     """Spreads a held argument over the devices of a mesh: each gets its own clients' values.
 
     Every process of the mesh passes the same argument. Arrays that are already distributed over
@@ -94,10 +94,10 @@ def spread(held: Any, kind: Type, layout: Layout) -> Any:
     over = NamedSharding(mesh, PartitionSpec(layout.axis))
     whole = NamedSharding(mesh, PartitionSpec())
 
-    def shared(leaf: Any) -> Any:
+    def shared(leaf: object) -> Any:
         return leaf if is_placed(leaf) else _placed(padded(_host(leaf, mesh), layout), over, mesh)
 
-    def by_client(part: Any) -> Any:
+    def by_client(part: object) -> Any:
         if not isinstance(part, Ragged):
             return shared(part)
         if any(is_placed(leaf) for leaf in jax.tree.leaves(part)):
@@ -105,7 +105,7 @@ def spread(held: Any, kind: Type, layout: Layout) -> Any:
         rows = part.over_devices(layout.devices, layout.padded)
         return jax.tree.map(lambda leaf: _placed(leaf, over, mesh), rows)
 
-    def copied(leaf: Any) -> Any:
+    def copied(leaf: object) -> Any:
         return leaf if is_placed(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
     return over_parts(held, kind, by_client, copied)
@@ -116,13 +116,13 @@ def several_processes(mesh: Mesh | None) -> bool:
     return mesh is not None and len({device.process_index for device in mesh.devices.flat}) > 1
 
 
-def replicated(result: Any, mesh: Mesh) -> Any:
+def replicated(result: object, mesh: Mesh) -> Any:
     """Marks a traced value as whole on every device."""
     whole = NamedSharding(mesh, PartitionSpec())
     return jax.tree.map(lambda leaf: jax.lax.with_sharding_constraint(leaf, whole), result)
 
 
-def of_this_process(result: Any) -> Any:
+def of_this_process(result: object) -> Any:
     """Returns replicated arrays as arrays on one of this process's devices, when they are ready.
 
     A process can compute with these independently of the others. It waits until they are ready,
@@ -141,7 +141,7 @@ def is_placed(leaf: Any) -> bool:
     return isinstance(leaf, jax.Array) and not leaf.is_fully_addressable
 
 
-def _host(leaf: Any, mesh: Mesh) -> Any:
+def _host(leaf: object, mesh: Mesh) -> Any:
     """Returns an array in a form that can be moved to other devices, in whole or in part."""
     return np.asarray(leaf) if several_processes(mesh) else leaf
 

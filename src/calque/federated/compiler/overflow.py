@@ -58,7 +58,7 @@ def unnoticed() -> Iterator[None]:
         _found.reset(before)
 
 
-def notice(sequence: Sequence, total: Any, origin: Origin | None) -> None:
+def notice(sequence: Sequence, total: object, origin: Origin | None) -> None:
     """Register a check that the sum of a sequence has not wrapped around."""
     found = _found.get()
     pairs = zip(jax.tree.leaves(sequence.elements), jax.tree.leaves(total), strict=True)

@@ -145,7 +145,7 @@ class _Pass:
         }
         chunk = self.layout.chunk
 
-        def of_one(value: Any) -> Any:
+        def of_one(value: object) -> Any:
             return self._of_client(value, shared, reducers)
 
         def of_chunk(running: Any, inputs: Any) -> Any:
@@ -251,7 +251,7 @@ class _Pass:
             kept = jax.tree.map(lambda a: a[back], kept)
         return running, kept
 
-    def _order(self, values: Any) -> Any:
+    def _order(self, values: object) -> Any:
         """Returns the order of a device's clients by size, so that chunks hold similar sizes.
 
         Returns None if there is no sequence to measure, or if an aggregation depends on the
@@ -328,7 +328,7 @@ def _described(call: Call) -> str:
     return str(call.function)
 
 
-def has_nan(found: Any) -> Any:
+def has_nan(found: object) -> Any:
     """Returns True if a float among a client's results is NaN; None if there are no floats.
 
     The padding of sequences is ignored.
@@ -382,24 +382,24 @@ def _first_row(part: Ragged, layout: Layout) -> Any:
     return jax.lax.axis_index(layout.axis) * jax.tree.leaves(part.elements)[0].shape[0]
 
 
-def _rows(held: Any) -> list[Any]:
+def _rows(held: object) -> list[Any]:
     """Returns the elements of a held value's ragged parts."""
     parts = jax.tree.leaves(held, is_leaf=is_ragged)
     return [part.elements for part in parts if isinstance(part, Ragged)]
 
 
-def _with_rows(held: Any, rows: Iterator[Any]) -> Any:
+def _with_rows(held: object, rows: Iterator[Any]) -> Any:
     """Returns a held value in which the elements of ragged parts are replaced."""
     return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
 
 
-def _same(held: Any, kind: Type) -> list[Any]:
+def _same(held: object, kind: Type) -> list[Any]:
     """Returns the arrays of a held value that are the same for all clients."""
     found: list[Any] = []
     over_parts(held, kind, lambda leaf: leaf, found.append)
     return found
 
 
-def _with_same(held: Any, kind: Type, same: Iterator[Any]) -> Any:
+def _with_same(held: object, kind: Type, same: Iterator[Any]) -> Any:
     """Returns a held value in which the arrays that are the same for all clients are replaced."""
     return over_parts(held, kind, lambda leaf: leaf, lambda leaf: next(same))

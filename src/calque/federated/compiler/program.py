@@ -126,14 +126,14 @@ class Program:
             data = {uri: shapes(kind, clients) for uri, kind in kinds.items()}
             return self._jitted.lower(held, data, clients, False)
 
-    def _run_jitted(self, held: Any, data: Any, clients: int, locate: bool) -> Any:
+    def _run_jitted(self, held: object, data: object, clients: int, locate: bool) -> Any:
         found = self._jitted(held, data, clients, locate)
         return of_this_process(found) if self._several and _is_concrete(found) else found
 
     def _precision(self) -> Any:
         return jax.enable_x64(True) if self._wide else precision()
 
-    def _held(self, argument: Any) -> tuple[Any, dict[str, Any], int]:
+    def _held(self, argument: object) -> tuple[Any, dict[str, Any], int]:
         """Returns the arguments of the jitted function."""
         held = None
         counts: set[int] = set()
@@ -266,7 +266,7 @@ def _cut(differing: dict[str, tuple[Any, Type]], clients: int) -> dict[str, Any]
     return {name: of_clients(held, kind, clients) for name, (held, kind) in differing.items()}
 
 
-def _is_concrete(tree: Any) -> bool:
+def _is_concrete(tree: object) -> bool:
     return not any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(tree))
 
 

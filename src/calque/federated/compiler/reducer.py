@@ -68,23 +68,23 @@ class Reducer:
         """Returns the running result before any client; `one` has the shapes of a contribution."""
         raise NotImplementedError
 
-    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+    def add(self, running: object, values: object, mask: object, clients: object) -> Any:
         """Returns the running result after adding a chunk of clients."""
         raise NotImplementedError
 
-    def across(self, running: Any, axis: str) -> Any:
+    def across(self, running: object, axis: str) -> Any:
         """Returns the running result of all devices along a mesh axis."""
         raise NotImplementedError
 
-    def finish(self, running: Any, clients: int) -> Any:
+    def finish(self, running: object, clients: int) -> Any:
         """Returns the result."""
         return running
 
-    def violated(self, contribution: Any) -> Any:
+    def violated(self, contribution: object) -> Any:
         """Returns True if a client's contribution is invalid for a reason other than NaN."""
         return None
 
-    def refused(self, running: Any) -> Refusal | None:
+    def refused(self, running: object) -> Refusal | None:
         """Returns the condition on all clients together, and whether it is violated."""
         return None
 

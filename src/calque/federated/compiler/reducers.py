@@ -29,7 +29,7 @@ class Sum(Reducer):
         estimates = [jax.ShapeDtypeStruct(n.shape, estimated(n.dtype)) for n in _whole(leaves)]
         return sums.nothing([*leaves, *estimates])
 
-    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+    def add(self, running: Any, values: object, mask: object, clients: object) -> Any:
         leaves = [masked(leaf, mask, 0) for leaf in jax.tree.leaves(values)]
         estimates = [leaf.astype(estimated(leaf.dtype)) for leaf in _whole(leaves)]
         return sums.with_chunk(running, [*leaves, *estimates])
@@ -57,7 +57,7 @@ class Sum(Reducer):
             "Convert the values to a wider dtype on the clients: federated_map",
         )
 
-    def scaled(self, total: Any, clients: int) -> Any:
+    def scaled(self, total: object, clients: int) -> Any:
         """Returns the result for a sum."""
         return total
 
@@ -90,7 +90,7 @@ class WeightedMean(Sum):
 
         return jax.tree.map(product, value), weight
 
-    def finish(self, running: Any, clients: int) -> Any:
+    def finish(self, running: object, clients: int) -> Any:
         products, total = super().finish(running, clients)
         return jax.tree.map(
             lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), products, self._value_dtypes
@@ -116,11 +116,11 @@ class Reduce(Reducer):
     def start(self, one: Any) -> Any:
         return self.zero
 
-    def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
+    def add(self, running: object, values: object, mask: object, clients: object) -> Any:
         def step(carry: Any, x: Any) -> tuple[Any, None]:
             counts, value = x
 
-            def either(value: Any, instead: Any) -> Any:
+            def either(value: object, instead: object) -> Any:
                 return jax.tree.map(lambda v, i: jnp.where(counts, v, i), value, instead)
 
             # Padding repeats the first step, with a copy of the first client, so that derivatives
@@ -129,7 +129,7 @@ class Reduce(Reducer):
 
         return jax.lax.scan(step, running, (mask, values))[0]
 
-    def of_all(self, stacked: Any) -> Any:
+    def of_all(self, stacked: object) -> Any:
         """Returns the result for the values of all clients, kept on several devices."""
         clients = jnp.ones(jax.tree.leaves(stacked)[0].shape[0], jnp.bool_)
         return self.add(self.zero, stacked, clients, None)
@@ -144,12 +144,12 @@ class Aggregate(Reduce):
         self.report: Any
         self.merge, self.report = (evaluate(part, self.environment) for part in self.parts[3:5])
 
-    def across(self, running: Any, axis: str) -> Any:
+    def across(self, running: object, axis: str) -> Any:
         found = gathered(running, axis)
         parts = [_row(found, device) for device in range(jax.lax.axis_size(axis))]
         return functools.reduce(lambda first, second: self.merge((first, second)), parts)
 
-    def finish(self, running: Any, clients: int) -> Any:
+    def finish(self, running: object, clients: int) -> Any:
         return self.report(running)
 
 
@@ -190,10 +190,10 @@ class SecureSum(Reducer):
             hidden_sums.append(total + masked(hidden, mask, 0).sum(0, dtype=total.dtype))
         return jax.tree.unflatten(spec, hidden_sums)
 
-    def across(self, running: Any, axis: str) -> Any:
+    def across(self, running: object, axis: str) -> Any:
         return jax.tree.map(lambda total: jax.lax.psum(total, axis), running)
 
-    def finish(self, running: Any, clients: int) -> Any:
+    def finish(self, running: object, clients: int) -> Any:
         def back(total: Any, dtype: Any) -> Any:
             room = jnp.iinfo(dtype).max
             if clients * ((1 << self.bits) - 1) > room:
@@ -206,7 +206,7 @@ class SecureSum(Reducer):
 
         return jax.tree.map(back, running, self._dtypes)
 
-    def violated(self, contribution: Any) -> Any:
+    def violated(self, contribution: object) -> Any:
         outside = [
             jnp.any((leaf < 0) | ((leaf >> self.bits) != 0))
             for leaf in jax.tree.leaves(contribution)
@@ -236,12 +236,12 @@ def is_aggregation(call: Call) -> bool:
     return isinstance(call.function, Intrinsic) and call.function.uri in REDUCERS
 
 
-def collected(stacked: Any, clients: int) -> Sequence:
+def collected(stacked: object, clients: int) -> Sequence:
     """Returns the values of all clients as a sequence."""
     return Sequence(stacked, jnp.asarray(clients, jnp.int32))
 
 
-def _row(stacked: Any, index: int) -> Any:
+def _row(stacked: object, index: int) -> Any:
     return jax.tree.map(lambda leaf: leaf[index], stacked)
 
 

@@ -73,7 +73,7 @@ def fed_avg(
     def client(state: State, data: Sequence, given: RoundInfo, memory: Any) -> Sent:
         server = setup.model.free(state.parameters)
 
-        def distance(parameters: Any) -> Any:
+        def distance(parameters: object) -> Any:
             """Returns half the squared distance from the server's model, weighted."""
             squares = jax.tree.map(lambda a, b: squared(a - b).sum(), parameters, server)
             return proximal / 2 * sum(jax.tree.leaves(squares))
@@ -175,7 +175,9 @@ Names = frozenset[str] | None
 def _stepping(model: Model, optimizer: Optimizer) -> Callable[..., State]:
     """Returns a server that uses the clients' mean change as a gradient."""
 
-    def server(state: State, change: Any, extra: Any, participants: Any, reached: Names) -> State:
+    def server(
+        state: State, change: object, extra: object, participants: object, reached: Names
+    ) -> State:
         free = model.free(state.parameters)
         new, optimizer_state = step(optimizer, change, state.optimizer, free, reached=reached)
         return replace(state, parameters={**state.parameters, **new}, optimizer=optimizer_state)

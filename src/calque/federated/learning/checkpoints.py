@@ -181,7 +181,7 @@ def _shortened(text: str) -> str:
     return line if len(line) <= _MOST_SHOWN else f"{line[:_MOST_SHOWN]}…"
 
 
-def _require_state(state: Any) -> None:
+def _require_state(state: object) -> None:
     if not isinstance(state, State):
         raise TypeError(
             f"expected a state, not {type(state).__name__}.\nPass the result of initialize(), or "
@@ -195,7 +195,7 @@ def _same(arrays: list[Any], others: list[np.ndarray]) -> bool:
     return len(arrays) == len(others) and all(_bits(one) == _bits(other) for one, other in pairs)
 
 
-def _bits(array: Any) -> tuple[Any, ...]:
+def _bits(array: object) -> tuple[Any, ...]:
     array = np.asarray(array)
     return array.shape, array.dtype, array.tobytes()
 

@@ -45,7 +45,7 @@ def _parts(code: CodeType) -> Iterator[str]:
         yield f"{step.opname} {_constant(step.argval) if step.opcode in dis.hasconst else means}\n"
 
 
-def _constant(value: Any) -> str:
+def _constant(value: object) -> str:
     """Returns a constant of code as text, with sets in sorted order."""
     if isinstance(value, CodeType):
         return digest_of_code(value)

@@ -37,7 +37,7 @@ _OF_CALLS = frozenset(("__call__", "initial", "init", "update", "step"))
 """Methods that training loops, or calque, call on an object that the user passes."""
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Describes a setting: numbers, arrays, modules, optimizers, functions and what they read.
 
     >>> described({"rate": 0.1}), described([1, torch.float32])
@@ -77,7 +77,7 @@ class _Description:
             self._known[key] = _shortened(self._of_new(value, names))
         return self._known[key]
 
-    def _of_new(self, value: Any, names: Names) -> str:
+    def _of_new(self, value: object, names: Names) -> str:
         if isinstance(value, torch.Tensor | np.ndarray | np.generic | jax.Array):
             return _of_array(value)
         if isinstance(value, torch.nn.Module):
@@ -93,7 +93,7 @@ class _Description:
             return self._of_class(value, frozenset(vars(value)))
         return self._of_container(value, names)
 
-    def _of_container(self, value: Any, names: Names) -> str:
+    def _of_container(self, value: object, names: Names) -> str:
         name = type(value).__name__
         if isinstance(value, Mapping):
             read = {key: value[key] for key in value if key in names}
@@ -196,19 +196,19 @@ class _Description:
         return f"{name}{brackets[0]}{', '.join(texts)}{brackets[1]}"
 
 
-def _counts(value: Any) -> bool:
+def _counts(value: object) -> bool:
     """Returns True for a global variable whose value belongs to the description of a function."""
     return not isinstance(value, ModuleType) and not (
         isinstance(value, type) and _is_of_library(value)
     )
 
 
-def _is_setting(value: Any) -> bool:
+def _is_setting(value: object) -> bool:
     """Returns True for an attribute whose value belongs to the description of a method."""
     return isinstance(value, _SETTINGS)
 
 
-def _functions(member: Any) -> list[FunctionType]:
+def _functions(member: object) -> list[FunctionType]:
     """Returns the functions of a class member, such as a method or a property."""
     if isinstance(member, property):
         found = [member.fget, member.fset]
@@ -247,7 +247,7 @@ def _of_array(value: Any) -> str:
     return repr(value.item()) if plain else f"{dtype}{shape} {_digest([data])}"
 
 
-def _bytes_of(value: Any) -> bytes | None:
+def _bytes_of(value: object) -> bytes | None:
     """Returns an array's bytes; None if it has no values, or holds pointers to objects."""
     if isinstance(value, torch.Tensor):
         if value.is_meta or value.is_quantized:

@@ -62,7 +62,7 @@ def scaffold(
         corrected = jax.tree.map(correction, change, state.extra)
         return setup.sent(done, change, corrected, tree_add(control, corrected))
 
-    def server(state: State, change: Any, corrected: Any, participants: Any, _: Any) -> State:
+    def server(state: State, change: object, corrected: Any, participants: Any, _: object) -> State:
         parameters = moved(state, change, -server_learning_rate)
         control = tree_add(state.extra, corrected, participants / clients)
         return replace(state, parameters=parameters, extra=control)
@@ -113,7 +113,7 @@ def mime_lite(
     setup = Setup(module, loss, settings)
     by_client = as_optimizer(learning_rate)
 
-    def mixed(gradients: Any, velocity: Any) -> Any:
+    def mixed(gradients: object, velocity: object) -> Any:
         return jax.tree.map(lambda g, m: (1 - momentum) * g + momentum * m, gradients, velocity)
 
     def client(state: State, data: Sequence, given: RoundInfo, memory: Any) -> Sent:
@@ -124,7 +124,7 @@ def mime_lite(
         whole, _, _ = full_gradient(setup.model, *start, data, given, setup.batches.size)
         return setup.sent(done, (change, whole))
 
-    def server(state: State, sent: Any, extra: Any, participants: Any, _: Any) -> State:
+    def server(state: State, sent: Any, extra: object, participants: object, _: object) -> State:
         change, whole = sent
         parameters = moved(state, change, -server_learning_rate)
         return replace(state, parameters=parameters, extra=mixed(whole, state.extra))

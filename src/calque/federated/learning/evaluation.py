@@ -199,14 +199,14 @@ def _computation(model: Model, totals: Totals, elements: tuple[Type, ...]) -> Co
     clients = [to_type("int32"), *map(SequenceType, elements)]
 
     @local(*server, *clients, framework="jax")
-    def work(parameters: Any, buffers: Any, key: Any, number: Any, *data: Any) -> Any:
+    def work(parameters: object, buffers: object, key: object, number: object, *data: Any) -> Any:
         return totals(parameters, buffers, of_client(key, number), *data)
 
     result = work.type_signature.result
     assert isinstance(result, StructType)
 
     @computation(*map(at_server, server), *map(at_clients, clients))
-    def evaluation(parameters: Any, buffers: Any, key: Any, *own: Any) -> Any:
+    def evaluation(parameters: object, buffers: object, key: object, *own: Any) -> Any:
         whole = federated_broadcast((parameters, buffers, key))
         found = federated_map(work, (*whole, *own))
         return {name: federated_sum(found[name]) for name in result.names if name is not None}
@@ -221,7 +221,7 @@ def _totals(
     `size` at once.
     """
 
-    def summed(examples: Any, mask: Any, key: Any) -> dict[str, Any]:
+    def summed(examples: object, mask: object, key: object) -> dict[str, Any]:
         return _sums(model, parameters, buffers, examples, mask, key)
 
     if data.capacity <= size:

@@ -93,7 +93,7 @@ class Lbfgs:
         point, unravel = ravel_pytree(leaves)
         gradient, _ = ravel_pytree(gradients)
 
-        def evaluated(point: Any) -> tuple[Any, Any]:
+        def evaluated(point: object) -> tuple[Any, Any]:
             value, found = jax.value_and_grad(lambda p: loss(unravel(p)))(point)
             return value, found.astype(gradient.dtype)
 
@@ -136,7 +136,7 @@ class Lbfgs:
         """Returns the state after a move along the direction; does not move if `flat`."""
         direction = memory.direction
 
-        def near(size: Any) -> tuple[Any, Any]:
+        def near(size: object) -> tuple[Any, Any]:
             return evaluated(now.point + size * direction)
 
         if self._group["line_search_fn"] is None:
@@ -174,7 +174,7 @@ class Lbfgs:
         return chosen._replace(iterations=memory.iterations + 1)
 
 
-def _learnt(memory: Memory, gradient: Any) -> Memory:
+def _learnt(memory: Memory, gradient: object) -> Memory:
     change = gradient - memory.gradient
     move = memory.direction * memory.size
     product = change @ move
@@ -204,7 +204,7 @@ def _direction(memory: Memory, gradient: Any) -> Any:
         part = (memory.moves[row] @ left) * memory.weights[row]
         return left - part * memory.changes[row], parts.at[row].set(part)
 
-    def forth(row: Any, right: Any) -> Any:
+    def forth(row: object, right: object) -> Any:
         part = (memory.changes[row] @ right) * memory.weights[row]
         return right + memory.moves[row] * (parts[row] - part)
 

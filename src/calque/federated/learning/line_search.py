@@ -50,7 +50,11 @@ class _Zoom(NamedTuple):
 
 
 def strong_wolfe(
-    evaluated: Callable[[Any], tuple[Any, Any]], start: Trial, size: Any, direction: Any, most: Any
+    evaluated: Callable[[Any], tuple[Any, Any]],
+    start: Trial,
+    size: object,
+    direction: object,
+    most: object,
 ) -> tuple[Trial, Any]:
     """Returns a step that satisfies the strong Wolfe conditions, or the best one that was tried.
 
@@ -79,7 +83,7 @@ class _Search:
     direction: Any
     most: Any
 
-    def grown(self, size: Any) -> _Bracketing:
+    def grown(self, size: object) -> _Bracketing:
         """Tries larger sizes, until the last two bracket a solution or the last one suffices."""
 
         def grows(now: _Bracketing) -> Any:
@@ -125,7 +129,7 @@ class _Search:
         done = ~fails & self._is_flat(trial)
         return _Zoom(_chosen(fails, raised, lowered), low, now.count + 1, is_stuck, done)
 
-    def _tried(self, size: Any) -> Trial:
+    def _tried(self, size: object) -> Trial:
         loss, gradient = self.evaluated(size)
         return Trial(size, loss, gradient, gradient @ self.direction)
 
@@ -176,11 +180,11 @@ def _pair(one: Trial, other: Trial) -> Trial:
     return jax.tree.map(lambda *both: jnp.stack(both), one, other)
 
 
-def _end(ends: Trial, index: Any) -> Trial:
+def _end(ends: Trial, index: object) -> Trial:
     return jax.tree.map(lambda pair: pair[index], ends)
 
 
-def _with_end(ends: Trial, index: Any, trial: Trial) -> Trial:
+def _with_end(ends: Trial, index: object, trial: Trial) -> Trial:
     return jax.tree.map(lambda pair, new: pair.at[index].set(new), ends, trial)
 
 

@@ -166,7 +166,7 @@ def in_evaluation(model: Model) -> Run:
 
 
 def mixes_examples(
-    run: Run, parameters: Any, buffers: Any, examples: Any, others: Any, size: int
+    run: Run, parameters: object, buffers: object, examples: Any, others: object, size: int
 ) -> bool:
     """Returns True if padding a batch changes the losses of its examples, or the new buffers.
 
@@ -210,7 +210,7 @@ def _filled(leaf: Any, rows: Any, size: int) -> Any:
     return jnp.concatenate([leaf, rows[np.arange(size - len(leaf)) % len(rows)]])
 
 
-def _odd(rows: Any) -> Any:
+def _odd(rows: object) -> Any:
     rows = jnp.asarray(rows)
     return jnp.full_like(rows, jnp.nan) if jnp.issubdtype(rows.dtype, jnp.inexact) else rows
 
@@ -236,12 +236,12 @@ def _at(staged: Staged, clients: np.ndarray, rows: np.ndarray) -> Any:
     return jax.tree.map(lambda leaf: leaf[clients, rows], staged.elements)
 
 
-def _others(staged: Staged, client: int, last: Any) -> Any:
+def _others(staged: Staged, client: int, last: object) -> Any:
     """Returns the first examples of some clients, ordered by their difference from `last`."""
     present = np.append(np.flatnonzero(np.asarray(staged.length))[:_OTHERS], client)
     found = _at(staged, present, np.zeros_like(present))
 
-    def differs(leaf: Any, own: Any) -> Any:
+    def differs(leaf: object, own: object) -> Any:
         return (np.asarray(leaf) != np.asarray(own)).reshape(len(present), -1).any(1)
 
     count = sum(jax.tree.leaves(jax.tree.map(differs, found, last)))

@@ -104,7 +104,7 @@ class Model:
         return {name: value for name, value in parameters.items() if name not in self.frozen}
 
     def losses(
-        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: object
     ) -> Losses:
         """Returns the losses of examples in training, and the effects of the forward pass.
 
@@ -139,7 +139,7 @@ class Model:
         )
 
     def outputs(
-        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: Any
+        self, parameters: Parameters, buffers: Parameters, examples: Mapping[str, Any], key: object
     ) -> tuple[Any, Any]:
         """Returns the output and the loss of each example in evaluation; see `losses`."""
         given = (inside(parameters), *_arguments(examples["x"]), examples["y"])
@@ -184,7 +184,7 @@ def opened(module: torch.nn.Module) -> torch.nn.Module:
     return dict(module.named_children()).get("_orig_mod", module)
 
 
-def count_of(examples: Any) -> int:
+def count_of(examples: object) -> int:
     """Returns the number of examples, from a pytree of arrays with a leading axis of examples."""
     return jax.tree.leaves(examples)[0].shape[0]
 
@@ -221,7 +221,7 @@ def _require_one_each(losses: Any, target: Any) -> None:
         )
 
 
-def tree_add(first: Any, second: Any, scale: Any = 1.0) -> Any:
+def tree_add(first: object, second: object, scale: object = 1.0) -> Any:
     """Returns `first + scale * second`, leaf by leaf, in the dtypes of `first`."""
     return jax.tree.map(lambda a, b: (a + scale * b).astype(a.dtype), first, second)
 

@@ -20,7 +20,7 @@ class Optimizer(Protocol):
         """Returns the state before the first step."""
         ...
 
-    def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
+    def update(self, updates: object, state: object, params: object = None, /) -> tuple[Any, Any]:
         """Returns the updates to add to the parameters for these gradients, and the new state."""
         ...
 
@@ -39,7 +39,7 @@ class Sgd(NamedTuple):
         """Returns zero velocities, or an empty state without momentum."""
         return jax.tree.map(jnp.zeros_like, params) if self.momentum else ()
 
-    def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
+    def update(self, updates: object, state: object, params: object = None, /) -> tuple[Any, Any]:
         """Returns `-learning_rate * velocity`, like `torch.optim.SGD`."""
         if self.momentum:
             state = jax.tree.map(lambda v, g: self.momentum * v + g, state, updates)
@@ -124,7 +124,7 @@ def step(
     return tree_add(params, updates, 1.0 if scale is None else scale), state
 
 
-def _partway(before: Any, after: Any, scale: Any) -> Any:
+def _partway(before: object, after: object, scale: object) -> Any:
     """Returns parameters after a fraction of a step."""
     return tree_add(before, tree_add(after, before, -1.0), scale)
 

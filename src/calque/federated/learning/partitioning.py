@@ -1,7 +1,5 @@
 """Distributes examples over clients, and draws the clients of a round."""
 
-from typing import Any
-
 import numpy as np
 
 from calque.errors import with_user_frames
@@ -10,7 +8,7 @@ from calque.federated.learning.training import is_positive
 
 @with_user_frames
 def dirichlet(
-    labels: Any, clients: int, concentration: float, seed: int = 0, least: int = 1
+    labels: object, clients: int, concentration: float, seed: int = 0, least: int = 1
 ) -> list[np.ndarray]:
     """Returns indices of examples for each client, with a different mix of labels on each client.
 

@@ -61,7 +61,7 @@ class IterativeProcess:
         """A description of everything that determines its results."""
         return self._algorithm.description
 
-    def __deepcopy__(self, memo: Any) -> "IterativeProcess":
+    def __deepcopy__(self, memo: object) -> "IterativeProcess":
         return self  # like a function: the caller has the state
 
     @with_user_frames

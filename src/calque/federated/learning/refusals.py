@@ -47,7 +47,7 @@ def require_known_clients(clients: Any, drawn_from: Any) -> None:
         )
 
 
-def _is_traced(values: Any) -> bool:
+def _is_traced(values: object) -> bool:
     return any(isinstance(leaf, jax.core.Tracer) for leaf in jax.tree.leaves(values))
 
 

@@ -91,7 +91,7 @@ def round_computation(algorithm: Algorithm, element: Type, most: int, state: Sta
         memory=at_clients(memory_type),
         scale=at_server("float32"),
     )
-    def round_(state: Any, data: Any, number: Any, memory: Any, scale: Any) -> Any:
+    def round_(state: object, data: object, number: object, memory: object, scale: object) -> Any:
         everywhere = federated_broadcast((state, scale))
         sent = federated_map(work, (everywhere[0], data, number, memory, everywhere[1]))
         weight = sent.weight
@@ -117,7 +117,7 @@ def _work(algorithm: Algorithm, most: int, server: State, memory: Any) -> Callab
     """Returns a client's work as a function of leaves."""
     scheduled = algorithm.schedule is not None
 
-    def work(leaves: Any, data: Any, number: Any, kept: Any, scale: Any) -> Any:
+    def work(leaves: object, data: Any, number: object, kept: Any, scale: object) -> Any:
         state = unpacked(leaves, server)
         given = RoundInfo(_key(state, number), most, scale if scheduled else None)
         sent = algorithm.client(state, data, given, unpacked(kept, memory))
@@ -183,7 +183,7 @@ def _require_no_buffers(changing: frozenset[str]) -> None:
         )
 
 
-def _require_like(joined: Any, change: Type) -> None:
+def _require_like(joined: object, change: Type) -> None:
     """Raise unless an aggregator returns a value on the server of the type that each client sends.
 
     Raises:
@@ -201,7 +201,7 @@ def _require_like(joined: Any, change: Type) -> None:
         )
 
 
-def _named(change: Any) -> Any:
+def _named(change: object) -> Any:
     """Returns a client's change in the form for aggregators: a struct of its leaves, in JAX's
     order.
 
@@ -212,7 +212,7 @@ def _named(change: Any) -> Any:
     return packed(change)
 
 
-def _key(state: State, number: Any = _OF_SERVER) -> Any:
+def _key(state: State, number: object = _OF_SERVER) -> Any:
     """Returns the raw bits of the key of a client, or of the server, in a round."""
     return of_client(of_round(state), number)
 

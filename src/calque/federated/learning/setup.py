@@ -139,13 +139,13 @@ class Setup:
         done = train(self.model, *start, data, given, optimizer, self.batches, hook, penalty)
         return done, tree_add(self.model.free(state.parameters), done.parameters, -1.0)
 
-    def sent(self, done: Trained, change: Any, extra: Any = (), memory: Any = ()) -> Sent:
+    def sent(self, done: Trained, change: object, extra: object = (), memory: object = ()) -> Sent:
         """Returns the message of a client that has taken steps."""
         weight = self.weight(done.examples)
         parts = (change, extra, done.buffers, weight, done.loss, done.examples, memory)
         return Sent(*parts, changing=done.changing, reached=done.reached)
 
-    def weight(self, examples: Any) -> Any:
+    def weight(self, examples: object) -> Any:
         """Returns the weight of a client by its number of examples; zero without examples."""
         if self.weighting == "examples":
             return examples
@@ -197,7 +197,7 @@ class Setup:
         return IterativeProcess(algorithm, self.options, self.failing)
 
 
-def _takes_three(aggregator: Any) -> bool:
+def _takes_three(aggregator: object) -> bool:
     """Returns True for a function of a value, a weight, a key and, if it has one, a state."""
     if not callable(aggregator):
         return False

@@ -48,7 +48,7 @@ def labelled(data: Any) -> Staged:
 
 
 @with_user_frames
-def stage(data: Any, padded: bool = True) -> Any:
+def stage(data: object, padded: bool = True) -> Any:
     """Puts the examples of all clients on the device as arrays, for many rounds.
 
     Args:
@@ -87,7 +87,7 @@ def stage(data: Any, padded: bool = True) -> Any:
 
 
 @with_user_frames
-def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
+def stage_own(data: object, mesh: Mesh, axis: str | None = None) -> Sequence:
     """Like `stage`, but each process of a mesh passes only the examples of its own clients.
 
     No process holds the data of all clients. The clients of the first process come first. Use it
@@ -129,7 +129,7 @@ def stage_own(data: Any, mesh: Mesh, axis: str | None = None) -> Sequence:
     return Sequence(jax.tree.map(spread, staged.elements), np.asarray(lengths).reshape(-1))
 
 
-def _examples(data: Any, client: int) -> Any:
+def _examples(data: object, client: int) -> Any:
     """Returns a client's dataset as arrays with a leading axis of examples; other data unchanged.
 
     Returns None for a dataset without examples, whose structure is not known.
@@ -161,7 +161,7 @@ def _examples(data: Any, client: int) -> Any:
         ) from None
 
 
-def _on_host(leaf: Any) -> np.ndarray:
+def _on_host(leaf: object) -> np.ndarray:
     """Returns a part of an example as an array; tensors may be on any device."""
     return np.asarray(to_jax(leaf.detach()) if isinstance(leaf, torch.Tensor) else leaf)
 
@@ -218,11 +218,11 @@ def element_of(staged: Staged) -> Type:
     return element_type(staged.elements, leading=1 if isinstance(staged, Ragged) else 2)
 
 
-def _is_pair(row: Any) -> bool:
+def _is_pair(row: object) -> bool:
     return isinstance(row, tuple | list) and len(row) == 2
 
 
-def element_type(arrays: Any, leading: int = 2) -> Type:
+def element_type(arrays: object, leading: int = 2) -> Type:
     """Returns the type of an example, from arrays with leading axes; 64-bit dtypes become 32-bit,
     as in JAX.
 
@@ -241,6 +241,6 @@ def element_type(arrays: Any, leading: int = 2) -> Type:
     return to_type(one)
 
 
-def _narrow(dtype: Any) -> Any:
+def _narrow(dtype: object) -> Any:
     name = getattr(dtype, "name", None) or str(dtype).removeprefix("torch.")
     return {"float64": "float32", "int64": "int32"}.get(name, name)

@@ -121,7 +121,7 @@ class Sent:
     reached: frozenset[str] | None = field(default=None, metadata={"static": True})
 
 
-def packed(tree: Any) -> tuple[Any, ...]:
+def packed(tree: object) -> tuple[Any, ...]:
     """Returns the leaves of a pytree as a struct without names, because states may contain any
     pytree.
 
@@ -133,7 +133,7 @@ def packed(tree: Any) -> tuple[Any, ...]:
     )
 
 
-def unpacked(leaves: Any, like: Any) -> Any:
+def unpacked(leaves: Any, like: object) -> Any:
     """Returns a pytree of leaves with the structure of `like`."""
     forms, structure = jax.tree.flatten(like)
     pairs = zip(leaves, forms, strict=True)

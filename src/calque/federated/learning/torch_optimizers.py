@@ -54,12 +54,12 @@ class TorchOptimizer:
         shapes = jax.eval_shape(lambda p: self._first({}, p, p)[1], leaves)
         return jax.tree.map(lambda s: jnp.zeros(s.shape, s.dtype), shapes), jnp.zeros((), jnp.bool_)
 
-    def described(self, params: Any) -> str:
+    def described(self, params: object) -> str:
         """Returns a description of its class and settings for such parameters."""
         made = self._example(self._leaves(params))
         return f"{' '.join(repr(made).split())} by {described(type(made))}"
 
-    def searches(self, params: Any) -> bool:
+    def searches(self, params: object) -> bool:
         """Returns True if it recomputes the loss for such parameters."""
         return self._searching(self._leaves(params)) is not None
 
@@ -111,7 +111,7 @@ class TorchOptimizer:
         held = [old if one is None else one for one, old in zip(stepped, held, strict=True)]
         return self._joined(new, params), (held, jnp.ones((), jnp.bool_))
 
-    def update(self, updates: Any, state: Any, params: Any = None, /) -> tuple[Any, Any]:
+    def update(self, updates: object, state: object, params: object = None, /) -> tuple[Any, Any]:
         """Returns the updates to add to the parameters for these gradients, and the new state."""
         new, state = self.step(updates, state, params)
         return jax.tree.map(lambda a, b: a - b, new, params), state
@@ -131,7 +131,7 @@ class TorchOptimizer:
         pairs = zip(self._names, gradients, strict=True)
         return [gradient if name in names else None for name, gradient in pairs]
 
-    def _joined(self, leaves: list[Any], params: Any) -> Any:
+    def _joined(self, leaves: list[Any], params: object) -> Any:
         """Returns the parameters with these arrays; the inverse of `_leaves`."""
         if self._names is not None:
             return dict(zip(self._names, leaves, strict=True))

@@ -59,7 +59,7 @@ class Trained:
     reached: frozenset[str] | None
 
 
-def is_positive(number: Any) -> bool:
+def is_positive(number: object) -> bool:
     """Returns True for an integer of at least 1."""
     return isinstance(number, Integral) and not isinstance(number, bool) and number >= 1
 

@@ -175,7 +175,7 @@ class Operator:
         )
 
 
-def checked_index(key: Any, kind: TensorType) -> Any:
+def checked_index(key: object, kind: TensorType) -> Any:
     """Returns an index into a tensor, with lists and tensors converted to NumPy arrays.
 
     Raises:
@@ -193,7 +193,7 @@ def checked_index(key: Any, kind: TensorType) -> Any:
     return where
 
 
-def _index_part(part: Any) -> Any:
+def _index_part(part: object) -> Any:
     if isinstance(part, torch.Tensor):
         return part.detach().cpu().numpy()
     return np.asarray(part) if isinstance(part, list) else part

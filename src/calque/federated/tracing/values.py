@@ -155,7 +155,7 @@ class Value:
     def __copy__(self) -> "Value":
         return self
 
-    def __deepcopy__(self, memo: Any) -> "Value":
+    def __deepcopy__(self, memo: object) -> "Value":
         return self
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -179,7 +179,7 @@ class Value:
             _refuse(self, f"is formatted with {spec!r}", "Compute with the value itself")
         return repr(self)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in Value.__slots__:
             object.__setattr__(self, name, value)
         else:
@@ -189,15 +189,15 @@ class Value:
                 "Make a new struct: a dict or a tuple",
             )
 
-    def __setitem__(self, key: Any, value: Any) -> None:
+    def __setitem__(self, key: object, value: object) -> None:
         _refuse(self, "cannot be assigned an item", "Make a new struct: a dict or a tuple")
 
-    def __contains__(self, value: Any) -> bool:
+    def __contains__(self, value: object) -> bool:
         _refuse(self, "is used with `in`", "Decide in a local function")
 
 
 @with_user_frames
-def type_of(value: Any) -> Type:
+def type_of(value: object) -> Type:
     """Returns the type of a symbolic value, an array, or a container of these.
 
     >>> import numpy as np
@@ -296,7 +296,9 @@ def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
     return len(required) == len(parameter)
 
 
-def _struct(pairs: SequenceOf[tuple[str | None, Any]], container: Any, hint: Type | None) -> Struct:
+def _struct(
+    pairs: SequenceOf[tuple[str | None, Any]], container: object, hint: Type | None
+) -> Struct:
     hints: list[Type | None] = [None] * len(pairs)
     if isinstance(hint, StructType) and len(hint) == len(pairs):
         hints = list(hint)
@@ -352,7 +354,7 @@ def _apply(op: Operator, *values: Any) -> Value:
 
 def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
     @with_user_frames
-    def method(self: Value, other: Any) -> Value:
+    def method(self: Value, other: object) -> Value:
         if (number := python_number(other)) is not None:
             op = Operator(name, BINARY[name], (reflected, repr(number), number))
             return _apply(op, self)

@@ -79,7 +79,7 @@ def to_type(spec: Any) -> Type:
 
 
 @with_user_frames
-def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
+def at_clients(member: object, all_equal: bool = False) -> FederatedType:
     """Returns the type of a value on every client; takes what `to_type` takes.
 
     >>> print(at_clients((np.float32, [3])))
@@ -89,19 +89,19 @@ def at_clients(member: Any, all_equal: bool = False) -> FederatedType:
 
 
 @with_user_frames
-def at_server(member: Any) -> FederatedType:
+def at_server(member: object) -> FederatedType:
     """Returns the type of a value on the server; takes what `to_type` takes."""
     return FederatedType(to_type(member), SERVER)
 
 
-def is_numeric_leaf(value: Any) -> bool:
+def is_numeric_leaf(value: object) -> bool:
     """Returns True if a value is an array, a tensor or a Python number."""
     return isinstance(value, bool | int | float | complex) or (
         hasattr(value, "shape") and hasattr(value, "dtype")
     )
 
 
-def python_number(value: Any) -> bool | int | float | complex | None:
+def python_number(value: object) -> bool | int | float | complex | None:
     """Returns the value of a Python number or `IntEnum` member; None for anything else.
 
     >>> python_number(True), python_number(2.0), python_number(np.float64(2.0))
@@ -112,7 +112,7 @@ def python_number(value: Any) -> bool | int | float | complex | None:
     return next((kind(value) for kind in _PYTHON if isinstance(value, kind)), None)
 
 
-def type_of_value(value: Any) -> Type:
+def type_of_value(value: object) -> Type:
     """Returns the type of an array, a Python number, or a container of them.
 
     Raises:
@@ -177,7 +177,7 @@ def rebuild(kind: StructType, values: list[Any]) -> Any:
     return {} if container is dict else tuple(values)
 
 
-def fields_of(value: Any) -> dict[str, Any] | None:
+def fields_of(value: object) -> dict[str, Any] | None:
     """Returns the fields of a dataclass instance by name; None for anything else."""
     if isinstance(value, type | jax.Array | torch.Tensor) or not dataclasses.is_dataclass(value):
         return None
@@ -234,7 +234,7 @@ jax.tree_util.register_pytree_node(
 )
 
 
-def of_annotation(annotation: Any, names: Mapping[str, Any]) -> Type:
+def of_annotation(annotation: object, names: Mapping[str, Any]) -> Type:
     """Returns the type that an annotation describes.
 
     Args:
@@ -264,14 +264,14 @@ def _struct(pairs: Any, container: Any) -> StructType:
     return StructType(tuple((name, to_type(part)) for name, part in pairs), container)
 
 
-def _is_dtype(spec: Any) -> bool:
+def _is_dtype(spec: object) -> bool:
     if isinstance(spec, type):
         scalar = isinstance(getattr(spec, "dtype", None), np.dtype)  # such as jax.numpy.float32
         return spec in _PYTHON or issubclass(spec, np.generic) or scalar
     return isinstance(spec, np.dtype | torch.dtype)
 
 
-def _is_sized_dtype(spec: Any) -> bool:
+def _is_sized_dtype(spec: object) -> bool:
     if not (isinstance(spec, tuple) and len(spec) == 2 and isinstance(spec[1], list | tuple)):
         return False
     if isinstance(spec[0], list | tuple | dict | Type) or not _is_dtype(spec[0]):
@@ -303,7 +303,7 @@ def _of_instance(pairs: typing.Iterable[tuple[str, Any]], container: type) -> St
     return StructType(tuple(found), container)
 
 
-def _has_numbers(value: Any) -> bool:
+def _has_numbers(value: object) -> bool:
     """Returns True for a Python number or a container of one, which do not describe types."""
     if isinstance(value, Mapping):
         return any(map(_has_numbers, value.values()))

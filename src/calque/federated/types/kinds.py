@@ -322,7 +322,7 @@ def _only_data(whole: str, member: Type) -> None:
             )
 
 
-def _require_type(part: Any) -> None:
+def _require_type(part: object) -> None:
     if not isinstance(part, Type):
         raise type_error(f"{part!r} is not a type", "Use federated.to_type to make one.")
 

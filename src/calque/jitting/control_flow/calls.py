@@ -66,18 +66,18 @@ def _cond(condition: Any, true: Any, false: Any, operands: Sequence[Any]) -> Any
     return pytree.tree_unflatten(list(found), branches[0].results)
 
 
-def _while_loop(test: Any, body: Any, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
+def _while_loop(test: object, body: object, carried: Sequence[Any], captured: Sequence[Any]) -> Any:
     start = [v if isinstance(v, Tensor) else torch.tensor(v, device="jax") for v in carried]
     _, spec = pytree.tree_flatten((*carried, *captured))
     return loop(_Body(test, spec), _Body(body, spec), start, captured)
 
 
-def _scan(combine: Any, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
+def _scan(combine: object, init: Sequence[Any], xs: Sequence[Any], captured: Sequence[Any]) -> Any:
     return _by_rule("scan", combine, (init, xs), captured)
 
 
 def _map(
-    function: Any, xs: Sequence[Any], captured: Sequence[Any], mutated_arg_indices: str = ""
+    function: object, xs: Sequence[Any], captured: Sequence[Any], mutated_arg_indices: str = ""
 ) -> Any:
     if mutated_arg_indices:  # later releases than PyTorch 2.13
         raise NotImplementedError("torch.map: the function writes to its arguments")

@@ -304,7 +304,7 @@ def _written_with_gradient() -> TraceError:
     )
 
 
-def _is_ours(value: Any) -> bool:
+def _is_ours(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.device.type == "jax"
 
 

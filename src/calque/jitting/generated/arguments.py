@@ -1,7 +1,6 @@
 """Generates the lines that check whether a call is of the kind for which a program was compiled."""
 
 from collections.abc import Sequence
-from typing import Any
 
 import torch
 
@@ -30,7 +29,7 @@ def cells(count: int) -> list[str]:
 def write_arguments(
     source: Source,
     leaves: list[torch.Tensor],
-    state: Any,
+    state: object,
     grad: bool,
     beside: Sequence[torch.Tensor] = (),
 ) -> None:

@@ -6,7 +6,6 @@ Such a gradient has a hidden axis. The program runs separately for each gradient
 
 from collections.abc import Callable, Sequence
 from contextlib import nullcontext
-from typing import Any
 
 import torch
 
@@ -22,7 +21,7 @@ _functorch = torch_c.functorch
 _MOST_LEVELS = 64
 
 
-def is_batched(value: Any) -> bool:
+def is_batched(value: object) -> bool:
     """Returns True if a value is a tensor with a hidden axis."""
     return isinstance(value, Tensor) and (
         _functorch.is_batchedtensor(value) or _functorch.is_legacy_batchedtensor(value)

@@ -35,7 +35,7 @@ def is_leaf(tensor: Tensor) -> bool:
         return False
 
 
-def has_graph(value: Any) -> bool:
+def has_graph(value: object) -> bool:
     """Returns True if a value is a tensor with an autograd graph."""
     return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None
 
@@ -100,6 +100,6 @@ def _without(gone: set[int]) -> Any:
     return lambda gradients: tuple(None if i in gone else g for i, g in enumerate(gradients))
 
 
-def is_leaf_node(node: Any) -> bool:
+def is_leaf_node(node: object) -> bool:
     """Returns True if an autograd node represents a leaf."""
     return type(node).__name__ == "AccumulateGrad"

@@ -126,7 +126,7 @@ class _Seen(torch.autograd.Function):
         return seen_as(base, dtype, view)
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: object, gradient: Tensor) -> Any:
         return None, gradient, None, None
 
 
@@ -139,7 +139,7 @@ class _Rewrite(torch.autograd.Function):
         return tensor
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> Any:
+    def backward(ctx: object, gradient: Tensor) -> Any:
         return None, gradient
 
 

@@ -42,7 +42,7 @@ def freed(start: Any, goals: Collection[Edge], stops: Collection[Edge]) -> str |
     return None
 
 
-def _freed_node(node: Any) -> str | None:
+def _freed_node(node: object) -> str | None:
     """Returns PyTorch's message for a node whose saved values were freed; None for others.
 
     For a Python function without saved tensors, this cannot be distinguished.

@@ -67,7 +67,7 @@ class SpentGraph:
         self.node = node
         return True
 
-    def _refuse(self, gradients: Any) -> None:
+    def _refuse(self, gradients: object) -> None:
         raise RuntimeError(self._message)
 
     def __call__(self, tensor: Tensor) -> Tensor:
@@ -85,5 +85,7 @@ class SpentGraph:
 class _Computing(TorchDispatchMode):
     """A mode that computes nothing, because the node's saved values are not used."""
 
-    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+    def __torch_dispatch__(
+        self, func: object, types: object, args: Any = (), kwargs: object = None
+    ) -> Any:
         return _empty(tuple(args[0].shape), args[0].dtype)

@@ -63,7 +63,7 @@ Handler = Callable[["Snapshot", Any, Path], None]
 _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
-def handler_of(value: Any) -> Handler:
+def handler_of(value: object) -> Handler:
     """Returns the function that visits a value."""
     own = type(value)  # `isinstance` could run user code for `__class__`
     handler = _BY_CLASS.get(own)
@@ -74,12 +74,12 @@ def handler_of(value: Any) -> Handler:
     return handler
 
 
-def meet_settings(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_settings(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose attributes are settings of PyTorch."""
     snapshot.libraries.hold_settings(value, path)
 
 
-def _meet_nothing(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def _meet_nothing(snapshot: "Snapshot", value: object, path: Path) -> None:
     pass
 
 

@@ -90,7 +90,7 @@ def _keep_functions(snapshot: "Snapshot", kind: type) -> None:
                 snapshot.code.keep(function)
 
 
-def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def hold_kind(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Record the class of an object."""
     kind = type(value)
     if owner_of_class(kind) is Owner.USER or isinstance(value, _REPLACED):
@@ -98,7 +98,7 @@ def hold_kind(snapshot: "Snapshot", value: Any, path: Path) -> None:
     meet_class(snapshot, kind, Path(kind.__name__))
 
 
-def hold_own_dict(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def hold_own_dict(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Record the identity of an object's dict, because `value.__dict__ = {...}` changes no dict."""
     snapshot.hold(AttributeRow(value, path, _OWN_DICT, set_attribute), ("h", id(value)))
 

@@ -48,7 +48,7 @@ def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
 
 
-def meet_list(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_list(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a list or a deque."""
     snapshot.push_items(snapshot.hold(ListRow(value, path)))
     if isinstance(value, deque):
@@ -57,7 +57,7 @@ def meet_list(snapshot: "Snapshot", value: Any, path: Path) -> None:
         hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_set(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_set(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a set."""
     snapshot.push_items(snapshot.hold(SetRow(value, path)))
     if type(value) is not set:
@@ -71,7 +71,7 @@ def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> No
     hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a tuple or a frozenset, which is itself immutable."""
     for index, item in enumerate(elements_of(value)):
         if type(item) not in ATOMIC and id(item) not in snapshot.known:
@@ -82,7 +82,7 @@ def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
         meet_class(snapshot, type(value), Path(type(value).__name__))
 
 
-def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_buffer(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a bytearray, an `array.array` or a NumPy array."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
@@ -108,7 +108,7 @@ def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None
     snapshot.push_items(snapshot.hold(LocalRow(value, path)))
 
 
-def meet_referents(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_referents(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose contents only the garbage collector can list."""
     snapshot.push_unnamed(referents(value), path)
 
@@ -127,7 +127,7 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None
         snapshot.push_unnamed((target,), path)
 
 
-def meet_proxied(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_proxied(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits the object that a `weakref.proxy` refers to."""
     target = proxied(value)
     if target is not None:

@@ -55,13 +55,13 @@ def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
 
 
-def meet_descriptor(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_descriptor(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a property, a class method or a similar descriptor."""
     names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
     snapshot.stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
 
-def meet_getter(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_getter(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an `operator.attrgetter` or `methodcaller`, which holds names of attributes."""
     snapshot.use(frozenset(words_of_getter(value)))
     hold_opaque(snapshot, value, path)

@@ -40,7 +40,7 @@ _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def meet_object(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose class has no handler."""
     kind = type(value)
     if owner_of_class(kind) is Owner.ENGINE and not is_of_the_user(kind):
@@ -59,7 +59,7 @@ def meet_object(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def hold_attributes(
-    snapshot: "Snapshot", value: Any, path: Path, is_container: bool = False
+    snapshot: "Snapshot", value: object, path: Path, is_container: bool = False
 ) -> None:
     """Record the class of an object, its attributes and its slots.
 
@@ -90,12 +90,12 @@ def hold_attributes(
         _read_by_name(snapshot, ("s", id(value)), kind)
 
 
-def _read_by_name(snapshot: "Snapshot", key: Any, kind: type) -> None:
+def _read_by_name(snapshot: "Snapshot", key: object, kind: type) -> None:
     if owner_of_class(kind) is Owner.USER:
         snapshot.namespaces.read_by_name(snapshot.rows[key], kind)
 
 
-def _is_read_by_name(snapshot: "Snapshot", value: Any) -> bool:
+def _is_read_by_name(snapshot: "Snapshot", value: object) -> bool:
     """Returns True if only the attributes that code names matter."""
     if issubclass(type(value), LRScheduler):  # a scheduler steps outside the program
         return not snapshot.namespaces.schedulers_run
@@ -113,7 +113,7 @@ def _slots_of_the_user(kind: type) -> dict[str, Callable[[Any], Any]]:
     return found
 
 
-def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def hold_opaque(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Record the state of an object without attributes, if it provides one."""
     snapshot.libraries.imply(home_of_class(type(value)))
     if owner_of_class(type(value)) is Owner.ENGINE and not is_random(value):
@@ -129,7 +129,7 @@ def hold_opaque(snapshot: "Snapshot", value: Any, path: Path) -> None:
     snapshot.push_unnamed(how.inner, path)
 
 
-def referents(value: Any) -> list[Any]:
+def referents(value: object) -> list[Any]:
     """Returns the objects that an object refers to, without classes and modules."""
     found = gc.get_referents(value)
     return [item for item in found if not isinstance(item, type | types.ModuleType)]

@@ -96,7 +96,7 @@ def is_made_in_python(kind: type) -> bool:
     return bool(kind.__flags__ & _HEAP_TYPE) and "__module__" in vars(kind)
 
 
-def set_attribute(owner: Any, name: str, value: Any) -> None:
+def set_attribute(owner: object, name: str, value: object) -> None:
     """Calls `object.__setattr__`, or `__delattr__` for MISSING."""
     if value is MISSING:
         object.__delattr__(owner, name)
@@ -137,7 +137,7 @@ class StateRow(Row):
     def items(self) -> dict[Any, Any]:
         return {None: self.read(self.owner)}
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         if self.write is not None:
             self.write(self.owner, value)
 

@@ -24,7 +24,7 @@ class ListRow(Row):
     def items(self) -> dict[Any, Any]:
         return dict(enumerate(elements_of(self.owner)))
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         kind_of(self.owner).__setitem__(self.owner, key, value)
 
     def assign(self, items: dict[Any, Any]) -> None:
@@ -47,7 +47,7 @@ class SetRow(Row):
     def items(self) -> dict[Any, Any]:
         return {(type(item), item): item for item in elements_of(self.owner)}
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: Any, value: object) -> None:
         if value is MISSING:
             set.discard(self.owner, key[1])
         else:
@@ -101,7 +101,7 @@ class CellRow(Row):
         except ValueError:  # unbound
             return {}
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         if value is MISSING:
             del self.owner.cell_contents
         else:
@@ -139,7 +139,7 @@ class CacheRow(Row):
         """Returns True if an earlier entry is missing, and would be computed again."""
         return not self.before["entries"].keys() <= self._entries().keys()
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         pass
 
     def restore(self) -> None:
@@ -161,7 +161,7 @@ class ContextRow(Row):
         value = self.owner.get(MISSING)
         return {} if value is MISSING else {None: value}
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         if value is MISSING:  # unset, or set to its default
             try:
                 value = contextvars.Context().run(self.owner.get)

@@ -31,7 +31,7 @@ class DictRow(Row):
     def get(self, key: Any) -> Any:
         return dict.get(self.owner, key, MISSING)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         if value is not MISSING:
             self._kind.__setitem__(self.owner, key, value)
         elif dict.__contains__(self.owner, key):
@@ -72,12 +72,12 @@ class HooksRow(DictRow):
         super().assign({**items, **own})
 
 
-def is_own_hook(hook: Any) -> bool:
+def is_own_hook(hook: object) -> bool:
     """Returns True if calque itself registered a hook during a trace."""
     return (getattr(hook, "__module__", None) or "").partition(".")[0] == "calque"
 
 
-def _is_passing(hook: Any) -> bool:
+def _is_passing(hook: object) -> bool:
     """Returns True if a hook exists only while a function is traced, captured or exported."""
     module = getattr(hook, "__module__", None) or ""
     return is_own_hook(hook) or module.startswith(_COMPILERS)
@@ -114,7 +114,7 @@ class NamedRow(Row):
         value = self.owner.get(key, MISSING)
         return MISSING if type(value) is InterceptedBuiltin else original(value)
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         if value is MISSING:
             self.owner.pop(key, None)
         else:
@@ -146,5 +146,5 @@ class ClassRow(NamedRow):
             type.__delattr__(self.kind, key)
 
 
-def _is_special(name: str, value: Any) -> bool:
+def _is_special(name: str, value: object) -> bool:
     return name.startswith("__") and name.endswith("__") and callable(value)

@@ -41,7 +41,7 @@ class Row:
         """Returns the container's current contents, by key."""
         raise NotImplementedError
 
-    def put(self, key: Any, value: Any) -> None:
+    def put(self, key: object, value: object) -> None:
         """Set the value of a key, or delete it (`MISSING`)."""
         raise NotImplementedError
 

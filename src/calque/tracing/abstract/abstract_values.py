@@ -243,7 +243,7 @@ class AbstractValues:
             vars(copied).update(attributes)
         return copied
 
-    def _lists(self, value: Any) -> Any:
+    def _lists(self, value: object) -> Any:
         """Replaces the lists of weights that recurrent layers keep."""
         if isinstance(value, list) and value and all(isinstance(t, torch.Tensor) for t in value):
             return [self.of_member(t) for t in value]
@@ -295,7 +295,7 @@ def _has_hooks(module: torch.nn.Module) -> bool:
     return any(m._forward_hooks or m._forward_pre_hooks for m in module.modules())
 
 
-def _has_data(value: Any) -> bool:
+def _has_data(value: object) -> bool:
     """Returns True if PyTorch also knows the elements, as in `torch.tensor(3)`."""
     leaves = tree_leaves(value)
     return any(getattr(leaf, "constant", None) is not None for leaf in leaves)
@@ -315,10 +315,10 @@ def _value(node: Node) -> Any:
     return node.meta["val"]
 
 
-def _is_sparse(value: Any) -> bool:
+def _is_sparse(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout != torch.strided
 
 
-def _has_storage(value: Any) -> bool:
+def _has_storage(value: object) -> bool:
     """Returns True for a tensor with a storage; sparse tensors consist of other tensors."""
     return isinstance(value, torch.Tensor) and value.layout == torch.strided

@@ -18,7 +18,7 @@ from calque.upstream.torch_internals import (
 
 
 def _grouped_mm(
-    a: torch.Tensor, b: torch.Tensor, *args: Any, out_dtype: Any = None, **kwargs: Any
+    a: torch.Tensor, b: torch.Tensor, *args: Any, out_dtype: object = None, **kwargs: Any
 ) -> torch.Tensor:
     low = torch.bfloat16
     found = torch.ops.aten._grouped_mm.default(a.to(low), b.to(low), *args, **kwargs)
@@ -37,7 +37,7 @@ def _as_mask(given: Any) -> Any:
     return given.bool() if _is_of_bytes(given) else given
 
 
-def _is_of_bytes(given: Any) -> bool:
+def _is_of_bytes(given: object) -> bool:
     return isinstance(given, torch.Tensor) and given.dtype is torch.uint8
 
 
@@ -88,8 +88,8 @@ class AbstractMode(FakeTensorMode):
 
     def __torch_dispatch__(
         self,
-        func: Any,
-        types: Any,
+        func: object,
+        types: object,
         args: tuple[Any, ...] = (),
         kwargs: dict[str, Any] | None = None,
     ) -> Any:

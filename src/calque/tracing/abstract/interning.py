@@ -18,7 +18,7 @@ class Uncertain(TypeError):
     """A value has parts that cannot be compared reliably."""
 
 
-def key_of_call(node: Node, module: Any) -> Any:
+def key_of_call(node: Node, module: object) -> Any:
     """Returns a key that determines the abstract value of a node: equal keys, equal values.
 
     Args:
@@ -92,7 +92,7 @@ def are_without_data_alike(a: torch.nn.Module, b: torch.nn.Module) -> bool:
         return False
 
 
-def _attribute(value: Any) -> Any:
+def _attribute(value: object) -> Any:
     if isinstance(value, (tuple, list)):
         return tuple([_attribute(part) for part in value])
     if not isinstance(value, _PLAIN):

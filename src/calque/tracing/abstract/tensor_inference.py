@@ -42,7 +42,7 @@ def _takes_tensor(argument: Any) -> bool:
 
 
 @functools.lru_cache(maxsize=1024)
-def _function_gives_tensor(function: Any) -> bool:
+def _function_gives_tensor(function: object) -> bool:
     module = getattr(function, "__module__", None) or ""
     name = getattr(function, "__name__", "")
     if isinstance(function, (OpOverload, OpOverloadPacket)):

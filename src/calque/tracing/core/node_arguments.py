@@ -61,7 +61,7 @@ def _by_protocol(tracer: Any, a: Any) -> Any:
     raise NotImplementedError(f"argument of type: {type(a)}")
 
 
-def _itself(tracer: Any, a: Any) -> Any:
+def _itself(tracer: object, a: object) -> Any:
     return a
 
 
@@ -91,7 +91,7 @@ def _dict(tracer: Any, a: dict[Any, Any]) -> dict[Any, Any]:
     return lowered
 
 
-def _no_node_as_key(key: Any) -> NoReturn:
+def _no_node_as_key(key: object) -> NoReturn:
     raise RuntimeError(
         f"Keys for dictionaries used as an argument cannot contain a Node. Got key: {key}"
     )

@@ -34,7 +34,7 @@ class _Patch:
         if self._read() is self.replacement:
             self._write(self.original)
 
-    def _write(self, value: Any) -> None:
+    def _write(self, value: object) -> None:
         if isinstance(self.place, dict):
             if value is _MISSING:
                 del self.place[self.name]

@@ -30,7 +30,7 @@ class Answer:
         return described(self.value)
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Returns the text of a value for messages."""
     if isinstance(value, np.ndarray):
         return f"an array of {value.dtype}{list(value.shape)}"
@@ -40,7 +40,7 @@ def described(value: Any) -> str:
     return text if len(text) <= 60 else f"{text[:57]}..."
 
 
-def answer_of(name: str, value: Any) -> Any:
+def answer_of(name: str, value: object) -> Any:
     """Returns what a guard compares: a copy of the answer, or its relevant part.
 
     Raises:
@@ -86,7 +86,7 @@ def _same_signs(a: np.ndarray, b: np.ndarray) -> Any:
 
 
 @recorded
-def expect_answer(value: Any, expected: Answer, what: str, origin: str) -> None:
+def expect_answer(value: object, expected: Answer, what: str, origin: str) -> None:
     """Checks that the program reads the same value here as when it was recorded.
 
     Raises:
@@ -118,7 +118,7 @@ def number_of_parts(value: Any) -> int:
 
 
 @recorded
-def expect_one(a: Any, b: Any, names: str) -> None:
+def expect_one(a: object, b: object, names: str) -> None:
     """Checks that two inputs are the same tensor, as they were when the program was recorded.
 
     Raises:
@@ -132,7 +132,7 @@ def expect_one(a: Any, b: Any, names: str) -> None:
 
 
 @recorded
-def expect_itself(value: Any, argument: Any, what: str, origin: str) -> None:
+def expect_itself(value: object, argument: object, what: str, origin: str) -> None:
     """Checks that a call returns the tensor that it was passed itself, as when it was recorded.
 
     Raises:

@@ -81,7 +81,7 @@ class Branch(GraphModule):
             if node.op in ("call_module", "get_attr"):
                 yield operator.attrgetter(str(node.target))(self)
 
-    def state_dict(self, *args: Any, destination: Any = None, **kwargs: Any) -> Any:
+    def state_dict(self, *args: Any, destination: object = None, **kwargs: Any) -> Any:
         """Returns nothing; see the class."""
         return {} if destination is None else destination
 
@@ -96,12 +96,14 @@ def _rebuilt(function: Callable[..., GraphModule], args: tuple[Any, ...]) -> Bra
     return Branch.of(module.graph, lambda name: operator.attrgetter(name)(module))
 
 
-def _is_same(a: Any, b: Any) -> bool:
+def _is_same(a: object, b: object) -> bool:
     return a is b or (isinstance(a, Branch) and isinstance(b, Branch) and a.is_like(b))
 
 
 @recorded
-def cond(condition: Any, true: Branch, false: Branch, operands: Sequence[Any]) -> tuple[Any, ...]:
+def cond(
+    condition: object, true: Branch, false: Branch, operands: Sequence[Any]
+) -> tuple[Any, ...]:
     """Returns the results of `true` or of `false`, called with the operands.
 
     Like `torch.cond`, but outside a compiler only one of the two runs, as in Python: on the

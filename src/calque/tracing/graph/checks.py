@@ -59,7 +59,7 @@ _REPEATED = frozenset(
 
 
 @recorded
-def expect_value(value: Any, expected: Any, name: str) -> None:
+def expect_value(value: object, expected: object, name: str) -> None:
     """Checks that the input `name` has the value that the program was traced with.
 
     Raises:
@@ -112,7 +112,7 @@ def expect_tensor(value: Any, name: str, looks: dict[str, Any]) -> None:
             )
 
 
-def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
+def _expect_a_tensor(value: object, name: str, where: str = "") -> None:
     if not isinstance(value, torch.Tensor):
         raise SymbolicTraceError(
             f"{where}traced with a tensor for {name}, called with {value!r}.\n"
@@ -121,7 +121,7 @@ def _expect_a_tensor(value: Any, name: str, where: str = "") -> None:
 
 
 @recorded
-def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
+def expect_given(value: object, name: str, kind: str | None, where: str) -> None:
     """Checks that the input `name` is a tensor, as it was when the program was recorded.
 
     Args:
@@ -139,7 +139,7 @@ def expect_given(value: Any, name: str, kind: str | None, where: str) -> None:
         )
 
 
-def class_name(value: Any, kind: type | None = None) -> str:
+def class_name(value: object, kind: type | None = None) -> str:
     """Returns the qualified name of a value's class, or of `kind`; torch.fx's own lists and dicts
     count as Python's.
 
@@ -166,7 +166,7 @@ def expect_leaf(value: Any, kinds: tuple[str, ...], what: str) -> None:
         )
 
 
-def expect_setting(name: str, args: tuple[Any, ...], answer: Any) -> None:
+def expect_setting(name: str, args: tuple[Any, ...], answer: object) -> None:
     """Checks that `torch.name(*args)`, which the program called, returns the same value.
 
     Raises:
@@ -212,7 +212,7 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
         )
 
 
-def parts_of(container: Any) -> Any:
+def parts_of(container: object) -> Any:
     """Returns the parts of a container that `expect_container` compares."""
     if isinstance(container, dict):
         if all(type(key) in (str, int, float, bool, type(None)) for key in container):
@@ -286,7 +286,7 @@ def unpack(value: Any, length: int) -> tuple[Any, ...]:
 
 
 @recorded
-def in_place(name: str, left: Any, right: Any) -> Any:
+def in_place(name: str, left: object, right: object) -> Any:
     """Computes `left += right` and similar, if it is not known whether `left` is changed in place.
 
     Args:
@@ -296,7 +296,7 @@ def in_place(name: str, left: Any, right: Any) -> Any:
 
 
 @recorded
-def manual_seed(seed: Any) -> Any:
+def manual_seed(seed: object) -> Any:
     """Calls the current `torch.manual_seed`: PyTorch replaces it when a compiler is loaded."""
     return torch.manual_seed(seed)
 
@@ -338,7 +338,7 @@ def of_generator(method: str, generator: torch.Generator, *args: Any) -> Any:
 
 
 @recorded
-def assign(owner: Any, name: Any, value: Any) -> None:
+def assign(owner: object, name: Any, value: Any) -> None:
     """Assign an attribute of a module, or an item of a dictionary, as the program does.
 
     Args:
@@ -353,7 +353,7 @@ def assign(owner: Any, name: Any, value: Any) -> None:
 
 
 @recorded
-def given_or(value: Any, default: torch.Tensor) -> Any:
+def given_or(value: object, default: torch.Tensor) -> Any:
     """Returns the argument for a parameter whose default is a tensor; `...` if there is none."""
     return default if value is ... else value
 
@@ -371,7 +371,7 @@ def assert_later(condition: torch.Tensor, truth: bool, raised: Any) -> None:
 
 
 @recorded
-def raise_when(condition: Any, truth: bool, raised: Any) -> None:
+def raise_when(condition: object, truth: bool, raised: Any) -> None:
     """Raise the exception that the program raises on this path.
 
     Args:

@@ -95,7 +95,7 @@ class _Writer:
                 return value if same else (parts if isinstance(value, list) else tuple(parts))
         return _Code(self.source(value))
 
-    def operand(self, value: Any) -> Any:
+    def operand(self, value: object) -> Any:
         """Like `argument`, for an operand of an operator;
         a sign binds less tightly than a power.
         """
@@ -104,7 +104,7 @@ class _Writer:
             return _Code(f"({source})") if source[0] in "+-" else _Code(source)
         return self.argument(value)
 
-    def owner(self, value: Any) -> Any:
+    def owner(self, value: object) -> Any:
         """Like `argument`, in front of a dot."""
         if isinstance(value, _NUMBERS):
             return _Code(f"({self.source(value)})")
@@ -325,7 +325,7 @@ class FaithfulPyTree(Faithful, PyTreeCodeGen):
     """The same, for graphs whose inputs were containers."""
 
 
-def _is_hidden(name: str, value: Any) -> bool:
+def _is_hidden(name: str, value: object) -> bool:
     """Returns True if torch.fx has renamed `inf` or `nan` because of a parameter, to no effect."""
     return isinstance(value, float) and name not in ("inf", "nan")
 
@@ -341,5 +341,5 @@ def _is_name(key: str) -> bool:
     return key.isidentifier() and not keyword.iskeyword(key)
 
 
-def _is(a: Any, b: Any) -> bool:
+def _is(a: object, b: object) -> bool:
     return a is b

@@ -143,7 +143,7 @@ def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def values_in(argument: Any) -> Iterator[Value]:
+def values_in(argument: object) -> Iterator[Value]:
     """Yields the values inside an argument."""
     if isinstance(argument, Value):
         yield argument

@@ -87,7 +87,7 @@ class Unchanged:
     def __enter__(self) -> None:
         self._before = torch_c.is_grad_enabled()
 
-    def __exit__(self, kind: Any, error: Any, traceback: Any) -> None:
+    def __exit__(self, kind: object, error: object, traceback: object) -> None:
         if kind is not None:
             torch_c.set_grad_enabled(self._before)
 

@@ -54,7 +54,7 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
     known: dict[int, int] = {}
 
     class Pickler(pickle.Pickler):
-        def persistent_id(self, obj: Any) -> int | None:
+        def persistent_id(self, obj: object) -> int | None:
             if not isinstance(obj, (torch.Tensor, torch.fx.Proxy)):
                 return None
             if id(obj) not in known:
@@ -73,7 +73,7 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
     return Template(file.getvalue(), type(value).__name__), parts
 
 
-def is_plain(value: Any) -> bool:
+def is_plain(value: object) -> bool:
     """Returns True if a graph can hold a container directly: no class is lost,
     and keys are strings.
     """
@@ -145,7 +145,7 @@ def rebuilt(template: Template, *parts: Any) -> Any:
     return Unpickler(io.BytesIO(template.data)).load()
 
 
-def mapped(given: Any, leaf: Callable[[Any], Any]) -> Any:
+def mapped(given: object, leaf: Callable[[Any], Any]) -> Any:
     """Returns a program's argument with `leaf` applied to each leaf, in new containers of the same
     classes.
 

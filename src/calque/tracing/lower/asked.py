@@ -46,7 +46,7 @@ def copies_by_strides(graph: Graph) -> bool:
     return any(name_of(node).strip("_") in _BY_STRIDES for node in calls)
 
 
-def _input_name(node: Any) -> str | None:
+def _input_name(node: object) -> str | None:
     """Returns the name of an input, or of a part of one, in checks; None for computed values."""
     if not isinstance(node, Node):
         return None

@@ -183,7 +183,7 @@ class Assembly:
 
     # Operators
 
-    def _member(self, name: str, value: Any, leaf: Node | None = None) -> Node:
+    def _member(self, name: str, value: object, leaf: Node | None = None) -> Node:
         self._members[name] = value
         node = self._graph.create_node("get_attr", name)
         if leaf is not None:

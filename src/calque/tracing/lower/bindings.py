@@ -70,7 +70,7 @@ class Inputs:
         return _mapped(self.values, lambda _: next(rest))
 
 
-def is_record(value: Any) -> bool:
+def is_record(value: object) -> bool:
     """Returns True if a value is a dataclass object, whose fields are searched."""
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
 
@@ -84,7 +84,7 @@ def _leaves(value: Any) -> list[Any]:
     return found
 
 
-def _mapped(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:
+def _mapped(value: object, tensor: Callable[[torch.Tensor], Any]) -> Any:
     """Returns the value with `tensor` applied to its tensors, in new containers and objects of the
     same classes.
     """

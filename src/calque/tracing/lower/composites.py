@@ -64,7 +64,7 @@ def _chosen(name: str, original: Callable[..., Any]) -> Callable[..., Any]:
     return call
 
 
-def written_here(target: Any) -> Any:
+def written_here(target: object) -> Any:
     """Returns the replacement of a function in a graph, or the function itself."""
     table = getattr(_local, "table", None) or {}
     name = getattr(target, "__name__", "")
@@ -75,7 +75,7 @@ def written_here(target: Any) -> Any:
     return table[name] if known else target
 
 
-def method_here(method: Any) -> Any:
+def method_here(method: object) -> Any:
     """Returns the replacement of a method of tensors, or the method itself."""
     table = getattr(_local, "table", None) or {}
     name = getattr(method, "__name__", "")
@@ -182,11 +182,11 @@ def in_turn(
     return list(args[0])
 
 
-def _is_list(part: Any) -> bool:
+def _is_list(part: object) -> bool:
     return isinstance(part, (list, tuple))
 
 
-def _is_tensor(part: Any) -> bool:
+def _is_tensor(part: object) -> bool:
     return isinstance(part, Tensor)
 
 

@@ -1,7 +1,6 @@
 """Translates errors that PyTorch raises while lowering."""
 
 import re
-from typing import Any
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.nested import nested
@@ -81,7 +80,7 @@ def two_for_one(names: str) -> SymbolicTraceError:
     )
 
 
-def computes_gradients(what: Any) -> SymbolicTraceError:
+def computes_gradients(what: object) -> SymbolicTraceError:
     """The error for `loss.backward()`."""
     return SymbolicTraceError(
         f"{what} computes gradients within the program, which cannot be lowered.\nUse the graph "
@@ -89,7 +88,7 @@ def computes_gradients(what: Any) -> SymbolicTraceError:
     )
 
 
-def has_hooks(what: Any) -> SymbolicTraceError:
+def has_hooks(what: object) -> SymbolicTraceError:
     """The error for a module with hooks of the backward pass."""
     return SymbolicTraceError(
         f"{what} has backward hooks, which its operators would not run.\nLower within "

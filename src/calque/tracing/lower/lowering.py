@@ -146,7 +146,7 @@ def _writes_to(tensor: torch.Tensor) -> int:
     return tensor._version
 
 
-def _new(value: Any) -> Any:
+def _new(value: object) -> Any:
     """Returns a node's containers as plain Python containers."""
     if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
         return {key: _new(part) for key, part in value.items()}
@@ -291,7 +291,7 @@ class _Replay(torch.fx.Interpreter):
         args, kwargs = super().fetch_args_kwargs_from_env(n)
         return _new(args), _new(kwargs)
 
-    def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
+    def placeholder(self, target: Any, args: object, kwargs: object) -> Any:
         """Returns an input, in its containers."""
         return self._given[target]
 
@@ -396,5 +396,5 @@ def _raise(error: Exception) -> Any:
     raise error
 
 
-def _name_of(target: Any) -> str:
+def _name_of(target: object) -> str:
     return target if isinstance(target, str) else getattr(target, "__name__", "")

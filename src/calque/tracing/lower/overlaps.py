@@ -48,7 +48,7 @@ def overlapping(what: str) -> SymbolicTraceError:
     )
 
 
-def _is_strided(value: Any) -> bool:
+def _is_strided(value: object) -> bool:
     return isinstance(value, torch.Tensor) and value.layout is torch.strided
 
 

@@ -129,7 +129,7 @@ def likeness(node: Node, module: GraphModule) -> Any:
     return node.op, text, training, repr(arguments), repr(blocks)
 
 
-def _look(leaf: Any) -> Any:
+def _look(leaf: object) -> Any:
     if not isinstance(leaf, torch.Tensor):
         return repr(leaf)
     strides = tuple(map(str, leaf.stride())) if leaf.layout is torch.strided else ()

@@ -79,7 +79,7 @@ def forward_of(
     return pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
 
 
-def _detached(value: Any) -> Any:
+def _detached(value: object) -> Any:
     return pytree.tree_map_only(torch.Tensor, _detach, value)
 
 

@@ -12,7 +12,7 @@ from calque.tracing.paths.decisions import Path
 from calque.tracing.paths.while_loops import while_loop
 
 
-def truth(tracer: Any, path: Path, obj: Any) -> bool:
+def truth(tracer: object, path: Path, obj: Any) -> bool:
     """Returns the answer of this run.
 
     Args:

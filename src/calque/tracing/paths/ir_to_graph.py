@@ -105,7 +105,7 @@ class Emitter:
         return Branch.of(graph, self._tracer.resolve)
 
 
-def pruned(block: Block, used: set[Value], resolve: Any) -> Block:
+def pruned(block: Block, used: set[Value], resolve: object) -> Block:
     """Returns the steps without unused optional ones.
 
     Args:

@@ -6,7 +6,6 @@ the others are used afterwards.
 """
 
 from collections.abc import Container, Iterable, Iterator
-from typing import Any
 
 from calque.tracing.graph.effects import is_of_torch, may_share_memory, writes
 from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
@@ -17,7 +16,7 @@ MemoryByValue = dict[Value | None, list[Memory]]
 """For each result of a choice, the memory that it may refer to in either block."""
 
 
-def last_lost_write(join: Join, resolve: Any) -> int | None:
+def last_lost_write(join: Join, resolve: object) -> int | None:
     """Returns the index of the last step after a choice whose write would not reach an alias; None
     if there is none.
 

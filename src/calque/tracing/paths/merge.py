@@ -170,7 +170,7 @@ def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
     return a, b
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     if isinstance(value, Value):
         val = value.val
         kind = "a value"

@@ -143,13 +143,13 @@ class TracerBase:
         """
         return lower(self, a)
 
-    def to_bool(self, obj: Any) -> bool:
+    def to_bool(self, obj: object) -> bool:
         """Decides `if proxy:`. A tracer that knows more may return an answer."""
         raise SymbolicTraceError(
             "symbolically traced variables cannot be used as inputs to control flow"
         )
 
-    def iter(self, obj: Any) -> Iterator[Any]:
+    def iter(self, obj: object) -> Iterator[Any]:
         """Decides `for part in proxy:`. A tracer that knows the length may return an iterator."""
         raise SymbolicTraceError(
             "Proxy object cannot be iterated: its length is not known while tracing. It is "
@@ -159,7 +159,7 @@ class TracerBase:
     def leaf_returned(self, node: Node) -> None:
         """Handles the call of a leaf function, which is a node now."""
 
-    def keys(self, obj: Any) -> Any:
+    def keys(self, obj: object) -> Any:
         """Decides `proxy.keys()`, and so `f(**proxy)`; by default, the call is recorded."""
         return self.create_proxy("call_method", "keys", (obj,), {})
 

@@ -134,7 +134,7 @@ def _traced_getattr(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _traced_setattr(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def setattr_(module: torch.nn.Module, name: str, value: Any) -> None:
+    def setattr_(module: torch.nn.Module, name: str, value: object) -> None:
         trace = current_trace()
         if trace is None or trace.tracer.set_attribute(module, name, value):
             original(module, name, value if trace is None else trace.tracer.member_of(value))

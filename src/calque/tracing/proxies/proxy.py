@@ -280,7 +280,7 @@ def _magic(name: str) -> Callable[..., Any]:
 def _reflected(name: str) -> Callable[..., Any]:
     target = _operator(name)
 
-    def method(self: Proxy, left: Any) -> Any:
+    def method(self: Proxy, left: object) -> Any:
         return self.tracer.create_proxy("call_function", target, (left, self), {})
 
     method.__name__ = method.__qualname__ = f"__r{name.strip('_')}__"

@@ -150,7 +150,7 @@ class LeafFunctions:
                 self._patches.hold(names, name, leaf_function)
 
 
-def unpatched(value: Any) -> Any:
+def unpatched(value: object) -> Any:
     """Returns the original function if another trace has replaced it."""
     if type(value) is FunctionType and getattr(value, "__fx_already_patched", False):
         return value.__wrapped__

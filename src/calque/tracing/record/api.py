@@ -158,7 +158,7 @@ def _parts(program: Any) -> tuple[Any, str, Callable[..., Any]]:
     return called, "forward", called
 
 
-def _name(function: Any) -> str:
+def _name(function: object) -> str:
     name = getattr(function, "__name__", "Recorded")
     return name if name.isidentifier() else "Recorded"
 
@@ -195,7 +195,7 @@ def _end(
     tape: Tape,
     recorder: Recorder,
     watch: Watch,
-    result: Any,
+    result: object,
     can_tell: bool,
     bound: dict[str, Any],
 ) -> None:
@@ -297,5 +297,5 @@ def _members(root: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
     yield from root.named_buffers()
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)

@@ -192,7 +192,7 @@ def takes_data(call: Any) -> bool:
     return not isinstance(data, numbers)
 
 
-def holds_tensors(result: Any) -> bool:
+def holds_tensors(result: object) -> bool:
     """Returns True if the result of a PyTorch function contains tensors."""
     if type(result) in ATOMIC:
         return False

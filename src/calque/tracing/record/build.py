@@ -226,7 +226,7 @@ class Builder(NamingTracer):
     def _placeholders(self) -> list[Node]:
         return self.graph.find_nodes(op="placeholder")
 
-    def _abstract(self, leaf: Any) -> Any:
+    def _abstract(self, leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             return self.abstract.of_member(leaf)
         return self.abstract.like(leaf) if type(leaf) is Value else leaf
@@ -384,7 +384,7 @@ class Builder(NamingTracer):
             node = self.create_node("call_function", edited, arguments, {})
             self._define(call.result, node)
 
-    def _expect(self, node: Node, answer: Any, what: str, call: Call) -> None:
+    def _expect(self, node: Node, answer: object, what: str, call: Call) -> None:
         name = self.get_fresh_qualname("_answer")
         self.keep(name, Answer(answer))
         expected = self.create_node("get_attr", name, (), {})

@@ -51,7 +51,7 @@ class RecordedContexts(Contexts):
         """Record that an `autograd.Function` is applied, without the calls of its forward."""
         return self._tracer.run(application, args, kwargs)
 
-    def make_parameter(self, make: Callable[..., Any], data: Any, requires_grad: bool) -> Any:
+    def make_parameter(self, make: Callable[..., Any], data: object, requires_grad: bool) -> Any:
         """Record that the program creates a parameter, which modes do not intercept."""
         return self._tracer.run(make, (data, requires_grad), {}, torch.nn.Parameter)
 
@@ -61,7 +61,7 @@ class RecordedContexts(Contexts):
             "the program changes the default dtype; pass dtype= where tensors are created"
         )
 
-    def enter_dispatch_mode(self, mode: Any) -> None:
+    def enter_dispatch_mode(self, mode: object) -> None:
         """Like `Contexts.enter_dispatch_mode`."""
         self._tracer.refuse(
             f"{type(mode).__name__} is a dispatch mode, which cannot be part of a graph"

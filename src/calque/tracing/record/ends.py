@@ -78,7 +78,7 @@ def place_of(
     return next((place for place in places if place is not None), None)
 
 
-def _is_record(value: Any) -> bool:
+def _is_record(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
 
 

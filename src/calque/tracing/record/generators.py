@@ -13,10 +13,10 @@ class MadeGenerator(torch_c.Generator):
     Draws need no record of their own, because the calls have the generator among their arguments.
     """
 
-    def manual_seed(self, seed: Any) -> Any:
+    def manual_seed(self, seed: object) -> Any:
         return _call(self, "manual_seed", seed)
 
-    def set_state(self, state: Any) -> Any:
+    def set_state(self, state: object) -> Any:
         return _call(self, "set_state", state)
 
     def get_state(self) -> Any:
@@ -31,7 +31,7 @@ class MadeGenerator(torch_c.Generator):
     def clone_state(self) -> Any:
         return _refused(self, "clone_state")
 
-    def graphsafe_set_state(self, state: Any) -> Any:
+    def graphsafe_set_state(self, state: object) -> Any:
         return _refused(self, "graphsafe_set_state", state)
 
     def graphsafe_get_state(self) -> Any:

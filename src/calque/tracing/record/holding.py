@@ -136,7 +136,7 @@ def _started(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def submit(pool: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+    def submit(pool: object, function: Any, /, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
         if recorder is not None:
             function = _followed(recorder, function)
@@ -147,7 +147,7 @@ def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def hand(pool: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def hand(pool: object, function: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
         if recorder is not None and isinstance(pool, multiprocessing.pool.ThreadPool):
             function = _followed(recorder, function)
@@ -162,7 +162,7 @@ def _copied(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(original)
-    def reduce_ex(tensor: Any, protocol: Any) -> Any:
+    def reduce_ex(tensor: object, protocol: object) -> Any:
         recorder = _recorder()
         is_copied = sys._getframe(1).f_code is copy.copy.__code__
         if recorder is None or not is_copied or recorder.contexts is None:
@@ -178,7 +178,7 @@ def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
     """
 
     @functools.wraps(original)
-    def has_torch_function(relevant_args: Any) -> bool:
+    def has_torch_function(relevant_args: object) -> bool:
         stack = get_current_function_mode_stack()
         if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], Above):
             return original(relevant_args)

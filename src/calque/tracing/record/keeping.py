@@ -46,24 +46,24 @@ class Edited:
         return made
 
 
-def edited(edit: Edited, value: Any) -> Any:
+def edited(edit: Edited, value: object) -> Any:
     """Replaces a value, as a node of a graph."""
     return edit(value)
 
 
-def _looks(value: Any) -> Any:
+def _looks(value: object) -> Any:
     leaves, structure = pytree.tree_flatten(value)
     tensors = [(tuple(t.shape), t.dtype) if _is_tensor(t) else type(t) for t in leaves]
     return tensors, structure
 
 
-def _described(value: Any) -> str:
+def _described(value: object) -> str:
     leaves = tree_leaves(value)
     named = [f"{str(t.dtype)[6:]}{list(t.shape)}" for t in leaves if _is_tensor(t)]
     return ", ".join(named) or repr(value)
 
 
-def _is_tensor(value: Any) -> bool:
+def _is_tensor(value: object) -> bool:
     return isinstance(value, torch.Tensor)
 
 

@@ -1,7 +1,5 @@
 """Abstract values of a run's tensors, some of which are freed before the graph is built."""
 
-from typing import Any
-
 import torch
 
 from calque.state import ATOMIC
@@ -30,7 +28,7 @@ class Known(AbstractValues):
         return made
 
 
-def is_plain(template: Any) -> bool:
+def is_plain(template: object) -> bool:
     """Returns True if a result contains only tensors and constants, in containers."""
     if isinstance(template, (tuple, list)) and type(template) is not torch.Size:
         return all(map(is_plain, template))

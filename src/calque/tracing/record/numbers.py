@@ -93,7 +93,7 @@ class Numbers:
         self.all.append(number)
         self._read.setdefault((id(frame), frame.f_code), {})[place] = number
 
-    def use(self, call: Call, func: Any) -> bool:
+    def use(self, call: Call, func: object) -> bool:
         """Record that the program calls a PyTorch function.
 
         Returns:
@@ -183,7 +183,7 @@ def _computed(
     return call.result
 
 
-def _put(call: Call, argument: Argument, value: Any) -> None:
+def _put(call: Call, argument: Argument, value: object) -> None:
     if isinstance(argument.key, str):
         old = call.kwargs[argument.key]
         call.kwargs = {**call.kwargs, argument.key: _with(old, argument.path, value)}
@@ -208,7 +208,7 @@ def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
 
 
 def _argument(
-    call: Call, func: Any, site: Site, use: Use, known: dict[Place, Number]
+    call: Call, func: object, site: Site, use: Use, known: dict[Place, Number]
 ) -> Argument | None:
     """Returns the argument that a number was passed as; None if it is not found."""
     numbers = {place: known[place] for place in use.formula.reads() if place in known}
@@ -228,7 +228,7 @@ def _argument(
     return None
 
 
-def _keys(call: Call, func: Any, site: Site, position: int | str) -> Iterator[int | str]:
+def _keys(call: Call, func: object, site: Site, position: int | str) -> Iterator[int | str]:
     """Returns the keys of an argument in the call, given its position in the source."""
     if isinstance(position, str):
         if position in call.kwargs:
@@ -260,7 +260,7 @@ def _value(formula: Formula, numbers: dict[Place, Number]) -> Any:
     return formula.function(*(_value(part, numbers) for part in formula.parts))
 
 
-def _is_of_values(result: Any) -> bool:
+def _is_of_values(result: object) -> bool:
     """Returns True if a result contains only tensors, or is None."""
     if isinstance(result, (tuple, list)):
         return all(map(_is_of_values, result))
@@ -270,7 +270,7 @@ def _is_of_values(result: Any) -> bool:
 # Frames
 
 
-def _caller(func: Any) -> FrameType | None:
+def _caller(func: object) -> FrameType | None:
     """Returns the frame of the program that calls PyTorch, directly or through the Python function
     `func`.
 

@@ -355,7 +355,7 @@ class _Reader:
         own = isinstance(node, ast.Name) and node.id in code.co_varnames
         return own and node.id not in code.co_cellvars
 
-    def _means(self, name: str, meaning: Any) -> bool:
+    def _means(self, name: str, meaning: object) -> bool:
         """Returns True if a name is global. Its value is compared when it is used."""
         self.names[name] = meaning
         return name not in {*self.code.co_varnames, *self.code.co_freevars, *self.code.co_cellvars}

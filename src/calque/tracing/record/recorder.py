@@ -218,7 +218,7 @@ class Recorder(WithinTrace):
             return self._kept(f"{path}:{call.name}", result)
         return result
 
-    def _kept(self, name: str, result: Any) -> Any:
+    def _kept(self, name: str, result: object) -> Any:
         """Keeps or edits a result, and returns what the program gets instead."""
         keeper, local = self.keeper, self.local
         if not keeper.patterns or local.is_editing:

@@ -97,7 +97,7 @@ class Results:
         self._answered(call, question, args, result, is_dynamic)
 
     def _answered(
-        self, call: Call, question: str, args: tuple[Any, ...], answer: Any, is_dynamic: bool
+        self, call: Call, question: str, args: tuple[Any, ...], answer: object, is_dynamic: bool
     ) -> None:
         """Keep the result of a call that returned something other than tensors."""
         if question in escapes.FREE:
@@ -122,7 +122,7 @@ class Results:
         else:
             self._recorder.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
 
-    def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: Any) -> None:
+    def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: object) -> None:
         if escapes.is_lost(question, sys._getframe(1)):
             return
         self._recorder.numbers.read(call, self._note(call, question, answer))
@@ -130,7 +130,7 @@ class Results:
             self._recorder.arguments.shared_with_python(args[0], call)
         self._guard(call, answer)
 
-    def _note(self, call: Call, question: str, answer: Any) -> Escape:
+    def _note(self, call: Call, question: str, answer: object) -> Escape:
         """Record that a value is read into Python.
 
         Raises:
@@ -147,7 +147,7 @@ class Results:
             raise self._recorder.refusal
         return escape
 
-    def _guard(self, call: Call, answer: Any) -> None:
+    def _guard(self, call: Call, answer: object) -> None:
         name = str(call.args[1]) if call.target is getattr else call.name
         try:
             call.reads = (answer_of(name, answer),)
@@ -160,7 +160,7 @@ class Results:
         self._recorder.events.append(call)
 
 
-def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: Any) -> list[torch.Tensor]:
+def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: object) -> list[torch.Tensor]:
     """Returns the tensors that a call has written to and whose shape it may have changed."""
     if call.target is setattr:
         return [args[0]] if call.args[1] == "data" else []

@@ -19,7 +19,7 @@ class WithinTrace:
     run: Callable[..., Any]
     _paths: dict[int, str]
 
-    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+    def set_attribute(self, module: torch.nn.Module, name: str, value: object) -> bool:
         """Handle an assignment to an attribute of a module."""
         self.leaves.assigned(module)
         return True
@@ -31,7 +31,7 @@ class WithinTrace:
     def make_module(self, module: torch.nn.Module) -> None:
         """Like `delete_attribute`, for modules that the program creates; their calls are opened."""
 
-    def member_of(self, value: Any) -> Any:
+    def member_of(self, value: object) -> Any:
         """Returns the assigned value itself."""
         return value
 
@@ -43,7 +43,7 @@ class WithinTrace:
             self.assumed.modes[full] = training
         return False
 
-    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: object) -> bool:
         """Like `keep_mode`, for a PyTorch setting."""
         self.create_node("call_function", expect_setting, (name, args, answer), {})
         return False

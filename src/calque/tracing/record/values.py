@@ -96,7 +96,7 @@ class Values:
         found = self._objects.get(id(thing))
         return found[1] if found is not None else None
 
-    def add_object(self, thing: Any) -> Value:
+    def add_object(self, thing: object) -> Value:
         """Like `add`, for objects that are not tensors; they are kept alive."""
         value = Value()
         self._objects[id(thing)] = thing, value
@@ -108,7 +108,7 @@ class Values:
         self._objects.clear()
 
 
-def values_in(template: Any) -> list[Value]:
+def values_in(template: object) -> list[Value]:
     """Returns the values in an argument or a result, including those in containers.
 
     >>> a, b = Value(), Value()

@@ -58,7 +58,7 @@ class AbstractTracer(NamingTracer):
         node.meta["val"] = value
         return self.proxy_of_known(node, value)
 
-    def proxy_of_known(self, node: Node, value: Any) -> Any:
+    def proxy_of_known(self, node: Node, value: object) -> Any:
         """Returns what the program gets for a node with the abstract value `value`."""
         if isinstance(value, torch.Tensor):
             given = self.identity.proxy_given_back(node)

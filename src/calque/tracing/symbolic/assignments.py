@@ -32,7 +32,7 @@ class Assignments:
         self._tracer = tracer
         self._before: dict[tuple[torch.nn.Module, str], tuple[Any, str]] = {}
 
-    def allow(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+    def allow(self, module: torch.nn.Module, name: str, value: object) -> bool:
         """Returns True if an assignment of the traced program should be carried out; see
         `set_attribute`.
 
@@ -129,7 +129,7 @@ def _read(module: torch.nn.Module, name: str) -> Any:
     return members.get(name, MISSING)
 
 
-def _write(module: torch.nn.Module, name: str, value: Any) -> None:
+def _write(module: torch.nn.Module, name: str, value: object) -> None:
     members = vars(module)
     if name in members and not isinstance(value, (torch.Tensor, torch.nn.Module, type(MISSING))):
         members[name] = value  # in the dictionary that has it

@@ -306,7 +306,7 @@ def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
     return AssertionError(last.origin.text if last.origin is not None else "")
 
 
-def _are_alike(a: Any, b: Any) -> bool:
+def _are_alike(a: object, b: object) -> bool:
     """Returns True if two constants, from different runs, are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return equal_constants(a, b)
@@ -331,7 +331,7 @@ def _identical(a: Value, b: Value) -> Value:
     return a
 
 
-def _not_repeated(origin: Any) -> SymbolicTraceError:
+def _not_repeated(origin: object) -> SymbolicTraceError:
     return SymbolicTraceError(
         f"{origin}: the program branches on tensors, but did something else here when it was run "
         "again for the other branch.\nMake it depend only on its arguments, not on state of an "

@@ -83,7 +83,7 @@ def is_same(a: Any, b: Any) -> bool:
     return isinstance(a, SCALARS) and a == b
 
 
-def described(value: Any) -> str:
+def described(value: object) -> str:
     """Returns the text of a value for errors, in one line.
 
     >>> described(torch.ones(2)), described(torch.ones(64, 64)), len(described([0] * 100))
@@ -99,7 +99,7 @@ def described(value: Any) -> str:
     return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
-def change_of(before: Any, after: Any) -> str:
+def change_of(before: object, after: object) -> str:
     """Returns a description of a change of value."""
     old, new = described(before), described(after)
     return f"changes from {old} to {new if new != old else 'another one'}"

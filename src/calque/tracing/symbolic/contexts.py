@@ -64,7 +64,7 @@ class Contexts:
         arguments = (context.device, context.fast_dtype, context._enabled, context._cache_enabled)
         self._autocasts[id(context)] = self._node(torch_internals.enter_autocast, *arguments)
 
-    def exit_autocast(self, context: Any) -> None:
+    def exit_autocast(self, context: object) -> None:
         """Record that a `torch.autocast` block ends."""
         node = self._autocasts.pop(id(context), None)
         if node is not None:
@@ -86,7 +86,7 @@ class Contexts:
             "Use torch.no_grad(), or call the traced module inside torch.inference_mode().",
         )
 
-    def enter_dispatch_mode(self, mode: Any) -> None:
+    def enter_dispatch_mode(self, mode: object) -> None:
         """Refuse a block in which code of the program runs below PyTorch's operators."""
         refuse_because(
             self._tracer,
@@ -109,7 +109,7 @@ class Contexts:
 
 def _watched_default(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def set_default(value: Any) -> None:
+    def set_default(value: object) -> None:
         before = torch.get_default_dtype()
         original(value)
         trace = current_trace()
@@ -154,7 +154,7 @@ def hold_contexts(patches: Patches) -> None:
 
 
 def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def enter(self: Any) -> Any:
+    def enter(self: object) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
             trace.tracer.contexts.enter_autocast(self)
@@ -164,7 +164,7 @@ def _traced_enter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
-    def exit_(self: Any, *exception: Any) -> Any:
+    def exit_(self: object, *exception: Any) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
             trace.tracer.contexts.exit_autocast(self)
@@ -174,7 +174,7 @@ def _traced_exit(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
-    def enter(self: Any) -> Any:
+    def enter(self: object) -> Any:
         trace = current_trace()
         if trace is not None and trace.tracer.contexts is not None:
             trace.tracer.contexts.enter_inference_mode()
@@ -184,7 +184,7 @@ def _refused_enter(original: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def _refused_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
-    def enter(self: Any) -> Any:
+    def enter(self: object) -> Any:
         tracer = tracer_of_program()
         changes_nothing = type(self) is not saved_tensors_hooks and _is_torchs(self)
         if tracer is not None and not changes_nothing:
@@ -209,13 +209,13 @@ def _refused_level(original: Callable[..., Any]) -> Callable[..., Any]:
     return enter
 
 
-def _is_torchs(value: Any) -> bool:
+def _is_torchs(value: object) -> bool:
     return type(value).__module__.startswith(("torch.", "calque."))
 
 
 def _watched_mode(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def enter(self: Any) -> Any:
+    def enter(self: object) -> Any:
         trace = current_trace()
         contexts = trace.tracer.contexts if trace is not None else None
         if contexts is not None and not _is_torchs(self):  # these change no results

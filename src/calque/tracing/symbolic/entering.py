@@ -8,7 +8,7 @@ from typing import Any
 from torch.nn import Module
 
 
-def as_called(root: Any, method: str, function: FunctionType) -> Callable[..., Any]:
+def as_called(root: object, method: str, function: FunctionType) -> Callable[..., Any]:
     """Returns the method, or the whole call of the module if it does more than `forward`.
 
     Args:

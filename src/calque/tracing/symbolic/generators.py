@@ -21,7 +21,7 @@ class GeneratorStates:
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, torch.Tensor, Path]] = {}
 
-    def meet(self, generator: Any, path: Path) -> None:
+    def meet(self, generator: object, path: Path) -> None:
         """Add a generator that the program can reach, before it runs."""
         self._last[id(generator)] = generator, _state_of(generator), path
 
@@ -29,16 +29,16 @@ class GeneratorStates:
         """Returns True if the generator was added."""
         return id(generator) in self._last
 
-    def has_any_but(self, generator: Any) -> bool:
+    def has_any_but(self, generator: object) -> bool:
         """Returns True if another generator was added."""
         return not self._last.keys() <= {id(generator)}
 
-    def drawn(self, generator: Any) -> None:
+    def drawn(self, generator: object) -> None:
         """Note that a draw, which the graph repeats, has advanced a generator."""
         if id(generator) in self._last:
             self.meet(generator, self._last[id(generator)][2])
 
-    def is_set(self, generator: Any) -> bool:
+    def is_set(self, generator: object) -> bool:
         """Returns True if a generator's state differs from its last known one."""
         found = self._last.get(id(generator))
         return found is not None and not _same(_state_of(generator), found[1])
@@ -49,7 +49,7 @@ class GeneratorStates:
             if self.is_set(generator):
                 yield generator, path
 
-    def restore(self, but: Any = None) -> None:
+    def restore(self, but: object = None) -> None:
         """Restore the last known state of each generator except one."""
         for generator, state, _ in self._last.values():
             if generator is but:

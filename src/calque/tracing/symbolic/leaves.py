@@ -167,7 +167,7 @@ class Leaves:
             self._before[id(module)] = held
             self._know_class(held.kind)
 
-    def is_member(self, root: Module, path: str, value: Any) -> bool:
+    def is_member(self, root: Module, path: str, value: object) -> bool:
         """Returns True if a path leads to this value when the graph runs, as it did before the
         trace.
 
@@ -285,5 +285,5 @@ def alike(a: Any, b: Any) -> bool:
     return all(map(is_, a, b))
 
 
-def _is_held(name: str, container: Any, held: Any) -> bool:
+def _is_held(name: str, container: object, held: object) -> bool:
     return alike(container, held)

@@ -7,7 +7,7 @@ from typing import Any
 _OBJECT = "_calque_object"
 
 
-def function_of(program: Any) -> Callable[..., Any]:
+def function_of(program: object) -> Callable[..., Any]:
     """Returns a function that calls an object, such as a bound method or a `functools.partial`.
 
     Raises:

@@ -134,7 +134,7 @@ def record_loop(
     return tuple(_result(tracer, call, i, val) for i, val in enumerate(kept))
 
 
-def _result(tracer: "SymbolicTracer", call: Node, index: int, val: Any) -> Any:
+def _result(tracer: "SymbolicTracer", call: Node, index: int, val: object) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (call, index), {})
     if val is not None:
         part.meta["val"] = val
@@ -193,7 +193,7 @@ def _give(graph: TracedGraph, captured: list[Node], after: int) -> None:
                 user.replace_input_with(outside, last)
 
 
-def _alike(before: Any, after: Any) -> bool:
+def _alike(before: object, after: object) -> bool:
     if not isinstance(before, torch.Tensor) or not isinstance(after, torch.Tensor):
         return before is None or after is None
     return (before.shape, before.dtype) == (after.shape, after.dtype)

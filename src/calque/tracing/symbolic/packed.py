@@ -19,7 +19,9 @@ def takes_packed(module: torch.nn.Module, args: tuple[Any, ...]) -> bool:
     )
 
 
-def packed_result(tracer: "SymbolicTracer", module: Any, given: PackedSequence, result: Any) -> Any:
+def packed_result(
+    tracer: "SymbolicTracer", module: object, given: PackedSequence, result: Any
+) -> Any:
     """Returns the result of a recurrent layer, with a proxy for each part.
 
     The packed sequence in it has the batch sizes and the order of the argument's, so programs can

@@ -46,7 +46,7 @@ def hold_randomness(patches: Patches) -> None:
 
 def _seeded(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def seed(seed: Any) -> Any:
+    def seed(seed: object) -> Any:
         tracer = tracer_of_program()
         if tracer is None:
             return original(seed)
@@ -90,7 +90,7 @@ def _tracer_of_state() -> Any:
 
 def _asked_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def get_state(device: Any = kind) -> Any:
+    def get_state(device: object = kind) -> Any:
         tracer = _tracer_of_state()
         given = (kind, device) if kind else ()
         if tracer is None:
@@ -104,7 +104,7 @@ def _asked_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _set_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def set_state(new_state: Any, device: Any = kind) -> None:
+    def set_state(new_state: object, device: object = kind) -> None:
         tracer = _tracer_of_state()
         given = (kind, device) if kind else ()
         if tracer is None:

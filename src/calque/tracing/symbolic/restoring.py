@@ -48,7 +48,7 @@ class Restoring(SymbolicTracer):
     tensor_proxy = proxy
 
     def _proxy_placeholder(
-        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+        self, name: str, concrete_args: object, sig: inspect.Signature, fn_for_analysis: object
     ) -> Any:
         """Returns an input with the default from the code; the code contains the input's checks."""
         default = () if name.startswith("*") else (sig.parameters[name].default,)
@@ -71,7 +71,7 @@ class Restoring(SymbolicTracer):
         except NotImplementedError:
             return self._member(a)
 
-    def _member(self, a: Any) -> Argument:
+    def _member(self, a: object) -> Argument:
         name = next((name for name, value in vars(self.root).items() if value is a), None)
         if name is None:
             name = self.get_fresh_qualname("_object")

@@ -63,11 +63,11 @@ def make_placeholder(tracer: "SymbolicTracer", name: str, signature: inspect.Sig
     return made
 
 
-def _abstract(leaf: Any) -> Any:
+def _abstract(leaf: object) -> Any:
     return leaf.node.meta["val"] if isinstance(leaf, torch.fx.Proxy) else leaf
 
 
-def _is_printable(annotation: Any) -> bool:
+def _is_printable(annotation: object) -> bool:
     """Returns True if generated code can contain the annotation: torch.fx hashes each of its parts.
 
     The list in `Callable[[Tensor], Tensor]` is not hashable.
@@ -77,7 +77,7 @@ def _is_printable(annotation: Any) -> bool:
     return all(map(_is_printable, get_args(annotation)))
 
 
-def _held(tracer: "SymbolicTracer", default: Any) -> Any:
+def _held(tracer: "SymbolicTracer", default: object) -> Any:
     """Returns the default as a graph can hold it: without tensors, and None for functions."""
     if any(isinstance(leaf, torch.Tensor) for leaf in tree_leaves(default)):
         return ...
@@ -90,7 +90,7 @@ def _held(tracer: "SymbolicTracer", default: Any) -> Any:
     return default
 
 
-def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> Any:
+def _default(tracer: "SymbolicTracer", node: Node, name: str, default: object) -> Any:
     """Returns the default that the program was traced with; the graph refuses other values, except
     tensors.
     """
@@ -104,7 +104,7 @@ def _default(tracer: "SymbolicTracer", node: Node, name: str, default: Any) -> A
     return default if held is None or held is ... else held
 
 
-def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
+def _like(tracer: "SymbolicTracer", node: Node, name: str, value: object) -> Any:
     """Returns the traced form of an example: tensors become proxies, and the graph checks other
     values.
     """
@@ -143,14 +143,14 @@ def _like(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
     return _constant(tracer, node, name, value)
 
 
-def _expect_container(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> None:
+def _expect_container(tracer: "SymbolicTracer", node: Node, name: str, value: object) -> None:
     kind = checks.class_name(value)
     check = (node, kind, checks.parts_of(value), name)
     tracer.create_node("call_function", checks.expect_container, check, {})
 
 
 def _with_attributes(
-    tracer: "SymbolicTracer", node: Node, name: str, proxy: Any, value: torch.Tensor
+    tracer: "SymbolicTracer", node: Node, name: str, proxy: object, value: torch.Tensor
 ) -> Any:
     """Returns a proxy with the example's Python attributes, as far as a graph supports them."""
     if isinstance(value, FakeTensor):
@@ -176,13 +176,13 @@ def _of_dataclass(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -
     return made
 
 
-def _holds_tensors(value: Any) -> bool:
+def _holds_tensors(value: object) -> bool:
     inside = list(getattr(value, "__dict__", {}).values())
     leaves = tree_leaves([value, *inside])
     return any(isinstance(leaf, torch.Tensor) for leaf in leaves)
 
 
-def _watched(tracer: "SymbolicTracer", node: Node, container: Any) -> Any:
+def _watched(tracer: "SymbolicTracer", node: Node, container: object) -> Any:
     tracer.nodes_of[id(container)] = node, container
     if not isinstance(container, tuple):
         tracer.containers.append((node, container, copy.copy(container)))
@@ -192,7 +192,7 @@ def _watched(tracer: "SymbolicTracer", node: Node, container: Any) -> Any:
 def write_back(tracer: "SymbolicTracer") -> None:
     """Record the program's changes of argument lists and dictionaries."""
 
-    def record(function: Any, *args: Any) -> None:
+    def record(function: object, *args: Any) -> None:
         tracer.create_proxy("call_function", function, args, {})
 
     for node, container, before in tracer.containers:
@@ -235,20 +235,20 @@ def writing_back(tracer: "SymbolicTracer", program: Callable[..., Any]) -> Calla
     return run
 
 
-def _part(tracer: "SymbolicTracer", node: Node, key: Any, name: str, value: Any) -> Any:
+def _part(tracer: "SymbolicTracer", node: Node, key: object, name: str, value: object) -> Any:
     part = tracer.create_node("call_function", operator.getitem, (node, key), {})
     tracer.assumed.follow(part)
     return _like(tracer, part, name, value)
 
 
-def _constant(tracer: "SymbolicTracer", node: Node, name: str, value: Any) -> Any:
+def _constant(tracer: "SymbolicTracer", node: Node, name: str, value: object) -> Any:
     tracer.deferred.append((checks.expect_value, (node, value, name)))
     if type(value) not in ATOMIC and not isinstance(value, tuple):
         tracer.nodes_of[id(value)] = node, value
     return value
 
 
-def unheld(tracer: "SymbolicTracer", node: Node, value: Any, name: str) -> SymbolicTraceError:
+def unheld(tracer: "SymbolicTracer", node: Node, value: object, name: str) -> SymbolicTraceError:
     """Returns the error for an argument that a graph cannot compare."""
     return SymbolicTraceError(
         f"{origin_of_code(tracer.graph._co_fields)}: the argument {name} is a "

@@ -72,7 +72,7 @@ class Strict:
             return int(self.tracer.to_bool(self))
         refuse(self, "index")
 
-    def __contains__(self, item: Any) -> bool:
+    def __contains__(self, item: object) -> bool:
         if self.is_tensor and isinstance(item, (torch.Tensor, bool, int, float, complex)):
             return self.tracer.to_bool((self == item).any())  # pyright: ignore[reportAttributeAccessIssue]
         refuse(self, "in")
@@ -91,7 +91,7 @@ class Strict:
     def __format__(self, specification: str) -> str:
         return _text(self)
 
-    def __reduce_ex__(self, protocol: Any) -> NoReturn:
+    def __reduce_ex__(self, protocol: object) -> NoReturn:
         refuse(self, "pickle")
 
     def __array__(self, *args: Any, **kwargs: Any) -> NoReturn:
@@ -100,20 +100,20 @@ class Strict:
     def __copy__(self) -> Any:
         return self.tracer.create_proxy("call_function", copy.copy, (self,), {})
 
-    def __deepcopy__(self, memo: Any) -> Any:
+    def __deepcopy__(self, memo: object) -> Any:
         return self.tracer.create_proxy("call_function", copy.deepcopy, (self,), {})
 
-    def __rpow__(self, left: Any) -> Any:
+    def __rpow__(self, left: object) -> Any:
         # torch.fx's transforms would print the operator as `-2.0 ** x`.
         power = torch.pow if self.is_tensor else pow
         negative = isinstance(left, (int, float)) and str(left).startswith("-")
         target = power if negative else operator.pow
         return self.tracer.create_proxy("call_function", target, (left, self), {})
 
-    def __setitem__(self, index: Any, value: Any) -> None:
+    def __setitem__(self, index: object, value: object) -> None:
         self.tracer.create_proxy("call_function", operator.setitem, (self, index, value), {})
 
-    def __delitem__(self, index: Any) -> None:
+    def __delitem__(self, index: object) -> None:
         self.tracer.create_proxy("call_function", operator.delitem, (self, index), {})
 
 

@@ -79,7 +79,7 @@ class Surroundings(Snapshot):
             else:
                 stack.append((item, path.attribute(name)))
 
-    def meet_generator(self, value: Any, path: Path) -> None:
+    def meet_generator(self, value: object, path: Path) -> None:
         """See `Snapshot.meet_generator`."""
         self.generators.meet(value, path)
 
@@ -180,7 +180,7 @@ class _LevelsRow(CacheRow):
             self.owner._cache.clear()
 
 
-def _is_ours(value: Any) -> bool:
+def _is_ours(value: object) -> bool:
     return isinstance(value, torch.fx.Proxy) or home_of_class(type(value)).startswith("calque.")
 
 

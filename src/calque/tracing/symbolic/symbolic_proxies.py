@@ -39,16 +39,16 @@ class ValueProxy(Strict, Proxy):
             raise AttributeError(k)  # Python looks up protocols that a proxy does not have
         return ValueAttribute(self, k)
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         if name in OWN or name.startswith("_") or not hasattr(self, "node"):
             super().__setattr__(name, value)
         else:
             self.tracer.create_proxy("call_function", setattr, (self, name, value), {})
 
-    def __divmod__(self, other: Any) -> Any:
+    def __divmod__(self, other: object) -> Any:
         return self.tracer.create_proxy("call_function", divmod, (self, other), {})
 
-    def __rdivmod__(self, other: Any) -> Any:
+    def __rdivmod__(self, other: object) -> Any:
         return self.tracer.create_proxy("call_function", divmod, (other, self), {})
 
     def __round__(self, *digits: Any) -> Any:
@@ -83,7 +83,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     __class__ = property(attrgetter("type_of_value"))  # pyright: ignore[reportAssignmentType]
 
     @staticmethod
-    def __new__(cls, node: Node, tracer: Any = None) -> "TensorProxy":
+    def __new__(cls, node: Node, tracer: object = None) -> "TensorProxy":
         known = node.meta.get("val")
         data = _NO_DATA
         if isinstance(known, torch.Tensor) and not known.ndim:
@@ -93,7 +93,7 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     def __getattr__(self, k: str) -> Any:
         raise AttributeError(f"'Tensor' object has no attribute '{k}'")
 
-    def __setattr__(self, name: str, value: Any) -> None:
+    def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name in self.__dict__:  # not `requires_grad` and the like
             self._tell(name)
@@ -126,7 +126,11 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
 
     @classmethod
     def __torch_dispatch__(
-        cls, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+        cls,
+        func: object,
+        types: object,
+        args: tuple[Any, ...] = (),
+        kwargs: dict[str, Any] | None = None,
     ) -> Any:
         proxy = next(arg for arg in (*args, *(kwargs or {}).values()) if isinstance(arg, cls))
         refuse_because(

@@ -163,7 +163,7 @@ class SymbolicTracer(AbstractTracer):
         with CallCatcher(self):
             super()._run(writing_back(self, fn), args)
 
-    def result_argument(self, value: Any) -> Argument:
+    def result_argument(self, value: object) -> Argument:
         """Lowers the program's result; objects of classes unknown to graphs are rebuilt."""
         return Results(self).argument(value)
 
@@ -196,7 +196,7 @@ class SymbolicTracer(AbstractTracer):
                 'around it with tracer="record".',
             )
 
-    def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
+    def is_member(self, root: torch.nn.Module, path: str, value: object) -> bool:
         """Like `NamingTracer.is_member`; False for a value that the program has set temporarily."""
         return self.leaves.is_member(root, path, value)
 
@@ -235,7 +235,7 @@ class SymbolicTracer(AbstractTracer):
         return made
 
     def _proxy_placeholder(
-        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: Any
+        self, name: str, concrete_args: Any, sig: inspect.Signature, fn_for_analysis: object
     ) -> Any:
         if concrete_args is not None and name in concrete_args:
             return super()._proxy_placeholder(name, concrete_args, sig, fn_for_analysis)
@@ -246,7 +246,7 @@ class SymbolicTracer(AbstractTracer):
         self.assumed.modes[".".join(filter(None, (self.scope.module_path, path)))] = training
         return True
 
-    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: object) -> bool:
         """Adopt an assumption of a graph within this trace."""
         self.assumed.settings[name, args] = answer
         return True
@@ -336,13 +336,13 @@ class SymbolicTracer(AbstractTracer):
 
     # Python protocols
 
-    def to_bool(self, obj: Any) -> bool:
+    def to_bool(self, obj: object) -> bool:
         """Returns the truth value on the current path; refuses it if no path is followed."""
         if self.path is None:
             refuse(obj, "bool")
         return truth(self, self.path, obj)
 
-    def member_of(self, value: Any) -> Any:
+    def member_of(self, value: object) -> Any:
         """Returns the parameter or buffer that a proxy represents; other values unchanged."""
         return self._members.get(value.node, value) if isinstance(value, TensorProxy) else value
 
@@ -361,7 +361,7 @@ class SymbolicTracer(AbstractTracer):
         """Handle the deletion of a module's attribute."""
         self.assignments.note(module, name)
 
-    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+    def set_attribute(self, module: torch.nn.Module, name: str, value: object) -> bool:
         """Handle an assignment to a module's attribute;
         returns True if it should be carried out.
         """

@@ -46,13 +46,13 @@ class _Type:
     def __hash__(self) -> int:
         return hash(_type)
 
-    def __getitem__(self, item: Any) -> Any:
+    def __getitem__(self, item: object) -> Any:
         return _type[item]
 
-    def __or__(self, other: Any) -> Any:
+    def __or__(self, other: object) -> Any:
         return _type | other
 
-    def __ror__(self, other: Any) -> Any:
+    def __ror__(self, other: object) -> Any:
         return other | _type
 
     def __repr__(self) -> str:
@@ -77,7 +77,7 @@ def type_of(proxy: Any) -> Any:
     return proxy.type_of_value
 
 
-def can_be_called(value: Any) -> bool:
+def can_be_called(value: object) -> bool:
     """Like `callable`, but False for proxies of tensors, which inherit `__call__` from torch.fx's
     class.
     """

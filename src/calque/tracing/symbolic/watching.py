@@ -290,7 +290,7 @@ class Watch:
             what, name = "has keys in a different order", str(row.path)
             yield self._change(row, None, what, row.before, now, name), False
 
-    def _may_stay(self, row: Row, before: Any) -> bool:
+    def _may_stay(self, row: Row, before: object) -> bool:
         """Returns True if it suffices that a second call, which starts from the state after the
         first, does the same.
 
@@ -303,7 +303,7 @@ class Watch:
         return any(owner_of_class(type(o)) is Owner.PACKAGE for o in objects)
 
     def _change(
-        self, row: Row, key: Any, what: str, before: Any, after: Any, name: str = ""
+        self, row: Row, key: object, what: str, before: object, after: object, name: str = ""
     ) -> Change:
         name = name or row.name(key)
         inner = name if row.attribute else str(row.path)
@@ -341,7 +341,7 @@ class Watch:
         return (code.co_filename, code.co_name) not in self.ran, code.co_name in _CONSTRUCTORS
 
 
-def _instance_dict(value: Any) -> Any:
+def _instance_dict(value: object) -> Any:
     try:
         return object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):  # it has only slots

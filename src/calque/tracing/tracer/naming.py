@@ -33,7 +33,7 @@ class NamingTracer(Tracer):
             number += 1
         return f"{prefix}{number}"
 
-    def _lower(self, a: Any) -> Argument:
+    def _lower(self, a: object) -> Argument:
         if not is_constant(a):
             return super()._lower(a)
         name = next((name for name, value in self.kept.items() if value is a), None)
@@ -83,11 +83,11 @@ class NamingTracer(Tracer):
                 paths.setdefault(module, f"{name}.{inner}" if inner else name)
         return paths[mod]
 
-    def is_member(self, root: torch.nn.Module, path: str, value: Any) -> bool:
+    def is_member(self, root: torch.nn.Module, path: str, value: object) -> bool:
         """Returns True if a path from a module also leads to a value when the graph runs."""
         return True
 
-    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+    def _name_of(self, value: object, members: Callable[[], Any]) -> str | None:
         if isinstance(value, torch.fx.Proxy):  # may represent a different member
             return None
         name = super()._name_of(value, members)
@@ -115,7 +115,7 @@ def _prefix(kind: type) -> str:
     return f"_{kind.__name__.lower()}_"
 
 
-def is_name_of_kept(name: str, kind: Any) -> bool:
+def is_name_of_kept(name: str, kind: object) -> bool:
     """Returns True if this may be the name that a graph gave to a module outside the root, of the
     class `kind`.
 

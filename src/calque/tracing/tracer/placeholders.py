@@ -187,7 +187,7 @@ def placeholder(
     return tree_map(concrete, concrete_args[name])
 
 
-def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
+def _check_specialized(tracer: Any, proxy: Any, name: str, value: object) -> None:
     """Record in the graph that it is valid only for this value of an input."""
     message = f"{name} has been specialized to have value {value} but got another value"
     if type(value) in base_types and type(value) is not torch.Tensor:
@@ -202,7 +202,7 @@ def _check_specialized(tracer: Any, proxy: Any, name: str, value: Any) -> None:
         )
 
 
-def transfer_attributes(source: Any, node: Any) -> None:
+def transfer_attributes(source: object, node: object) -> None:
     """Copy the attributes of a placeholder marker other than `PH` itself to the node."""
     if not isinstance(source, PHBase) or source is PH:
         return

@@ -104,7 +104,7 @@ class Tracer(TracerBase):
         """
         return constant_argument(self, a)
 
-    def _lower(self, a: Any) -> Argument:
+    def _lower(self, a: object) -> Argument:
         return super().create_arg(a)
 
     def is_leaf_module(self, m: torch.nn.Module, module_qualified_name: str) -> bool:
@@ -185,7 +185,7 @@ class Tracer(TracerBase):
             parameter_proxy_cache[name] = self._proxy_of_member(name, attr_val)
         return parameter_proxy_cache[name]
 
-    def _name_of(self, value: Any, members: Callable[[], Any]) -> str | None:
+    def _name_of(self, value: object, members: Callable[[], Any]) -> str | None:
         known = self._names.get(id(value))
         if known is not None and known[1] is value:
             return known[0]
@@ -194,7 +194,7 @@ class Tracer(TracerBase):
         known = self._names.get(id(value))
         return known[0] if known is not None and known[1] is value else None
 
-    def _proxy_of_member(self, name: str, value: Any) -> Any:
+    def _proxy_of_member(self, name: str, value: object) -> Any:
         options: dict[str, Any] = {}
         if _takes_factory(type(self).create_proxy):
             options["proxy_factory_fn"] = (
@@ -204,7 +204,7 @@ class Tracer(TracerBase):
             )
         return self.create_proxy("get_attr", name, (), {}, **options)
 
-    def member_of(self, value: Any) -> Any:
+    def member_of(self, value: object) -> Any:
         """Returns the value to assign to a module's attribute instead of the program's value."""
         return value
 
@@ -214,7 +214,7 @@ class Tracer(TracerBase):
     def delete_attribute(self, module: torch.nn.Module, name: str) -> None:
         """Handle the deletion of a module's attribute."""
 
-    def set_attribute(self, module: torch.nn.Module, name: str, value: Any) -> bool:
+    def set_attribute(self, module: torch.nn.Module, name: str, value: object) -> bool:
         """Handle an assignment to a module's attribute;
         returns True if it should be carried out.
         """
@@ -226,7 +226,7 @@ class Tracer(TracerBase):
         """
         return False
 
-    def keep_setting(self, name: str, args: tuple[Any, ...], answer: Any) -> bool:
+    def keep_setting(self, name: str, args: tuple[Any, ...], answer: object) -> bool:
         """Handle the check of a setting in a graph that is traced; returns True if the new graph
         takes it over.
         """
@@ -318,7 +318,7 @@ class Tracer(TracerBase):
         result = self.result_argument(fn(*args))
         self.create_node("output", "output", (result,), {}, type_expr=annotation)
 
-    def result_argument(self, value: Any) -> Argument:
+    def result_argument(self, value: object) -> Argument:
         """Returns the program's result in the form in which the output node holds it."""
         return self.create_arg(value)
 

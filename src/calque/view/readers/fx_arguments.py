@@ -38,7 +38,7 @@ def _names(node: Node) -> list[str]:
         return []
 
 
-def tensors_in(value: Any) -> Iterator[TensorLook]:
+def tensors_in(value: object) -> Iterator[TensorLook]:
     """Yields the looks of the tensors in nested containers."""
     for leaf in tree_leaves(value, is_leaf=_is_metadata):
         if isinstance(leaf, torch.Tensor) or _is_metadata(leaf):
@@ -46,5 +46,5 @@ def tensors_in(value: Any) -> Iterator[TensorLook]:
             yield TensorLook(str(leaf.dtype).removeprefix("torch."), shape)
 
 
-def _is_metadata(value: Any) -> bool:
+def _is_metadata(value: object) -> bool:
     return type(value).__name__ == "TensorMetadata"

@@ -80,12 +80,12 @@ class _Calls:
             id, call.name, call.name, "call", group, family, served, _looks(values), source=line
         )
 
-    def _taking(self, name: str, given: Any) -> ViewNode:
+    def _taking(self, name: str, given: object) -> ViewNode:
         id = self._id(name)
         self._link(id, given)
         return ViewNode(id, name, name, "output", family="output")
 
-    def _link(self, id: str, given: Any) -> None:
+    def _link(self, id: str, given: object) -> None:
         makers = (self._maker.get(_number(value)) for value in values_in(given))
         self._edges.update((ViewEdge(m, id), None) for m in makers if m is not None and m != id)
 

@@ -34,7 +34,7 @@ def read_view(graph: ViewGraph) -> ViewGraph:
     return graph
 
 
-def find(graph: Any) -> Reader | None:
+def find(graph: object) -> Reader | None:
     """Returns the function that reads a graph; None if there is none."""
     for kind in type(graph).__mro__:
         found = _READERS.get(_name(kind))

@@ -55,7 +55,7 @@ def _asset(name: str) -> str:
     return files("calque.view").joinpath("assets", name).read_text(encoding="utf-8")
 
 
-def as_script(value: Any) -> str:
+def as_script(value: object) -> str:
     """Returns JSON in which no name can end the enclosing script element."""
     text = json.dumps(value, ensure_ascii=True, separators=(",", ":"), allow_nan=False)
     return text.replace("<", "\\u003c").replace(">", "\\u003e").replace("&", "\\u0026")

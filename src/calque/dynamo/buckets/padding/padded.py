@@ -61,7 +61,7 @@ def whole(array: Any) -> Padded:
     return Padded(array, (None,) * jnp.ndim(array))
 
 
-def layout_of(size: Any) -> Layout:
+def layout_of(size: object) -> Layout:
     """Returns the layout of an axis whose first elements are valid."""
     return (size,) if is_symbolic_dim(size) else None
 
@@ -143,7 +143,7 @@ def mask_of(sizes: Sizes, value: Padded, axes: Iterable[int]) -> Array | None:
     return found
 
 
-def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: Any) -> Padded:
+def filled(sizes: Sizes, value: Padded, axes: Iterable[int], fill: object) -> Padded:
     """Returns the value with the padding of these axes set to `fill`."""
     mask = mask_of(sizes, value, axes)
     if mask is None:

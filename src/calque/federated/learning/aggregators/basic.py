@@ -59,7 +59,7 @@ def dp_gaussian(noise_multiplier: float, norm: float) -> Aggregator:
         raise ValueError(f"noise_multiplier must be at least 0, not {noise_multiplier}")
     clip = _clip(norm)
 
-    def noisy(total: Any, count: Any, key: Any) -> Any:
+    def noisy(total: object, count: object, key: object) -> Any:
         return with_noise(total, noise_multiplier * norm, count, key)
 
     def joined(value: Any, weight: Any, key: Any) -> Any:
@@ -90,7 +90,7 @@ def quantized(bits: int, inner: Aggregator | None = None) -> Aggregator:
         step = jnp.where(most > least, (most - least) / (2**bits - 1), 1)
         return (least + jnp.round((exact - least) / step) * step).astype(leaf.dtype)
 
-    def of_rounded(value: Any, weight: Any, key: Any) -> Any:
+    def of_rounded(value: object, weight: object, key: object) -> Any:
         parts = _on_each(value, lambda tree: jax.tree.map(by_parts(rounded), tree))
         return joined(parts, weight, key)
 
@@ -122,7 +122,7 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
         places = jnp.round((jnp.clip(leaf, -bound, bound) + bound) / (2 * bound) * levels)
         return jnp.minimum(places.astype(jnp.int32), levels)  # float32 may have rounded up
 
-    def as_integers(tree: Any, weight: Any) -> Any:
+    def as_integers(tree: object, weight: Any) -> Any:
         present = weight > 0
         return {
             "total": jax.tree.map(lambda leaf: jnp.where(present, rounded(leaf), 0), tree),
@@ -139,7 +139,7 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
         parts = (federated_secure_sum(sent["total"], bits), federated_sum(sent["present"]))
         dtypes = [one.dtype for one in jax.tree.leaves(to_shapes(member_type(type_of(value))))]
 
-        def back(total: Any, count: Any) -> Any:
+        def back(total: object, count: object) -> Any:
             leaves, structure = jax.tree.flatten(total)
             pairs = zip(leaves, dtypes, strict=True)
             return jax.tree.unflatten(structure, [number(t, count, dtype) for t, dtype in pairs])
@@ -152,7 +152,7 @@ def secure(bound: float, bits: int = 16) -> Aggregator:
 # Helpers ------------------------------------------------------------------------------------------
 
 
-def _on_each(value: Any, function: Callable[[Any], Any]) -> Any:
+def _on_each(value: object, function: Callable[[Any], Any]) -> Any:
     """Applies a JAX function to each client's values."""
     return federated_map(_local(function, value), value)
 
@@ -169,7 +169,7 @@ def _clip(norm: float) -> Callable[[Any], Any]:
     return lambda tree: clip_to(tree, norm)
 
 
-def norm_of(tree: Any) -> Any:
+def norm_of(tree: object) -> Any:
     """Returns the Euclidean norm over all tensors."""
     leaves = map(in_float32, jax.tree.leaves(tree))
     return jnp.sqrt(sum(jnp.sum(squared(leaf)) for leaf in leaves))
@@ -204,7 +204,7 @@ def _normal(key: Any, leaf: Any) -> Any:
     return jax.random.normal(key, leaf.shape, leaf.dtype) * scale
 
 
-def with_noise(total: Any, deviation: Any, count: Any, bits: Any) -> Any:
+def with_noise(total: object, deviation: object, count: object, bits: Any) -> Any:
     """Returns the mean of `count` values, from their sum with Gaussian noise."""
     leaves, spec = jax.tree.flatten(total)
     keys = jax.random.split(jax.random.wrap_key_data(bits), len(leaves))

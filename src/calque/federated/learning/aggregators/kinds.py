@@ -22,12 +22,12 @@ class StatefulAggregator(Protocol):
         ...
 
 
-def is_private(aggregator: Any) -> bool:
+def is_private(aggregator: object) -> bool:
     """Returns True if an aggregator adds the noise of differential privacy."""
     return getattr(aggregator, "is_private", False)
 
 
-def as_private_as(inner: Any, aggregator: Aggregator) -> Aggregator:
+def as_private_as(inner: object, aggregator: Aggregator) -> Aggregator:
     """Marks an aggregator that transforms values and then uses `inner` as private if `inner` is."""
     aggregator.is_private = is_private(inner)  # type: ignore[attr-defined]
     return aggregator

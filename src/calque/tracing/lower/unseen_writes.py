@@ -107,8 +107,11 @@ def _is_tensor(node: Node) -> bool:
     return isinstance(_val(node), (torch.Tensor, tuple, list))
 
 
+_UNKNOWN: torch.Tensor = torch.empty(0, requires_grad=True)  # stands for an unknown value
+
+
 def _val(node: Node) -> Any:
-    return node.meta.get("val", torch.empty(0, requires_grad=True) if node.op != "get_attr" else 0)
+    return node.meta.get("val", 0 if node.op == "get_attr" else _UNKNOWN)
 
 
 def _has_gradient(node: Node) -> bool:

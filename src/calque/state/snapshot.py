@@ -50,6 +50,7 @@ class Snapshot:
         weak: those that something refers to weakly, by id.
         unnamed: those that something holds under no name, by id.
         moving: rows of what moves on as it is used, and matters where that is read.
+        locks: locks, of which no code has asked whether they are held.
         unrepeatable: what the function did that cannot be seen in any state, in words.
         has_differing: whether a builtin function was met whose results differ by nature.
         on_difference: is called where one is met.
@@ -68,6 +69,7 @@ class Snapshot:
         self.weak: dict[int, Any] = {}
         self.unnamed: set[int] = set()
         self.moving: list[Row] = []
+        self.locks: list[tuple[Any, Path]] = []
         self.unrepeatable: list[str] = []
         self.has_differing = False
         self.on_difference: Callable[[], None] = lambda: None

@@ -28,8 +28,8 @@ class Owner(enum.IntEnum):
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
 _SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
-"""Packages that PyTorch and JAX call for themselves while a program is traced. (Not networkx: it
-serves torch.compile, but a program may hold its graphs.)"""
+"""Packages that PyTorch and JAX call for themselves while a program is traced, and that a program
+may call, too."""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
     # The folder itself, not the one around it, in which an installed calque has all packages.
@@ -42,7 +42,8 @@ _BACKPORT = f"{os.sep}typing_extensions.py"
 """Functions of it stand in the place of those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
 # A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
-_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))
+_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE))
+_SERVES = tuple(f"{site}{name}" for site in _SITE for name in sorted(_SERVING))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -55,6 +56,12 @@ def owner_of_file(file: str) -> Owner:
     if any(part in file for part in _SITE):
         return Owner.ENGINE if any(part in file for part in _PACKAGES) else Owner.PACKAGE
     return Owner.PYTHON if is_library(file) else Owner.USER
+
+
+@functools.lru_cache(maxsize=16384)
+def serves_engine(file: str) -> bool:
+    """Returns True if code is the program's only where the program calls it."""
+    return any(part in file for part in _SERVES)
 
 
 def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
@@ -72,7 +79,7 @@ def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
 def owner_of_name(module: str) -> Owner:
     """Returns the owner of a module, by its name."""
     root = module.partition(".")[0]
-    if root in _ENGINE or root in _SERVING:
+    if root in _ENGINE:
         return Owner.ENGINE
     if module == "__main__":
         return Owner.USER

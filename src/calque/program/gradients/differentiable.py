@@ -40,11 +40,13 @@ class Part:
         by: for each of them, the results (by place) that it was used for.
         gradients: their traced gradients; none after the trace.
         watched: the tensors whose values it needs, as they are after the forward.
+        whole: what is to be said where only some of the results go backward; empty if any may.
     """
 
     def __init__(self, number: int, results: list[int]) -> None:
         self.number = number
         self.results = results
+        self.whole: str = ""
         self.receivers: list[Description] = []
         self.by: list[frozenset[int]] = []
         self.gradients: list[Array] = []

@@ -83,12 +83,14 @@ def meet_tuple(snapshot: "Snapshot", value: Any, path: Path) -> None:
 
 
 def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
-    """Visits a bytearray, an `array.array` or a NumPy array."""
+    """Visits a bytearray, an `array.array`, a NumPy array or a value of `ctypes`."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
         snapshot.push_unnamed(value.flat, path.item("..."))
     else:
         snapshot.hold(BytesRow(value, path))
+    if instance_dict(value) is not None:
+        hold_attributes(snapshot, value, path, is_container=True)
 
 
 def meet_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:

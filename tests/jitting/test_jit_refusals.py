@@ -163,3 +163,26 @@ def test_an_array_of_jax_that_outlives_the_trace_is_refused(fn):
 def test_an_array_of_jax_that_was_there_before_is_returned():
     array = jnp.ones(2)
     assert calque.jit(lambda x: (x, array))(torch.ones(2, device="jax"))[1] is array
+
+
+def test_results_of_a_function_that_asks_which_of_them_have_gradients_go_backward_together():
+    class Both(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            ctx.set_materialize_grads(False)
+            return x * 2, x * 3
+
+        @staticmethod
+        def backward(ctx, a, b):
+            return a * 2 + (b * 3 if b is not None else 100)
+
+    run = calque.jit(lambda x: Both.apply(x))
+    x = torch.ones(2, device="jax", requires_grad=True)
+    a, b = run(x)
+    (a + b).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [5.0, 5.0]
+    with pytest.raises(calque.TraceError, match="only some results of a jitted function"):
+        run(x)[0].sum().backward()
+    x.grad = None
+    calque.jit(lambda x: Both.apply(x)[0])(x).sum().backward()
+    assert x.grad is not None and x.grad.tolist() == [102.0, 102.0]

@@ -18,6 +18,7 @@ from calque.device.memory.cell import Cell
 from calque.errors import TraceError, noting_refusals, unrepeatable
 from calque.program.collecting import collect_new
 from calque.program.gradients.border import is_leaf
+from calque.program.gradients.differentiable import Backward
 from calque.program.lifting import Lifting
 from calque.state import Row, same_value
 from calque.state.names import names_of
@@ -30,6 +31,8 @@ if TYPE_CHECKING:
 
 _WHY = "by the backward pass of a result, which runs outside the compiled program"
 _REMEDY = "Call backward() in the jitted function as well."
+_UNDEFINED = "set_materialize_grads"
+"""The method by which a function asks to be told of results that have no gradient."""
 
 
 class BackwardEffects:
@@ -106,8 +109,23 @@ class BackwardEffects:
                     f"cache, say) {_WHY}.\n{_REMEDY} Or make the tensor before the backward pass."
                 )
 
-    def _place(self, key: object = None) -> str:
-        """Returns the first line of the user's code that ran, preferring code that names a key."""
+    def expect_whole(self, backward: Backward | None) -> None:
+        """Let results that share a function whose backward asks which of them have a gradient go
+        backward together: what it does for some of them was not traced.
+        """
+        if not any(_UNDEFINED in names_of(code).words for code in self._snapshot.codes):
+            return
+        for part in backward.parts if backward is not None else ():
+            if len(part.results) > 1:
+                part.whole = (
+                    f"{self._place(_UNDEFINED)}only some results of a jitted function have gone "
+                    f"backward, and a function with its own backward calls ctx.{_UNDEFINED}(False) "
+                    "there: what it does for the others was traced with gradients for all.\n"
+                    f"{_REMEDY} Or return only what goes backward."
+                )
+
+    def _place(self, key: Any = None) -> str:
+        """Returns where the user's code that ran begins; first that which names a key."""
         codes = list(self._snapshot.codes.items())
         own = [c for c, owner in codes if owner is Owner.USER and not c.co_filename.startswith("<")]
         new = [c for c, _ in codes[self._ran :] if c in own]

@@ -8,7 +8,7 @@ of the object with the tensors of that call.
 import copy
 import gc
 import types
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 import torch
@@ -17,7 +17,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.program.collecting import collect_new
-from calque.state.plain import copied
+from calque.state.plain import copied, tells_its_end
 
 _DEPTH = 12
 _WHOLE = (type, types.ModuleType, types.FunctionType, types.MethodType, types.CodeType)
@@ -88,8 +88,20 @@ def opened(
     return shells if found else None
 
 
-def _is_object(value: object) -> bool:
-    return not isinstance(value, (torch.Tensor, *_WHOLE, *_UNCOPIED)) and hasattr(value, "__dict__")
+def _is_object(value: Any) -> bool:
+    if isinstance(value, (torch.Tensor, *_WHOLE, *_UNCOPIED)) or not hasattr(value, "__dict__"):
+        return False
+    return not tells_its_end(value)
+
+
+def ending(leaves: Iterable[Any], known: Collection[int]) -> list[str]:
+    """Returns why a function is traced at each call that returns objects which tell their end."""
+    found = (one for one in leaves if id(one) not in known and hasattr(one, "__dict__"))
+    return [
+        f"a {type(one).__name__} is returned, whose end is noticed by code"
+        for one in found
+        if not isinstance(one, (torch.Tensor, *_WHOLE, *_UNCOPIED)) and tells_its_end(one)
+    ]
 
 
 def _is_held_by(value: object, leaves: list[Any]) -> bool:

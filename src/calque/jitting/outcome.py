@@ -17,7 +17,7 @@ from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.made_modules import check_gradients_reach, made_here
-from calque.jitting.object_results import opened
+from calque.jitting.object_results import ending, opened
 from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
 from calque.jitting.returned_containers import Containers
@@ -84,6 +84,7 @@ class Outcome:
         if describer.carriers.found:
             with effects.refused(), running.watching():  # includes reads by the backward pass
                 found = trace_backward(trace.lifting, describer.carriers.found, around)
+            effects.expect_whole(found)
             recording.backward = found
         trace.histories.restore()
         trace.known.aliases.clear()
@@ -148,6 +149,7 @@ class Outcome:
         known = {**trace.state.snapshot.known, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
         recording.shells = opened(leaves, self._is_made_here, kept.union(trace.state.given))
+        trace.state.unrepeatable += ending(leaves, known.keys())
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()
         recording.modes = trace.modes.changed()

@@ -1,4 +1,4 @@
-"""Builtin functions whose results differ from call to call."""
+"""Builtin functions whose results differ from call to call, or that set something in C."""
 
 from types import BuiltinFunctionType
 
@@ -23,6 +23,28 @@ _DIFFERING = {
 }
 """The names by their module or class."""
 
+_SETTINGS = {
+    "atexit": ("register", "unregister"),
+    "faulthandler": ("enable", "disable", "is_enabled"),
+    "gc": ("enable", "disable", "freeze", "unfreeze", "set_debug", "set_threshold")
+    + ("isenabled", "get_debug", "get_threshold"),
+    "posix": ("nice", "umask"),
+    "resource": ("getrlimit", "getrusage", "setrlimit"),
+    "sys": ("setrecursionlimit", "setswitchinterval", "set_int_max_str_digits"),
+    "time": ("tzset",),
+    "_codecs": ("register", "unregister"),
+    "_csv": ("field_size_limit", "list_dialects", "register_dialect", "unregister_dialect"),
+    "_locale": ("localeconv", "setlocale"),
+    "_signal": ("alarm", "getitimer", "getsignal", "pthread_sigmask", "setitimer", "signal"),
+    "_socket": ("getdefaulttimeout", "setdefaulttimeout"),
+    "_tracemalloc": ("is_tracing", "start", "stop"),
+}
+"""What they set is no state that could be compared, or set again by each call."""
+_ALL = {
+    home: frozenset((*_DIFFERING.get(home, ()), *_SETTINGS.get(home, ())))
+    for home in _DIFFERING.keys() | _SETTINGS.keys()
+}
+
 
 def home_of(function: BuiltinFunctionType) -> str:
     """Returns the module or the class of a builtin function."""
@@ -39,9 +61,9 @@ def differs(function: object) -> bool:
     """
     if not isinstance(function, BuiltinFunctionType):
         return False
-    names = _DIFFERING.get(home_of(function))
+    names = _ALL.get(home_of(function))
     return names is not None and function.__name__ in names
 
 
 NAMES: frozenset[str] = frozenset(name for names in _DIFFERING.values() for name in names)
-"""All of the names."""
+"""The names of those whose results differ."""

@@ -4,7 +4,7 @@ import functools
 import sys
 import threading
 import types
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from calque.errors.handlers import is_of_handler
@@ -26,8 +26,16 @@ from calque.state.whose import (
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
-_IMPLIED = {"warnings": "filters", "decimal": "getcontext"}
-"""Modules that a library's module depends on without naming them in its code."""
+_MOST_ENTRIES = 1000
+_IMPLIED: dict[str, tuple[str, Callable[[Any], Any]]] = {
+    "decimal": ("getcontext", lambda held: setting_of(held["getcontext"])),
+    "signal": ("getsignal", lambda held: tuple(map(held["getsignal"], held["valid_signals"]()))),
+    "warnings": ("filters", lambda held: tuple(held["filters"])),
+}
+"""What a library's module depends on, though no code names it: its name, and what reads it."""
+
+
+_THREAD = "current_thread"
 
 
 class Libraries:
@@ -51,20 +59,21 @@ class Libraries:
         self.imply(module.__name__)
 
     def use(self, words: Iterable[str]) -> None:
-        """Record state under names that have become relevant."""
+        """Is called when more names matter."""
+        if _THREAD in words and ("i", _THREAD) not in self._snapshot.rows:
+            row = StateRow(threading, Path(_THREAD, foreign=True), _name_of_thread)
+            self._snapshot.hold(row, ("i", _THREAD))
         for module, path in self._modules:
             self._look(module, path, words)
         for value, path in self._objects:
             self._hold_attributes(value, path, words)
 
     def imply(self, module: str) -> None:
-        """Record the state on which a library's module depends."""
-        name = _IMPLIED.get(module)
-        if name is not None and ("i", module) not in self._snapshot.rows:
-            held = vars(sys.modules[module])
+        """Hold what a library's module depends on."""
+        if module in _IMPLIED and ("i", module) not in self._snapshot.rows:
+            name, read = _IMPLIED[module]
             path = Path(module, foreign=True).attribute(name)
-            row = StateRow(held, path, lambda held: _setting_in(held[name]))
-            self._snapshot.hold(row, ("i", module))
+            self._snapshot.hold(StateRow(vars(sys.modules[module]), path, read), ("i", module))
 
     def hold_settings(self, value: object, path: Path) -> None:
         """Record the settings of an object that code names."""
@@ -93,11 +102,13 @@ class Libraries:
                 continue
             if owner is Owner.PACKAGE:
                 self._hold_registries(value, Path(name, foreign=True))
-                self._hold_object(value, Path(name, foreign=True))
+            elif type(value) is dict and _is_table(value) and id(value) not in self._snapshot.rows:
+                self._snapshot.hold(DictRow(value, Path(name, foreign=True)))
+            self._hold_object(value, Path(name, foreign=True))
             if matters_in_library(value):
                 foreign = home_of_class(type(value)) != "os"
                 self._snapshot.stack.append((value, Path(name, foreign=foreign)))
-        scalars = {n for n, v in found.items() if type(v) in ATOMIC and owner is Owner.PACKAGE}
+        scalars = {n for n, v in found.items() if type(v) in ATOMIC}
         if not scalars:
             return
         key = ("g", id(held))
@@ -114,13 +125,18 @@ class Libraries:
         """Visit the values of a module's relevant names."""
         held, snapshot = vars(module), self._snapshot
         registers = owner_of_module(module) is Owner.PACKAGE
-        names = held.keys() & words
-        if type(module) is not types.ModuleType:
-            names |= vars(type(module)).keys() & words
-        for name in names:
+        is_of_numpy = module.__name__.startswith("numpy")
+        for name in words:
             value = original(held.get(name))
             if registers and value is not None and type(value) not in ATOMIC:
                 self._hold_registries(value, path.attribute(name))
+                if name in snapshot.namespaces.own_words:
+                    self._hold_object(value, path.attribute(name))
+            elif isinstance(value, types.MethodType):  # of an object that the module is about
+                self._hold_object(value.__self__, path.attribute(name))
+            getter = f"get{name[3:]}"  # what a function sets, another one tells
+            if name.startswith("set") and is_of_numpy and is_setting(held.get(getter), getter):
+                self.hold_setting(held[getter], path.attribute(getter))
             if is_setting(value, name):
                 self.hold_setting(value, path.attribute(name))
             elif name in vars(type(module)) and not hasattr(types.ModuleType, name):
@@ -150,9 +166,10 @@ class Libraries:
 
         Its contents are not visited; only the attributes that code names are compared.
         """
+        owner = Owner.ENGINE if isinstance(value, type) else owner_of_class(type(value))
         if isinstance(value, threading.local):
             self._snapshot.stack.append((value, path))
-        elif not isinstance(value, type) and owner_of_class(type(value)) is Owner.PACKAGE:
+        elif owner in (Owner.PACKAGE, Owner.PYTHON):
             held = instance_dict(value)
             if held is not None and not isinstance(value, types.ModuleType):
                 self._snapshot.known[id(held)] = held
@@ -164,13 +181,18 @@ class Libraries:
         return name in own_words and owner_of_module(module) is Owner.PYTHON
 
 
-def _is_users_code(value: object) -> bool:
+def _is_table(value: dict[Any, Any]) -> bool:
+    """Returns True if a dict of a module of Python's has only plain values."""
+    return 0 < len(value) < _MOST_ENTRIES and all(type(v) in ATOMIC for v in value.values())
+
+
+def _is_users_code(value: Any) -> bool:
     home = getattr(value, "__module__", None)
     return isinstance(home, str) and owner_of_name(home) is Owner.USER
 
 
-def _setting_in(value: object) -> Any:
-    return tuple(value) if isinstance(value, list) else setting_of(value)
+def _name_of_thread(module: Any) -> str:
+    return module.current_thread().name
 
 
 def _read_attribute(owner: object, name: str) -> Any:

@@ -26,7 +26,7 @@ def is_of_the_user(kind: type) -> bool:
     call, and the dispatcher then has pointers to these without owning references.
     """
     home = home_of_class(kind)
-    return home.startswith(("torch", "numpy.random")) and "._" not in home
+    return home.startswith(("torch", "numpy")) and "._" not in home
 
 
 def is_program(value: object) -> bool:

@@ -5,6 +5,8 @@ of them advance when used and cannot be reset, so a program that advances one ca
 call.
 """
 
+import contextvars
+import gc
 import io
 import random
 import sys
@@ -71,9 +73,26 @@ def opaque(value: object) -> Opaque | None:
         return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
     if isinstance(value, Iterator):
         return Opaque(_reduced, None, False, _stands_on(value))
+    if isinstance(value, contextvars.Context):
+        return Opaque(lambda o: tuple(o.items()), None, True)
     if _reduced(value) is None:
-        return None
+        return Opaque(_referents, None, True) if _referents(value) else None
     return Opaque(_reduced, None, True)
+
+
+def objects_in(state: Any) -> Iterator[Any]:
+    """Yields the objects in a state that was read: what they hold is state as well."""
+    if type(state) is tuple:
+        for item in state:
+            yield from objects_in(item)
+    elif not isinstance(state, type | types.BuiltinFunctionType | types.ModuleType):
+        yield state
+
+
+def _referents(value: Any) -> tuple[Any, ...]:
+    """Returns the objects that an object refers to, without classes and modules."""
+    found = gc.get_referents(value)
+    return tuple(item for item in found if not isinstance(item, type | types.ModuleType))
 
 
 def comparable(value: Any, depth: int = _DEEPEST) -> Any:

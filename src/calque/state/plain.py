@@ -10,6 +10,7 @@ import copy
 import enum
 import functools
 import types
+import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList
 from typing import Any
 
@@ -29,9 +30,11 @@ _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 
 @functools.lru_cache(maxsize=4096)
 def base_of(kind: type) -> Any:
-    """Returns the builtin class that can create objects of a class; None if only its own C code
-    can.
+    """Returns the builtin class that creates objects of a class; None if its own C code has to, or
+    if their end is noticed.
     """
+    if isinstance(getattr(kind, "__del__", None), types.FunctionType):
+        return None
     if not all(base in _BASES or is_made_in_python(base) for base in kind.__mro__):
         return None
     for base in _BASES:
@@ -96,3 +99,17 @@ def copied(value: object) -> Any:
     new = bare(type(value))
     fill(new, content_of(value))
     return new
+
+
+def tells_its_end(value: Any) -> bool:
+    """Returns True if code runs when an object dies, or something waits for that: a copy of the
+    object cannot take its place.
+    """
+    if isinstance(getattr(type(value), "__del__", None), types.FunctionType):
+        return True
+    if isinstance(value, _OTHERWISE):  # calque itself refers to those weakly
+        return False
+    try:
+        return weakref.getweakrefcount(value) > 0
+    except TypeError:
+        return False

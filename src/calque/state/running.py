@@ -33,7 +33,9 @@ from calque.state.special import ASSIGNED, SPECIAL_NAMES, assignments
 from calque.state.whose import Owner, owner_of_code, owner_of_file
 from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen
 
-_EVENTS = ("open", "socket.", "subprocess.Popen", "os.listdir", "os.scandir", "os.system")
+_EVENTS = ("open", "socket.", "subprocess.Popen", "os.", "shutil.", "tempfile.", "sqlite3.")
+_REPEATED = frozenset(("os.putenv", "os.unsetenv"))
+"""Events of what each call repeats: the environment is a dict."""
 _MONITORS = hasattr(sys, "monitoring")
 _TELLING = frozenset(m.__file__ for m in (linecache, logging, traceback, warnings))
 """Files of Python's library whose code only writes output for the user; when it does is not state.
@@ -363,6 +365,8 @@ def _on_audit(event: str, arguments: tuple[Any, ...]) -> None:
                 assignments.count += 1
         return
     if not event.startswith(_EVENTS) or (running := _active.running) is None:
+        return
+    if event in _REPEATED:
         return
     frame: FrameType | None = sys._getframe(1)
     while frame is not None:  # the nearest code outside the standard library

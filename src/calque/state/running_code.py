@@ -8,12 +8,13 @@ from collections.abc import Callable, Iterable
 from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
+from calque.state.finding.waiting import LOCKING, hold_locks
 from calque.state.lookups import hands_over
 from calque.state.matters import is_program
 from calque.state.names import names_of
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, set_attribute
-from calque.state.whose import Owner, owner_of_code, owner_of_module
+from calque.state.whose import Owner, owner_of_code, owner_of_module, serves_engine
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -66,8 +67,9 @@ class RunningCode:
         owner = owner_of_code(code, held)
         if owner is Owner.ENGINE:
             return False
-        if owner is Owner.PYTHON and caller is not None and caller not in self.owners:
-            return False
+        if owner is Owner.PYTHON or serves_engine(code.co_filename):
+            if caller is not None and caller not in self.owners:
+                return False
         self.owners[code] = owner
         if owner is Owner.PYTHON and hands_over(code, held):
             self.follow_all()
@@ -112,6 +114,8 @@ class RunningCode:
         self._nested.update(names.nested)
         if owner is Owner.USER:
             namespaces.own_words |= names.words
+            if not LOCKING.isdisjoint(names.words):
+                hold_locks(self._snapshot)
             self._imports(code)
             # `sys.modules`, in which it may look up the modules that it names.
             if "modules" in names.words:

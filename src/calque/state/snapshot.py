@@ -44,17 +44,18 @@ class Snapshot:
 
     Attributes:
         rows: the rows, by the id of their container (and a mark, where one object has several).
-        known: every visited object, by id; kept alive.
-        classes: the visited classes, by id.
-        tensors: the visited tensors, by id.
-        weak: the objects with weak references to them, by id.
-        unnamed: the objects that are held under no name, by id.
-        moving: rows of objects that advance when used, which matter where their position is read.
-        unrepeatable: descriptions of actions that are not visible in any state.
-        has_differing: whether a builtin function was found whose results differ from call to call.
-        on_difference: called when one is found.
-        on_tensor: called with each visited tensor.
-        stack: the values to visit, with their paths.
+        known: every object met, by id; kept alive.
+        classes: the classes that were met, by id.
+        tensors: those objects that are tensors, by id.
+        weak: those that something refers to weakly, by id.
+        unnamed: those that something holds under no name, by id.
+        moving: rows of what moves on as it is used, and matters where that is read.
+        locks: locks, of which no code has asked whether they are held.
+        unrepeatable: what the function did that cannot be seen in any state, in words.
+        has_differing: whether a builtin function was met whose results differ by nature.
+        on_difference: is called where one is met.
+        on_tensor: is called with each tensor that is met.
+        stack: what is still to be met, and how the program names it.
         code: the code that has run.
         namespaces: the namespaces with relevant names.
         libraries: the state in library modules.
@@ -68,6 +69,7 @@ class Snapshot:
         self.weak: dict[int, Any] = {}
         self.unnamed: set[int] = set()
         self.moving: list[Row] = []
+        self.locks: list[tuple[Any, Path]] = []
         self.unrepeatable: list[str] = []
         self.has_differing = False
         self.on_difference: Callable[[], None] = lambda: None

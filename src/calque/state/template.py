@@ -4,9 +4,11 @@ They are pickled, with references for tensors and for all objects that existed b
 cycles, shared parts and objects of any class are preserved.
 """
 
+import contextlib
 import io
 import pickle
 import types
+import weakref
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
-from calque.state.plain import bare, content_of, fill, is_plain
+from calque.state.plain import bare, content_of, fill, is_plain, tells_its_end
 from calque.state.values import ATOMIC
 
 _BY_REFERENCE = (
@@ -103,6 +105,9 @@ class Template:
         elif isinstance(value, self._kinds):
             self._made.append(self._describe(value))
             place = ("made", len(self._made) - 1)
+        elif tells_its_end(value):
+            self.unmade.append(value)
+            place = self._keep(value)
         else:
             return None
         self._places[id(value)] = place
@@ -122,7 +127,22 @@ class Template:
         if self._plain is not None:
             return self._plain
         made = [make(description) for description in self._made]
-        return _Unpickler(io.BytesIO(self._text), {"kept": self._kept, "made": made}).load()
+        kept = [one() if isinstance(one, _Ending) else one for one in self._kept]
+        found = _Unpickler(io.BytesIO(self._text), {"kept": kept, "made": made}).load()
+        self._release()
+        return found
+
+    def _release(self) -> None:
+        """Hold objects that tell their end only weakly, once they are where they belong."""
+        for index, one in enumerate(self._kept):
+            if any(one is value for value in self.unmade) and tells_its_end(one):
+                with contextlib.suppress(TypeError):  # its class has no place for weak references
+                    self._kept[index] = _Ending(one)
+        self.unmade.clear()
+
+
+class _Ending(weakref.ref[Any]):
+    """An object that the program must not keep alive."""
 
 
 class _Pickler(pickle.Pickler):

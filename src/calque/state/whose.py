@@ -28,9 +28,8 @@ class Owner(enum.IntEnum):
 
 _ENGINE = frozenset(("calque", "jax", "jaxlib", "numpy", "torch"))
 _SERVING = frozenset(("filelock", "fsspec", "ml_dtypes", "mpmath", "opt_einsum", "sympy"))
-"""Packages that PyTorch and JAX themselves call while a program is traced. (Not networkx: it serves
-torch.compile, but a program may store its graphs.)
-"""
+"""Packages that PyTorch and JAX call for themselves while a program is traced, and that a program
+may call, too."""
 _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _ROOTS = (
     # The package's folder, not its parent, which contains other packages if calque is installed.
@@ -42,8 +41,9 @@ _ROOTS = (
 _BACKPORT = f"{os.sep}typing_extensions.py"
 """Its functions replace those of `typing`."""
 _SITE = (f"{os.sep}site-packages{os.sep}", f"{os.sep}dist-packages{os.sep}")
-# Only directly in site-packages: `keras/src/backend/torch` belongs to a different package.
-_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE | _SERVING))
+# A folder of that name further up or down (`keras/src/backend/torch`) is another package's.
+_PACKAGES = tuple(f"{site}{name}{os.sep}" for site in _SITE for name in sorted(_ENGINE))
+_SERVES = tuple(f"{site}{name}" for site in _SITE for name in sorted(_SERVING))
 
 
 @functools.lru_cache(maxsize=16384)
@@ -56,6 +56,12 @@ def owner_of_file(file: str) -> Owner:
     if any(part in file for part in _SITE):
         return Owner.ENGINE if any(part in file for part in _PACKAGES) else Owner.PACKAGE
     return Owner.PYTHON if is_library(file) else Owner.USER
+
+
+@functools.lru_cache(maxsize=16384)
+def serves_engine(file: str) -> bool:
+    """Returns True if code is the program's only where the program calls it."""
+    return any(part in file for part in _SERVES)
 
 
 def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
@@ -73,7 +79,7 @@ def owner_of_code(code: CodeType, held: dict[str, Any] | None = None) -> Owner:
 def owner_of_name(module: str) -> Owner:
     """Returns the owner of a module, by its name."""
     root = module.partition(".")[0]
-    if root in _ENGINE or root in _SERVING:
+    if root in _ENGINE:
         return Owner.ENGINE
     if module == "__main__":
         return Owner.USER

@@ -12,6 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 from calque.device.memory.cell import read, x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.in_flight import settled
+from calque.errors import TraceError
 from calque.program.channels_last import channels_last
 from calque.program.execution import cause_of
 from calque.program.gradients.batched import batched, is_batched
@@ -37,6 +38,7 @@ class LatePart:
         self._may_raise = may_raise(late.closed.jaxpr)
         self._places = [part.results.index(slot) for slot in slots]
         self._by = part.by
+        self._whole = part.whole
         self._runs: dict[tuple[int, ...], tuple[list[int], Any]] = {}
 
     def needed(self, residuals: list[Array]) -> list[Array]:
@@ -79,6 +81,8 @@ class LatePart:
         ]
 
     def _made(self, missing: frozenset[int]) -> tuple[list[int], Any]:
+        if missing and self._whole:
+            raise TraceError(self._whole)
         closed = self._closed
         reached = [i for i, by in enumerate(self._by) if not by <= missing]
         if missing:

@@ -35,17 +35,19 @@ class Part:
     """The traced backward pass of some of the tensors (see `segments`).
 
     Attributes:
-        number: the number of the segment.
-        results: the indexes of the tensors.
-        receivers: how each call finds the tensors that receive gradients.
-        by: for each receiver, the positions of the results that depend on it.
-        gradients: the receivers' traced gradients; empty after the trace.
-        watched: the tensors whose values after the forward pass it needs.
+        number: which segment it is.
+        results: which tensors, by index.
+        receivers: where each call finds the tensors that receive gradients.
+        by: for each of them, the results (by place) that it was used for.
+        gradients: their traced gradients; none after the trace.
+        watched: the tensors whose values it needs, as they are after the forward.
+        whole: what is to be said where only some of the results go backward; empty if any may.
     """
 
     def __init__(self, number: int, results: list[int]) -> None:
         self.number = number
         self.results = results
+        self.whole: str = ""
         self.receivers: list[Description] = []
         self.by: list[frozenset[int]] = []
         self.gradients: list[Array] = []

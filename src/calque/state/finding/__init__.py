@@ -6,6 +6,7 @@ program.
 
 import array
 import contextvars
+import ctypes
 import enum
 import functools
 import threading
@@ -60,6 +61,8 @@ if TYPE_CHECKING:
 __all__ = ["handler_of", "meet_logger", "meet_module"]
 
 Handler = Callable[["Snapshot", Any, Path], None]
+_OF_C = ctypes.Structure.__mro__[1]
+"""The class of all values of `ctypes`."""
 _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
 
 
@@ -111,7 +114,7 @@ _BY_KIND: list[tuple[Any, Handler]] = [
     (set, meet_set),
     (frozenset, meet_tuple),
     (BaseException, meet_exception),
-    (bytearray | array.array | np.ndarray, meet_buffer),
+    ((bytearray, array.array, np.ndarray, _OF_C), meet_buffer),
     (types.ModuleType, meet_python_module),
     (functools.partial, meet_partial),
     (functools._lru_cache_wrapper, meet_cache),

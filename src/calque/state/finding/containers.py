@@ -82,13 +82,15 @@ def meet_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
         meet_class(snapshot, type(value), Path(type(value).__name__))
 
 
-def meet_buffer(snapshot: "Snapshot", value: object, path: Path) -> None:
-    """Visits a bytearray, an `array.array` or a NumPy array."""
+def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """Visits a bytearray, an `array.array`, a NumPy array or a value of `ctypes`."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
         snapshot.push_unnamed(value.flat, path.item("..."))
     else:
         snapshot.hold(BytesRow(value, path))
+    if instance_dict(value) is not None:
+        hold_attributes(snapshot, value, path, is_container=True)
 
 
 def meet_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:

@@ -9,6 +9,7 @@ from calque.state.finding.objects import hold_opaque
 from calque.state.lookups import looks_names_up, words_of_getter
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, StateRow, function_row
+from calque.state.values import instance_dict
 from calque.state.whose import Owner, owner_of_code, owner_of_module
 
 if TYPE_CHECKING:
@@ -53,6 +54,14 @@ def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path
     snapshot.stack += [(value.func, path), (value.args, path)]
     snapshot.push_unnamed((value.keywords, *value.keywords.values()), path)
     snapshot.hold(StateRow(value, path, lambda p: (p.func, p.args, p.keywords)))
+    _hold_own_attributes(snapshot, value, path)
+
+
+def _hold_own_attributes(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """Keep the attributes that a program has given to something that is called."""
+    held = instance_dict(value)
+    if held is not None:
+        snapshot.hold_dict(held, path, attribute=True)
 
 
 def meet_descriptor(snapshot: "Snapshot", value: object, path: Path) -> None:
@@ -75,6 +84,7 @@ def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     row = snapshot.hold(CacheRow(value, path))
     snapshot.stack.append((value.__wrapped__, path))
     snapshot.push_unnamed((result for _, result in row.before["entries"].values()), path)
+    _hold_own_attributes(snapshot, value, path)
 
 
 def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:

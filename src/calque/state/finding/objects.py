@@ -3,7 +3,6 @@
 import functools
 import gc
 import logging
-import threading
 import types
 from collections import OrderedDict
 from collections.abc import Callable
@@ -16,8 +15,9 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calque.errors import TraceError
 from calque.state.finding.classes import hold_kind, hold_own_dict
+from calque.state.finding.waiting import meet_waiting
 from calque.state.matters import is_of_the_user, is_random
-from calque.state.opaque import moves, opaque
+from calque.state.opaque import moves, objects_in, opaque
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, DictRow, StateRow, set_attribute
 from calque.state.unread import WITHOUT_METHODS
@@ -29,9 +29,7 @@ if TYPE_CHECKING:
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
 _HOOKS = frozenset(name for name, value in vars(Module()).items() if type(value) is OrderedDict)
-"""The attributes of a module that contain its hooks."""
-_QUIET = ("logging", "threading", "_thread", "concurrent", "multiprocessing", "asyncio", "weakref")
-"""Modules whose objects belong to the process, not the program."""
+"""The attributes of a module that hold its hooks."""
 _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
     "level": lambda logger: logger.level,
     "disabled": lambda logger: logger.disabled,
@@ -47,11 +45,8 @@ def meet_object(snapshot: "Snapshot", value: object, path: Path) -> None:
         inner = getattr(kind, "__calque_state__", None)
         if inner is not None:
             snapshot.stack.append((inner(value), path))
-    elif home_of_class(kind).partition(".")[0] in _QUIET:
-        if isinstance(value, logging.Logger):
-            snapshot.meet_logger(value, path)
-        elif isinstance(value, threading.Event):
-            snapshot.hold(StateRow(value, path, threading.Event.is_set, _set_event))
+    elif meet_waiting(snapshot, value, path):
+        return
     elif moves(value):
         hold_opaque(snapshot, value, path)
     else:
@@ -127,6 +122,8 @@ def hold_opaque(snapshot: "Snapshot", value: object, path: Path) -> None:
     if how.guarded is False and moves(value):
         snapshot.moving.append(row)
     snapshot.push_unnamed(how.inner, path)
+    if how.guarded:
+        snapshot.push_unnamed(objects_in(row.before[None]), path)
 
 
 def referents(value: object) -> list[Any]:
@@ -189,10 +186,6 @@ def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None
         own = (h for h in logger.handlers if owner_of_class(type(h)) is Owner.USER)
         snapshot.stack += [(handler, path.attribute("handlers")) for handler in own]
         logger = logger.parent if logger.propagate else None
-
-
-def _set_event(event: threading.Event, value: bool) -> None:
-    (event.set if value else event.clear)()  # wakes waiting threads
 
 
 def _set_logger(owner: logging.Logger, name: str, value: Any) -> None:

@@ -59,7 +59,7 @@ class SetRow(Row):
 
 
 class BytesRow(Row):
-    """A buffer of plain numbers: bytearray, `array.array`, NumPy array."""
+    """A buffer of plain numbers: bytearray, `array.array`, NumPy array, values of `ctypes`."""
 
     __slots__ = ()
 
@@ -68,21 +68,25 @@ class BytesRow(Row):
     def items(self) -> dict[Any, Any]:
         owner = self.owner
         if isinstance(owner, np.ndarray):
-            return {None: (owner.shape, owner.dtype.str, owner.tobytes())}
+            return {None: (owner.shape, owner.dtype.str, owner.tobytes(), owner.flags.writeable)}
         return {None: bytes(owner)}
 
     def put(self, key: Any, value: Any) -> None:
         owner = self.owner
         if isinstance(owner, np.ndarray):
-            shape, dtype, raw = value
+            shape, dtype, raw, writeable = value
             if owner.shape != shape:
                 owner.shape = shape
+            owner.flags.writeable = True
             owner[...] = np.frombuffer(raw, dtype).reshape(shape)
+            owner.flags.writeable = writeable
         elif isinstance(owner, array.array):
             del owner[:]
             owner.frombytes(value)
-        else:
+        elif isinstance(owner, bytearray):
             owner[:] = value
+        else:
+            memoryview(owner).cast("B")[:] = value
 
     def name(self, key: Any) -> str:
         return str(self.path)

@@ -656,8 +656,7 @@ def test_an_interrupt_in_a_library_belongs_to_a_line():
     names: dict[str, Any] = {}
     exec(compile(LOOP, calque.__file__, "exec"), names)
     with pytest.raises(Interrupt) as caught:
-        names["loop"]([map(operator.call, [sender("signal")]), [], None])
-        moment()
+        moment(names["loop"]([map(operator.call, [sender("signal")]), [], None]))
     trace = traceback.walk_tb(caught.value.__traceback__)
     assert None not in [line for _, line in trace]
 

@@ -655,13 +655,8 @@ def test_an_interrupt_in_a_library_belongs_to_a_line():
     """Python 3.11 looks for signals where that loop goes back to its top, which no line does."""
     names: dict[str, Any] = {}
     exec(compile(LOOP, calque.__file__, "exec"), names)
-
-    def interrupted() -> None:
-        names["loop"]([map(operator.call, [sender("signal")]), [], None])
-        moment()
-
     with pytest.raises(Interrupt) as caught:
-        interrupted()
+        moment(names["loop"]([map(operator.call, [sender("signal")]), [], None]))
     trace = traceback.walk_tb(caught.value.__traceback__)
     assert None not in [line for _, line in trace]
 

@@ -2,6 +2,8 @@
 
     python -m tests.faults.counting jit signal 200 compile exception 100
 
+"sharded" is a jitted step of tensors that are spread over all devices.
+
 Every step adds 1 to each of the tensors of a state. After an interrupt they are all equal, and as
 many as the steps that were seen to end, or one more.
 """
@@ -14,9 +16,11 @@ import sys
 import threading
 import time
 
+import jax
 import torch
 
 import calque
+from calque import sharding
 
 WIDTH = 24
 LONGEST = 0.008  # seconds from the start of a loop to its interrupt
@@ -31,6 +35,10 @@ def made(door):
     """A step, with the tensors that it counts in."""
     state = [torch.zeros(4, device="jax") for _ in range(WIDTH)]
     model = torch.nn.Linear(4, 4).to("jax")
+    if door == "sharded":
+        sharding.mesh(dp=jax.device_count())
+        state = [sharding.shard(tensor, sharding.P("dp")) for tensor in state]
+        model = sharding.shard_module(model, {"*": sharding.along("dp")})
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def train(x):
@@ -47,7 +55,7 @@ def made(door):
             tensor.add_(1)
         return x + 1
 
-    step = calque.jit(train) if door == "jit" else torch.compile(counted, backend="calque")
+    step = torch.compile(counted, backend="calque") if door == "compile" else calque.jit(train)
     for _ in range(2):
         step(torch.ones(2, 4, device="jax"))
     return step, state, model

@@ -14,7 +14,7 @@ from jax import Array
 from jax.extend.mlir.ir import WalkResult
 
 from calque.device.memory.cell import x64
-from calque.device.runtime.executable import debugging, execution
+from calque.device.runtime.executable import OnDevices, debugging, execution
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.sizes import (
     as_out_of_memory,
@@ -122,6 +122,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
         return Direct(by_jax, lambda arguments: map(by_jax, (arguments,)))
     execute, handlers = run
     consume = methodcaller("consume_with_handlers", handlers)
+    there = execute if isinstance(execute, OnDevices) else None
     placed: Any = [(index, _Placed(compiled, index)) for index in numbers]
 
     def call(arguments: list[Any]) -> list[Array]:
@@ -139,7 +140,10 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
             return map(by_jax, (arguments,))
         for index, place in placed:
             arguments[index] = place(arguments[index])
-        return map(consume, map(execute, (arguments,)))
+        if there is None:
+            return map(consume, map(execute, (arguments,)))
+        there.place(arguments)
+        return map(consume, map(there.execute, (arguments,)))
 
     return Direct(call, start, Bare(execute, consume, placed))
 

@@ -14,7 +14,7 @@ from jax import Array
 
 from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Ints
-from calque.device.memory.host import host_array
+from calque.device.memory.host import host_array, host_tensor
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import extension
 
@@ -43,10 +43,13 @@ def array_over(tensor: torch.Tensor) -> Array:
 
 
 def tensor_over(array: Array) -> torch.Tensor:
-    """Returns an array as a CPU tensor over the same memory;
-    the array must not be used afterwards.
+    """Returns an array as a CPU tensor; the array must not be used afterwards.
+
+    It is over the same memory, unless the array is spread over several devices.
     """
     if _direct() is None:
+        if array.sharding.num_devices > 1:
+            return host_tensor(array)
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
 

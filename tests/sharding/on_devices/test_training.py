@@ -316,3 +316,28 @@ def test_a_weight_is_gathered_once_for_forward_and_backward() -> None:
     text = step.lower(x).compile().as_text()
     gathered = re.findall(r"= f32\[(\d+,\d+)\]\S* all-gather\(", text)
     assert gathered.count("20,24") + gathered.count("24,20") == 1, gathered
+
+
+def test_a_compiled_step_of_an_optimizer_counts_on_the_cpu() -> None:
+    """Its counters are tensors of the CPU, to which a program over several devices writes."""
+
+    def trained(spread: bool) -> tuple[nn.Linear, torch.optim.Optimizer]:
+        torch.manual_seed(0)
+        model = nn.Linear(16, 16).to("jax")
+        if spread:
+            sh.shard_module(model, {"*": along("dp")}, sh.mesh(dp=8))
+        optimizer = torch.optim.AdamW(model.parameters(), lr=0.1)
+        step: Any = torch.compile(optimizer.step, backend="calque")
+        x = torch.linspace(-1, 1, 128).reshape(8, 16).to("jax")
+        for _ in range(2):
+            model(x).square().mean().backward()
+            step()
+            optimizer.zero_grad()
+        return model, optimizer
+
+    (a, alone), (b, spread) = trained(False), trained(True)
+    torch.testing.assert_close(a.weight.cpu(), b.weight.cpu(), rtol=1e-4, atol=1e-6)
+    for one, other in zip(alone.state.values(), spread.state.values(), strict=True):
+        assert one["step"].device.type == other["step"].device.type == "cpu"
+        assert one["step"] == other["step"] == 2
+    assert sh.placement(b.weight) == sh.placement(spread.state[b.weight]["exp_avg"])

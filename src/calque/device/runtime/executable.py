@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 import jax
 
 from calque.device.runtime import one_program
-from calque.device.runtime.in_flight import Waited, communicates, is_crowded
+from calque.device.runtime.in_flight import communicates, is_crowded, waiting
 from calque.device.runtime.placement import is_same, placed, spread
 from calque.upstream.jax_internals import ExecuteReplicated, debug_infs, debug_nans
 
@@ -59,8 +59,9 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
         is_spread = any(s.num_devices > 1 for s in (*shardings, *_given(program)))
         if is_spread:
             spread.exists = True
-        waits = is_spread and is_crowded() and communicates(compiled)
-        return Execution(OnDevices(execute, shardings, keeps, waits), handlers)
+        if is_spread and is_crowded() and communicates(compiled):
+            handlers = waiting(handlers, program.out_handler.out_shardings)
+        return Execution(OnDevices(execute, shardings, keeps), handlers)
     except AttributeError:
         return None
 
@@ -81,14 +82,13 @@ class OnDevices:
         execute: XLA's executable.
         shardings: the shardings of its arguments.
         keeps: see `execution`.
-        waits: whether to wait for the results (see `in_flight`).
 
     Attributes:
         execute: runs the program on arrays that have been moved (see `move`).
     """
 
-    def __init__(self, execute: Any, shardings: list[Any], keeps: bool, waits: bool) -> None:
-        self.execute: Any = (lambda arrays: Waited(execute(arrays))) if waits else execute
+    def __init__(self, execute: Any, shardings: list[Any], keeps: bool) -> None:
+        self.execute: Any = execute
         self._shardings = shardings
         self._keeps = keeps
         self._seen: list[Any] = []
@@ -96,13 +96,17 @@ class OnDevices:
         self._kept: dict[int, tuple[Any, Any]] = {}
 
     def __call__(self, arrays: list[Any]) -> Any:
+        self.place(arrays)
+        return self.execute(arrays)
+
+    def place(self, arrays: list[Any]) -> None:
+        """Replace arrays that are on other devices."""
         found = [*map(sharding_of, arrays)]
         if found != self._seen:  # a list comparison checks identities first
             self._astray = self._look(arrays, found)
         self._seen = found
         for index in self._astray:
             arrays[index] = self._moved(index, arrays[index])
-        return self.execute(arrays)
 
     def move(self, arrays: list[Any], found: list[Any]) -> bool:
         """Replace arrays that are on other devices; returns True if there are any.

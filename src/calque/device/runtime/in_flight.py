@@ -11,7 +11,7 @@ and are not affected.
 `one_program` handles programs of several processes.
 """
 
-from collections.abc import Iterable
+from collections.abc import Sequence
 from functools import lru_cache
 from typing import Any
 
@@ -55,18 +55,19 @@ def settled(results: Any) -> Any:
     return results
 
 
-class Waited:
-    """XLA's results of a program over several CPU devices, which are waited for.
+def waiting(handlers: Sequence[Any], shardings: Sequence[Any]) -> list[Any]:
+    """Returns what makes arrays of a program's results, and waits for them.
+
+    No Python code runs in it, and so no exception that another thread sets: what the program has
+    been given the memory of would be lost.
 
     Args:
-        results: XLA's results, which have `consume_with_handlers`.
+        handlers: what makes an array of each result.
+        shardings: theirs. The first one that is spread stands for all.
     """
-
-    __slots__ = ("_results",)
-
-    def __init__(self, results: Any) -> None:
-        self._results = results
-
-    def consume_with_handlers(self, handlers: Iterable[Any]) -> Any:
-        """Returns the list of all results, which are ready."""
-        return settled(self._results.consume_with_handlers(handlers))
+    found = list(handlers)
+    for index, sharding in enumerate(shardings):
+        if sharding.num_devices > 1:
+            found[index] = found[index].wrap(ArrayImpl.block_until_ready)
+            break
+    return found

@@ -153,6 +153,21 @@ def test_a_lazy_module_changes_its_dtype_and_comes_back():
     assert type(layer) is nn.Linear
 
 
+def test_a_lazy_module_on_the_device_changes_its_dtype():
+    layer = nn.LazyLinear(3, device="jax").double()
+    assert (layer.weight.dtype, layer.weight.device.type) == (torch.float64, "jax")
+    assert layer.half()(torch.ones(2, 5, device="jax").half()).dtype == torch.float16
+
+
+def test_the_state_of_a_lazy_module_is_loaded_before_it_has_shapes():
+    layer, other = nn.LazyLinear(3, device="jax"), nn.LazyLinear(3, device="jax")
+    layer.load_state_dict(other.state_dict())
+    assert layer.has_uninitialized_params()
+    layer(torch.ones(2, 5, device="jax"))
+    other.load_state_dict(layer.state_dict())
+    assert torch.equal(other.weight, layer.weight)
+
+
 def test_an_optimizer_made_before_a_lazy_module_moves_updates_it():
     layer = nn.LazyLinear(1)
     sgd = torch.optim.SGD(layer.parameters(), lr=0.5)

@@ -48,6 +48,20 @@ def test_tensors_survive(through: Any) -> None:
         assert same(result.resolve_conj(), tensor.resolve_conj())
 
 
+@pytest.mark.parametrize("through", [copy.deepcopy, pickled, saved])
+def test_tensors_survive_where_our_device_is_the_default(through: Any) -> None:
+    with torch.device("jax"):
+        for tensor in (torch.arange(6.0).reshape(2, 3).t(), torch.ones(2, device="cpu")):
+            result = through(tensor)
+            assert result.device == tensor.device
+            assert result.stride() == tensor.stride()
+            assert same(result, tensor)
+        assert saved(torch.ones(2, device="cpu"), map_location="jax").device.type == "jax"
+        assert saved(torch.ones(2), map_location="cpu").device.type == "cpu"
+        on_host = torch.ones(2, 3).t().to("cpu", memory_format=torch.contiguous_format)
+        assert on_host.device.type == "cpu"
+
+
 @pytest.mark.parametrize("dtype", TO_NUMPY, ids=str)
 def test_every_dtype_survives_a_checkpoint(dtype: torch.dtype) -> None:
     cpu = torch.tensor([0, 1, 2, 1]).to(dtype)

@@ -113,3 +113,15 @@ def test_factors_of_another_kind_are_refused_as_on_the_cpu(
         return found
 
     assert outcomes("jax") == outcomes("cpu")
+
+
+def test_wrong_options_and_batches_are_refused() -> None:
+    for device in ("cpu", "jax"):
+        square, tau = torch.eye(3, device=device), torch.ones(5, 3, device=device)
+        for call in (torch.linalg.eigh, torch.linalg.eigvalsh):
+            with pytest.raises(RuntimeError, match="to be 'L' or 'U', but got a"):
+                call(square, UPLO="a")
+        with pytest.raises(RuntimeError, match="must have at least 2 dimensions"):
+            torch.linalg.householder_product(tau[0], tau[0])
+        with pytest.raises(RuntimeError, match="Expected batch dimensions of tau"):
+            torch.linalg.householder_product(square.expand(4, 3, 3), tau)

@@ -266,3 +266,24 @@ def test_samples_of_a_fractional_pool_are_checked() -> None:
         with pytest.raises(RuntimeError) as actual:
             pooled("jax", samples)
         assert str(actual.value) == str(expected.value)
+
+
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda x: F.adaptive_max_pool2d(x[:, :0], 2),
+        lambda x: F.adaptive_avg_pool3d(x[:, :0, None], 2),
+        lambda x: F.fractional_max_pool2d(x[:, :0], 2, 2),
+        lambda x: F.max_unpool2d(x[:, :0], torch.zeros_like(x[:, :0]).long(), 2),
+        lambda x: F.adaptive_avg_pool2d(x, (2, 0)).sum().backward(),
+        lambda x: F.adaptive_max_pool2d(x, 0).sum().backward(),
+        lambda x: torch.embedding_bag(x[0], x.long(), torch.zeros(1, device=x.device).long()),
+        lambda x: torch.embedding_bag(x[0, 0], x[0, 0, 0].sum().long(), x[0, 0, 0].long()),
+        lambda x: torch.embedding_bag(x[0, 0], x[0, 0, 0].long(), x[0, 0].long()),
+        lambda x: torch.embedding_bag(x[0], x[0, 0, 0].long(), x[0, 0, 0].long()),
+    ],
+)
+def test_shapes_are_refused_as_on_the_cpu(call: Callable[[torch.Tensor], object]) -> None:
+    for device in ("cpu", "jax"):
+        with pytest.raises(RuntimeError, match=r"non-zero size|has to be a"):
+            call(torch.zeros(2, 3, 4, 4, device=device, requires_grad=True))

@@ -29,7 +29,7 @@ class Entry(torch.autograd.Function):
     def forward(ctx: Any, leaf: Tensor) -> Tensor:
         """Returns a tensor that is not a leaf, like the argument."""
         ctx.received = []
-        ctx.save_for_backward(torch.empty(0))
+        ctx.save_for_backward(torch.empty(0, device="cpu"))
         return leaf.detach()
 
     @staticmethod
@@ -50,7 +50,7 @@ def entered(inside: Tensor, argument: Tensor) -> Tensor:
 def sequence() -> int:
     """Returns the sequence number of the next autograd node in this thread."""
     with torch.inference_mode(False), torch.enable_grad():
-        node = torch.empty(0, requires_grad=True).view(0).grad_fn
+        node = torch.empty(0, requires_grad=True, device="cpu").view(0).grad_fn
     assert node is not None
     return node._sequence_nr()  # type: ignore[attr-defined]
 

@@ -56,7 +56,7 @@ def tensor_over(array: Array) -> torch.Tensor:
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
     """Returns a copy of a CPU tensor with other strides, which may repeat elements."""
-    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype)
+    copy = torch.empty_strided(tensor.shape, stride, dtype=tensor.dtype, device="cpu")
     once = [n if step else min(n, 1) for n, step in zip(tensor.shape, stride, strict=True)]
     copy.as_strided(once, stride).copy_(tensor.as_strided(once, tensor.stride()))
     return copy
@@ -68,7 +68,7 @@ def _direct() -> Any:
     device = jax.devices()[0]
     if device.platform != "cpu" or jax.device_count() != 1:
         return None
-    memory = torch.zeros(_ALIGNMENT)
+    memory = torch.zeros(_ALIGNMENT, device="cpu")
     try:
         capsule = torch_c.to_dlpack(memory)
         array = extension.dlpack_managed_tensor_to_buffer(capsule, device, None, None, _CPU)

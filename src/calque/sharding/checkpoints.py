@@ -114,7 +114,7 @@ def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
     own, begin = _own(cell_of(tensor).array), _begin(tensor, index)
     if not isinstance(index, BoxIndex):
         return host_tensor(own[begin])
-    made = torch.empty(index.sizes, dtype=tensor.dtype)
+    made = torch.empty(index.sizes, dtype=tensor.dtype, device="cpu")
     for at, part in own.items():
         where = [slice(a - b, a - b + n) for a, b, n in zip(at, begin, part.shape, strict=True)]
         made[tuple(where)] = host_tensor(part)

@@ -135,13 +135,14 @@ def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
             replace(cell_of(target), placed(host_view(source).copy(), placement))
             return
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
-    check_broadcast(array.shape, tuple(target.shape))
+    shape = tuple(target.size())  # an uninitialized parameter has no `shape`
+    check_broadcast(array.shape, shape)
     dtype = to_numpy(target.dtype)
     with translated(), x64():
         if array.dtype != dtype:
             array = convert(array, dtype)
-        if array.shape != target.shape:
-            array = _expander(array.shape, array.dtype, tuple(target.shape))(array)
+        if array.shape != shape:
+            array = _expander(array.shape, array.dtype, shape)(array)
     write(target, array)
 
 
@@ -213,7 +214,7 @@ def to_copy(
         self = to_copy(self, dtype=dtype)
     host = to_host(self)
     if stride != host.stride():
-        host = torch.empty_strided(host.shape, stride, dtype=host.dtype).copy_(host)
+        host = torch.empty_strided(host.shape, stride, dtype=host.dtype, device="cpu").copy_(host)
     return host if device.type == "cpu" else host.to(device)
 
 
@@ -227,7 +228,7 @@ def clone(
 def copy_(self: torch.Tensor, source: torch.Tensor, non_blocking: bool = False) -> torch.Tensor:
     """`Tensor.copy_`."""
     if not isinstance(source, torch.Tensor):
-        source = torch.tensor(source)
+        source = torch.tensor(source, device="cpu")
     _COPY.check_memory(self, (source,))
     return copy_from(source, self, non_blocking)
 

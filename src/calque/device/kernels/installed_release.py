@@ -8,7 +8,7 @@ from calque.ops.table.release import RELEASE
 def ask() -> None:
     """Determine the values of `RELEASE`."""
     try:
-        torch.ones(1, dtype=torch.int8).clamp(-300, 300)
+        torch.ones(1, dtype=torch.int8, device="cpu").clamp(-300, 300)
     except RuntimeError:
         RELEASE.limits_saturate = False
     else:

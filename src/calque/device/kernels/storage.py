@@ -102,7 +102,7 @@ def interpret(cell: Cell, tensor_dtype: torch.dtype, layout: Layout | None) -> N
     if cell.viewed or array.dtype != _UINT8 or array.ndim != 1 or array.nbytes % dtype.itemsize:
         return
     if not array.size:
-        replace(cell, host_array(torch.empty(0, dtype=tensor_dtype)))
+        replace(cell, host_array(torch.empty(0, dtype=tensor_dtype, device="cpu")))
         return
     if active.trace is None:
         # On the host, because on the device each shape would need a new executable.
@@ -199,7 +199,7 @@ def _copy(self: Storage, source: Storage, non_blocking: bool = False) -> Storage
             flat = geometry.memory(current(origin), layout_of(origin))
         else:
             on_cpu = source if source.device.type == "cpu" else source.cpu()
-            flat = host_array(torch.empty(0, dtype=torch.uint8).set_(on_cpu))
+            flat = host_array(torch.empty(0, dtype=torch.uint8, device="cpu").set_(on_cpu))
         replace(cell, geometry.from_memory(retype(flat, dtype), layout))
     return self
 
@@ -316,8 +316,10 @@ def _in_front(name: str, ours: Callable[..., Any]) -> Callable[..., Any]:
         if args and name == "copy_" and args[0].device.type == "jax":
             return ours(self, *args, **kwargs)
         if name == "clone" and active.trace is not None and self.device.type == "cpu":
-            # By operators, so that the trace sees the read and the new memory.
-            return torch.empty(0, dtype=torch.uint8).set_(self).clone().untyped_storage()
+            # By operators: a trace sees what is read, and which memory is new.
+            return (
+                torch.empty(0, dtype=torch.uint8, device="cpu").set_(self).clone().untyped_storage()
+            )
         return theirs(self, *args, **kwargs)
 
     return method

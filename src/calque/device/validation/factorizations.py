@@ -35,7 +35,7 @@ def check_errors(info: Tensor, api_name: str, *, is_matrix: bool) -> None:
 
     def failed(code: int) -> Exception:
         try:
-            _check(torch.tensor(code, dtype=torch.int32), api_name, is_matrix=True)
+            _check(torch.tensor(code, dtype=torch.int32, device="cpu"), api_name, is_matrix=True)
         except Exception as error:
             return error
         raise AssertionError(f"{api_name} does not fail with {code}")

@@ -65,7 +65,7 @@ class Padding:
         padded, true = parts_of(self._layout, self._shape, self._sizes, env)
         if on_host or jax.default_backend() == "cpu":
             source = tensor if on_host else _as_host(read(tensor))
-            room = torch.zeros(padded, dtype=source.dtype)
+            room = torch.zeros(padded, dtype=source.dtype, device="cpu")
             room[tuple(map(slice, true))] = source.reshape(true)
             return array_over(room.view(self._held))
         with x64():

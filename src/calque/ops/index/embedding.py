@@ -114,7 +114,7 @@ def _bags(
             f"[0, {weight.shape[0]})"
         )
     starts = offsets.values()
-    if starts is None or starts.ndim != 1:
+    if starts is None or starts.ndim != 1 or not indices.shape:
         return
     if starts[0] != 0:
         raise RuntimeError(f"offsets[0] has to be 0. However, got {starts[0]}")
@@ -125,7 +125,20 @@ def _bags(
         )
 
 
-@op("_embedding_bag", "_embedding_bag_forward_only", values=_bags)
+def _bag_ranks(weight: Any, indices: Any, offsets: Any, *_: Any, **__: Any) -> None:
+    for name, x, ranks in (
+        ("input", indices, (1, 2)),
+        ("offsets", offsets, (1,)),
+        ("weight", weight, (2,)),
+    ):
+        if x.ndim not in ranks:
+            allowed = " or ".join(f"{rank}D" for rank in ranks)
+            raise RuntimeError(
+                f"{name} has to be a {allowed} Tensor, but got Tensor of dimension {x.ndim}"
+            )
+
+
+@op("_embedding_bag", "_embedding_bag_forward_only", values=_bags, condition=_bag_ranks)
 def embedding_bag(
     weight: Array,
     indices: Array,

@@ -203,19 +203,17 @@ def geqrf(self: Array) -> tuple[Array, Array]:
 
 @op("linalg_householder_product", layout="meta", writes=("computes_first",))
 def householder_product(input: Array, tau: Array) -> Array:
-    if input.ndim < 2 or input.shape[-2] < input.shape[-1]:
-        raise RuntimeError(
-            "torch.linalg.householder_product: input.shape[-2] must be greater than or equal to "
-            "input.shape[-1]"
-        )
-    if input.shape[-1] < tau.shape[-1]:
-        raise RuntimeError(
-            "torch.linalg.householder_product: input.shape[-1] must be greater than or equal to "
-            "tau.shape[-1]"
-        )
-    if input.size == 0:
-        return input
-    return lax.linalg.householder_product(input, tau)
+    if input.ndim < 2:
+        says = "input must have at least 2 dimensions."
+    elif input.shape[-2] < input.shape[-1]:
+        says = "input.shape[-2] must be greater than or equal to input.shape[-1]"
+    elif input.shape[-1] < tau.shape[-1]:
+        says = "input.shape[-1] must be greater than or equal to tau.shape[-1]"
+    elif (batch := tau.shape[:-1]) != input.shape[:-2]:
+        says = f"Expected batch dimensions of tau to be equal to input.shape[:-2], but got {batch}"
+    else:
+        return lax.linalg.householder_product(input, tau) if input.size else input
+    raise RuntimeError(f"torch.linalg.householder_product: {says}")
 
 
 def _ormqr_condition(
@@ -279,6 +277,8 @@ def ormqr(
 )
 def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
     check_square("linalg.eigh", A)
+    if UPLO not in ("L", "l", "U", "u"):
+        raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
     if A.size == 0:
         return jnp.zeros(A.shape[:-1], real_dtype(A.dtype)), A
     lower = UPLO in ("L", "l")

@@ -34,6 +34,15 @@ def _check(x: Array, output_size: Any, ndim: int) -> tuple[int, ...]:
     return each(output_size, ndim)
 
 
+def _check_filled(name: str, what: str, x: Array) -> None:
+    """Raise RuntimeError for an axis of no elements, other than the first."""
+    if 0 in x.shape[1:]:
+        raise RuntimeError(
+            f"{name}(): Expected {what} to have non-zero size for non-batch dimensions, but "
+            f"{what} has sizes {list(x.shape)}"
+        )
+
+
 def _mean_taps(size: int, out: int) -> Taps:
     start, end = _bounds(size, out)
     k = np.arange(int((end - start).max(initial=0)))
@@ -46,6 +55,8 @@ def _adaptive_avg(ndim: int) -> None:
     @op(f"_adaptive_avg_pool{ndim}d")
     def forward(self: Array, output_size: Any) -> Array:
         out = _check(self, output_size, ndim)
+        if ndim == 3:
+            _check_filled("adaptive_avg_pool3d", "input", self)
         size = self.shape[-ndim:]
         if 0 in out:
             return jnp.zeros((*self.shape[:-ndim], *out), self.dtype)
@@ -57,9 +68,8 @@ def _adaptive_avg(ndim: int) -> None:
 
     @op(f"_adaptive_avg_pool{ndim}d_backward")
     def backward(grad_output: Array, self: Array) -> Array:
+        _check_filled(f"adaptive_avg_pool{ndim}d_backward", "grad_output", grad_output)
         size, out = self.shape[-ndim:], grad_output.shape[-ndim:]
-        if 0 in out:
-            return jnp.zeros_like(self)
         if all(n % o == 0 for n, o in zip(size, out, strict=True)):
             share = grad_output / np.asarray(np.prod(size) // np.prod(out), grad_output.dtype)
             lead, spread = self.shape[: self.ndim - ndim], share
@@ -128,6 +138,7 @@ def _adaptive_max(ndim: int) -> None:
     @op(name)
     def forward(self: Array, output_size: Any) -> tuple[Array, Array]:
         out = _check(self, output_size, ndim)
+        _check_filled(name, "input", self)
         reads, lives = [], []
         for n, o in zip(self.shape[-ndim:], out, strict=True):
             start, end = _bounds(n, o)
@@ -141,6 +152,7 @@ def _adaptive_max(ndim: int) -> None:
 
     @op(f"{name}_backward")
     def backward(grad_output: Array, self: Array, indices: Array) -> Array:
+        _check_filled(f"{name}_backward", "grad_output", grad_output)
         return scatter_add(grad_output, indices, self.shape, ndim)
 
 
@@ -183,6 +195,7 @@ def _fractional(ndim: int) -> None:
             raise RuntimeError(
                 f"{name}(): Expected {ndim + 1}D or {ndim + 2}D tensor, but got: {list(self.shape)}"
             )
+        _check_filled(name, "input", self)
         _check_samples(self, random_samples, ndim)
         kernel, out = each(kernel_size, ndim), each(output_size, ndim)
         lead, size = self.shape[: self.ndim - ndim], self.shape[self.ndim - ndim :]
@@ -225,6 +238,7 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
             f"Input to max_unpooling{ndim}d should be a {ndim + 1}d or {ndim + 2}d Tensor, but got "
             f"a tensor with {x.ndim} dimensions."
         )
+    _check_filled(f"max_unpool{ndim}d", "input", x)
     if indices.shape != x.shape:
         raise RuntimeError(
             f"Expected shape of indices to be same as that of the input tensor ({list(x.shape)}), "

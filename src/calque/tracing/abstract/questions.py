@@ -18,8 +18,14 @@ ASPECTS = {
     question: aspect for aspect, questions in _BY_ASPECT.items() for question in questions.split()
 }
 
-# What autograd knows of a tensor when the graph runs, what is told to autograd alone, its elements.
-REFUSED = frozenset(("grad", "grad_fn", "backward", "register_hook", "numpy"))
+# What autograd knows of a tensor when the graph runs, what is told to autograd alone, its elements,
+# and what is a fact of its memory.
+REFUSED = frozenset(
+    (
+        *("grad", "grad_fn", "backward", "register_hook", "numpy"),
+        *("data_ptr", "_cdata", "_version", "is_set_to", "storage_type"),
+    )
+)
 
 # What a program may ask PyTorch itself, without a tensor; the answer is not part of the graph.
 OF_PYTORCH = frozenset(

@@ -163,3 +163,12 @@ def test_what_has_no_form_is_listed() -> None:
     for program in (lambda x: torch.fft.rfft(x).abs(), lambda x: torch.polygamma(2, x)):
         with pytest.raises(ConversionError, match="test_onnx_opening"):
             to_onnx(calque.record(program, torch.ones(4)))
+
+
+def test_tails_powers_and_means_of_nothing_agree() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        nothing = x.reshape(1, -1)[:, :0]
+        leaky = F.rrelu(x, 0.1, 0.3)
+        return x.erfc(), x.exp2(), leaky, nothing.mean(1), nothing.logsumexp(1), nothing.sum(1)
+
+    agree(program, torch.linspace(-9, 9, 19))

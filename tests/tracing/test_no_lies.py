@@ -504,10 +504,11 @@ assert torch.equal(before[2], after[2])
         lambda x: x * 2 if x._version else x,
         lambda x: x * 2 if x.is_set_to(x) else x,
         lambda x: x * 2 if x.storage_type() else x,
+        lambda x: x * 2 if x.untyped_storage().data_ptr() else x,
     ],
 )
 def test_facts_of_memory_are_refused_at_the_line(asks: Any, known: bool) -> None:
-    with pytest.raises(TraceError, match=r"test_no_lies\.py:\d+ in <lambda>: the argument x"):
+    with pytest.raises(TraceError, match=r"test_no_lies\.py:\d+ in <lambda>: the "):
         traced(asks, X, known=known)
 
 

@@ -152,3 +152,19 @@ def test_no_result_is_left_out() -> None:
     layer = torch.nn.Linear(2, 2)
     with pytest.raises(calque.convert.ConversionError, match="which it does not compute"):
         calque.convert.to_onnx(calque.record(lambda x: (layer(x), layer.weight), torch.ones(2)))
+
+
+class Hostile(nn.Module):
+    def __init__(self) -> None:
+        super().__init__()
+        for name in ('a,b"c', "e\nf", '"), print("no'):
+            self._modules[name] = nn.Linear(3, 3)
+
+    def forward(self, x: Tensor) -> Tensor:
+        for layer in self._modules.values():
+            x = layer(x)  # pyright: ignore[reportOptionalCall]
+        return x if bool(torch.isfinite(self._modules["e\nf"].weight).all()) else -x  # pyright: ignore
+
+
+def test_names_of_a_model_are_no_code() -> None:
+    agree(Hostile(), torch.randn(2, 3))

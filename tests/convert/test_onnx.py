@@ -163,7 +163,7 @@ class Hostile(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         for layer in self._modules.values():
             x = layer(x)  # pyright: ignore[reportOptionalCall]
-        return x if bool(torch.isfinite(self._modules["e\nf"].weight).all()) else -x  # pyright: ignore
+        return x if all(bool(torch.isfinite(part).all()) for part in self.parameters()) else -x
 
 
 def test_names_of_a_model_are_no_code() -> None:

@@ -275,8 +275,8 @@ class SymbolicTracer(AbstractTracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> Any:
-        """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold, and addresses
-        of storages.
+        """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold, and
+        addresses of storages.
         """
         if target == "data_ptr":
             refuse(args[0], target)

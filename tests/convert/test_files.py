@@ -366,3 +366,19 @@ def test_fields_of_data_classes_are_inputs(tmp_path: Path) -> None:
     save(calque.record(lambda batch: batch.x * batch.rest[0], batch), tmp_path)
     x, y = np.float32([1, 2]), np.float32([3, 4])
     assert load(tmp_path)(x, y).tolist() == [3, 8]
+
+
+@pytest.mark.parametrize(
+    "name", ["a b", 'x"', "x=1, y", "alpha)\n    raise SystemExit\n    (", "if"]
+)
+def test_names_of_arguments_are_no_code(name: str, tmp_path: Path) -> None:
+    path = tmp_path / "model"
+    save(calque.record(lambda x: x + 1, torch.ones(2)), path)
+    content = json.loads((path / PROGRAM).read_text())
+    del content["program_sha256"]
+    content["operators"][-1].setdefault("kwargs", {})[name] = 1
+    (path / PROGRAM).write_text(json.dumps(content))
+    with pytest.raises(
+        ConversionError, match="the program cannot be run: Unknown keyword argument"
+    ):
+        load(path)

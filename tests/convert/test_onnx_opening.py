@@ -70,8 +70,9 @@ def test_a_check_of_inputs_is_refused() -> None:
 
 
 def test_what_is_opened_in_part_only_is_listed_as_the_program_has_it() -> None:
-    with pytest.raises(ConversionError, match=r"aten\.special_log_ndtr\.default"):
-        to_onnx(calque.record(torch.special.log_ndtr, torch.full((3,), 4.0)))
+    assert torch.ops.aten.bernoulli.default in torch._decomp.decomposition_table
+    with pytest.raises(ConversionError, match=r"aten\.bernoulli\.default"):
+        to_onnx(calque.record(torch.bernoulli, torch.full((3,), 0.5)))
 
 
 def test_named_results_and_results_in_objects() -> None:
@@ -163,3 +164,12 @@ def test_what_has_no_form_is_listed() -> None:
     for program in (lambda x: torch.fft.rfft(x).abs(), lambda x: torch.polygamma(2, x)):
         with pytest.raises(ConversionError, match="test_onnx_opening"):
             to_onnx(calque.record(program, torch.ones(4)))
+
+
+def test_tails_powers_and_means_of_nothing_agree() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        nothing = x.reshape(1, -1)[:, :0]
+        leaky = F.rrelu(x, 0.1, 0.3)
+        return x.erfc(), x.exp2(), leaky, nothing.mean(1), nothing.logsumexp(1), nothing.sum(1)
+
+    agree(program, torch.linspace(-9, 9, 19))

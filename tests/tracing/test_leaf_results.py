@@ -1,5 +1,6 @@
 """What leaf functions return is unknown while tracing: what Python asks about it is checked."""
 
+import copy
 from typing import Any
 
 import pytest
@@ -97,3 +98,28 @@ def test_a_result_that_is_none_may_be_passed_on(program: Any) -> None:
     for x in (torch.ones(2), -torch.ones(2)):
         found, expected = graph(x), program(x)
         assert str(found) == str(expected)
+
+
+def absolute(x: Tensor) -> Tensor:
+    return x.abs()
+
+
+calque.tracing.wrap("absolute")
+
+
+def asks_on_a_path(x: Tensor) -> Tensor:
+    y = absolute(x)
+    z = x * 2 if x.mean() > 0 else x - 1
+    return z + y if y is not None else x
+
+
+def test_the_checks_survive_branches_copies_and_another_trace() -> None:
+    graph = calque.trace(asks, torch.ones(2))
+    for again in (copy.deepcopy(graph), calque.trace(graph, torch.ones(2))):
+        torch.testing.assert_close(again(torch.ones(2)), asks(torch.ones(2)))
+        with pytest.raises(calque.TraceError, match="the result of maybe is None"):
+            again(-torch.ones(2))
+    branching = calque.trace(asks_on_a_path, torch.ones(2))
+    for x in (torch.ones(2), -torch.ones(2)):
+        for graph in (branching, copy.deepcopy(branching), calque.lower(branching)):
+            torch.testing.assert_close(graph(x), asks_on_a_path(x))

@@ -494,3 +494,31 @@ assert before[1] == after[1]
 assert torch.equal(before[2], after[2])
 """
     new_process.check(program)
+
+
+@WITH_AND_WITHOUT
+@pytest.mark.parametrize(
+    "asks",
+    [
+        lambda x: x * 2 if x.data_ptr() else x,
+        lambda x: x * 2 if x._version else x,
+        lambda x: x * 2 if x.is_set_to(x) else x,
+        lambda x: x * 2 if x.storage_type() else x,
+        lambda x: x * 2 if x.untyped_storage().data_ptr() else x,
+    ],
+)
+def test_facts_of_memory_are_refused_at_the_line(asks: Any, known: bool) -> None:
+    with pytest.raises(TraceError, match=r"test_no_lies\.py:\d+ in <lambda>: the "):
+        traced(asks, X, known=known)
+
+
+@WITH_AND_WITHOUT
+def test_a_check_of_a_number_is_one_of_the_graph(known: bool) -> None:
+    def checked(x: torch.Tensor) -> torch.Tensor:
+        torch._check(x.sum().item() < 100, lambda: "too much")
+        return x * 2
+
+    graph = traced(checked, X, known=known)
+    assert torch.equal(graph(X), checked(X))
+    with pytest.raises(RuntimeError, match="too much"):
+        graph(X + 100)

@@ -31,6 +31,7 @@ from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.graph.interpreter import JaxInterpreter
 from calque.tracing.graph.answers import described, same_answer
+from calque.tracing.graph.purity import TracedGraph
 from calque.upstream.torch_internals import OpOverload
 
 _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")
@@ -130,7 +131,7 @@ class _Reader:
 
     def __init__(self, content: dict[str, Any], weights: dict[str, torch.Tensor]) -> None:
         self._content, self._weights = content, weights
-        self._graph = torch.fx.Graph()
+        self._graph: torch.fx.Graph = TracedGraph()  # a file's names are data in its code
         self._nodes: dict[str, Node] = {}
         self._members: dict[str, torch.Tensor] = {}
         self._of_weights: dict[str, Node] = {}

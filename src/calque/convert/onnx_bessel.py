@@ -1,4 +1,4 @@
-"""Decompositions of Bessel functions, `erfcx`, `ndtri` and `trigamma`, computed in float64.
+"""Decompositions of Bessel functions, `erfc`, `erfcx`, `ndtri` and `trigamma`, computed in float64.
 
 Where a series has only positive terms it is exact to the last digits; far out, asymptotic series
 take over.
@@ -64,6 +64,12 @@ def _erfcx(x: Tensor) -> Tensor:
     return torch.where(x.isnan(), x, found)
 
 
+def _erfc(x: Tensor) -> Tensor:
+    size = x.abs()
+    tail = (-size * size).exp() * _erfcx(size)
+    return torch.where(x < 0, 2 - tail, tail)
+
+
 def _ndtri(p: Tensor) -> Tensor:
     is_inside = (p > 0) & (p < 1)
     inner = torch.where(is_inside, p, 0.5)
@@ -99,6 +105,7 @@ BESSEL: dict[Any, Callable[..., Any]] = {
     _aten.special_i0e.default: _bessel(0, True),
     _aten.special_i1.default: _bessel(1, False),
     _aten.special_i1e.default: _bessel(1, True),
+    _aten.erfc.default: in_double(_erfc),
     _aten.special_erfcx.default: in_double(_erfcx),
     _aten.special_ndtri.default: in_double(_ndtri),
     _aten.polygamma.default: _polygamma,

@@ -272,6 +272,24 @@ def _logaddexp2(self: Tensor, other: Tensor) -> Tensor:
     return torch.logaddexp(self * math.log(2), other * math.log(2)) / math.log(2)
 
 
+def _exp2(self: Tensor) -> Tensor:
+    x = self if self.is_floating_point() else self.to(torch.get_default_dtype())
+    return torch.pow(torch.full_like(x, 2.0), x)
+
+
+def _rrelu(
+    self: Tensor,
+    noise: Tensor,
+    lower: float = 0.125,
+    upper: float = 1 / 3,
+    training: bool = False,
+    generator: Any = None,
+) -> tuple[Tensor, Tensor]:
+    if training:
+        raise NotImplementedError("rrelu in training")
+    return F.leaky_relu(self, (lower + upper) / 2), noise
+
+
 _aten = torch.ops.aten
 WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten._transformer_encoder_layer_fwd.default: _encoder_layer,
@@ -281,7 +299,9 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.celu.default: _celu,
     _aten.diagonal.default: _diagonal,
     _aten.diagonal_copy.default: _diagonal,
+    _aten.exp2.default: _exp2,
     _aten.expm1.default: _expm1,
+    _aten.rrelu_with_noise_functional.default: _rrelu,
     _aten.index_add.default: _index_add,
     _aten.addbmm.default: _addbmm,
     _aten._embedding_bag.default: _embedding_bag,

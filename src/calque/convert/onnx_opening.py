@@ -17,7 +17,7 @@ from torch.fx.node import Node
 from calque.convert.onnx_decompositions import WRITTEN_HERE
 from calque.convert.onnx_matrices import CHECKS_OF_MATRICES
 from calque.tracing.graph.answers import expect_answer
-from calque.tracing.graph.purity import has_effect
+from calque.tracing.graph.purity import TracedGraph, has_effect
 from calque.tracing.graph.templates import rebuilt
 from calque.upstream.torch_internals import (
     OpOverload,
@@ -140,7 +140,7 @@ def _remove_unused(graph: torch.fx.Graph) -> None:
 
 
 def _copied(graph: torch.fx.Graph) -> torch.fx.Graph:
-    copied = torch.fx.Graph()
+    copied = TracedGraph()  # whose code has the names of a model as data
     known: dict[Node, Node] = {}
     result = copied.graph_copy(graph, known)
     old = graph.output_node()

@@ -18,6 +18,12 @@ def _reduction(kind: str) -> Callable[[OnnxCall], None]:
         if kind in ("ReduceMax", "ReduceMin"):
             c.add("Identity", [_reduced(c, kind)])
             return
+        if kind in ("ReduceMean", "ReduceLogSumExp") and not np.prod(c["self"].shape):
+            # ONNX leaves open what the mean of no elements is.
+            c.shown("dim", "keepdim")
+            nothing = np.nan if kind == "ReduceMean" else -np.inf
+            c.add("Identity", [c.graph.constant(np.full(c.shape, nothing), str(c.out.dtype))])
+            return
         inputs = [c.name("self", c.out.dtype), c.graph.constant(_dims(c), np.int64)]
         c.add(kind, inputs, keepdims=int(bool(c.get("keepdim"))))
 

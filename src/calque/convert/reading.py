@@ -10,13 +10,13 @@ from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.errors import ConversionError
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.answers import expect_answer
+from calque.tracing.graph.purity import TracedGraph
 
 _OF_ONE = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__"))
 _OF_ONE |= {"numpy", "__array__", "is_nonzero", "aten._local_scalar_dense.default"}
@@ -97,7 +97,7 @@ def with_single_reads(graph: GraphModule) -> GraphModule:
     """Returns the graph, or a copy in which operators combine reads of several tensors."""
     if not any(map(_is_of_several, graph.graph.nodes)):
         return graph
-    copied, known = Graph(), {}
+    copied, known = TracedGraph(), {}
     result = copied.graph_copy(graph.graph, known)
     copied.output(result).meta = dict(graph.graph.output_node().meta)
     for node in filter(_is_of_several, list(copied.nodes)):

@@ -291,3 +291,40 @@ def test_a_size_that_depends_on_values_is_an_escape(program: Any, what: str) -> 
     with pytest.raises(calque.TraceError, match=f"test_escapes.py.*{what} reads the value"):
         calque.record(program, x, strict=True)
     assert calque.record(lambda x: x[x > 0] * 2, x, strict=True).escapes == []
+
+
+def test_how_often_a_tensor_was_written_to_is_checked() -> None:
+    def asks(x: Tensor) -> Tensor:
+        y = x.clone()
+        y.add_(1)
+        return y * 2 if x._version and y._version == 1 else y
+
+    recording = calque.record(asks, torch.ones(2))
+    graph = recording.graph()
+    assert torch.equal(graph(torch.zeros(2)), torch.ones(2))
+    with pytest.raises(calque.TraceError, match="_version gave 0 when this was recorded"):
+        graph(torch.zeros(2).add_(1))
+    with pytest.raises(calque.TraceError, match=r"reads the version(.|\n)*in asks"):
+        recording.graph("aten")
+
+
+def test_a_result_of_nowhere_is_told_at_the_program() -> None:
+    kept = []
+
+    class Keeps(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            kept.append(x * 2)
+            return x + 1
+
+        @staticmethod
+        def backward(ctx: Any, *grads: Any) -> Any:
+            return grads[0]
+
+    def returns(x: Tensor) -> Any:
+        kept.clear()
+        y = Keeps.apply(x)
+        return y, kept[0]
+
+    problems = calque.record(returns, torch.ones(2)).problems
+    assert any("in returns: a tensor is used that no recorded call" in each for each in problems)

@@ -18,8 +18,14 @@ ASPECTS = {
     question: aspect for aspect, questions in _BY_ASPECT.items() for question in questions.split()
 }
 
-# These concern autograd at run time, or read the elements.
-REFUSED = frozenset(("grad", "grad_fn", "backward", "register_hook", "numpy"))
+# What autograd knows of a tensor when the graph runs, what is told to autograd alone, its elements,
+# and what is a fact of its memory.
+REFUSED = frozenset(
+    (
+        *("grad", "grad_fn", "backward", "register_hook", "numpy"),
+        *("data_ptr", "_cdata", "_version", "is_set_to", "storage_type"),
+    )
+)
 
 # Functions and methods whose results are not values of the graph.
 OF_PYTORCH = frozenset(

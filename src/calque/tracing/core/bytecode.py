@@ -86,13 +86,15 @@ def asks_identity(code: CodeType) -> bool:
 
 @functools.lru_cache(maxsize=4096)
 def asks_none(code: CodeType) -> bool:
-    """Returns True if code compares a value with None by `is`.
+    """Returns True if code compares a value with None by `is`, or is that of a graph whose program
+    does.
 
     >>> asks_none((lambda x: x is None).__code__), asks_none((lambda x: x == 0).__code__)
     (True, False)
     """
     _, steps = _instructions(code)
-    return any(_tests_none(steps, at) for at in range(len(steps)))
+    checked = any(name.endswith("_expect_leaf") for name in code.co_names)
+    return checked or any(_tests_none(steps, at) for at in range(len(steps)))
 
 
 def _tests_none(steps: list[dis.Instruction], at: int) -> bool:

@@ -7,6 +7,10 @@ from calque.tracing.core.origins import NodeOrigin, origin_here, program_frame
 
 _EXAMPLES = "Pass example inputs, calque.trace(f, x), so that shapes are known."
 _GRADIENT = "Use torch.autograd.grad(result, inputs), which is captured."
+_ADDRESS = (
+    "has its address read, which differs in each run",
+    "Compare the tensors, or x.storage_offset().",
+)
 _REASONS = {
     "bool": (
         "is used as a condition",
@@ -42,6 +46,20 @@ _REASONS = {
     "register_hook": (
         "gets a hook, which a graph cannot hold",
         "Write a torch.autograd.Function that does it in its backward.",
+    ),
+    "data_ptr": _ADDRESS,
+    "_cdata": _ADDRESS,
+    "_version": (
+        "has its version read, which counts the writes of each run",
+        'Note the writes in a variable of your own, or trace with tracer="record".',
+    ),
+    "is_set_to": (
+        "is asked whether it shares memory, which a trace does not have",
+        'Trace with tracer="record".',
+    ),
+    "storage_type": (
+        "has the class of its storage read, which a trace does not have",
+        "Ask for x.dtype.",
     ),
     "iterate": (
         "is iterated, but its length is not known",

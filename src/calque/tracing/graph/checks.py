@@ -152,6 +152,7 @@ def class_name(value: object, kind: type | None = None) -> str:
     return f"{kind.__module__}.{kind.__qualname__}"
 
 
+@recorded
 def expect_leaf(value: Any, kinds: tuple[str, ...], what: str) -> None:
     """Checks that what a leaf function returned is of none of some classes, as the trace answered.
 

@@ -7,7 +7,8 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import expect_answer
+from calque.tracing.graph.answers import AUTOGRAD, expect_answer
+from calque.tracing.lower import explained
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import name_of
 
@@ -32,6 +33,17 @@ def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
             answer = resolve(graph.owning_module, guard.args[1].target).value
             asked.setdefault(name, {})["requires_grad"] = answer
     return asked
+
+
+def is_unknown(question: str) -> bool:
+    """Returns True for a question that operators cannot ask, about autograd.
+
+    Raises:
+        TraceError: it is about the writes of a run, which a graph of operators has not.
+    """
+    if question == "_version":
+        raise explained.counts_writes()
+    return question in AUTOGRAD
 
 
 _BY_STRIDES = frozenset(("contiguous", "reshape", "reshape_as", "flatten", "ravel"))

@@ -56,6 +56,14 @@ def reads_a_number(what: str) -> SymbolicTraceError:
     )
 
 
+def counts_writes() -> SymbolicTraceError:
+    """The error for a program that reads how often a tensor has been written to."""
+    return SymbolicTraceError(
+        "the program reads the version of a tensor, but a graph of operators does not write in "
+        "place.\nUse the graph as it is, without lowering."
+    )
+
+
 def sets_seeds() -> SymbolicTraceError:
     """The error for `torch.manual_seed` and `torch.random.fork_rng`."""
     return SymbolicTraceError(

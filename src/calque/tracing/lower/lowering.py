@@ -28,6 +28,7 @@ from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.apart import alone, quiet
+from calque.tracing.lower.asked import is_unknown
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices
@@ -37,11 +38,7 @@ from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import NUMBERS, Later, Read, is_guard, read_of, reads_elements
 from calque.tracing.lower.ungraded import Ungraded, forward_of
-from calque.tracing.lower.unseen_writes import (
-    OF_AUTOGRAD,
-    refuse_unseen_writes,
-    takes_gradient,
-)
+from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
@@ -350,8 +347,8 @@ class _Replay(torch.fx.Interpreter):
         if target is checks.expect_tensor:  # functional tensors have no autograd state
             looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
             args = (*args[:2], looks)
-        if target is expect_answer and (args[2] in AUTOGRAD or isinstance(args[0], Later)):
-            return None  # nor of autograd's state
+        if target is expect_answer and (is_unknown(args[2]) or isinstance(args[0], Later)):
+            return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):
             return args[0].detach().clone()

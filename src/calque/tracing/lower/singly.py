@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
 
 from calque.errors.handlers import is_of_handler
 from calque.tracing.graph.modes import blocks_around
+from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.lowering import lower
 from calque.upstream.torch_internals import (
@@ -77,7 +77,7 @@ def inputs_of(node: Node, module: GraphModule) -> Mapping[Node, Any]:
 
 def _alone(node: Node, module: GraphModule) -> GraphModule:
     """Returns a graph with one node, whose arguments are inputs."""
-    graph = Graph()
+    graph = TracedGraph()
     nodes: dict[Node, Node] = {}
     for index, (source, value) in enumerate(inputs_of(node, module).items()):
         nodes[source] = graph.placeholder(f"x{index}")

@@ -22,7 +22,7 @@ FREE = frozenset(
     (
         *("__hash__", "__dir__", "is_tensor", "typename", "has_torch_function"),
         *("promote_types", "can_cast", "broadcast_shapes", "get_default_device", "is_storage"),
-        *("names", "name", "has_names", "_version", "is_shared", "is_inference", "output_nr"),
+        *("names", "name", "has_names"),
     )
 )
 """Reads whose result neither depends on values nor affects what is computed."""

@@ -278,7 +278,11 @@ class SymbolicTracer(AbstractTracer):
     def create_proxy(
         self, kind: str, target: Any, args: Any, kwargs: Any, *rest: Any, **options: Any
     ) -> Any:
-        """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold."""
+        """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold, and
+        addresses of storages.
+        """
+        if target == "data_ptr":
+            refuse(args[0], target)
         try:
             return super().create_proxy(kind, target, args, kwargs, *rest, **options)
         except NotImplementedError as error:

@@ -5,6 +5,7 @@ change would happen once for each traced path, and never when the graph runs.
 """
 
 import inspect
+import linecache
 import logging
 import re
 from collections.abc import Callable, Iterator, Mapping
@@ -334,6 +335,10 @@ class Watch:
                 for number, line in _source(code):
                     if search.search(line):
                         return f"{code.co_filename}:{number} in {code.co_name}: "
+            for file in () if codes or not name else sorted({file for file, _ in self.ran}):
+                for number, line in enumerate(linecache.getlines(file), 1):
+                    if search.search(line):  # of a package, whose code was not followed
+                        return f"{file}:{number}: "
         return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
 
     def _is_unlikely(self, code: CodeType) -> tuple[bool, bool]:

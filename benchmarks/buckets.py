@@ -115,7 +115,7 @@ def _trained(way: str, steps: int) -> dict[str, float]:
         environment = os.environ | {
             "CALQUE_CACHE_DIR": "off",
             "TORCHINDUCTOR_CACHE_DIR": folder,
-            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # in the process, whose time counts
+            "TORCHINDUCTOR_COMPILE_THREADS": "1",  # in this process, whose time is measured
         }
         done = subprocess.run(command, env=environment, capture_output=True, text=True)
     if done.returncode:

@@ -30,7 +30,7 @@ from torch.nn import functional as F
 import calque
 
 Candidates = dict[str, Callable[[], object]]
-CALLS = 200  # in a row
+CALLS = 200  # consecutive calls
 OURS, OURS_CPU, JAX, TORCH, INDUCTOR = "calque", "calque, CPU", "JAX", "torch", "inductor"
 COLUMNS = (OURS, OURS_CPU, JAX, TORCH, INDUCTOR)
 TOLERANCE = 1e-3

@@ -28,7 +28,7 @@ def environment(*packages: str) -> Path:
     version = f"python{sys.version_info.major}.{sys.version_info.minor}"
     own = folder / "lib" / version / "site-packages"
     shared = f"import site; site.addsitedir({sysconfig.get_path('purelib')!r})\n"
-    (own / "shared.pth").write_text(shared)  # with the .pth files there, as that of calque
+    (own / "shared.pth").write_text(shared)  # including the .pth files there, such as calque's
     subprocess.run([str(python), "-m", "pip", "install", "-q", *packages], timeout=900, **quiet)
     done.touch()
     return python

@@ -130,7 +130,7 @@ def _torchlens(model: nn.Module, x: Tensor) -> object:
 def works(way: Callable[[], object]) -> bool:
     try:
         way()
-    except Exception:  # what a tracer cannot trace is a dash in the table
+    except Exception:  # a dash in the table: the tracer cannot trace it
         return False
     return True
 
@@ -155,12 +155,12 @@ def main() -> None:
     quick = common.quick(__doc__)
     warnings.simplefilter("ignore")
     names, rounds = list(MODELS)[:: 4 if quick else 1], 3 if quick else 5
-    # First what makes no graphs: each graph module is a class of its own, of which Python has to
-    # think whenever a name of nn.Module is replaced, here and by torch.fx.
+    # First the cases without graphs: each graph module is a new class, which Python has to update
+    # whenever an attribute of nn.Module is replaced, here and by torch.fx.
     first = ratios_of(names, lambda way: way in ("plain", "calque.record"), rounds)
     others = ("calque.record", "torchlens")
     rest = ratios_of(names, lambda way: way not in others, rounds)
-    # Last what leaves PyTorch's functions replaced, which makes the plain call slower too.
+    # Last the cases that leave PyTorch's functions patched, which slows down plain calls, too.
     last = ratios_of(names, lambda way: way in ("plain", "torchlens"), rounds)
     for name in names if importlib.util.find_spec("torchlens") is not None else ():
         if "torchlens" in last[name]:

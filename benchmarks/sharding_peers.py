@@ -37,7 +37,7 @@ def main() -> None:
     rows = []
     for name in CASES:
         arguments = json.dumps(case(name)), "5" if quick else "40"
-        # The package of this repository would take the slot for devices that torchax needs.
+        # This repository's package would occupy the device slot that torchax needs.
         alone = {"TORCH_DEVICE_BACKEND_AUTOLOAD": "0"}
         printed = peers.run(python, "benchmarks.torchax_step", *arguments, **alone)
         found = json.loads(printed)

@@ -74,7 +74,7 @@ def step(
         parts.append(nn.Linear(width, width))
         if activation and index < layers - 1:
             parts.append(nn.ReLU())
-    if not activation:  # so that no depth makes the numbers vanish
+    if not activation:  # keeps values from vanishing with depth
         for part in parts:
             nn.init.orthogonal_(part.weight)  # type: ignore[arg-type]
     model, x, y = nn.Sequential(*parts), torch.randn(8, width), torch.randn(8, width)
@@ -137,7 +137,7 @@ def agree(ours: Call, theirs: Call) -> None:
 
 def row(name: str, ours: Call, theirs: Call, rounds: int, calls: int) -> list[str]:
     """A row of the table."""
-    for _ in range(4):  # the second call traces again, to see that it does the same
+    for _ in range(4):  # the second call traces again for verification
         ours()
     times = common.interleave({"ours": ours, "JAX": theirs}, rounds, calls, time.process_time)
     spoken = [common.microseconds(times[n]) for n in ("ours", "JAX")]

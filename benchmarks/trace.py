@@ -123,7 +123,7 @@ def tracers(name: str) -> dict[str, Callable[[], int]]:
         ),
         "torch.export": lambda: len(torch.export.export(model, (x,)).graph.nodes),
         "dynamo": lambda: _dynamo(model, x),
-        # A new function object each time: JAX remembers the trace of a known one.
+        # A new function object each time, because JAX caches traces by function.
         "jax.make_jaxpr": lambda: _equations(
             jax.make_jaxpr(lambda *args: twin(*args))(p, b, array)
         ),

@@ -31,7 +31,7 @@ def lowerings(case: Case, optimizer: str) -> dict[str, Callable[[], object]]:
 
     def theirs(twin: str) -> Callable[[], object]:
         def lower() -> object:
-            # A new function object each time: JAX remembers the trace of a known one.
+            # A new function object each time, because JAX caches traces by function.
             fresh = handwritten.make_step(handwritten.TWINS[twin], optimizer)
             return jax.jit(fresh, donate_argnums=0).lower(state, *arrays)
 

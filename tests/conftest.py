@@ -13,7 +13,7 @@ import os
 import random
 
 os.environ.setdefault("JAX_PLATFORMS", "cpu")  # before the first import of JAX
-# Every test compiles what it runs: nothing is taken from an earlier run, nothing left to the next.
+# Every test compiles its own programs; none are reused from or stored for other runs.
 os.environ.setdefault("CALQUE_CACHE_DIR", "off")
 
 from collections import defaultdict
@@ -30,22 +30,23 @@ import calque  # noqa: F401  (registers the device)
 from tests.shared_context import renew_context, share_contexts
 
 torch.set_num_threads(1)
-# pytest listens to what does not propagate, and PyTorch writes down all graphs for who listens.
+# pytest captures loggers that do not propagate, and PyTorch formats all graphs for a listener.
 logging.getLogger("torch.__trace").propagate = True
-gc.set_threshold(20_000, 10, 10)  # a look at what JAX and PyTorch hold takes a tenth of a second
-hypothesis.settings.register_profile("calque", deadline=None)  # speed is no law
+gc.set_threshold(20_000, 10, 10)  # a collection over JAX's and PyTorch's objects takes 0.1 s
+hypothesis.settings.register_profile("calque", deadline=None)  # tests may be slow
 hypothesis.settings.load_profile("calque")
 
-# Two megabytes a program, and JAX keeps some of its own; a fraction where they share contexts.
+# Each program takes two megabytes, less with shared contexts, and JAX keeps some more.
 _MOST_PROGRAMS, _MOST_EXECUTABLES = 100, 300
 if os.environ.get("CALQUE_SHARED_CONTEXT"):
     share_contexts()
-    # Else JAX computes the key that each program would have in a folder.
+    # Otherwise JAX computes a cache key for each program.
     jax.config.update("jax_enable_compilation_cache", False)
     _MOST_PROGRAMS, _MOST_EXECUTABLES = 400, 900
 torch.jax.set_max_programs(_MOST_PROGRAMS)
 _run = count(1)
-_SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))  # of what `make conformance` runs
+# The share of the tests in `make conformance`.
+_SAMPLE = float(os.environ.get("CALQUE_SAMPLE", "1"))
 
 _SHARE = float(os.environ.get("CALQUE_SHARE", "1"))
 _SEED = os.environ.get("CALQUE_SEED", "0")
@@ -56,7 +57,7 @@ def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line("markers", text)
 
 
-@pytest.hookimpl(tryfirst=True)  # before the marks are looked at
+@pytest.hookimpl(tryfirst=True)  # before pytest reads the marks
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     cases = defaultdict(list)
     for item in items:
@@ -107,6 +108,6 @@ def _trim() -> None:
 
 @pytest.fixture(autouse=True)
 def _seed() -> None:
-    # As `torch.manual_seed` does, which formats the stack for the devices that are not there.
+    # Like `torch.manual_seed`, which formats the stack for missing devices and so is slow.
     torch.default_generator.manual_seed(0)
     torch.jax.manual_seed_all(0)

@@ -53,7 +53,7 @@ def run(
         try:
             status = _ask(asked, out, err, timeout)
         except BaseException:
-            _server.cache_clear()  # what it would answer is of this program
+            _server.cache_clear()  # its cached answers are valid only for this program
             raise
         out.seek(0)
         err.seek(0)
@@ -89,7 +89,8 @@ def _server() -> socket.socket:
     ours, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
     with theirs:
         command = [sys.executable, "-c", _SERVER, str(theirs.fileno())]
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}  # NumPy's, which it starts at once
+        # NumPy starts its threads on import.
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1"}
         process = subprocess.Popen(command, pass_fds=[theirs.fileno()], cwd=_ROOT, env=environment)
 
     def end() -> None:
@@ -148,6 +149,7 @@ def _become(asked: dict[str, Any]) -> None:
     except SystemExit:
         raise
     except BaseException as error:
-        trace = error.__traceback__ and error.__traceback__.tb_next  # without this function
+        # Without the frame of this function.
+        trace = error.__traceback__ and error.__traceback__.tb_next
         sys.excepthook(type(error), error.with_traceback(trace), trace)
         sys.exit(1)

@@ -24,7 +24,7 @@ _shared = _Shared()
 
 
 def share_contexts() -> None:
-    # No function of Python, which a trace would take for a part of the program.
+    # Not a Python function, which a trace would treat as part of the program.
     mlir.make_ir_context = functools.partial(getattr, _shared, "context")
 
 

@@ -36,7 +36,7 @@ def test_an_example_draws_its_curves(
     assert (tmp_path / f"{name}.png").stat().st_size > 0
 
 
-# These packages import torchvision where it is installed, with or without the operators of its own.
+# These packages import torchvision if it is installed, even if its own operators are missing.
 RUN = """
 import runpy, sys
 from tests.conformance.torchvision_stub import make_importable

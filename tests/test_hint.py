@@ -13,7 +13,7 @@ ROOT = Path(__file__).parents[1]
 
 
 def _without_calque(program: str) -> str:
-    # As PyTorch runs the entry point, installed or not.
+    # Runs the entry point like PyTorch, even if it is not installed.
     program = f"import sys, torch, calque_hint; calque_hint.register()\n{program}"
     done = subprocess.run(
         [sys.executable, "-c", program],

@@ -361,7 +361,7 @@ def test_what_functions_of_cuda_hold_is_there():
         for name, one in vars(torch.cuda).items()
         if hasattr(one, "__wrapped__") and name[0] != "_"
     }
-    with standing_in():  # PyTorch's modules that are imported inside ask for it
+    with standing_in():  # PyTorch modules imported inside read it
         found = {name: getattr(torch.cuda, name).__wrapped__ for name in held}
     assert held and found == held
 

@@ -389,7 +389,7 @@ def _compare_gradients(
     more = order > 1
     try:
         want = torch.autograd.grad(outputs, leaves, weights, allow_unused=True, create_graph=more)
-    except (RuntimeError, IndexError):  # the CPU has no such gradient
+    except (RuntimeError, IndexError):  # not differentiable on the CPU
         return
     got = torch.autograd.grad(
         device_outputs,
@@ -475,7 +475,7 @@ def out(op: OpInfo, dtype: torch.dtype) -> Iterator[None]:
             moved = _keeping_strides(outs)
             ours = _into(op, _moved(op, arguments), moved, refusable=False)
             trees = map(tensors_of, (outs, theirs, moved, ours))
-            for given, returned, a, b in zip(*trees, strict=False):  # some return nothing
+            for given, returned, a, b in zip(*trees, strict=False):  # some steps return nothing
                 assert (given is returned) == (a is b), "out= is not what is returned"
             for a, b in zip(tensors_of(outs), tensors_of(moved), strict=True):
                 kept = prepare is _empty or a.stride() == b.stride()
@@ -566,7 +566,7 @@ def _moved_to_fail(op: OpInfo, arguments: Arguments, expected: Exception) -> Arg
         try:
             _call(op, (arguments[0], arguments[1], {**arguments[2], "device": "cpu"}))
         except Exception as error:
-            if type(error) is type(expected):  # the operator takes a device
+            if type(error) is type(expected):  # the operator has a device argument
                 named = {"device": torch.device("jax"), **named}
     return first, rest, named
 

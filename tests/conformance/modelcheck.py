@@ -120,7 +120,7 @@ def forward(model: nn.Module, inputs: dict[str, Any], way: str) -> None:
     reference = model.eval()
     device = copy.deepcopy(reference).to("jax")
     for module in (*reference.modules(), *device.modules()) if way == "jit" else ():
-        # A cache is an object of tensors that the trace made: such a call is traced each time.
+        # A cache is an object with tensors from the trace, so such a call is traced each time.
         if getattr(getattr(module, "config", None), "use_cache", False):
             module.config.use_cache = False
     run = wrapped(device, way)
@@ -151,7 +151,7 @@ def train(model: nn.Module, inputs: dict[str, Any], way: str, steps: int = 2) ->
         close(f"loss {i}", got, want)
         state = dict(state_of(device))
         expected = dict(state_of(reference))
-        if way == "compile":  # between graphs, torch.compile gives zeros where eager gives nothing
+        if way == "compile":  # between graphs, torch.compile returns zeros where eager returns None
             for name in [n for n in state.keys() - expected.keys() if not state[n].any()]:
                 del state[name]
         missing = state.keys() ^ expected.keys()
@@ -237,7 +237,7 @@ def check(name: str, mode: str) -> None:
         TorchFails: PyTorch itself cannot compile the model.
     """
     kind, _, way = mode.partition("-")
-    torch._dynamo.config.allow_rnn = True  # else recurrent layers are left to Python
+    torch._dynamo.config.allow_rnn = True  # otherwise recurrent layers run in Python
     try:
         _check(name, kind, way)
     except Exception as error:
@@ -253,7 +253,7 @@ def _check(name: str, kind: str, way: str) -> None:
         if way == "compile" and not compiled_graphs():
             raise NotCompiled("no graph was compiled")
     except Disagreement:
-        # Rounding, which normalization over few numbers makes large, or something wrong?
+        # Is this rounding, which normalization over few numbers amplifies, or an error?
         model, inputs = made(name)
         double = {k: v.double() if is_floating(v) else v for k, v in inputs.items()}
         run(model.double(), double, way)

@@ -26,7 +26,7 @@ from tests.conformance.transformers_settings import ids
 Model = tuple[nn.Module, dict[str, Any]]
 MODELS: dict[str, Callable[[], Model]] = {}
 
-make_importable()  # transformers and timm import torchvision where it is installed
+make_importable()  # transformers and timm import torchvision if it is installed
 
 if importlib.util.find_spec("timm") is not None:
     for name, settings in models_timm.TIMM.items():

@@ -96,7 +96,7 @@ SENSES: dict[str, tuple[str, str, dict[str, Any], Callable[[], dict[str, Any]]]]
     "dinov3_vit": (
         "DINOv3ViTModel",
         "DINOv3ViTConfig",
-        {**IMAGE, "pos_embed_rescale": None},  # which is random in training
+        {**IMAGE, "pos_embed_rescale": None},  # random in training
         lambda: {"pixel_values": images(32)},
     ),
     "convnext": (

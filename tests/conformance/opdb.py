@@ -31,8 +31,8 @@ from torch.testing._internal.opinfo.core import OpInfo
 
 from tests.conformance.checks import CHECKS, supports
 
-# PyTorch's samples look for the test that wants them, a class of PyTorch's own, in the source lines
-# of all frames of the stack: a tenth of the time of a test.
+# PyTorch's samples search the source lines of all frames for the test class that uses them, which
+# takes a tenth of the time of a test.
 common_utils.extract_test_fn = core.extract_test_fn = lambda: None
 
 OPERATORS = [

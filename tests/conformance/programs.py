@@ -317,7 +317,8 @@ def scaled_gradients(device: str, wrap: Wrap) -> list[torch.Tensor]:
     losses = []
     for _ in range(3):
         losses.append(gradients(data(device, 3, 4)))
-        scaler.step(optimizer)  # skips the step by the values of the gradients: not in jit
+        # Skips the step depending on the gradients, which jit does not support.
+        scaler.step(optimizer)
         scaler.update()
         optimizer.zero_grad()
     return [*losses, *model.parameters()]

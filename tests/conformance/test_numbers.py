@@ -41,7 +41,7 @@ SKIPPED = [
 ]
 
 DIFFERENT = {
-    # Kernels of the CPU that compute what its own checks refuse elsewhere, or saturate.
+    # CPU kernels that compute values that its checks reject elsewhere, or that saturate.
     "_add_relu.Tensor": "quantised kernels' own clamp",
     "_add_relu.Scalar": "quantised kernels' own clamp",
     "addmm.dtype": "the CPU has no kernel",

@@ -51,7 +51,7 @@ def round_trip(name: str, directory: Path) -> None:
     arrays: Any = torch.utils._pytree.tree_map_only(torch.Tensor, lambda t: t.numpy(), fresh)
     found = [np.asarray(leaf) for leaf in _leaves(load(directory)(**arrays))]
     plain = isinstance(expected, torch.Tensor) or type(expected) in (tuple, list, dict)
-    parts = _leaves(expected) if plain else take_apart(expected)[1]  # its tensors, once each
+    parts = _leaves(expected) if plain else take_apart(expected)[1]  # each tensor once
     tensors = [t.detach().numpy() for t in parts if isinstance(t, torch.Tensor)]
     for a, b in zip(found, tensors, strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-3, atol=1e-4 * max(1.0, float(np.abs(b).max())))

@@ -49,7 +49,7 @@ REFUSED = {
 ERRORS = {"transformers/longformer": TypeError, "transformers/nystromformer": RuntimeError}
 NOT_LOWERED: dict[str, tuple[type[Exception], ...]] = dict.fromkeys(
     (f"transformers/{name}" for name in ("hubert", "prophetnet", "sew", "wav2vec2", "wavlm")),
-    (TraceError,),  # sizes from values, in a branch
+    (TraceError,),  # sizes that depend on values, in a branch
 )
 NOT_LOWERED["nn/transformer"] = (RuntimeError,)  # nested tensors, on PyTorch's fast path
 

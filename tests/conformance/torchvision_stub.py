@@ -71,7 +71,7 @@ def make_importable() -> None:
         library.define(f"{name}(Tensor dets, Tensor scores, float iou_threshold) -> Tensor")
     try:
         import torchvision
-    except (ImportError, RuntimeError):  # something else is wrong with it: no model of it is tried
+    except (ImportError, RuntimeError):  # broken in another way, so its models are not tested
         library._destroy()
         return
     if torchvision.extension._has_ops():
@@ -80,7 +80,7 @@ def make_importable() -> None:
     _libraries.append(library)
     library.impl("nms", suppressed, "CPU")
     sys.modules["torchvision.ops.boxes"]._assert_has_ops = lambda: None
-    # Its own Python form, which it has for devices of inductor, and would compile by it.
+    # The Python implementation that torchvision has for inductor, without compiling it.
     roi_align = sys.modules["torchvision.ops.roi_align"]
     roi_align.is_compile_supported = lambda device: True
     roi_align._roi_align = roi_align._roi_align.__wrapped__

@@ -68,7 +68,8 @@ def test_special_values_of_operators_in_others() -> None:
     small = torch.linspace(-1e-3, 1e-3, 101)
     (found,) = run(to_onnx(calque.record(lambda x: x.expm1(), small)), small)
     torch.testing.assert_close(torch.tensor(found), small.expm1(), rtol=1e-6, atol=0)
-    agree(lambda x: x.cumprod(0), torch.tensor([0.0, 1e30, 1e30, 2.0]))  # whose last is 0, not NaN
+    # The last product is 0, not NaN.
+    agree(lambda x: x.cumprod(0), torch.tensor([0.0, 1e30, 1e30, 2.0]))
 
 
 @pytest.mark.parametrize(("stride", "height"), [(2, 8), (3, 8), (3, 9)])

@@ -23,7 +23,7 @@ CORPUS |= {
     for name, trap in TRAPS.items()
     if trap.verdict == "right"
 }
-# Operators have no gradients, which these compute inside.
+# These compute gradients inside, which graphs of operators cannot.
 OF_GRADIENTS = {"trap autograd_functions", "trap gradients_inside", "trap hooks"}
 OF_GRADIENTS |= {"trap threads_without_gradients"}
 QUICK = ["writes_through_a_view", "trap writes_to_data", "trap set_items", "trap overlapping_views"]

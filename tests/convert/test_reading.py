@@ -74,7 +74,7 @@ def test_a_format_of_a_file_is_that_of_a_number(spec: Any, tmp_path: Path) -> No
     (read,) = [entry for entry in told["operators"] if entry["op"] == "read"]
     assert read["format"] == ".1f"
     read["format"] = spec
-    del told[DIGEST]  # it is changed on purpose
+    del told[DIGEST]  # intentionally changed
     (tmp_path / PROGRAM).write_text(json.dumps(told))
     if spec is None:
         with pytest.raises(calque.TraceError, match="is 6.0 now"):

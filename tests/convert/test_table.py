@@ -107,7 +107,7 @@ def test_products_that_pytorch_does_not_count() -> None:
         (lambda m, v: v @ v + torch.vdot(v, v), (matrix, vector), 8),
         (torch.nn.Bilinear(3, 4, 5), (torch.randn(2, 3), torch.randn(2, 4)), 2 * 3 * 4 * 5),
     ]
-    for first, second, ends, macs in (  # of three groups
+    for first, second, ends, macs in (  # with three groups
         ((8, 16), (3, 16, 32), [2, 5, 8], 8 * 16 * 32),
         ((3, 4, 16), (16, 32), [2, 16, 32], 4 * 16 * 32),
         ((4, 16), (16, 32), [4, 8, 16], 4 * 16 * 32),
@@ -119,7 +119,7 @@ def test_products_that_pytorch_does_not_count() -> None:
     for program, args, macs in counted:
         assert layer_table(calque.record(program, *args)).total("macs") == macs
     layer = torch.nn.TransformerEncoderLayer(8, 2, 16, batch_first=True).eval()
-    with torch.no_grad():  # one operator
+    with torch.no_grad():  # so that it is one operator
         macs = layer_table(calque.record(layer, torch.randn(2, 5, 8))).total("macs")
     assert macs == 10 * (8 * 24 + 8 * 8 + 2 * 8 * 16) + 2 * (2 * 5 * 5 * 8)
 

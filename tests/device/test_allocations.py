@@ -57,7 +57,7 @@ def test_the_first_allocations_of_a_kind_compile_nothing(make):
     with jax.log_compiles(), capture_compilations() as compiled:
         found = [make(x), make(x)]
     assert not compiled
-    found.append(make(x))  # by a program
+    found.append(make(x))  # the third call runs a program
     for one in found:
         assert one.stride() == expected.stride()
         assert one.device == x.device

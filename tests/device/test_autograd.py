@@ -44,7 +44,7 @@ def test_function_transforms_agree_with_the_cpu(name: str) -> None:
     torch.testing.assert_close(result.cpu(), TRANSFORMS[name](cpu))
 
 
-@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # on each device
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")  # also on the CPU
 def test_linearize_agrees_with_the_cpu():
     cpu, device = pair()
     expected = torch.func.linearize(torch.sin, cpu)[1](cpu)

@@ -95,6 +95,6 @@ print("as they were")
 
 @pytest.mark.skipif(sys.version_info >= (3, 12), reason="tracebacks are never turned off there")
 def test_tracebacks_are_as_they_were_unless_another_thread_may_be_in_jax() -> None:
-    # A process where no thread of pytest's is.
+    # Run in a process without pytest's threads.
     done = new_process.run(SWITCH, env=os.environ | devices(4))
     assert (done.returncode, done.stdout) == (0, "as they were\n"), done.stderr

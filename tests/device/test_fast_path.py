@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 import calque
 from calque.device.kernels import fast_path
 
-REPEATED = 6  # the first calls of a kind go another way than the later ones
+REPEATED = 6  # the first calls do not take the fast path
 Program = Callable[[torch.Tensor, torch.Tensor], Any]
 
 TARGETS: dict[str, Callable[[torch.Tensor], torch.Tensor]] = {
@@ -130,7 +130,8 @@ def flushing():
 )
 @given(st.lists(st.tuples(st.sampled_from([*TARGETS]), st.sampled_from([*WRITES])), max_size=12))
 def test_any_sequence_of_writes_is_that_of_the_cpu(steps: list[tuple[str, str]]) -> None:
-    steps = [step for step in steps if "out" not in step[1]]  # may resize, which ends the views
+    # `out=` may resize, which invalidates the views.
+    steps = [step for step in steps if "out" not in step[1]]
     ours, theirs = torch.arange(12.0, device="jax").view(3, 4), torch.arange(12.0).view(3, 4)
     for target, write in steps:
         x, y = (TARGETS[target](t) for t in (ours, theirs))

@@ -65,7 +65,7 @@ def test_read_gives_the_elements_at_the_strides(data: st.DataObject) -> None:
     layout = data.draw(layouts())
     view = data.draw(views(layout, overlapping=True))
     flat, array = memory_of(layout)
-    with x64():  # as the device calls it
+    with x64():  # as on the device
         got = jax.jit(lambda: view_access.read(array, layout, view))()
     np.testing.assert_array_equal(np.asarray(got), through_numpy(flat, view))
 

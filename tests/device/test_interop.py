@@ -82,7 +82,7 @@ def test_a_copy_to_the_cpu_is_writable_and_independent() -> None:
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.bool, torch.complex64])
 def test_memory_of_a_copy_to_the_cpu_is_pytorchs_own(dtype: torch.dtype, count: int) -> None:
     host = torch.ones(count, device="jax").to(dtype).cpu()
-    assert host.data_ptr() % 64 == 0  # some of PyTorch's kernels crash where it is not
+    assert host.data_ptr() % 64 == 0  # some PyTorch kernels crash otherwise
     assert host.resize_(2 * count)[:count].tolist() == torch.ones(count).to(dtype).tolist()
 
 

@@ -84,18 +84,18 @@ class Asked:
         self.times = 0
         self.moment: int | None = None
         send = sender(kind)
-        # The staticmethod stays alive here, and so the count of references is the usual one.
+        # The staticmethod is kept alive here, so that the reference count is the usual one.
         usual = self.usual = torch_jax.Guard.__dict__["type_"]
 
         def look_up(guard: torch_jax.Guard) -> Callable[[], Any]:
-            try:  # as in `device_type`: the engine asks with an exception set, too
+            try:  # as in `device_type`, which the engine also calls with an exception set
                 for _ in backward_errors._NOTHING:
                     pass
             except BaseException as error:
                 backward_errors._taken[:] = [error]
             self.times += 1
             if self.times == self.moment:
-                [*map(operator.call, [send])]  # C++ goes on with it pending
+                [*map(operator.call, [send])]  # C++ continues with a pending exception
             return usual.__wrapped__
 
         torch_jax.Guard.type_ = property(  # type: ignore[assignment]
@@ -183,7 +183,7 @@ def test_a_handler_runs_once_for_a_signal_that_had_to_wait():
     signal.signal(SIGNAL, lambda signum, frame: frames.append((signum, frame.f_code.co_name)))
     moment(one_step([]))
     assert [number for number, _ in frames] == [SIGNAL]
-    # Python runs it when the step has ended: at once, or when another thread has had its turn.
+    # Python runs it after the step, immediately or after another thread has run.
     assert frames[0][1] in ("moment", "test_a_handler_runs_once_for_a_signal_that_had_to_wait")
 
 
@@ -202,7 +202,7 @@ def test_a_step_goes_on_while_a_tool_traces_it(install):
     assert "one_step" not in came
     until = time.monotonic() + 10
     while (not came or _thread._count() > threads) and time.monotonic() < until:
-        moment()  # threads that are still about to send it would interrupt other tests
+        moment()  # threads that still send the signal would interrupt other tests
     assert came[0] in ("moment", "test_a_step_goes_on_while_a_tool_traces_it")
 
 
@@ -223,7 +223,8 @@ def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
         signal.raise_signal(SIGNAL)
         moment(phase)
 
-    gc.collect()  # or what the tests before have left is told by weak references, and these swallow
+    # Callbacks of weak references to garbage of earlier tests would swallow exceptions.
+    gc.collect()
     gc.callbacks.append(called)
     try:
         with pytest.raises(Interrupt):
@@ -284,7 +285,7 @@ def test_nothing_comes_between_a_setting_of_jax_and_the_note_of_what_it_was(make
     send = sender("thread")
 
     def swap(*values: object) -> object:
-        *_, value = values  # of which the first is the context, where this is a method
+        *_, value = values  # the first is the context if this is a method
         return [enable_x64.swap_local(value), *map(operator.call, [send])][0]
 
     class Switch:
@@ -361,7 +362,7 @@ def test_an_interrupt_leaves_no_context_of_a_library_behind(library, entering, k
     send, nothing = sender("signal"), dict
     calls = (send, nothing) if entering else (nothing, send)
     used = context if kind == "generator" else names["Context"]
-    with pytest.raises(Interrupt) as caught:  # which keeps the frames alive
+    with pytest.raises(Interrupt) as caught:  # keeps the frames alive
         names["use"](used, operator.call, *calls)
     assert seen == ["entered", "left"], caught
 
@@ -398,7 +399,7 @@ def test_an_interrupt_leaves_no_replaced_parameters_behind():
     members = module._parameters = Members(module._parameters)
     before = dict(members)
 
-    for number in range(1, 6):  # two are replaced, two are put back, and between is the call
+    for number in range(1, 6):  # two replacements, the call, and two restorations
         members.moment, module.sends = number, number == 5
         with pytest.raises(Interrupt) as caught:
             moment(torch.func.functional_call(module, state, (x,)))
@@ -534,7 +535,7 @@ class Answering(TorchDispatchMode):
 def test_what_cpp_asks_about_a_tensor_is_answered_before_an_interrupt(question, around):
     """Where it asks for a tensor's device it takes no exception, and the process would end."""
     mode, answer = Answering(), around(Answering.__torch_dispatch__)
-    answer(mode, None, ())  # PyTorch imports what it needs for the first call
+    answer(mode, None, ())  # the first call makes PyTorch import modules
     mode.answered.clear()
     ask = functools.partial(answer, mode, question, ())
     with pytest.raises(Interrupt):
@@ -568,7 +569,7 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
 
     def run() -> None:
         step()
-        time.sleep(60)  # a signal that comes soon ends it
+        time.sleep(60)  # until a signal arrives
 
     with pytest.raises(Interrupt):
         run()
@@ -683,7 +684,7 @@ def test_an_interrupt_is_not_lost_in_a_guard_of_a_compiled_function(monkeypatch)
     """C++ takes an exception in a guard for a no, and the function would be compiled again."""
     calls: list[Callable[[], object]] = []
 
-    def hooks() -> None:  # what a guard compares
+    def hooks() -> None:  # compared by a guard
         [*map(operator.call, calls)]
         moment()
 

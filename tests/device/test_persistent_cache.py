@@ -73,7 +73,7 @@ def put_back():
 
 @pytest.mark.usefixtures("put_back")
 def test_the_cache_is_moved_and_switched_off(tmp_path: Path) -> None:
-    assert calque.compilation_cache() is None  # as the tests are run
+    assert calque.compilation_cache() is None  # the default in tests
     one = calque.compilation_cache(tmp_path / "one", max_bytes=DEFAULT)
     assert one is not None and one.parent == tmp_path / "one" and calque.compilation_cache() == one
     torch.arange(7.0, device="jax").sinh().sum()
@@ -127,7 +127,7 @@ def test_what_was_used_least_recently_goes(tmp_path: Path) -> None:
         store.put(str(index), bytes(100))
         path = next(path for path in _files(tmp_path) if path.name.startswith(str(index)))
         os.utime(path, ns=(index, index))
-    assert store.get("0") is not None  # used again
+    assert store.get("0") is not None  # mark it as used
     for index in range(8, 12):
         store.put(str(index), bytes(100))
     assert sum(path.stat().st_size for path in _files(tmp_path)) <= 1000
@@ -171,7 +171,7 @@ def test_a_folder_that_cannot_be_written_is_told_once(tmp_path: Path) -> None:
     store = Store(tmp_path / "file" / "below", 1000)
     with pytest.warns(calque.CacheWarning, match="CALQUE_CACHE_DIR"):
         store.put("a", b"program")
-    store.put("b", b"program")  # where another warning would be an error
+    store.put("b", b"program")  # a second warning would be an error
     assert store.get("a") is None
     assert "cannot be created" in (_unusable(tmp_path / "file" / "below") or "")
     assert _unusable(tmp_path) is None

@@ -39,7 +39,7 @@ def check_every_kind(threads: bool) -> None:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("threads", [True, False])
 def test_an_exception_in_a_hook_is_raised_by_backward(threads):
-    # In a process of its own: what is tested for would end this one.
+    # In its own process, because a failure would end this one.
     program = f"from tests.device.test_raised import check_every_kind; check_every_kind({threads})"
     done = new_process.run(program)
     assert done.returncode == 0, done.stderr[-2000:]

@@ -97,7 +97,7 @@ def test_a_handler_set_in_a_handler_is_the_one_that_runs():
     signal.signal(SIGNAL, first)
     for _ in range(2):
         send_while_settling()
-        calls.copy()  # after a call the interpreter looks for signals
+        calls.copy()  # the interpreter checks for signals after a call
     assert calls == [1, 2]
 
 

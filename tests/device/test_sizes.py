@@ -111,7 +111,7 @@ def outcomes() -> list[tuple[str, str, str]]:
     }
     for table in (OVERFLOWING, TOO_LARGE):
         for name, case in table.items():
-            # The CPU's own kernel may give memory that it never touches.
+            # The CPU kernel may return memory that it never touches.
             host = (
                 kind_of(lambda case=case: case("cpu")) if table is OVERFLOWING else "RuntimeError"
             )
@@ -163,7 +163,7 @@ def test_an_error_of_jax_that_is_about_memory_is_pytorchs() -> None:
     "text",
     [
         "RESOURCE_EXHAUSTED: Out of memory allocating 512 bytes.",
-        # Of what was computed from the result.
+        # The line of the computation that uses the result.
         "INTERNAL: Error dispatching computation: Out of memory allocating 512 bytes.\nmore",
     ],
 )
@@ -180,7 +180,7 @@ def test_a_want_of_memory_that_is_told_late_is_told_as_pytorch_does(text):
 @pytest.mark.skipif(sizes.FATAL == 0, reason="this XLA compiles them")
 def test_what_is_refused_for_the_compilers_sake_ends_a_process_of_jax_alone() -> None:
     alone = f"import jax; jax.jit(lambda: jax.lax.iota('int32', {sizes.FATAL})).lower().compile()"
-    assert new_process.run(alone).returncode == -signal.SIGFPE  # else nothing need be refused
+    assert new_process.run(alone).returncode == -signal.SIGFPE  # otherwise the check is unnecessary
     program = f"""
 import torch, calque
 x = torch.ones(1, device="jax")

@@ -186,7 +186,7 @@ def test_what_shares_no_memory_lies_elsewhere() -> None:
     assert torch.empty(0, device="jax").data_ptr() == 0 == torch.ones(2, device="meta").data_ptr()
     before = x.data_ptr()
     assert x.add_(1).data_ptr() == before
-    with torch.device("jax"):  # a mode, which asks again
+    with torch.device("jax"):  # a mode, which calls the factory again
         assert x.data_ptr() == before
 
 

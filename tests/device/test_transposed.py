@@ -21,7 +21,7 @@ VIEWS = [
 def test_operators_read_views(view):
     x = torch.randn(2, 3, 4)
     ours = view(x.to("jax"))
-    for _ in range(5):  # the first calls of a kind go another way than the later ones
+    for _ in range(5):  # the first calls do not take the fast path
         assert torch.equal((ours * 2).cpu(), view(x) * 2)
         assert (ours * 2).stride() == (view(x) * 2).stride()
     assert torch.equal(torch.abs(ours).cpu(), torch.abs(view(x)))

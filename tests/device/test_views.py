@@ -61,7 +61,8 @@ def _squeeze(draw: st.DrawFn, t: Tensor) -> Step:
 def _unfold(draw: st.DrawFn, t: Tensor) -> Step:
     dim = _dim(draw, t)
     size = draw(st.integers(1, t.shape[dim]))
-    step = draw(st.integers(size, size + 2))  # windows apart: a write hits each element once
+    # Disjoint windows, so that a write affects each element once.
+    step = draw(st.integers(size, size + 2))
     return lambda x: x.unfold(dim, size, step)
 
 
@@ -128,7 +129,7 @@ VIEWS = (
     _as_strided,
     _alias,
 )
-# PyTorch refuses to write to one of several outputs, and `detach` has no gradient.
+# PyTorch forbids writes to one of several outputs, and `detach` has no gradient.
 DIFFERENTIABLE = [v for v in VIEWS if v not in (_chunk, _split, _unbind, _alias, _as_strided)]
 WRITES: tuple[Step, ...] = (
     lambda x: x.add_(1),
@@ -405,5 +406,5 @@ def test_what_would_depend_on_the_order_of_writes_is_refused() -> None:
     with pytest.raises(RuntimeError, match="more than one element"):
         x.unfold(0, 3, 1).add_(1)
     assert x.tolist() == [0, 1, 2, 3, 4, 5]
-    x.as_strided((2, 2), (3, 2)).add_(1)  # not nested, but apart
+    x.as_strided((2, 2), (3, 2)).add_(1)  # disjoint, but not nested
     assert x.tolist() == [1, 1, 3, 4, 4, 6]

@@ -119,7 +119,7 @@ def test_sizes_given_as_a_list(device, programs):
     f = compile(lambda x: x.sum(0) / x.shape[0], [4, 10])
     for n in (3, 4, 7, 10, 12):
         assert f(torch.full((n, 2), 3.0, device=device)).tolist() == pytest.approx([3, 3])
-    assert len(programs) == 3  # twelve, beyond the list, is padded to no more
+    assert len(programs) == 3  # twelve exceeds the list, so it is not padded
 
 
 def test_only_the_dimensions_that_are_asked_for(programs):
@@ -175,7 +175,7 @@ def test_dropout_draws_what_it_draws_unpadded(device, programs):
             torch._dynamo.mark_static(mark, 1)
             found.append((run(mark), run(mark)))
         for padded, exact in zip(*found, strict=True):
-            # XLA may round the last digit of a loop of another length otherwise.
+            # XLA may round the last digit differently in a loop of another length.
             torch.testing.assert_close(padded, exact, rtol=1e-6, atol=0)
     assert len(programs) == 2
 

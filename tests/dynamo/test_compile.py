@@ -83,7 +83,7 @@ def test_a_geometry_changed_in_place(device, change):
 
 @pytest.mark.parametrize("device", DEVICES)
 def test_a_view_of_what_lies_otherwise_than_foretold(device):
-    norm = nn.BatchNorm1d(6)  # of a transposed input: its fake kernel keeps the strides
+    norm = nn.BatchNorm1d(6)  # for a transposed input, its fake kernel keeps the strides
     x = torch.randn(4, 5, 6)
 
     def fn(x, norm):
@@ -201,7 +201,7 @@ def test_assertions_in_a_graph():
         torch._assert_async((x > 1).all(), "too small")
         return x + 1
 
-    assert calque.jit(checked)(x).tolist() == [2, 3]  # unless it is asked to, it does not look
+    assert calque.jit(checked)(x).tolist() == [2, 3]  # values are not checked by default
     with pytest.raises(RuntimeError, match="too small"):
         calque.jit(checked, checks=True)(x)
 

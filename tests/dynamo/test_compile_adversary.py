@@ -340,7 +340,7 @@ def test_nobody_is_told_to_compile_after_threads_have_compiled():
             compiled(torch.ones(rows, number + 1))
             jitted(torch.ones(rows, device="jax"))
 
-    torch._dynamo.lookup_backend("calque")  # PyTorch fails where two threads look it up at once
+    torch._dynamo.lookup_backend("calque")  # PyTorch fails if two threads look it up at once
     threads = [threading.Thread(target=work, args=(number,)) for number in range(4)]
     for thread in threads:
         thread.start()

@@ -21,7 +21,7 @@ x = torch.ones(3, device="jax")
 model = nn.Linear(3, 1).to("jax")
 """
 
-# name: the program, and what the answer says
+# name: the program, and text in the error
 MISTAKES = {
     "print a value": (
         """

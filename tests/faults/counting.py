@@ -24,7 +24,7 @@ from calque import sharding
 
 WIDTH = 24
 LONGEST = 0.008  # seconds from the start of a loop to its interrupt
-PATIENCE = 0.5  # seconds after which an interrupt is taken for lost
+PATIENCE = 0.5  # seconds after which an interrupt counts as lost
 
 
 class Late(Exception):
@@ -85,7 +85,7 @@ def count(door, how, trials):
     raised = 0
     for _ in range(trials):
         steps = round(state[0][0].item())
-        torch.set_grad_enabled(True)  # an optimizer's step that is interrupted leaves it off
+        torch.set_grad_enabled(True)  # an interrupted optimizer step leaves it off
         end = time.monotonic() + PATIENCE
         try:
             interrupt(draw.uniform(0.0002, LONGEST))

@@ -100,16 +100,16 @@ def interrupt_all(sender: str, times: int, seed: int = 0) -> None:
         "jit": (training.jit, learns, 0.04),
     }
     if sender == "thread":
-        # Not while tracing. JAX's callback of the garbage collector swallows what arrives in it,
-        # and PyTorch's C++ asks Python for the device of an abstract value where it is noexcept:
-        # only handlers can be made to wait there.
+        # Not while tracing: JAX's callback for the garbage collector swallows exceptions, and
+        # PyTorch calls Python for the device of an abstract value from noexcept C++ code. Only
+        # handlers can be deferred there.
         del programs["trace"], programs["lower"], programs["jit"]
     for name, (program, check, longest) in programs.items():
         program()
         trials = times * (2 if name in ("trace", "lower", "jit") else 1)
         count = interrupt(program, check, trials, SENDERS[sender](), longest, seed)
         print(name, count, flush=True)
-        # Few may be dropped: where CPython drops exceptions, or a library turns them into others.
+        # A few may be lost where CPython drops exceptions, or a library converts them.
         assert count.swallowed + len(count.errors) <= trials // 20
         program()
 

@@ -40,8 +40,8 @@ def raised():
 @pytest.mark.parametrize("index", range(len(ROUNDS)), ids=lambda i: " ".join(ROUNDS[i][:2]))
 def test_an_interrupted_step_is_whole(raised, index):
     _, how, trials = ROUNDS[index]
-    # A handler waits where PyTorch's check of a compiled function's guards drops an exception; what
-    # another thread sets cannot.
+    # PyTorch's check of a compiled function's guards drops exceptions: a handler is deferred there,
+    # but an exception set by another thread cannot be.
     assert raised[index] >= (0.99 if how == "signal" else 0.8) * trials
 
 

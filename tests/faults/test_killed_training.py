@@ -67,7 +67,7 @@ def test_ten_kills_lose_and_double_no_round(tmp_path: Path) -> None:
     process.stdout.close()
     assert process.wait() == 0
     assert kills >= 10
-    assert begun == sorted(begun)  # no round that was saved is lost
+    assert begun == sorted(begun)  # no saved round is lost
     assert begun[-1] >= 10
 
     whole = run(tmp_path / "whole", tmp_path / "whole.npz")

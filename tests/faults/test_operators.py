@@ -53,7 +53,7 @@ def test_an_abandoned_trace_leaves_an_operators_overloads(held):
     jitted = calque.jit(held(op), specialize=True)
     x = torch.tensor([1.0, -2.0, 3.0], device="jax")
     assert "default" not in vars(op)
-    assert jitted(x).tolist() == [2.0, 6.0]  # its trace was abandoned for a shape that nobody knew
+    assert jitted(x).tolist() == [2.0, 6.0]  # its trace was abandoned because of an unknown shape
     assert "default" in vars(op)
     overload = weakref.ref(vars(op)["default"])
     for _ in range(3):

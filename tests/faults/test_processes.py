@@ -60,7 +60,7 @@ def test_training_goes_on_in_new_processes_after_one_was_killed(tmp_path: Path) 
     killed = launch(program, options, *rest, 3)
     assert killed.returncode == 137
     assert "process 1 was killed by SIGKILL" in killed.stderr
-    # The other process ends by itself, when JAX finds the first one dead, or is ended.
+    # The other process ends when JAX detects that the first one is dead, or is ended.
     assert "tasks are unhealthy" in killed.stderr or "process 0 is being stopped" in killed.stderr
     assert time.time() - float(Path(f"{rest[1]}.killed").read_text()) < 60
     again = launch(program, options, *rest, 99)

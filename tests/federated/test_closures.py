@@ -165,7 +165,7 @@ def test_what_a_variable_holds_must_stay_as_it_is(framework: Any, how: str) -> N
     }
     made = fed.local("float32[?]", framework=framework)(functions[how])
     ones = np.ones(2, np.float32)
-    if how != "method" or framework == "jax":  # in PyTorch, that it is called is no value to keep
+    if how != "method" or framework == "jax":  # in PyTorch, a called method is not a kept value
         assert made(ones).tolist() == [1.0, 1.0]
     settings.rates["first"][0] = 2.0
     with pytest.raises(fed.FederatedTypeError, match=r"\['first'\]\[0\]\"?, which was 1\.0 when"):

@@ -132,7 +132,7 @@ def test_the_gradient_of_a_constant_is_not_lost_in_silence(train: Any) -> None:
         fed.local("float32[3]")(lambda x: train(module, x))
 
     @fed.local("float32[3]")
-    def fitted(x: Any) -> Any:  # nobody asks for the module's
+    def fitted(x: Any) -> Any:  # the module's device is not read
         w = torch.zeros(1, requires_grad=True)
         (module(x) * w - 1).square().sum().backward()
         return w.grad

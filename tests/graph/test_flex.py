@@ -28,7 +28,7 @@ def written_out(q, k, v, score_mod, mask_mod):
     at = torch.meshgrid(*(torch.arange(n) for n in scores.shape), indexing="ij")
     scores = score_mod(scores, *at)
     scores = scores.masked_fill(~mask_mod(*at), -math.inf)
-    weights = scores.softmax(-1).nan_to_num(0)  # a row that is masked as a whole
+    weights = scores.softmax(-1).nan_to_num(0)  # a fully masked row
     return weights @ v, scores.logsumexp(-1)
 
 

@@ -218,7 +218,7 @@ def test_what_is_compiled_for_a_function_goes_with_it():
 
 
 def test_code_of_jax_is_called_by_compiled_code_and_not_compiled():
-    double = calque.from_jax(lambda x: x * 2)  # which tells dynamo something, too
+    double = calque.from_jax(lambda x: x * 2)  # this also registers something with Dynamo
 
     @torch.compile(backend="calque")
     def f(x):

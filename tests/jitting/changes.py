@@ -325,7 +325,7 @@ def group_equal_then_changed(t):
     old = t.optimizer.param_groups[0]
     t.optimizer.param_groups[0] = dict(old)
     t.step(t.x, t.y)
-    old["lr"] = 1e6  # nobody's any more
+    old["lr"] = 1e6  # no longer used by the optimizer
     t.optimizer.param_groups[0]["lr"] = 0.03
 
 

@@ -21,7 +21,7 @@ WIDTH, ROWS, BLOCKS = 16, 128, 4
 
 @pytest.fixture(autouse=True)
 def _fresh(caplog):
-    logging.getLogger("torch").setLevel(logging.ERROR)  # it warns of context_fn by its logger
+    logging.getLogger("torch").setLevel(logging.ERROR)  # it logs a warning about context_fn
     torch._dynamo.reset()
 
 

@@ -53,7 +53,7 @@ def of_rows(x, w):
 
 
 @pytest.mark.sampled(15)
-@pytest.mark.filterwarnings("default:The .grad attribute")  # of dynamo on the CPU
+@pytest.mark.filterwarnings("default:The .grad attribute")  # raised by Dynamo on the CPU
 @pytest.mark.parametrize("sign", [1, -1])
 @pytest.mark.parametrize("gradients", [False, True])
 @pytest.mark.parametrize(

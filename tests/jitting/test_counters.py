@@ -109,7 +109,7 @@ def test_variables_and_attributes_of_classes_are_counted_too():
             count += 1
             TOTAL += 2
             type(self).made += 3
-            return x * sys.modules[__name__].FACTOR  # by which the module is met, too
+            return x * sys.modules[__name__].FACTOR  # so that the module is also reached
 
     run = calque.jit(Layer())
     for step in range(1, 5):
@@ -178,7 +178,7 @@ class Hidden:
         return x
 
     def by_class(self, x):
-        self.base += 1  # an attribute of the class, at first
+        self.base += 1  # initially an attribute of the class
         return x
 
 
@@ -219,7 +219,7 @@ def test_what_is_no_number_any_more_is_compared():
 
 
 def test_a_number_that_two_objects_tell_is_set_once():
-    logger = logging.getLogger("tests.counters")  # and the root logger, of one manager
+    logger = logging.getLogger("tests.counters")  # shares its manager with the root logger
     logger.setLevel(logging.DEBUG)
 
     @calque.jit
@@ -320,7 +320,7 @@ def test_items_are_counted_by_computed_keys():
         assert step(ones(2))[0].item() == (2 if phase == "train" else 1)
     assert (s.n, s.seen, s.hits) == ({"train": 4, "val": 3}, {"train": 4, "val": 3}, [0, 14])
     traces = len(step.history)
-    assert traces <= 6  # each phase has its first count, and one more
+    assert traces <= 6  # each phase has at most two traces
     s.n["val"], s.seen["val"], s.hits[0] = 100, 200, 300
     step(ones(2))
     assert len(step.history) == traces

@@ -131,7 +131,7 @@ def test_counts_that_the_loop_sets() -> None:
             for state in optimizer.state.values():
                 state["step"] = 0
         if i == 5:
-            optimizer.state[next(model.parameters())]["step"] = 40  # others have another
+            optimizer.state[next(model.parameters())]["step"] = 40  # differs from the other steps
 
     check(TextbookAdam, 3, between=reset, steps=8)
 
@@ -323,7 +323,7 @@ class _Decaying(TextbookAdam):
 
 
 def test_a_step_that_calls_that_of_its_base() -> None:
-    trained(TextbookAdam, "cpu", steps=1)  # now that, too, has hooks
+    trained(TextbookAdam, "cpu", steps=1)  # installs hooks on it, too
     check(_Decaying, 3, steps=7)
 
 

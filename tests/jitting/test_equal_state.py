@@ -97,7 +97,7 @@ def test_counts_of_parameters_that_are_left_out_at_times():
         assert counts(mine) == counts(theirs)
     for ours, other in zip(layers.parameters(), theirs.param_groups[0]["params"], strict=True):
         assert torch.allclose(ours.cpu(), other, atol=1e-6)
-    assert len(jitted.history) <= 4  # each is compiled once more, at most
+    assert len(jitted.history) <= 4  # each is compiled at most once more
 
 
 def test_equal_counts_in_arrays_of_their_own():

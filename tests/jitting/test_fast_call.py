@@ -326,7 +326,7 @@ def test_any_number_of_arguments_is_served(count, taken):
     for calls in range(1, 7):
         assert run(*given).tolist() == [calls * (1 + count)] * 2
     assert taken.alone > 0
-    if count > 1:  # two that are one
+    if count > 1:  # the same tensor twice
         assert run(*given[1:], given[1]).tolist() == [7 * (1 + count)] * 2
         assert run(*given[1:], state).tolist() == [14 * (1 + count) + count] * 2
 
@@ -424,7 +424,7 @@ def test_an_object_that_is_equal_again_does_not_hide_a_change(taken):
 
 def test_autograds_own_thread_is_no_other_one(taken):
     weight = torch.ones(3, device="jax", requires_grad=True)
-    (weight * 2).sum().backward()  # in a thread of autograd's that stays
+    (weight * 2).sum().backward()  # in a thread of autograd that stays alive
     run = calque.jit(lambda x: x * 2)
     for _ in range(4):
         run(torch.ones(3, device="jax"))

@@ -11,7 +11,7 @@ import torch
 import calque
 from calque.program.lifting import Lifting
 
-_PID = os.getpid()  # no program may ask for it while it is traced
+_PID = os.getpid()  # a traced program must not read it
 
 
 class _Signals:
@@ -67,7 +67,7 @@ def test_a_handler_calls_a_jitted_function(signals: _Signals) -> None:
     step: Any = calque.jit(lambda x: x * 2 + total)
     x = torch.ones(2, device="jax")
     assert [step(x).tolist() for _ in range(2)] == [[4, 4]] * 2
-    # From Python 3.12 on, the code of this file that sends the signal is seen as well.
+    # From Python 3.12 on, the code in this file that sends the signal is traced as well.
     assert [why for why in step.history if "sent.due" not in why] == ["first call"]
 
 

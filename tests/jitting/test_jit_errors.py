@@ -449,7 +449,7 @@ def test_an_interrupt_arrives_while_a_trace_takes_note_of_a_tensor(monkeypatch):
         return real(tensor)
 
     def step(x):
-        hidden = [w() for w in references]  # met as they are used
+        hidden = [w() for w in references]  # reached only through weak references
         (x * hidden[0] * hidden[1]).sum().backward()
 
     monkeypatch.setattr(known_tensors, "cell_of", interrupted)

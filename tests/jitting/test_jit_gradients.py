@@ -266,7 +266,7 @@ def test_checkpointing_with_dropout(reentrant):
 
     x = ones(8, 4).requires_grad_()
     y, _ = step(x)
-    # The gradient of the bias counts the elements that were kept: the recomputation saw one mask.
+    # The gradient of the bias counts the kept elements, so the recomputation used the same mask.
     kept = (y != 0).float().sum(0) * 2
     torch.testing.assert_close(block[0].bias.grad, kept)
 
@@ -385,7 +385,7 @@ def test_an_argument_that_gets_a_graph_is_not_asked_for_its_gradient():
     for _ in range(3):
         x = torch.full((2,), 2.0, device="jax")
         with warnings.catch_warnings():
-            warnings.simplefilter("error")  # PyTorch warns of the gradient of what is no leaf
+            warnings.simplefilter("error")  # PyTorch warns of `.grad` of a non-leaf
             (step(x) + x.sum()).backward()
         assert w.grad.tolist() == [4.0, 4.0]
         w.grad = None

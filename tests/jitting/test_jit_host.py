@@ -233,7 +233,7 @@ def test_distributions_do_not_look_at_values_unless_asked(monkeypatch):
         return torch.distributions.Categorical(logits=logits, validate_args=True).entropy()
 
     torch.testing.assert_close(asked(x).cpu(), want)
-    # By PyTorch's release its code asks in a branch, or in a function of its own.
+    # Depending on PyTorch's release, its code reads it in a branch or in a separate function.
     with pytest.raises((RuntimeError, ValueError), match=r"does not hold: if not|invalid values"):
         asked(x * float("nan"))
     with pytest.raises(ValueError, match="invalid values"):
@@ -285,8 +285,8 @@ def test_copies_of_cpu_tensors_are_made_at_each_call_of_their_values():
     @calque.jit
     def f(x, given):
         own = copy.deepcopy(config)
-        own["w"] += 1  # the copy's
-        a, b = copy.deepcopy(pair)  # of one storage
+        own["w"] += 1  # the copy's own
+        a, b = copy.deepcopy(pair)  # the two share a storage
         total = copy.copy(given).sum().item() + copy.deepcopy(given).sum().item()
         return x * own["n"] + (own["w"] + a + b).to("jax") + total, own["w"]
 

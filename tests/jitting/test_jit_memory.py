@@ -10,7 +10,7 @@ from torch import nn
 
 import calque
 
-WIDTH = 137  # a width that no other test has
+WIDTH = 137  # a width that no other test uses
 
 
 @pytest.mark.parametrize(

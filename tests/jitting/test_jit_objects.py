@@ -24,7 +24,7 @@ class Cache:
         self.by_name: dict[str, tuple] = {}
 
 
-# Who holds an object is asked of the garbage collector.
+# The garbage collector finds the holders of an object.
 pytestmark = pytest.mark.usefixtures("few_objects")
 
 CONFIG = {"size": 3}
@@ -121,7 +121,7 @@ def test_a_cache_of_transformers():
     config = transformers.GPT2Config(vocab_size=20, n_positions=8, n_embd=8, n_layer=1, n_head=2)
     try:
         model = transformers.GPT2LMHeadModel(config).eval().to("jax")
-    except ModuleNotFoundError as error:  # something that it imports does not load
+    except ModuleNotFoundError as error:  # one of its imports fails
         pytest.skip(str(error))
     call = calque.jit(model)
     with torch.no_grad():
@@ -211,7 +211,7 @@ def test_a_tokenizers_batch_is_served_by_one_program():
 
     for texts in (["a b", "c"], ["c c", "a"], ["a a", "b b"], ["b", "c b"]):
         batch = tokenizer(texts, return_tensors="pt", padding=True).to("jax")
-        assert batch.encodings is not None  # others in each call
+        assert batch.encodings is not None  # new in each call
         loss = step(batch)
         expected = embedding.weight.detach()[batch.input_ids] * batch.attention_mask[..., None]
         torch.testing.assert_close(loss.detach(), expected.sum())

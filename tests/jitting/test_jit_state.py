@@ -529,12 +529,13 @@ def test_listeners_of_jax_are_no_part_of_a_function_that_is_traced():
             keep(event)
 
     model = nn.Linear(5, 7).to("jax")
-    optimizer = torch.optim.AdamW(model.parameters())  # makes its state, by a program, in the trace
+    # Creates its state with a program, during the trace.
+    optimizer = torch.optim.AdamW(model.parameters())
 
     @calque.jit
     def step(x):
         if x is None:
-            x.tolist()  # code with this name is watched call by call
+            x.tolist()  # calls in code with this name are monitored
         model(x).sum().backward()
         optimizer.step()
         optimizer.zero_grad()

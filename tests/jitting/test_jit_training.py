@@ -25,7 +25,7 @@ def batches(count: int, device: str) -> list[tuple[torch.Tensor, torch.Tensor]]:
 
 def make_model() -> nn.Module:
     torch.manual_seed(0)
-    # No bias before BatchNorm: its gradient is rounding noise, which Adam would blow up.
+    # No bias before BatchNorm, because its gradient is rounding noise that Adam would amplify.
     return nn.Sequential(nn.Linear(5, 8, bias=False), nn.BatchNorm1d(8), nn.GELU(), nn.Linear(8, 3))
 
 
@@ -172,7 +172,7 @@ def test_a_scheduler_kept_in_what_the_step_uses_is_compared_by_the_names_that_co
         scheduler.step(1.0)
     assert step.history == ["first call"]
 
-    # A method of the scheduler's reads what the function does not name.
+    # A method of the scheduler reads state that the function does not name.
     cooling = calque.jit(lambda: model(x) * 0 + owner.plan.in_cooldown, verify=False)
     epoch = calque.jit(lambda: model(x) * 0 + owner.plan.last_epoch, verify=False)
     for count in (1, 0):
@@ -275,7 +275,7 @@ def test_gradients_accumulate_over_calls():
         accumulate(dx, dy)
     for want, got in zip(reference.parameters(), model.parameters(), strict=True):
         torch.testing.assert_close(got.grad.cpu(), want.grad, rtol=1e-4, atol=1e-5)
-    assert len(accumulate.history) == 2  # without gradients first, then onto them
+    assert len(accumulate.history) == 2  # first without gradients, then adding to them
 
 
 def test_clipping_and_an_average_of_the_weights():

@@ -334,7 +334,7 @@ def test_a_write_with_a_gradient_into_a_result_reaches_others_over_its_memory(fn
 def test_a_write_into_a_result_is_counted_by_others_over_its_memory(fn):
     weight = torch.ones(3, device="jax", requires_grad=True)
     first, second = calque.jit(fn)(torch.ones(2, 3, device="jax"), weight)
-    lost = (first * weight).sum()  # its backward needs what is overwritten
+    lost = (first * weight).sum()  # its backward needs the overwritten values
     with torch.no_grad():
         second.zero_()
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):

@@ -56,7 +56,7 @@ def test_a_backward_has_the_names_of_the_layers_whose_nodes_it_runs() -> None:
     layers = {"blocks.0/inner", "blocks.0/outer", "head"}
     assert {f"model/{layer}" for layer in layers} <= found
     assert {f"model/{layer}/backward" for layer in layers} <= found
-    assert "" in found  # what follows the backward is in no layer
+    assert "" in found  # code after the backward is in no layer
 
 
 def test_a_layer_that_is_computed_again_in_the_backward_keeps_its_name() -> None:

@@ -144,7 +144,7 @@ def test_what_a_step_computes_of_its_numbers_is_part_of_one_program(size: Any) -
     expected, _ = _sized(size, "cpu")
     found, traces = _sized(size, "jax")
     torch.testing.assert_close(found, expected)
-    assert traces == 2  # the first call makes the state
+    assert traces == 2  # the first call creates the state
 
 
 def _by_type(lr: float, n: int, seen: torch.Tensor) -> float:

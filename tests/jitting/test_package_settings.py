@@ -48,7 +48,7 @@ def test_what_a_package_counts_is_not_compared_where_the_program_computes_names(
     class Own:
         bias = 1.0
 
-    def bias():  # begins to run when what the package keeps is known
+    def bias():  # runs after the package's state was found
         return getattr(Own(), "bi" + "as")
 
     f = calque.jit(lambda x: package.scaled(x) + bias())

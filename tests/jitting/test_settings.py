@@ -13,7 +13,7 @@ from calque.jitting.settings import Options, Settings
 
 def test_jit_and_its_types_and_its_settings_list_the_same_options() -> None:
     options = dict(inspect.signature(calque.jit).parameters)
-    del options["fn"], options["unknown"]  # the latter is refused, with the reason
+    del options["fn"], options["unknown"]  # the latter raises an error with a reason
     assert {name: one.default for name, one in options.items()} == dataclasses.asdict(Settings())
     types = typing.get_type_hints(calque.jit)
     assert {name: types[name] for name in options} == typing.get_type_hints(Options)

@@ -113,7 +113,7 @@ def test_a_read_is_right_and_settles_in_a_program(name):
 
 
 @pytest.mark.sampled(5)
-@pytest.mark.parametrize("name", sorted(READS.keys() - {"print"}))  # that shows no values
+@pytest.mark.parametrize("name", sorted(READS.keys() - {"print"}))  # it does not print values
 def test_the_users_own_code_raises_as_ever(name):
     names: dict = {"torch": torch, "F": F}
     exec(compile(f"def f(x):\n    return {READS[name]}", "/home/user/script.py", "exec"), names)
@@ -335,7 +335,7 @@ def test_values_that_never_repeat_run_eagerly_with_one_warning():
     assert len(jitted.history) == 1
     assert "runs eagerly" in str(jitted.explain())
     assert plain(jitted(values(2.0, 1.0))) == [[6.0, 3.0], False]
-    for wrong in (values(1.0), values(1.0)):  # another signature starts anew
+    for wrong in (values(1.0), values(1.0)):  # a different signature starts over
         assert plain(jitted(wrong))[0] == [1.0]
     assert len(jitted.history) == 2
 

@@ -78,7 +78,7 @@ def test_counters_beside_a_training_step_bring_no_trace(weakly):
         losses.append(step(ones(2)).item())
     assert all("gradient" in reason for reason in step.history[1:])
     assert losses == sorted(losses, reverse=True) and len(set(losses)) == 5
-    model.history = (1, 2)  # no plain value: another object
+    model.history = (1, 2)  # not a plain value, so compared by identity
     assert step(ones(2)).item() < losses[-1]
 
 

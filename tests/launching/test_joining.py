@@ -88,7 +88,7 @@ def test_without_a_launcher_the_others_end_and_name_the_one_that_died(tmp_path: 
     with first, second:
         try:
             second.communicate(timeout=100)
-            _, said = first.communicate(timeout=30)  # as long as the others may take
+            _, said = first.communicate(timeout=30)  # the time limit of the others
         finally:
             first.kill()
             second.kill()

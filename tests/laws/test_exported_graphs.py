@@ -14,7 +14,8 @@ from tests.laws.test_graphs_run import MAKES_TENSORS, RUNNERS, _on
 from tests.laws.tracers import TRACERS
 
 pytestmark = [
-    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),  # of a copy of an exported graph
+    # Raised by copying an exported graph.
+    pytest.mark.filterwarnings("ignore:.*LeafSpec:FutureWarning"),
     pytest.mark.filterwarnings("ignore:The tensor attribute:UserWarning"),
 ]
 FAST = ("pointwise", "writes_to_its_input", "Counter")
@@ -38,7 +39,7 @@ ALL = [n if n in FAST else pytest.param(n, marks=pytest.mark.conformance) for n 
 def test_an_exported_graph_runs_on_the_device(name: str, runner: str) -> None:
     graph, program, draw = exported(name)
     args = draw()
-    if name in MAKES_TENSORS:  # operators name the device on which they make tensors
+    if name in MAKES_TENSORS:  # operators take the device of new tensors
         errors = (RuntimeError, ValueError, TypeError, calque.TraceError)
         with pytest.raises(errors, match="cpu|CPU"):
             RUNNERS[runner](graph, args)

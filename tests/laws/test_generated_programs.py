@@ -12,7 +12,7 @@ from torch import Tensor
 
 from tests.laws.tracers import TRACERS
 
-# Each step takes two tensors of four elements and gives one.
+# Each step takes two tensors of four elements and returns one.
 STEPS: dict[str, Callable[[Tensor, Tensor], Any]] = {
     "add": lambda a, b: a + b.reshape(a.shape),
     "subtract a half": lambda a, b: 0.5 - a,

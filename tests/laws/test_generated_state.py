@@ -191,7 +191,7 @@ def test_generated_state_is_read_and_changed_as_eagerly(text: str, state: Any, b
     for i in (0, 1, 2, 0) if back else (0, 1, 2):
         expected = eager["run"](torch.ones(2))
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore")  # that it is traced at each call
+            warnings.simplefilter("ignore")  # about traces at each call
             found = fast(torch.ones(2, device="jax"))
         assert found.tolist() == expected.tolist(), f"call {i} of\n{text}"
         said = difference(describe(jitted["state"]), describe(eager["state"]))

@@ -66,8 +66,8 @@ def outcome(graph: GraphModule, args: tuple[Any, ...], seed: int) -> list[torch.
     return [leaf.detach() for leaf in leaves if isinstance(leaf, torch.Tensor)]
 
 
-# Another dialect of the same: a block begins by a question, a fresh constant is a clone, an object
-# is made by its class.
+# Equivalent forms: a block starts with a check, a fresh constant is a clone, and an object is
+# created by calling its class.
 REWRITTEN = {"is_grad_enabled", "fresh", "rebuilt"}
 
 
@@ -81,7 +81,7 @@ def test_recording_a_replay_gives_the_graph(name: str, kind: str) -> None:
     for each in (args, draw()):
         try:
             expected = outcome(graph, each, 1)
-        except calque.TraceError:  # operators of the values that the program read
+        except calque.TraceError:  # operators that depend on values read by the program
             assert kind == "operators"
             assert each is not args
             with pytest.raises(calque.TraceError, match="when this was recorded"):

@@ -95,7 +95,7 @@ def test_a_lowered_graph_is_a_jax_function(name: str) -> None:
     program, draw = PROGRAMS[name]()
     run = jax.jit(JaxInterpreter(lower(calque.trace(program, *draw()))))
     args = draw()
-    with jax.enable_x64(True):  # of integers JAX has 32 bits only, otherwise
+    with jax.enable_x64(True):  # otherwise JAX only has 32-bit integers
         found = run(*_arrays(args))
     expected = pytree.tree_map_only(torch.Tensor, lambda t: t.detach().numpy(), program(*args))
     assert jax.tree.structure(found) == jax.tree.structure(expected)

@@ -30,7 +30,8 @@ CANNOT: dict[tuple[str, str], str] = {
 
 def outcome(program: Any, owner: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     """What a call gives, and what it has changed: its arguments, the buffers of `owner`."""
-    results = [program(*copy.deepcopy(args)) for _ in range(2)]  # the second finds the state
+    # The second run uses the state after the first.
+    results = [program(*copy.deepcopy(args)) for _ in range(2)]
     own = copy.deepcopy(args)
     result = program(*own)
     buffers = dict(owner.named_buffers()) if isinstance(owner, nn.Module) else {}
@@ -48,7 +49,7 @@ def test_a_graph_computes_what_the_program_does(name: str, tracer: str) -> None:
             TRACERS[tracer](program, *draw())
         return
     graph = TRACERS[tracer](program, *draw())
-    # A tracer that runs the program may have changed the state; both go on from the same.
+    # Both continue with the same state, which tracers that run the program may have changed.
     owner = graph if isinstance(graph, nn.Module) and tracer == "torch.export" else program
     if isinstance(program, nn.Module):
         copied = dict(twin.named_buffers())

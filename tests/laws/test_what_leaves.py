@@ -47,7 +47,7 @@ def test_a_program_is_the_same_jitted_as_on_the_cpu(name):
         return made[-1]
 
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)  # of PyTorch, of create_graph in backward()
+        warnings.simplefilter("ignore", UserWarning)  # PyTorch's, about create_graph in backward()
         want = PROGRAMS[name](lambda *x: torch.tensor([float(v) for v in x]), lambda fn: fn)
         got = PROGRAMS[name](lambda *x: torch.tensor([float(v) for v in x], device="jax"), jit)
     same(want, got)

@@ -38,7 +38,7 @@ def _compiled(program: Any) -> Traced:
 def _make_fx(program: Any, *args: Any) -> Traced:
     fakes = torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True)
     inputs = [fakes.from_tensor(arg) for arg in args]
-    # Under no_grad, because it would otherwise keep what only the backward pass reads.
+    # Under no_grad, because it would otherwise save values for the backward pass.
     with torch.no_grad():
         return make_fx(program, _allow_non_fake_inputs=True)(*inputs)
 

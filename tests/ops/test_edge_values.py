@@ -44,7 +44,7 @@ def _factors_of_zero(d: Device) -> list[torch.Tensor]:
     """Products that a factor of zero drops, or does not, with NaN in them."""
     results = []
     for dtype in (torch.float32, torch.float64, torch.float16):
-        for size in (3, 40):  # PyTorch has a loop of its own for small batches of matrices
+        for size in (3, 40):  # PyTorch has a separate loop for small batches of matrices
             nan = torch.full((2, size, size), math.nan, dtype=dtype, device=d)
             one = torch.ones(size, size, dtype=dtype, device=d)
             results += [
@@ -209,7 +209,7 @@ def test_out_says_in_which_dtype_is_counted() -> None:
     for name in ("sum", "prod", "cumsum", "cumprod"):
         for dtype in (torch.int64, torch.uint8, torch.float64, torch.float16):
             found = []
-            for device in ("cpu", "jax", "jax", "jax"):  # later calls go a faster way
+            for device in ("cpu", "jax", "jax", "jax"):  # later calls take the fast path
                 shape = (2, 2) if "cum" in name else (2,)
                 out = torch.empty(shape, dtype=dtype, device=device)
                 getattr(torch, name)(x.to(device), 0, out=out)

@@ -77,7 +77,7 @@ def expressions(draw: st.DrawFn) -> tuple[Any, ...]:
             values = st.lists(st.integers(-size, size - 1), min_size=length, max_size=length)
             key.append(torch.tensor(draw(values)))
         elif kind == "mask" or axis + 2 > len(SHAPE):
-            # As many elements as the tensors have, so that the two broadcast.
+            # The same number of elements as the tensors, so that the two broadcast.
             chosen = draw(st.permutations(range(size)))[: min(length, size)]
             mask = torch.zeros(size, dtype=torch.bool)
             mask[list(chosen)] = True
@@ -130,7 +130,7 @@ def test_random_expressions_write_like_the_cpu(key: tuple[Any, ...], kind: str) 
     if not isinstance(shape, torch.Size):
         return
     rows = shape[-1:] if kind == "row" else shape
-    # One value throughout where an element may be written twice: the order is not defined.
+    # A constant value if an element may be written twice, because the order is undefined.
     value: Any = -1.0 if kind == "number" else torch.full(rows, -2.0)
     base[key] = value
     device[on_device(key)] = value if kind == "number" else value.to("jax")

@@ -130,7 +130,7 @@ def test_attention_drops_the_same_weights_in_the_gradient() -> None:
     out = F.scaled_dot_product_attention(q, k, v, dropout_p=0.5)
     g = torch.randn(2, 2, 5, 6).to("jax")
     out.backward(g)
-    # The output is linear in v, so <out, g> = <v, gradient> only if both dropped alike.
+    # The output is linear in v, so <out, g> = <v, gradient> only if both use the same mask.
     torch.testing.assert_close(
         (out * g).sum().cpu(), (v * v.grad).sum().cpu(), rtol=1e-4, atol=1e-4
     )

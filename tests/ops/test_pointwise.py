@@ -136,7 +136,7 @@ def test_dtype_of_a_product_is_torch_result_type(left: object, right: object) ->
     host = [_operand(x, "cpu") for x in (left, right)]
     device = [_operand(x, "jax") for x in (left, right)]
     expected = torch.result_type(*host)
-    assume(expected not in HALVES)  # which JAX does not have
+    assume(expected not in HALVES)  # JAX does not have these
     assert (device[0] * device[1]).dtype == expected
     assert (device[0] == device[1]).dtype == torch.bool
     quotient = (host[0] / host[1]).dtype
@@ -255,7 +255,7 @@ def test_what_the_cpu_refuses_is_refused_and_writes_nothing(call):
     for device in ("cpu", "jax"):
         x = torch.tensor([1, 2, 3], dtype=torch.int8, device=device)
         try:
-            found.append(call(x).tolist())  # PyTorch 2.15 takes wide limits
+            found.append(call(x).tolist())  # PyTorch 2.15 accepts wide limits
         except (RuntimeError, TypeError, NotImplementedError) as error:
             found.append(type(error))
         assert x.tolist() == [1, 2, 3]

@@ -118,7 +118,7 @@ def test_function_transforms(layer: nn.Module) -> None:
         _, tangent = torch.func.jvp(lambda x: loss(weights, x), (x,), (torch.ones_like(x),))
         return [*slopes.values(), tangent]
 
-    torch._C._set_mkldnn_enabled(False)  # which has no forward mode
+    torch._C._set_mkldnn_enabled(False)  # it does not support forward mode
     try:
         want = results(theirs, x)
     finally:
@@ -152,7 +152,7 @@ def test_dropout_between_layers() -> None:
     other = layer(x)[0]
     torch.testing.assert_close(again, first)
     assert not torch.equal(other, first)
-    # with create_graph the gradient is computed anew, with the same elements dropped
+    # with create_graph the gradient is recomputed with the same dropout mask
     (got,) = torch.autograd.grad(again.sum(), x, create_graph=True)
     torch.testing.assert_close(got.detach(), want)
     layer.eval()

@@ -14,8 +14,8 @@ CASES = [
     ((5, 4, 6), (2, 3, 1), 2, (1, 1, 0), 1, True),
     ((11, 12), (2, 2), 3, 1, 1, False),
     ((13, 11), (3, 2), (2, 3), 1, (2, 3), False),
-    ((20, 20), (2, 3), 8, 0, 1, False),  # too large a stride for the gradient
-    ((16, 16), (8, 8), 1, 0, 1, False),  # too many positions: XLA's own
+    ((20, 20), (2, 3), 8, 0, 1, False),  # stride too large for the gradient
+    ((16, 16), (8, 8), 1, 0, 1, False),  # too many positions, so XLA's operator is used
 ]
 
 
@@ -34,7 +34,7 @@ def _results(case: tuple, x: torch.Tensor, device: str) -> list[torch.Tensor]:
 )
 def test_of_equal_values_the_first_gets_the_gradient(case: tuple, dtype: torch.dtype) -> None:
     x = torch.randint(-2, 3, (2, 3, *case[0])).to(dtype)
-    rtol = 1e-6 if dtype is torch.float32 else 0.05  # PyTorch sums in it
+    rtol = 1e-6 if dtype is torch.float32 else 0.05  # PyTorch accumulates in this dtype
     for got, want in zip(_results(case, x, "jax"), _results(case, x, "cpu"), strict=True):
         torch.testing.assert_close(got, want, rtol=rtol, atol=0)
 

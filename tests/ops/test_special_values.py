@@ -130,7 +130,7 @@ def _refusal(function: Any, *args: torch.Tensor) -> str | None:
     except NotImplementedError as error:
         return str(error).split("\n")[0]
     except (TypeError, RuntimeError):
-        pass  # of other arguments
+        pass  # raised for other arguments
     return None
 
 

@@ -12,8 +12,8 @@ from calque.ops.nn import strided_parts
 CASES = [
     ((7, 6), (3, 3), (2, 2), (1, 1), (1, 1)),
     ((9, 8), (3, 2), (2, 3), (0, 1), (2, 3)),
-    ((5,), (2,), (4,), (1,), (1,)),  # parts that nothing meets
-    ((4, 5), (1, 2), (1, 1), (2, 0), (1, 1)),  # windows that meet nothing
+    ((5,), (2,), (4,), (1,), (1,)),  # parts without elements
+    ((4, 5), (1, 2), (1, 1), (2, 0), (1, 1)),  # windows without elements
 ]
 
 

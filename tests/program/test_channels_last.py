@@ -66,7 +66,7 @@ def _traced(function: Callable[..., object], *arrays: np.ndarray) -> tuple[objec
     ("name", "gradient"),
     [
         *((name, False) for name in AFTERWARDS),
-        *((name, True) for name in AFTERWARDS if name != "loop"),  # only forward
+        *((name, True) for name in AFTERWARDS if name != "loop"),  # forward only
     ],
 )
 def test_the_same_is_computed(name: str, gradient: bool) -> None:
@@ -104,7 +104,7 @@ def test_an_image_is_turned_once_to_and_once_fro() -> None:
         return x
 
     closed, _ = _traced(network, X, W, V)
-    scales = 5  # of one row each
+    scales = 5  # with one row each
     assert _transpositions(channels_last(closed).jaxpr) == 2 + scales
 
 

@@ -122,7 +122,7 @@ def test_what_an_import_makes_is_old_at_once() -> None:
         made = [[index] for index in range(1000)]
     young = {id(one) for generation in (0, 1) for one in gc.get_objects(generation)}
     assert young.isdisjoint(map(id, made))
-    gc.freeze()  # what the user has frozen stays so
+    gc.freeze()  # objects frozen by the user must stay frozen
     assert gc.get_freeze_count() > 5000
     with collecting_nothing_new():
         made.append([])

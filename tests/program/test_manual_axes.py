@@ -82,7 +82,7 @@ def test_a_module_that_was_traced_outside_before():
     apply, params = calque.functional(nn.Linear(3, 2))
     mesh = Mesh(np.array(jax.devices()[:1]), ("d",))
     x = jnp.arange(12.0).reshape(4, 3)
-    expected = jax.jit(apply)(params, x)  # on one device, a part has the shape of the whole
+    expected = jax.jit(apply)(params, x)  # on one device, the part is the whole
     inside = jax.shard_map(apply, mesh=mesh, in_specs=(P(), P("d")), out_specs=P("d"))
     np.testing.assert_allclose(inside(params, x), expected, rtol=1e-6)
     gradients = jax.grad(lambda params: inside(params, x).sum())(params)

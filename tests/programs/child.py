@@ -40,7 +40,7 @@ class Steps:
     def watched(self) -> Any:
         """Within, every `Tensor.backward` is written down."""
         plain = torch.Tensor.backward
-        within = False  # a function mode hands the call to this function again
+        within = False  # set while a function mode calls this function again
 
         def backward(loss: Any, *args: Any, **kwargs: Any) -> None:
             nonlocal within

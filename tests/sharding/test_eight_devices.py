@@ -9,7 +9,7 @@ import pytest
 
 from tests.devices import devices
 
-# Each of the tests has the limit that every test has.
+# Each of these tests has the usual time limit.
 pytestmark = pytest.mark.timeout(1800)
 
 TESTS = Path(__file__).parent.parent

@@ -49,7 +49,7 @@ def values_on_the_host() -> None:
     for call in (x.cpu, x.tolist, x.nonzero, lambda: x[x > 3], lambda: torch.save(x, os.devnull)):
         refused(call, "calque.sharding.gather", f"process {RANK} of 2")
     replicated = sharding.shard(torch.arange(3.0), P())
-    if RANK == 0:  # what is whole here is read and shown by one process alone
+    if RANK == 0:  # one process alone can read and print a replicated tensor
         assert replicated.tolist() == [0, 1, 2]
         assert repr(replicated) == "tensor([0., 1., 2.], device='jax:0')"
         torch.save({"weight": replicated}, os.devnull)
@@ -70,7 +70,7 @@ def disagreement_in_programs() -> None:
     refused(lambda: step(x), "seed")
     torch.manual_seed(3)
     step(x)
-    rate = 0.1 * (RANK + 1)  # a part of the compiled program
+    rate = 0.1 * (RANK + 1)  # a constant of the compiled program
     refused(lambda: calque.jit(lambda: x.copy_((x * rate).sum()))(), "process 1 differs", "rate")
     refused(lambda: x.roll(RANK + 1, 0), "do not run the same program")
     assert x.sum().item() == 0
@@ -129,7 +129,8 @@ def batches() -> None:
         return sharding.gather(found).cpu()
 
     here = torch.arange(32.0).reshape(8, 4)
-    for axes in ({"dp": 8}, {"dp": 2, "tp": 4}, {"tp": 2, "dp": 4}):  # the last needs others' rows
+    # The last needs rows of the other process.
+    for axes in ({"dp": 8}, {"dp": 2, "tp": 4}, {"tp": 2, "dp": 4}):
         assert torch.equal(brought(8, **axes), torch.cat([here, here + 100]))
     refused(lambda: brought(8 + 4 * RANK, dp=8), "different shapes", "(12, 4)")
     sharding.mesh(dp=8)

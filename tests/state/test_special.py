@@ -83,7 +83,7 @@ def test_another_class_is_seen_and_the_short_way_found_again(taken):
     for _ in range(4):
         assert run(x).item() == 12
     before = taken.count
-    Double().__class__ = Triple  # of another object
+    Double().__class__ = Triple  # on a different object
     assert run(x).item() == 12
     assert taken.count == before + 1
     model[1].__class__ = Double

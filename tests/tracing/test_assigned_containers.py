@@ -59,7 +59,7 @@ TRACERS = {
 @pytest.mark.parametrize("kind", [TwoLists, Several, Appends, Constants])
 def test_what_is_assigned_in_containers_is_assigned_by_the_graph(kind: Any, tracer: str) -> None:
     program = kind()
-    program(torch.ones(3))  # the first call makes the attributes
+    program(torch.ones(3))  # the first call creates the attributes
     graph = TRACERS[tracer](program, torch.ones(3))
     for _ in range(2):
         x = torch.randn(3)

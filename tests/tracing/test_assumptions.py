@@ -22,7 +22,7 @@ def leaf() -> torch.Tensor:
     return X.clone().requires_grad_()
 
 
-# the question, an input that answers it as the example does, one that does not
+# the condition, an input with the same answer as the example, and one with a different answer
 QUESTIONS: list[tuple[Callable[[torch.Tensor], bool], Any, Any]] = [
     (lambda x: x.requires_grad, X + 1, leaf()),
     (lambda x: x.is_leaf, X + 1, leaf() * 2),

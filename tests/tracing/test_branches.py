@@ -499,7 +499,7 @@ def test_an_error_names_the_way_on_which_it_happens() -> None:
 
 
 def test_a_program_that_differs_from_run_to_run_is_refused() -> None:
-    runs = torch.zeros(())  # whose value is no state of Python's
+    runs = torch.zeros(())  # its value is not Python state
 
     def f(x: torch.Tensor) -> torch.Tensor:
         with torch._C.DisableTorchFunction():

@@ -198,7 +198,8 @@ def dropout_on_one_way(x: torch.Tensor) -> torch.Tensor:
     return x * 3
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute")  # torch.compile, behind a graph break
+# Raised by torch.compile after a graph break.
+@pytest.mark.filterwarnings("ignore:The .grad attribute")
 @pytest.mark.parametrize("backend", ["eager", "aot_eager", "calque"])
 def test_gradients_of_random_branches_are_right_under_torch_compile(backend: str) -> None:
     torch._dynamo.reset()

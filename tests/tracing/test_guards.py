@@ -71,7 +71,7 @@ CASES = [
 def test_a_graph_follows_the_inputs_that_it_was_made_with(case: int, level: str) -> None:
     program, given, other = CASES[case]
     if level == "aten" and program is by_field:
-        return  # operators take no data classes
+        return  # graphs of operators do not accept data classes
     if level == "trace":
         graph = calque.trace(program, *given)
     else:

@@ -167,7 +167,7 @@ def test_a_call_is_made_in_the_state_that_the_program_gives(kind: Any, known: bo
     try:
         graph = calque.trace(model, X) if known else calque.symbolic_trace(model)
     except TraceError:
-        assert not known  # the check of its input's shape is then one of values, and may raise
+        assert not known  # the check of its input's shape then depends on values, and may raise
         return
     for step in range(3):
         torch.manual_seed(step)

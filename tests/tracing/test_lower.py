@@ -311,7 +311,7 @@ def test_a_lowered_graph_assigns_the_attributes_that_the_program_assigns(kind: A
 @pytest.mark.parametrize("level", ["trace", "module", "function"])
 def test_a_lowered_graph_refuses_another_mode_of_each_module(level: str) -> None:
     model, x = nn.Sequential(Norm(), nn.Dropout()), torch.randn(5, 3)
-    model[0].norm.eval()  # as fine tuning freezes it
+    model[0].norm.eval()  # frozen as in fine-tuning
     graph = calque.trace(model, x) if level == "trace" else calque.record(model, x).graph(level)
     lowered = lower(graph, x)
     lowered(x)

@@ -37,12 +37,12 @@ class Averages(nn.Module):
 def test_what_autograd_does_not_see_has_no_gradient(tracer: str) -> None:
     torch.manual_seed(0)
     model, x = Averages(), torch.randn(2, 3, requires_grad=True)
-    model(x)  # the first call finds its vectors
+    model(x)  # the first call initializes its vectors
     if tracer == "trace":
         graph = calque.lower(calque.trace(model, x))
     else:
         graph = calque.record(model, x).graph("aten")
-    with torch.no_grad():  # the run has left a history in no buffer
+    with torch.no_grad():  # the run must not leave a grad_fn on buffers
         twin = copy.deepcopy(model)
     for _ in range(2):
         inputs = torch.ones(2, 3, requires_grad=True), torch.ones(2, 3, requires_grad=True)

@@ -120,7 +120,7 @@ def test_captured_keywords() -> None:
     check(calque.trace(takes_keywords, X, **scales), takes_keywords, **scales)
 
 
-# function, text of the line, what is named, remedy
+# function, text of the line, named operation, remedy
 EXPLAINED = [
     (iterates, "for row", "the argument x is iterated", "Pass example inputs"),
     (asks_for_length, "len(x)", "the argument x is passed to len()", "x.shape[0]"),

@@ -20,7 +20,7 @@ class Nested(nn.Module):
 
 def test_a_program_nests_as_deeply_as_by_itself() -> None:
     model: nn.Module = nn.ReLU()
-    # Python 3.12 has a second limit, of calls through C, that cannot be raised: 240 are too many.
+    # Python 3.12 has a second limit for calls through C, which cannot be raised: 240 are too many.
     for _ in range(150 if sys.version_info[:2] == (3, 12) else 180):
         model = Nested(model)
     x = torch.tensor([-1.0, 2.0])

@@ -230,7 +230,7 @@ def test_what_a_model_of_the_same_layers_showed_is_remembered(monkeypatch):
     memory.forget()
     first = calque.trace(model().eval(), image)
     dispatch = AbstractMode.__torch_dispatch__
-    # as a part of PyTorch: the list of a traced program would be taken back
+    # as a part of PyTorch, because changes to a list of a traced program are undone
     names = {"__name__": "torch", "calls": calls, "dispatch": dispatch}
     exec("def count(*args): calls.append(args[1]); return dispatch(*args)", names)
     monkeypatch.setattr(AbstractMode, "__torch_dispatch__", names["count"])

@@ -9,13 +9,13 @@ import pytest
 SOURCE = Path(__file__).parents[2] / "src"
 OWN = ("calque/upstream", "calque/tracing/fx", "calque_hint.py")
 """Where they are allowed: the adapters, torch.fx's own names, and what loads nothing of calque."""
-DYNAMO_KNOWS = {"torch._dynamo.graph_break"}  # by this name, in the code that it compiles
+DYNAMO_KNOWS = {"torch._dynamo.graph_break"}  # Dynamo recognizes it by this name in compiled code
 
 
 def private_names(source: str) -> Iterator[str]:
     """The names of PyTorch and JAX with a private part that a module imports or reads."""
     tree = ast.parse(source)
-    known: dict[str, str] = {}  # what a module's own names stand for
+    known: dict[str, str] = {}  # the full names of a module's own names
     for node in ast.walk(tree):
         if isinstance(node, ast.ImportFrom) and node.level == 0:
             imported = [(one, f"{node.module}.{one.name}") for one in node.names]

@@ -317,7 +317,7 @@ class Hostile(torch.nn.Module):
         return x
 
 
-# torch.fx makes code of the names of parameters, and cannot of these.
+# torch.fx generates code with the names of parameters, which is impossible for these.
 NO_CODE = {'quo"te', "new\nline", "\\N \\l \\", "\x1b[31mred\x00"}
 CODE = [name for name in NASTY if name and name not in NO_CODE]
 

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 import calque
 from calque.view.writers.html import _data
 
-_UNTIL = "function nodeColour"  # from there on, the scripts draw
+_UNTIL = "function nodeColour"  # the drawing code starts here
 
 
 def script(view: calque.view.View, expression: str) -> object:

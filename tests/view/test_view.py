@@ -111,7 +111,7 @@ def test_flops_are_those_that_pytorch_counts(make, args, attention: int) -> None
         calque.trace(model, *args),
         torch.export.export(model, args),
     )
-    # PyTorch 2.13 has no formula for the attention of CPUs.
+    # PyTorch 2.13 has no formula for attention on CPUs.
     counted = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu in flop_registry
     expected = counter.get_total_flops() + (0 if counted else attention)
     for program in programs:

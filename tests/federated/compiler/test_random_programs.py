@@ -22,8 +22,8 @@ def halfway(x: Any, y: Any) -> Any:
     return 0.5 * (x + y)
 
 
-# What an operator does to two values on the clients and one on the server, and what numpy makes of
-# rows and of a vector.
+# Each operator on two values on the clients and one on the server, and its NumPy equivalent on rows
+# and a vector.
 ON_CLIENTS: dict[str, tuple[Any, Any]] = {
     "half": (lambda x, y, s: x * 0.5, lambda x, y, s: x * np.float32(0.5)),
     "less": (lambda x, y, s: x - y, lambda x, y, s: x - y),

@@ -52,8 +52,8 @@ def test_the_furthest_value_of_a_dtype_is_a_result(operator: str) -> None:
 @pytest.mark.parametrize(
     ("dtype", "weight"),
     [
-        (np.float16, 1000),  # whose sum is no float16
-        (ml_dtypes.bfloat16, 1),  # whose sum is rounded in bfloat16
+        (np.float16, 1000),  # the sum overflows float16
+        (ml_dtypes.bfloat16, 1),  # the sum is rounded in bfloat16
         (np.int8, 100),
         (np.int32, 2**31 - 1),
         (np.uint32, 2**32 - 1),

@@ -65,9 +65,9 @@ def steps(f: Any, start: list[float], settings: dict[str, Any]) -> list[np.ndarr
         {"max_iter": 6},
         {"max_iter": 6, "history_size": 1},
         {"max_iter": 6, "lr": 1e-2},  # grows until a bracket is found
-        {"max_iter": 6, "lr": 1e3},  # begins far outside
-        {"max_iter": 6, "max_eval": 4, "lr": 1e-3},  # ends while it grows
-        {"max_iter": 6, "max_eval": 3, "lr": 1e3},  # ends inside the bracket
+        {"max_iter": 6, "lr": 1e3},  # starts far outside
+        {"max_iter": 6, "max_eval": 4, "lr": 1e-3},  # stops while it grows
+        {"max_iter": 6, "max_eval": 3, "lr": 1e3},  # stops inside the bracket
         {"max_iter": 6, "max_eval": 1},
         {"max_iter": 100, "tolerance_grad": 1e-3},
         {"max_iter": 100, "tolerance_change": 1e-3},

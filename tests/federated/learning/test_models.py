@@ -403,7 +403,7 @@ def test_a_loss_and_an_evaluation_may_be_random() -> None:
     )
     assert first == second != other
     alone = float(evaluate(state, data[:1])["loss"])
-    assert alone != first  # the second client has the same examples, and other noise
+    assert alone != first  # the second client has the same examples but different noise
 
 
 def test_an_optimizer_on_the_server_may_keep_a_key() -> None:

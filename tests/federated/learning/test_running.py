@@ -84,7 +84,7 @@ def test_the_checkpoints_of_another_run_are_refused(tmp_path: Path) -> None:
         for said, process, given, more in others:
             with pytest.raises(ValueError, match=said):
                 learning.run(process, given, 2, **options, **more)
-        # A chunk and padding change no numbers.
+        # Chunks and padding do not change results.
         _, history = learning.run(made(chunk=2), learning.stage(data), 2, **options)
     assert len(history) == 1
     assert by_adam(0.1).description == by_adam(0.1).description != by_adam(0.2).description

@@ -18,7 +18,7 @@ from tests.laws.state.describe import Node, describe, difference
 
 RIGHT, REFUSED, WRONG = "right", "refused", "WRONG"
 
-# The line is that of the call, in the traceback.
+# In a traceback, the line is that of the call.
 _OF_THE_CALL = re.compile("traced (with|where) .*called (with|where)")
 
 

@@ -20,7 +20,7 @@ def _marks(name: str, mode: str) -> list[pytest.MarkDecorator]:
     if mode in SLOW or zlib.crc32(name.encode()) % 5:
         marks.append(pytest.mark.conformance)
     if (name, mode) in KNOWN_GAPS:
-        # Not strict: some of them are right where another one has run before.
+        # Not strict, because some of them pass if another one has run before.
         marks.append(pytest.mark.xfail(reason=KNOWN_GAPS[name, mode], strict=False))
     return marks
 

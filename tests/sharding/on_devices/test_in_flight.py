@@ -19,7 +19,7 @@ def test_hundreds_of_programs_end_without_a_look_at_their_results() -> None:
     x = sh.shard(torch.arange(64.0).reshape(8, 8), P("dp"))
     step = calque.jit(lambda y: (y + y.sum(0)) / 9)
     y = z = x
-    for _ in range(700):  # XLA by itself ends the process after some hundred
+    for _ in range(700):  # without a limit, XLA ends the process after a few hundred
         y = step(y)
         z = (z + z.sum(0)) / 9
         z.view(-1)[3:9].add_(0)

@@ -92,7 +92,8 @@ def test_no_device_makes_the_whole_of_what_is_spread(
         moved.append(array.shape)
         return place(array, where)
 
-    monkeypatch.setattr(placement, "placed", spying)  # what moves a result that lies elsewhere
+    # This moves results with a different placement.
+    monkeypatch.setattr(placement, "placed", spying)
     with jax.transfer_guard_device_to_device("disallow_explicit"):
         for _ in range(4):
             write(x)
@@ -204,7 +205,7 @@ def test_a_storage_that_was_emptied_for_a_while_is_placed_as_before(spec: P) -> 
     x.copy_(torch.arange(64.0).reshape(8, 8))
     assert spec_of(x) == spec
     assert flat.tolist() == list(range(64))
-    storage.resize_(4 * 24)  # another size stays on the mesh
+    storage.resize_(4 * 24)  # a tensor of a different size stays on the mesh
     assert len(x.untyped_storage().cell.array.sharding.device_set) == 8
     assert flat[:24].tolist() == list(range(24))
 
@@ -371,7 +372,7 @@ def test_tensors_that_are_assigned_lie_where_those_before_them_lay() -> None:
     assert model[0].weight.count_nonzero().item() == 0  # assigned, not copied
     other = {name: sh.shard(value, P()) for name, value in given.items()}
     model.load_state_dict(other, assign=True)
-    assert set(specs(model)) == {P()}  # those that have a placement keep it
+    assert set(specs(model)) == {P()}  # existing placements are kept
 
 
 @pytest.mark.parametrize("device", [None, "cpu"])

@@ -30,7 +30,7 @@ class Block(nn.Module):
         super().__init__()
         self.norm = nn.LayerNorm(WIDTH)
         self.q, self.v = (nn.Linear(WIDTH, WIDTH) for _ in range(2))
-        self.k = nn.Linear(WIDTH, WIDTH, bias=False)  # a bias would have no gradient but noise
+        self.k = nn.Linear(WIDTH, WIDTH, bias=False)  # the gradient of a bias would be only noise
         self.out = nn.Linear(WIDTH, WIDTH)
         self.up, self.down = nn.Linear(WIDTH, 64), nn.Linear(64, WIDTH)
         self.pin: Callable[[Tensor], Tensor] = lambda x: x
@@ -161,7 +161,7 @@ def test_the_losses_are_those_of_the_cpu(
     if kind == "jit":
         assert step.history == ["first call"]
     backward: Any = lambda x: called(x).pow(2).mean().backward()
-    backward = calque.jit(backward) if kind == "jit" else backward  # in one program
+    backward = calque.jit(backward) if kind == "jit" else backward  # as one program
     backward(next(sh.loader(batches(), batch, mesh)))
     found = sh.memory(model, optimizer)
     assert {"parameters", "gradients", "state"} <= found.whole.keys()
@@ -275,7 +275,7 @@ def test_state_that_a_step_makes_lies_where_its_parameter_lies(name: str, before
     jitted = calque.jit(lambda x: step(model, optimizers[0], x))
     for i in range(4):
         x = torch.randn(8, 16)
-        if i == 2 and before:  # spread after the optimizer has made its state
+        if i == 2 and before:  # spread after the optimizer has created its state
             sh.shard_module(model, {"*": along("dp")})
         jitted(x.to("jax") if i < 2 and before else sh.shard(x, P("dp")))
         step(on_cpu, optimizers[1], x)

@@ -82,7 +82,7 @@ def test_parameters_have_their_names_and_constants_are_shown(recording: Any) -> 
     graph = recording.graph()
     names = [str(node.target) for node in graph.graph.find_nodes(op="get_attr")]
     assert "block.mlp.0.weight" in names
-    assert "scale" in names  # a tensor that is no parameter
+    assert "scale" in names  # a tensor that is not a parameter
     outside = torch.arange(2.0)
     constant = calque.record(lambda x: x * outside, torch.ones(2)).graph()
     (name,) = [str(node.target) for node in constant.graph.find_nodes(op="get_attr")]
@@ -318,7 +318,7 @@ def test_what_the_device_does_in_a_thread_of_its_own_is_not_recorded() -> None:
     run: Any = torch.autograd.graph._engine_run_backward
 
     def program(x: Tensor) -> Tensor:
-        backward_errors._has_thread(run.__wrapped__)  # as at the first backward of a process
+        backward_errors._has_thread(run.__wrapped__)  # like the first backward in a process
         return x + 1
 
     recording = calque.record(program, torch.ones(2))
@@ -347,5 +347,5 @@ def test_members_have_the_order_of_the_program() -> None:
         assert [*graph.state_dict()] == names
     saved = torch.optim.Adam(model.parameters()).state_dict()
     optimizer = torch.optim.Adam(traced.parameters())
-    optimizer.load_state_dict(saved)  # which goes by places
+    optimizer.load_state_dict(saved)  # matches state by position
     assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], model.parameters()))

@@ -94,7 +94,7 @@ def test_what_is_kept_is_what_was_given_though_it_is_written_to_later() -> None:
     model, x = Model(1), inputs()
     recording = calque.record(model, x, keep="layers.0.mlp")
     (given,) = recording.kept["layers.0.mlp"]
-    assert (given < 0).any()  # `relu` has written to it since
+    assert (given < 0).any()  # `relu_` has since written to it
 
 
 def test_functions_are_kept_by_the_module_that_calls_them() -> None:

@@ -448,8 +448,8 @@ def mask_by_a_set_of_frozen_names(case: Case) -> Seen:
     yield step(case.rows)
 
 
-# Frozen and thawed layers are two states, each first without gradients of its own: those of the
-# thawed layer are None in the call after the thaw, which is another state to `zero_grad`.
+# Frozen and unfrozen layers are two states, each initially without gradients: those of the unfrozen
+# layer are None in the first call after unfreezing, a different state for `zero_grad`.
 @program(states=3)
 def thawed_layers_of_gradual_unfreezing(case: Case) -> Seen:
     m = _net(case)

@@ -233,8 +233,8 @@ def methods_put_on_objects(case: Case) -> Seen:
     yield run(case.rows)
 
 
-# Until they have a group the second layer's gradients are never cleared: they begin in the first
-# call, are added to in the second, and belong to the optimizer's state in the third.
+# The second layer's gradients are not cleared until they have a group: they are created in the
+# first call, accumulated in the second, and belong to the optimizer's state in the third.
 @program(states=3)
 def parameter_groups_added_later(case: Case) -> Seen:
     first, second = case.linear(), case.linear()
@@ -271,7 +271,7 @@ def state_of_an_optimizer_cleared(case: Case) -> Seen:
         yield list(m.parameters()), [float(s["step"]) for s in adam.state.values()]
 
 
-# Two models, and each begins without gradients: PyTorch does not copy those of a parameter.
+# Both models start without gradients, because PyTorch does not copy those of a parameter.
 @program(states=3)
 def optimizer_copied_with_its_model(case: Case) -> Seen:
     made = {"m": case.linear()}

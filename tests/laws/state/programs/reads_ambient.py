@@ -316,7 +316,7 @@ def precision_of_products(case: Case) -> Seen:
 def flags_of_backends(case: Case) -> Seen:
     f = case.fn(lambda x: x if torch.backends.mkldnn.enabled else -x)
     for enabled in (True, False, False, True):
-        # A suite that imports PyTorch's test utilities may set the flags in this way alone.
+        # If PyTorch's test utilities are imported, the flags can only be set in this way.
         with torch.backends.mkldnn.flags(enabled=enabled):
             yield f(case.x)
 

@@ -179,7 +179,7 @@ def cached_function_whose_cache_is_cleared(case: Case) -> Seen:
     f = case.fn(lambda x: x * gain())
     yield f(case.x), gain.cache_info().currsize
     source["gain"] = 5.0
-    yield f(case.x), gain.cache_info().currsize  # what is cached: 2
+    yield f(case.x), gain.cache_info().currsize  # the cache size is 2
     gain.cache_clear()
     yield f(case.x), gain.cache_info().currsize
     yield f(case.x), gain.cache_info().currsize

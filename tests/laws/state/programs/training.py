@@ -148,7 +148,7 @@ def early_stopping_with_patience(case: Case) -> Seen:
         yield step(case.rows + i)
 
 
-@program(states=4)  # the first of the three is met again when the optimizer has stepped
+@program(states=4)  # the first of the three recurs after the optimizer's step
 def gradients_accumulated_over_three_steps(case: Case) -> Seen:
     m = _net(case)
     sgd = torch.optim.SGD(m.parameters(), lr=0.1)
@@ -535,7 +535,7 @@ def a_group_is_added_between_steps(case: Case) -> Seen:
         yield step(case.rows + i), extra
 
 
-@program(states=3)  # `.grad` is there or not before the first call, and is asked for
+@program(states=3)  # the program checks if `.grad` exists before the first call
 def frozen_layers(case: Case) -> Seen:
     m = _net(case)
     sgd = torch.optim.SGD(m.parameters(), lr=0.1)

@@ -319,7 +319,7 @@ def object_of_a_registered_class_is_changed(case: Case) -> Seen:
         yield vars(batch), made is batch, notes is batch.notes
 
 
-@program(each_call=True, modes="eager jit rows")  # what is kept is another object then
+@program(each_call=True, modes="eager jit rows")  # the stored object is new in each call
 def object_of_a_registered_class_is_kept(case: Case) -> Seen:
     seen = types.SimpleNamespace(last=None)
 

@@ -152,7 +152,7 @@ warnings.simplefilter("ignore")
 import lightning, torch
 import calque.lightning
 from calque import sharding as sh
-from calque.launching import talking
+from calque.launching import communication
 from lightning.pytorch.callbacks import ModelCheckpoint
 from torch.utils.data import DataLoader, DistributedSampler, TensorDataset
 
@@ -199,7 +199,7 @@ expected, _ = run(1, 0, tempfile.mkdtemp(), accelerator="cpu")
 own = calque.lightning.JaxStrategy
 assert (own().global_rank, own().world_size) == (own().local_rank, 2)
 for strategy, is_split in (("jax", False), ("jax_fsdp", True)):
-    folder = talking.broadcast(tempfile.mkdtemp())
+    folder = communication.broadcast(tempfile.mkdtemp())
     found, model = run(2, own().global_rank, folder, strategy=strategy, devices=4, num_nodes=2)
     assert max(abs(a - b) for a, b in zip(found, expected, strict=True)) < 1e-5, strategy
     assert model.split == [True, is_split]

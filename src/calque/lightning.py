@@ -26,7 +26,7 @@ import torch
 from calque import sharding
 from calque.device.memory.cell import read
 from calque.device.runtime.addressable import is_here
-from calque.launching import join, talking
+from calque.launching import communication, join
 from calque.sharding import P, along
 from calque.sharding.local import joined
 from calque.sharding.mesh import sharding_of
@@ -207,15 +207,15 @@ class _Strategy(_Base):
 
     def barrier(self, name: str | None = None) -> None:
         """Wait for the other processes."""
-        talking.barrier(name or "lightning")
+        communication.barrier(name or "lightning")
 
     def broadcast(self, obj: object, src: int = 0) -> Any:
         """Returns the object of one process in all processes."""
-        return talking.broadcast(obj, src)
+        return communication.broadcast(obj, src)
 
     def reduce_boolean_decision(self, decision: bool, all: bool = True) -> bool:
         """Returns whether all processes, or any of them, decided True."""
-        found = talking.of_all(np.array([bool(decision)]))
+        found = communication.of_all(np.array([bool(decision)]))
         return bool(found.all() if all else found.any())
 
     def lightning_module_state_dict(self) -> dict[str, Any]:

@@ -28,7 +28,7 @@ VERBS = {
 _HOME = __name__.rpartition(".")[0]
 
 
-class _Verbs(click.Group):
+class _Subcommands(click.Group):
     """Lists the subcommands by name, and imports one when it is called."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -59,7 +59,7 @@ def _version(ctx: click.Context, parameter: Any, value: bool) -> None:
         ctx.exit()
 
 
-@click.command(cls=_Verbs, context_settings={"help_option_names": ["-h", "--help"]})
+@click.command(cls=_Subcommands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.option(
     "--version",
     is_flag=True,

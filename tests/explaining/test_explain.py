@@ -20,9 +20,9 @@ def report() -> calque.Report:
     return report
 
 
-def test_a_model_is_captured_by_every_door(report):
+def test_a_model_is_captured_by_every_entry_point(report):
     assert report.captured
-    assert [(door.name, door.captured) for door in report.doors] == [
+    assert [(entry_point.name, entry_point.captured) for entry_point in report.entry_points] == [
         ("calque.jit", True),
         ("calque.trace", True),
         ("torch.compile", True),
@@ -61,7 +61,7 @@ def test_what_is_refused_has_the_line_and_the_remedy():
         return -x
 
     report = calque.explain(f, torch.ones(3))
-    jit = report.doors[0]
+    jit = report.entry_points[0]
     assert jit.captured is False
     assert f"{__file__}:{f.__code__.co_firstlineno + 1}" in jit.reason
     assert "in place of the `if`" in jit.reason
@@ -82,7 +82,7 @@ def test_a_training_step_is_explained_without_running():
 
     weight = model.weight.tolist()
     report = calque.explain(step, torch.ones(4, 3, device="jax"))
-    assert report.doors[0].captured
+    assert report.entry_points[0].captured
     assert report.written
     assert model.weight.tolist() == weight
     assert model.weight.grad is None
@@ -96,7 +96,7 @@ def test_host_reads_of_a_module_are_found():
     report = calque.explain(Clipped(), torch.ones(3))
     assert len(report.host_reads) == 1
     assert __file__ in report.host_reads[0]
-    assert report.doors[0].captured is False
+    assert report.entry_points[0].captured is False
 
 
 @pytest.mark.filterwarnings("ignore::calque.FallbackWarning")
@@ -108,7 +108,7 @@ def test_operators_of_the_cpu_are_told():
 
 def test_inputs_of_the_cpu_are_taken_to_the_models_device():
     report = calque.explain(nn.Linear(3, 2).to("jax"), torch.ones(4, 3))
-    assert [door.captured for door in report.doors] == [True] * 3
+    assert [entry_point.captured for entry_point in report.entry_points] == [True] * 3
     assert report.differences == []
     assert report.notes == []
 
@@ -155,7 +155,7 @@ class Branching(nn.Module):
 
 
 def test_where_a_compiled_graph_ends_is_told():
-    (door,) = [d for d in calque.explain(Branching(), torch.ones(2)).doors if "compile" in d.name]
-    assert door.captured and door.reason.startswith("2 graphs, the first ends at ")
+    (entry_point,) = [d for d in calque.explain(Branching(), torch.ones(2)).entry_points if "compile" in d.name]
+    assert entry_point.captured and entry_point.reason.startswith("2 graphs, the first ends at ")
     line = Branching.forward.__code__.co_firstlineno + 2
-    assert f"test_explain.py:{line}: a branch on a tensor's value" in door.reason
+    assert f"test_explain.py:{line}: a branch on a tensor's value" in entry_point.reason

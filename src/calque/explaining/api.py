@@ -8,7 +8,7 @@ import torch
 from torch.nn import Module
 
 from calque.errors.handlers import is_of_handler
-from calque.explaining import doors
+from calque.explaining import entry_points
 from calque.explaining.inspecting import Inspection
 from calque.explaining.report import Report
 from calque.jitting.jitted import Jitted
@@ -42,7 +42,7 @@ def explain(
 
     >>> import calque, torch
     >>> report = calque.explain(torch.nn.Linear(3, 2), torch.ones(4, 3))
-    >>> report.captured, report.doors[0].name, report.operators[0].served
+    >>> report.captured, report.entry_points[0].name, report.operators[0].served
     (True, 'calque.jit', 'rule')
     """
     if not callable(fn):
@@ -60,10 +60,10 @@ def explain(
     fn, args, kwargs = _on_device(fn, args, kwargs)
     inspection = Inspection(fn, args, kwargs)
     reads = _reads(report, fn, args, kwargs)
-    report.doors = [
-        doors.jit(inspection.error, reads),
-        doors.graph(fn, args, kwargs),
-        doors.compiled(fn, args, kwargs),
+    report.entry_points = [
+        entry_points.jit(inspection.error, reads),
+        entry_points.graph(fn, args, kwargs),
+        entry_points.compiled(fn, args, kwargs),
     ]
     report.operators = inspection.operators
     if inspection.lowered is not None:
@@ -79,7 +79,7 @@ def explain(
 def _on_device(fn: object, args: object, kwargs: object) -> tuple[Any, Any, Any]:
     """Returns the program on the device: a copy if it is a module on the CPU."""
     if isinstance(fn, Module) and any(t.device.type != "jax" for t in _state(fn)):
-        return doors.copied(fn, args, kwargs)
+        return entry_points.copied(fn, args, kwargs)
 
     def moved(value: Any) -> Any:
         elsewhere = isinstance(value, torch.Tensor) and value.device.type == "cpu"
@@ -101,7 +101,7 @@ def _reads(report: Report, fn: object, args: object, kwargs: object) -> Any:
         )
         return None
     try:
-        reads = doors.reads_of(fn, args, kwargs)
+        reads = entry_points.reads_of(fn, args, kwargs)
     except Exception as error:
         if is_of_handler(error):
             raise
@@ -121,7 +121,7 @@ def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -
     elif is_random:
         report.notes.append("CPU against device: each draws its own random numbers")
         return
-    compare = doors.disagreements if isinstance(fn, Module) else doors.disagreements_of_traces
+    compare = entry_points.disagreements if isinstance(fn, Module) else entry_points.disagreements_of_traces
     try:
         report.differences = compare(fn, args, kwargs)
     except Exception as error:

@@ -15,7 +15,7 @@ _MARKS = {True: "yes", False: "no", None: "not tried"}
 
 def sections(report: Report) -> list[tuple[str, list[str]]]:
     """Each part of a report: its heading and its lines."""
-    found: list[tuple[str, list[str]]] = [("captured by", _doors(report))]
+    found: list[tuple[str, list[str]]] = [("captured by", _entry_points(report))]
     if report.operators:
         found.append(("operators", _operators(report)))
     if report.host_reads is not None:
@@ -62,10 +62,10 @@ def as_html(report: Report) -> str:
     return f"<table><caption>{name}</caption>{''.join(rows)}</table>"
 
 
-def _doors(report: Report) -> list[str]:
+def _entry_points(report: Report) -> list[str]:
     return [
-        f"{door.name}: {_MARKS[door.captured]}{f' — {door.reason}' if door.reason else ''}"
-        for door in report.doors
+        f"{entry_point.name}: {_MARKS[entry_point.captured]}{f' — {entry_point.reason}' if entry_point.reason else ''}"
+        for entry_point in report.entry_points
     ]
 
 

@@ -9,7 +9,7 @@ Served = Literal["rule", "decomposition", "fallback"]
 
 
 @dataclass(frozen=True)
-class Door:
+class EntryPoint:
     """An entry point to XLA, tried on a program.
 
     Attributes:
@@ -46,7 +46,7 @@ class Report:
 
     Attributes:
         name: the program's name.
-        doors: the entry points to XLA, and whether each captures the program.
+        entry_points: the entry points to XLA, and whether each captures the program.
         operators: the operators that it calls, the most frequent first; if the trace was refused,
             only those up to that line.
         host_reads: where Python reads a tensor's value; None if that was not checked.
@@ -63,7 +63,7 @@ class Report:
     """
 
     name: str
-    doors: list[Door] = field(default_factory=list)
+    entry_points: list[EntryPoint] = field(default_factory=list)
     operators: list[Operator] = field(default_factory=list)
     host_reads: list[str] | None = None
     lifted: dict[str, list[str]] = field(default_factory=dict)
@@ -79,7 +79,7 @@ class Report:
     @property
     def captured(self) -> bool:
         """Returns True if any entry point captures the program."""
-        return any(door.captured for door in self.doors)
+        return any(entry_point.captured for entry_point in self.entry_points)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole report as plain data, which `json.dumps` accepts."""

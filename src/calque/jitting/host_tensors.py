@@ -30,7 +30,7 @@ _LIFT = torch.ops.aten.lift_fresh.default
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
 
 
-class Witness(DispatchMode):
+class HostTensorMode(DispatchMode):
     """Observes every operator of one trace.
 
     Args:
@@ -61,7 +61,7 @@ class Witness(DispatchMode):
         self._origins: dict[int, Any] = {}
 
     @classmethod
-    def within(cls, around: "Witness | None", lifting: Lifting) -> "Witness":
+    def within(cls, around: "HostTensorMode | None", lifting: Lifting) -> "HostTensorMode":
         """Returns an observer for a part of a trace, which reports to this one."""
         if around is None:
             return cls(lifting, lambda tensor: None, lambda *call: None, {})

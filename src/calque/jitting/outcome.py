@@ -59,7 +59,7 @@ class Outcome:
     def body(self, fn: Callable[..., Any], args: object, kwargs: object) -> list[Array]:
         """Run the function, and describe its effects; returns the outputs of the program."""
         trace, recording = self._trace, self._recording
-        running = Running(trace.state.snapshot, trace.witness.read)
+        running = Running(trace.state.snapshot, trace.host_tensor_mode.read)
         trace.optimizer_tracing.running = running
         # In a list, because PyTorch's frame evaluation keeps references to the arguments of calls.
         returned = [self._run(running, fn, args, kwargs)]
@@ -193,7 +193,7 @@ class Outcome:
         return Describer(
             trace.lifting,
             trace.stand_ins,
-            trace.witness.handles,
+            trace.host_tensor_mode.handles,
             self._reached(),
             recording.pinned,
             recording.stored,

@@ -21,7 +21,7 @@ logger: logging.Logger = logging.getLogger("calque.jit")
 
 MOST_TRACES = 8
 """The maximum number of programs that a signature may be specialized to."""
-_PATIENCE = 8
+_MAX_DEBT = 8
 """By how many the misses of a signature may exceed its hits."""
 _MOST_UNMET = 3
 _REMEMBERED = 8
@@ -227,7 +227,7 @@ class Specializing:
         elif known.observations:
             known.unmet += 1
         known.remember(seen)
-        if known.debt >= _PATIENCE:
+        if known.debt >= _MAX_DEBT:
             self._give_up(key, f"most calls have another value: {asked}")
         elif known.unmet >= _MOST_UNMET:
             self._give_up(key, f"it reads other values while it is traced: {asked}")

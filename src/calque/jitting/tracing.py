@@ -23,7 +23,7 @@ from calque.jitting.guards import (
     OptimizerGuard,
 )
 from calque.jitting.histories import Histories, without_saved_hooks
-from calque.jitting.host_tensors import Witness
+from calque.jitting.host_tensors import HostTensorMode
 from calque.jitting.input_names import names_by_cell
 from calque.jitting.input_sources import SourceFinder, state_of
 from calque.jitting.known_tensors import KnownTensors
@@ -230,8 +230,8 @@ class Trace:
         self.histories.know_arguments(self.stand_ins)
         self.state.snapshot.on_tensor = self._on_met
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
-        self.witness: Witness = Witness(self.lifting, self._on_tensor, self._on_operator, outside)
-        self.optimizer_tracing.on_count = self.witness.see
+        self.host_tensor_mode: HostTensorMode = HostTensorMode(self.lifting, self._on_tensor, self._on_operator, outside)
+        self.optimizer_tracing.on_count = self.host_tensor_mode.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None
         self.own_containers: frozenset[Any] = frozenset()
@@ -266,7 +266,7 @@ class Trace:
             self.optimizer_tracing.installed(),
             watching_calls(self._on_module),
             self.layers.following(),
-            self.witness,
+            self.host_tensor_mode,
         ):
             yield
 
@@ -332,7 +332,7 @@ class Trace:
         pinned_hosts = self.place_inputs(names)
         recording.handles = {
             cell: tensor
-            for cell, tensor in self.witness.handles.items()
+            for cell, tensor in self.host_tensor_mode.handles.items()
             if cell not in self.arguments.indexes
         }
         positions = {id(t): i for i, t in enumerate(self.stand_ins)}
@@ -349,7 +349,7 @@ class Trace:
             self._guard_of(optimizers) if optimizers else None,
         )
         recording.call_guards = guards_of_calls(
-            self.leaves, self.witness.values(), self.apart, recording, pinned_hosts
+            self.leaves, self.host_tensor_mode.values(), self.apart, recording, pinned_hosts
         )
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:

@@ -22,7 +22,7 @@ from calque.program.trees import is_tensor
 from calque.state import ATOMIC, same_value
 
 _STREAK = 6
-_PATIENCE = 8
+_MAX_CALLS = 8
 """The number of calls at which a second trace may be postponed."""
 _REMEDY = (
     "Each call takes as long as a trace. Do that step outside the jitted function and pass its "
@@ -128,7 +128,7 @@ class Repeating:
     def is_due(self, program: JittedProgram, leaves: list[Any]) -> bool:
         """Returns True if a program must be compared with a second trace in this call."""
         first = self._unverified.get(id(program))
-        if first is None or program.calls > _PATIENCE:
+        if first is None or program.calls > _MAX_CALLS:
             program.unverified = False
             return False
         return first.fits(leaves)

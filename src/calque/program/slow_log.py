@@ -6,13 +6,13 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 
 logger: logging.Logger = logging.getLogger("calque.jit")
-_PATIENCE_S = 3.0
+_DELAY_S = 3.0
 
 
 @contextmanager
 def announced(what: str) -> Iterator[None]:
     """A context manager that logs a line if its body takes more than three seconds."""
-    timer = threading.Timer(_PATIENCE_S, logger.warning, (f"{what} takes a while ...",))
+    timer = threading.Timer(_DELAY_S, logger.warning, (f"{what} takes a while ...",))
     timer.daemon = True
     timer.start()
     try:

@@ -13,7 +13,7 @@ from calque.device.memory.host import host_tensor, host_view
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime import agreement, one_program
 from calque.device.runtime.placement import spread
-from calque.launching import talking
+from calque.launching import communication
 from calque.sharding.arguments import check_batches, check_spec, check_tensor
 from calque.sharding.mesh import P, Spec, mesh_or_latest, sharding_of
 from calque.upstream.torch_internals import tree_map
@@ -148,7 +148,7 @@ def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> 
     rows = values.shape[0]
     first = jax.process_index() * rows
     if not _needs_own_rows_only(sharding, shape, rows):
-        values, first = talking.of_all(values).reshape(shape), 0
+        values, first = communication.of_all(values).reshape(shape), 0
 
     def part(index: Any) -> Any:
         begin, end, _ = index[0].indices(shape[0])

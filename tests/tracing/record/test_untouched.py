@@ -201,12 +201,12 @@ def test_what_went_wrong_before_the_program_runs_leaves_nothing() -> None:
     assert surroundings() == before
 
 
-def test_the_witness_accounts_for_every_operator() -> None:
+def test_the_counts_account_for_every_operator() -> None:
     recording = calque.record(Net().eval(), torch.randn(5, 4))
-    witness = recording.witness
-    assert witness.operators == witness.within_calls > 5
+    counts = recording.operator_counts
+    assert counts.operators == counts.within_calls > 5
     scripted = torch.jit.script(lambda_as_function)
-    assert calque.record(lambda x: scripted(x) + 1, torch.ones(3)).witness.by_themselves == 2
+    assert calque.record(lambda x: scripted(x) + 1, torch.ones(3)).operator_counts.outside_calls == 2
 
 
 def lambda_as_function(x: Tensor) -> Tensor:

@@ -24,7 +24,7 @@ from calque.upstream.jax_internals import distributed
 
 _FOLDER = "calque/programs"
 _SECONDS = 1.0
-_PATIENCE = 3.0  # seconds to wait for a program that another process, which has ended, did not run
+_MAX_WAIT = 3.0  # seconds to wait for a program that another process, which has ended, did not run
 _HINT = 30.0  # seconds until a hint about a program that another process has not begun
 _KEPT = 64
 
@@ -77,7 +77,7 @@ def difference(own: int, mine: State, other: int, others: State, waits: float) -
                 f"program {index + 1} of process {own} is {_said(here)}, and of process {other} "
                 f"{_said(there)}"
             )
-    if others.ended and others.count < mine.count and waits > _PATIENCE:
+    if others.ended and others.count < mine.count and waits > _MAX_WAIT:
         return (
             f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, but "
             f"process {other} has ended after {others.count}"

@@ -9,7 +9,7 @@ import time
 
 from calque.upstream import torch_c
 
-_PATIENCE = 1.0  # seconds
+_MAX_WAIT = 1.0  # seconds
 _SOON = 0.0002  # seconds
 
 turn: threading.RLock = threading.RLock()
@@ -48,9 +48,9 @@ class Presence:
             return  # a thread of autograd, for which the caller of `backward` waits
         _present.add(id(self))
         # The running call may wait for this thread, if it is a callback of XLA.
-        if turn.acquire(timeout=-1 if own else _PATIENCE):
+        if turn.acquire(timeout=-1 if own else _MAX_WAIT):
             turn.release()
-        until = time.monotonic() + _PATIENCE
+        until = time.monotonic() + _MAX_WAIT
         while alone.calls and (own or time.monotonic() < until):
             time.sleep(_SOON)
 

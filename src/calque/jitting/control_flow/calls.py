@@ -18,7 +18,7 @@ from calque.graph.higher_order import HIGHER_ORDER
 from calque.interop.from_jax import from_jax
 from calque.jitting.control_flow.choices import Nested, choose
 from calque.jitting.control_flow.loops import arrays_of, loop
-from calque.jitting.host_tensors import Witness
+from calque.jitting.host_tensors import HostTensorMode
 from calque.jitting.reachable import Reach
 from calque.program.lifting import Lifting
 from calque.program.trees import is_tensor
@@ -124,7 +124,7 @@ def install() -> None:
     for operator, ours in operators.items():
         theirs = operator.py_kernels[DispatchKey.Autograd]
         operator.py_impl(DispatchKey.AutogradPrivateUse1)(_in_programs(ours, theirs))
-        operator.py_impl(Witness)(_without_the_mode(ours))
+        operator.py_impl(HostTensorMode)(_without_the_mode(ours))
     compiled = higher_order_utils._hop_compile_and_call
 
     @functools.wraps(compiled)
@@ -149,7 +149,7 @@ def _in_programs(ours: Callable[..., Any], theirs: Callable[..., Any]) -> Callab
 def _without_the_mode(ours: Callable[..., Any]) -> Callable[..., Any]:
     """Registers a function for tensors without autograd (`torch.inference_mode`)."""
 
-    def call(mode: Witness, *args: Any, **kwargs: Any) -> Any:
+    def call(mode: HostTensorMode, *args: Any, **kwargs: Any) -> Any:
         with mode:  # PyTorch disables it for this call
             return ours(*args, **kwargs)
 

@@ -21,7 +21,7 @@ from torch.func import functional_call
 from calque.device.memory.cell import Cell, active, cell_of, read
 from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError, unrepeatable
-from calque.jitting.host_tensors import Witness
+from calque.jitting.host_tensors import HostTensorMode
 from calque.program.lifting import Lifting
 from calque.tracing.graph.branching import Branch
 from calque.upstream.torch_internals import disable_current_modes, get_current_dispatch_mode_stack
@@ -81,12 +81,12 @@ def inside(nested: Nested, run: Callable[[], Any]) -> Any:
         TraceError: it computes with CPU tensors from outside the program.
     """
     stack = get_current_dispatch_mode_stack()
-    around = next((mode for mode in reversed(stack) if isinstance(mode, Witness)), None)
+    around = next((mode for mode in reversed(stack) if isinstance(mode, HostTensorMode)), None)
     with nested.activated(), disable_current_modes():
-        witness = Witness.within(around, nested)
-        with witness:
+        host_tensor_mode = HostTensorMode.within(around, nested)
+        with host_tensor_mode:
             result = run()
-    if witness.looked_at:
+    if host_tensor_mode.looked_at:
         raise TraceError(
             "a branch that depends on a tensor on device 'jax' computes with a CPU tensor from "
             "outside.\nMove it to device 'jax' first."

@@ -14,6 +14,6 @@ from calque.tracing.record.api import record
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Call
 from calque.tracing.record.recording import Recording
-from calque.tracing.record.witness import Witness
+from calque.tracing.record.operator_mode import OperatorCounts
 
-__all__ = ["Call", "Escape", "Recording", "Witness", "record"]
+__all__ = ["Call", "Escape", "Recording", "OperatorCounts", "record"]

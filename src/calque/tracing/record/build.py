@@ -29,7 +29,7 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
-from calque.tracing.record.itself import Itself
+from calque.tracing.record.returned_arguments import ReturnedArguments
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known, is_plain
 from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
@@ -77,7 +77,7 @@ class Builder(NamingTracer):
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
         self._env: dict[Value, Node] = {}
-        self._itself = Itself(self.resolve)
+        self._returned_arguments = ReturnedArguments(self.resolve)
         self._parts: list[Node] = []
         self._made: dict[str, Any] = {}
         self._origin: NodeOrigin | None = None
@@ -108,7 +108,7 @@ class Builder(NamingTracer):
         for node in reversed(self._parts):
             if not node.users:
                 self.graph.erase_node(node)
-        self._itself.insert_checks(self.graph, tape.asks_identity)
+        self._returned_arguments.insert_checks(self.graph, tape.asks_identity)
         self.assumed.insert_checks(self.graph)
         for node in self.graph.nodes:
             if self._origin is not None:
@@ -156,7 +156,7 @@ class Builder(NamingTracer):
         if type(template) is Value:
             before = self._env.get(template)
             if before is not None and node.target is not edited:
-                self._itself.note(before, node, self._origin)
+                self._returned_arguments.note(before, node, self._origin)
             self._env[template] = node
             if template.looks is not None:
                 node.meta["val"] = self.abstract.like(template)

@@ -18,8 +18,8 @@ from calque.tracing.core.active import current_trace, tracing
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.torch_settings import hold_settings
 from calque.tracing.proxies.modules import hold_calls
-from calque.tracing.record.recorder import Above, Recorder
-from calque.tracing.record.witness import Beneath
+from calque.tracing.record.recorder import FunctionMode, Recorder
+from calque.tracing.record.operator_mode import OperatorMode
 from calque.tracing.symbolic.contexts import hold_contexts
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.upstream.torch_internals import get_current_function_mode_stack, pop_mode, push_mode
@@ -48,7 +48,7 @@ def hold(patches: Patches) -> None:
 @contextlib.contextmanager
 def entered(recorder: Recorder) -> Iterator[None]:
     """A context manager that records this thread."""
-    above, beneath = Above(recorder), Beneath(recorder, recorder.local)
+    functions, operators = FunctionMode(recorder), OperatorMode(recorder, recorder.local)
     with tracing(recorder), beneath:
         push_mode(above)
         recorder.local.is_entered = True
@@ -180,7 +180,7 @@ def _as_without_us(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def has_torch_function(relevant_args: object) -> bool:
         stack = get_current_function_mode_stack()
-        if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], Above):
+        if _recorder() is None or len(stack) != 1 or not isinstance(stack[0], FunctionMode):
             return original(relevant_args)
         mode = pop_mode()
         try:

@@ -30,7 +30,7 @@ from calque.tracing.record.numbers import Numbers
 from calque.tracing.record.results import Results
 from calque.tracing.record.tracer import WithinTrace
 from calque.tracing.record.values import Value, Values
-from calque.tracing.record.witness import tell
+from calque.tracing.record.operator_mode import set_properties
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Leaves
@@ -254,7 +254,7 @@ class Recorder(WithinTrace):
         call = Call(func, lowered, named, local.module, self.place())
         is_dynamic = local.is_dynamic
         self._results.guard_shapes(call)
-        tell(call, func, args)
+        set_properties(call, func, args)
         local.call = call
         try:
             result = func(*args, **kwargs)
@@ -361,7 +361,7 @@ class Recorder(WithinTrace):
             self.refuse(what, call)
 
 
-class Above(TorchFunctionMode):
+class FunctionMode(TorchFunctionMode):
     """Passes each call of a PyTorch function in a thread to the recorder."""
 
     def __init__(self, recorder: Recorder) -> None:

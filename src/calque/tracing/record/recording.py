@@ -20,7 +20,7 @@ from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall
 from calque.tracing.record.keeping import Gradient, Keeper
 from calque.tracing.record.leaving import is_layer
 from calque.tracing.record.values import Value
-from calque.tracing.record.witness import Witness
+from calque.tracing.record.operator_mode import OperatorCounts
 from calque.upstream.torch_internals import pytree
 
 RAISED = "the program has raised"
@@ -90,7 +90,7 @@ class Recording:
         result: what the program returned; None if it raised.
         escapes: the values that it read into Python, each of which is a guard of the graph.
         problems: the reasons why no graph of the recording would be right, each with its line.
-        witness: how complete the recording is.
+        operator_counts: how many operators ran, in recorded calls and outside them.
         kept: the results of the calls that `keep` matched, by name, one for each call. The
             tensors are copies made at the time of the call, through which gradients flow.
 
@@ -126,12 +126,12 @@ class Recording:
         return [event for event in self._tape.events if isinstance(event, Call)]
 
     @property
-    def witness(self) -> Witness:
+    def operator_counts(self) -> OperatorCounts:
         """The number of operators that ran, within recorded calls and outside them."""
         calls = self.calls
         alone = sum(1 for call in calls if call.what == "operator")
         count = sum(call.operators for call in calls)
-        return Witness(count, count - alone, alone)
+        return OperatorCounts(count, count - alone, alone)
 
     def graph(
         self,

@@ -9,19 +9,19 @@ from typing import Any
 import torch
 from jax.sharding import Sharding
 
-_NAME = "_calque_promised"
+_NAME = "_calque_pending_placement"
 
 
-def promise(tensor: torch.Tensor, placement: Sharding) -> None:
+def set_pending(tensor: torch.Tensor, placement: Sharding) -> None:
     """Assign a tensor a placement that takes effect when it gets memory on the device."""
     setattr(tensor, _NAME, placement)
 
 
-def promised(tensor: torch.Tensor) -> Any:
-    """Returns the placement promised to a tensor, or None."""
+def pending(tensor: torch.Tensor) -> Any:
+    """Returns the pending placement of a tensor, or None."""
     return vars(tensor).get(_NAME) if tensor.device.type != "jax" else None
 
 
 def take(tensor: torch.Tensor) -> Any:
-    """Returns and removes the placement promised to a tensor."""
+    """Returns and removes the pending placement of a tensor."""
     return vars(tensor).pop(_NAME, None)

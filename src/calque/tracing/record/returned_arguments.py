@@ -28,7 +28,7 @@ class Returned(NamedTuple):
     origin: NodeOrigin | None
 
 
-class Itself:
+class ReturnedArguments:
     """Finds where a graph is correct only if a call returns its argument itself.
 
     In the run, two names referred to one tensor, and a graph cannot tell which of them a later line

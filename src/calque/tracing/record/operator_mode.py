@@ -19,19 +19,19 @@ _UNTAGGED = frozenset((torch.ops.aten._pack_padded_sequence.default,))
 """Operators whose shapes depend on values although PyTorch does not tag them so."""
 
 
-class Witness(NamedTuple):
+class OperatorCounts(NamedTuple):
     """How complete a recording is.
 
     Attributes:
         operators: the number of ATen operators that ran.
         within_calls: the number that ran within a PyTorch call of the program.
-        by_themselves: the number that ran outside such calls; each is recorded as a call of its
+        outside_calls: the number that ran outside such calls; each is recorded as a call of its
             own.
     """
 
     operators: int
     within_calls: int
-    by_themselves: int
+    outside_calls: int
 
 
 @functools.lru_cache(maxsize=4096)
@@ -52,7 +52,7 @@ def _draws(operator: Any, kwargs: dict[str, Any]) -> bool:
     return draws and kwargs.get("generator") is None
 
 
-class Beneath(DispatchMode):
+class OperatorMode(DispatchMode):
     """Sees each operator that runs in a thread.
 
     Args:
@@ -97,7 +97,7 @@ class Beneath(DispatchMode):
         return func(*args, **kwargs)
 
 
-def tell(call: Any, operator: Any, args: tuple[Any, ...]) -> None:
+def set_properties(call: Any, operator: Any, args: tuple[Any, ...]) -> None:
     """Record the properties of the operator for a call that is itself an operator."""
     call.operators = 1
     call.reads_values, call.has_dynamic_shape = _known_for(operator)

@@ -14,7 +14,7 @@ from calque.comparing import diff
 from calque.device.memory.host_reads import Asked
 from calque.errors.frames import is_library
 from calque.errors.handlers import is_of_handler
-from calque.explaining.report import Door
+from calque.explaining.report import EntryPoint
 from calque.jitting.assumed_values import Observer
 from calque.tracing import trace
 from calque.upstream.torch_internals import tree_map
@@ -22,7 +22,7 @@ from calque.upstream.torch_internals import tree_map
 _WORDS = 600
 
 
-def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
+def jit(error: Exception | None, reads: list[Asked] | None) -> EntryPoint:
     """`calque.jit`.
 
     Args:
@@ -30,28 +30,28 @@ def jit(error: Exception | None, reads: list[Asked] | None) -> Door:
         reads: the values that were read in a run; None if the program was not run.
     """
     if error is None:
-        return Door("calque.jit", True)
+        return EntryPoint("calque.jit", True)
     if reads and all(is_library(read.file) for read in reads):
         which = f"{len(reads)} value{'s' if len(reads) > 1 else ''}"
-        return Door("calque.jit", True, f"assuming {which} that library code reads")
-    return Door("calque.jit", False, _described(error))
+        return EntryPoint("calque.jit", True, f"assuming {which} that library code reads")
+    return EntryPoint("calque.jit", False, _described(error))
 
 
-def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
+def graph(fn: Callable[..., Any], args: Any, kwargs: Any) -> EntryPoint:
     """`calque.trace`."""
     try:
         found = trace(fn, *args, **kwargs)
     except Exception as error:
         if is_of_handler(error):
             raise
-        return Door("calque.trace", False, _described(error))
-    return Door("calque.trace", True, f"{len(found.graph.nodes)} nodes")
+        return EntryPoint("calque.trace", False, _described(error))
+    return EntryPoint("calque.trace", True, f"{len(found.graph.nodes)} nodes")
 
 
-def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
+def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> EntryPoint:
     """`torch.compile`: how many graphs Dynamo captures of a copy of a module."""
     if not isinstance(fn, Module):
-        return Door(
+        return EntryPoint(
             "torch.compile", None, "tried for modules only, because dynamo runs what it compiles"
         )
     from calque.upstream import torch_compile  # imports Dynamo
@@ -65,17 +65,17 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> Door:
     except Exception as error:
         if is_of_handler(error):
             raise
-        return Door("torch.compile", False, _described(error))
+        return EntryPoint("torch.compile", False, _described(error))
     finally:
         log.disabled = heard
         torch_compile.dynamo.reset()
     if found.graph_break_count == 0:
-        return Door("torch.compile", True, "one graph")
+        return EntryPoint("torch.compile", True, "one graph")
     break_ = found.break_reasons[0]
     where = break_.user_stack[-1] if break_.user_stack else None
     line = f" at {where.filename}:{where.lineno}" if where else ""
     said = f"{found.graph_count} graphs, the first ends{line}: {_reason(break_.reason)}"
-    return Door("torch.compile", True, said)
+    return EntryPoint("torch.compile", True, said)
 
 
 def _reason(answer: object) -> str:

@@ -80,7 +80,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         return error.code if isinstance(error.code, int) else int(error.code is not None)
     except Exception as error:  # raised by the user's program
         as_json = "--json" in (sys.argv[1:] if arguments is None else arguments)
-        return output.tell(error, as_json=as_json)
+        return output.print_error(error, as_json=as_json)
     return 0
 
 

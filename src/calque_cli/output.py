@@ -26,7 +26,7 @@ def refuse(ctx: click.Context, what: str, error: object, json_: bool) -> NoRetur
     ctx.exit(1)
 
 
-def tell(error: Exception, as_json: bool) -> int:
+def print_error(error: Exception, as_json: bool) -> int:
     """Print an exception of the user's program, with the program's frames only.
 
     Returns:

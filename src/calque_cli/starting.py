@@ -115,7 +115,7 @@ def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
             if code and not status:
                 status = code if code > 0 else 128 - code
                 deadline = time.monotonic() + GRACE_SECONDS
-                print(f"calque launch: process {rank} {_spoken(code)}", file=sys.stderr, flush=True)
+                print(f"calque launch: process {rank} {_description(code)}", file=sys.stderr, flush=True)
         time.sleep(0.05)
     for rank in running:
         print(f"calque launch: process {rank} is being stopped", file=sys.stderr, flush=True)
@@ -130,7 +130,7 @@ def _end(processes: dict[int, subprocess.Popen[bytes]]) -> None:
         process.wait()
 
 
-def _spoken(code: int) -> str:
+def _description(code: int) -> str:
     if code > 0:
         return f"has failed with status {code}"
     return f"was killed by {signal.Signals(-code).name}"

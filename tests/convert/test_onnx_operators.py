@@ -98,9 +98,9 @@ def test_an_argument_that_its_converter_does_not_look_at_is_refused() -> None:
     (call,) = Calls(graph)
     seen = OnnxCall(call, OnnxGraph())
     with pytest.raises(ConversionError, match=r"the argument self=.* cannot be expressed in ONNX"):
-        seen.refuse_unasked()
+        seen.refuse_unread()
     seen.name("self")
-    seen.refuse_unasked()
+    seen.refuse_unread()
 
 
 def test_scattered_values_are_reduced() -> None:

@@ -11,7 +11,7 @@ from torch.fx.graph_module import GraphModule
 
 from calque.comparing.alignment import Pair, aligned
 from calque.comparing.differences import Differences
-from calque.comparing.naming import asks_for_device, vocabulary
+from calque.comparing.naming import checks_device, vocabulary
 from calque.comparing.running import moved, on_device, same_random_numbers
 from calque.comparing.sides import Side, differing
 from calque.comparing.structure import positions, structural
@@ -169,7 +169,7 @@ def _recorded(
         return calls if level in ("calls", vocabulary(calls)) else recording.graph("aten")
 
     graph = graph_on(None)
-    return graph_on(device) if device is not None and asks_for_device(graph) else graph
+    return graph_on(device) if device is not None and checks_device(graph) else graph
 
 
 def _run(

@@ -246,7 +246,7 @@ def flat(value: object) -> Iterator[Any]:
             yield part
 
 
-def asks_for_device(graph: GraphModule) -> bool:
+def checks_device(graph: GraphModule) -> bool:
     """Returns True if a graph checks the devices of its inputs, because its program reads them."""
     checks = graph.graph.find_nodes(op="call_function", target=expect_tensor)
     return any("device" in str(node.args[2:]) for node in checks)

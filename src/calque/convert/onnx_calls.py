@@ -25,15 +25,15 @@ class OnnxCall:
         self.out: TensorInfo = _wide(call.outputs[0])
         self.shape: tuple[int, ...] = self.out.shape or ()
         self._given: dict[str, Any] = _wide(call.arguments)
-        self._asked: set[str] = set(_OF_THE_RESULT)
+        self._read: set[str] = set(_OF_THE_RESULT)
 
     def __getitem__(self, name: str) -> Any:
-        self._asked.add(name)
+        self._read.add(name)
         return self._given[name]
 
     def get(self, name: str) -> Any:
         """Returns an argument that this overload may not have."""
-        self._asked.add(name)
+        self._read.add(name)
         return self._given.get(name)
 
     def name(self, argument: str, dtype: str | None = None) -> str:
@@ -44,9 +44,9 @@ class OnnxCall:
         """Mark arguments as handled, because the result's shape reflects them, or they have no
         effect.
         """
-        self._asked.update(names)
+        self._read.update(names)
 
-    def refuse_unasked(self) -> None:
+    def refuse_unread(self) -> None:
         """Raise an error if the call has an argument that its converter has not read.
 
         Raises:
@@ -54,7 +54,7 @@ class OnnxCall:
         """
         for parameter in self.call.target._schema.arguments:
             name = parameter.name
-            if name in self._asked or name not in self._given:
+            if name in self._read or name not in self._given:
                 continue
             default = parameter.default_value if parameter.has_default_value() else None
             if _listed(self._given[name]) != _listed(default):

@@ -36,7 +36,7 @@ def converters_for(graph: Any) -> Converters:
         def run(call: Call) -> None:
             seen = OnnxCall(call, graph)
             convert(seen)
-            seen.refuse_unasked()
+            seen.refuse_unread()
             graph.rounded(call.outputs)
 
         return run

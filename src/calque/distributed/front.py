@@ -60,7 +60,7 @@ def install() -> None:
     for name, attribute in tensors.ATTRIBUTES.items():
         if not hasattr(torch.Tensor, name):
             setattr(torch.Tensor, name, attribute)
-    when_imported("torch._dynamo.variables.tensor", _tell_dynamo)
+    when_imported("torch._dynamo.variables.tensor", _hide_from_dynamo)
     theirs = DTensor.from_local
 
     @functools.wraps(theirs)
@@ -76,7 +76,7 @@ def install() -> None:
     DTensor.from_local = staticmethod(from_local)
 
 
-def _tell_dynamo(module: Any) -> None:
+def _hide_from_dynamo(module: Any) -> None:
     """Remove the new names from the attributes that Dynamo expects on all tensors."""
     for name in tensors.ATTRIBUTES:
         module.all_tensor_attrs.pop(name, None)

@@ -55,7 +55,7 @@ def backend(
     ) -> Callable[..., Any]:
         aliases = Aliases()
         if kind != "backward":
-            aliases = Aliases.foretold()
+            aliases = Aliases.of_current_graph()
             writes.see()
         if buckets is None or not buckets.rules:
             return boxed(CompiledGraph(graph, most, checks, aliases))

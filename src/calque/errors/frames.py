@@ -77,7 +77,7 @@ def is_librarys(frame: FrameType) -> bool:
     return made or is_library(file)
 
 
-def asking_frame() -> FrameType:
+def caller_frame() -> FrameType:
     """Returns the innermost frame outside calque and PyTorch's operator wrappers."""
     frame = sys._getframe(1)
     while frame.f_back is not None and frame.f_code.co_filename.startswith(_WRAPPERS):
@@ -86,7 +86,7 @@ def asking_frame() -> FrameType:
 
 
 def raising_file(error: BaseException) -> str:
-    """Returns the file of the traceback's frame that `asking_frame` would return."""
+    """Returns the file of the traceback's frame that `caller_frame` would return."""
     found, step = "", error.__traceback__
     while step is not None:
         file = step.tb_frame.f_code.co_filename

@@ -85,7 +85,7 @@ def is_read(frame: FrameType) -> bool:
 
 class _Following:
     def __init__(self) -> None:
-        self._met: set[tuple[CodeType, str, Value]] = set()
+        self._visited: set[tuple[CodeType, str, Value]] = set()
         self._depth = 0
 
     def up(self, frame: FrameType | None, value: Value) -> End:
@@ -207,9 +207,9 @@ class _Following:
         frame: FrameType | None,
     ) -> End:
         """Returns what happens to a variable of a function."""
-        if (code, name, value) in self._met or self._depth > _DEEPEST:
+        if (code, name, value) in self._visited or self._depth > _DEEPEST:
             return End.SHOWN
-        self._met.add((code, name, value))
+        self._visited.add((code, name, value))
         self._depth += 1
         ends = set[End]()
         for at, one in enumerate(instructions_of(code)):

@@ -154,7 +154,7 @@ class Nodes(fx.Interpreter):
             assert failures is not None
             failures[index] = replace(failures[index], origin=origin_of(n))
         if isinstance(n.target, HigherOrderOperator):
-            return _as_foretold(found, n.meta.get("val"))
+            return _with_strides(found, n.meta.get("val"))
         return found
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
@@ -225,12 +225,12 @@ class Nodes(fx.Interpreter):
         return run
 
 
-def _as_foretold(found: object, foretold: object) -> Any:
+def _with_strides(found: object, expected: object) -> Any:
     """Returns results with their strides in the graph, because control flow returns row-major
     arrays.
     """
     values, spec = pytree.tree_flatten(found)
-    likes = tree_leaves(foretold)
+    likes = tree_leaves(expected)
     if len(likes) == len(values):
         values = [_restrided(*pair) for pair in zip(values, likes, strict=True)]
     return pytree.tree_unflatten(values, spec)

@@ -47,7 +47,7 @@ def check(
             what = _difference(expected[path], array, named(path, names), sizes)
             wrong += [what] if what else []
     if wrong:
-        raise ValueError("; ".join(wrong) + f".\n{_said(expected, names)}.")
+        raise ValueError("; ".join(wrong) + f".\n{_as_text(expected, names)}.")
 
 
 def explained(
@@ -73,10 +73,10 @@ def explained(
         for dimension, size in enumerate(expected[path].shape)
         if not isinstance(size, int)
     ]
-    return ValueError(f"{', '.join(dynamic)}.\n{_said(expected, names)}, with {what}.")
+    return ValueError(f"{', '.join(dynamic)}.\n{_as_text(expected, names)}, with {what}.")
 
 
-def _said(expected: Mapping[Path, Any], names: Sequence[str]) -> str:
+def _as_text(expected: Mapping[Path, Any], names: Sequence[str]) -> str:
     found = expected.items()
     inputs = ", ".join(
         f"{_short(path, names)}: {_described(a)}" for path, a in found if a is not None

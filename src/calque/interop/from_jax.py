@@ -67,14 +67,14 @@ def from_jax(fn: Callable[..., Any]) -> Callable[..., Any]:
         return function([_tensor(leaf) for leaf in leaves if _is_array(leaf)])
 
     _callable_in_graphs.add(untraced(call))
-    when_imported("torch._dynamo.trace_rules", _tell_dynamo)
+    when_imported("torch._dynamo.trace_rules", _register_with_dynamo)
     return call
 
 
 _callable_in_graphs: WeakSet[Callable[..., Any]] = WeakSet()
 
 
-def _tell_dynamo(rules: ModuleType) -> None:
+def _register_with_dynamo(rules: ModuleType) -> None:
     """Make `torch.compile` treat these functions as operators of its graphs."""
     while _callable_in_graphs:
         let_dynamo_call(rules, _callable_in_graphs.pop())

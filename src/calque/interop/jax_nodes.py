@@ -155,7 +155,7 @@ def _run(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
     return list(map(wrap, program_of(number)(_arrays(tensors))))
 
 
-def _foretold(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+def _fake_results(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
     shapes = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
     return [
         torch.empty(one.shape, dtype=to_torch(one.dtype), device="jax")
@@ -164,4 +164,4 @@ def _foretold(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
 
 
 _library.impl("from_jax", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("calque::from_jax", _foretold, lib=_library)
+torch.library.register_fake("calque::from_jax", _fake_results, lib=_library)

@@ -25,7 +25,7 @@ from torch.optim.optimizer import (
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import Asked, NeedsValue, NeverServed, Unforeseen
 from calque.errors import preparing_errors
-from calque.errors.frames import asking_frame, is_library, is_packages, is_standard
+from calque.errors.frames import caller_frame, is_library, is_packages, is_standard
 from calque.jitting.descriptions import Describer
 from calque.program.compile_flags import announced_as_compiling, compiling_flag
 from calque.program.value_checks import Checks
@@ -90,8 +90,8 @@ class Observer:
         handles = [
             # In an optimizer's step, a trace replaces its numbers, so the code must not branch
             # differently.
-            register_optimizer_step_pre_hook(lambda *_: self._tell(False)),
-            register_optimizer_step_post_hook(lambda *_: self._tell(True)),
+            register_optimizer_step_pre_hook(lambda *_: self._set_compiling(False)),
+            register_optimizer_step_post_hook(lambda *_: self._set_compiling(True)),
         ]
         try:
             with announced_as_compiling():
@@ -101,7 +101,7 @@ class Observer:
             for handle in handles:
                 handle.remove()
 
-    def _tell(self, compiling: bool) -> None:
+    def _set_compiling(self, compiling: bool) -> None:
         if active.observer is self:  # not a step in another thread
             compiling_flag(compiling)
 
@@ -136,7 +136,7 @@ class Assumptions:
             NeedsValue: it may be assumed, but was not observed.
             NeverServed: it is needed in the backward pass of the function's results.
         """
-        if not self.allowed(asking_frame().f_code.co_filename):
+        if not self.allowed(caller_frame().f_code.co_filename):
             return None
         if self._closed:  # a backward pass outside, which runs after the program
             self.unmet = NeverServed(str(_prepared(error)))
@@ -166,7 +166,7 @@ class Assumptions:
         """Returns the error for an action that no program can repeat; in a package's code, a
         signal.
         """
-        if not is_packages(asking_frame()):
+        if not is_packages(caller_frame()):
             return error
         self.unmet = NeverServed(str(error))
         return self.unmet

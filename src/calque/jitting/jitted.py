@@ -222,7 +222,7 @@ class Jitted(Generic[P, R]):
         self._repeating.made(key, program, lowered, leaves, reason)
         if len(self.programs) > self._settings.max_programs:
             self._forget(key)
-        if not self._repeating.tells:
+        if not self._repeating.warns:
             self._retraces.traced(self.history, program.guarded)
         return program
 

@@ -146,7 +146,7 @@ class OptimizerTracing:
         if "_optimizer_state_dict_pre_hooks" in vars(optimizer):
             self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for group in optimizer.param_groups:
-            self._lend(group)
+            self._replace_options(group)
         self.numbers.prepare(optimizer)
         self.numbers.install(optimizer)
         self._widen_steps(optimizer)
@@ -232,7 +232,7 @@ class OptimizerTracing:
         for (state, _), array in zip(self._widened, wide, strict=True):
             state["step"] = wrap(array)
 
-    def _lend(self, group: Group) -> None:
+    def _replace_options(self, group: Group) -> None:
         if group.get("capturable") is False:
             self._replaced.append((group, "capturable", False))
             group["capturable"] = True

@@ -185,7 +185,7 @@ class PythonState:
 
     def look(self) -> set[int]:
         """Find the changes; returns the ids of the containers and objects in the new values."""
-        self.snapshot.look_again()
+        self.snapshot.visit_new_imports()
         self._changed = list(self.snapshot.changed())
         arguments = [(row, row.items()) for _, row in self._arguments]
         for row, now in (*self._changed, *arguments):

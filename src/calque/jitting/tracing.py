@@ -228,7 +228,7 @@ class Trace:
         self.stand_ins: list[Any] = self.arguments.stand_ins
         self._given_ids: frozenset[int] = frozenset(map(id, self.stand_ins))
         self.histories.know_arguments(self.stand_ins)
-        self.state.snapshot.on_tensor = self._on_met
+        self.state.snapshot.on_tensor = self._on_visited
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
         self.host_tensor_mode: HostTensorMode = HostTensorMode(self.lifting, self._on_tensor, self._on_operator, outside)
         self.optimizer_tracing.on_count = self.host_tensor_mode.see
@@ -281,10 +281,10 @@ class Trace:
             self.reach.names = found.names | self.reach.names
             for tensor in found.tensors.values():
                 if not torch_c.functorch.is_functorch_wrapped_tensor(tensor):
-                    self._on_met(tensor)
+                    self._on_visited(tensor)
         return self.layers.enter(module)
 
-    def _on_met(self, tensor: torch.Tensor) -> None:
+    def _on_visited(self, tensor: torch.Tensor) -> None:
         """Handle a tensor that code may change without an operator (`.grad = None`)."""
         made_here = is_tensor(tensor) and self.lifting.is_fresh(cell_of(tensor))
         if not made_here and id(tensor) not in self._given_ids:

@@ -119,7 +119,7 @@ class Repeating:
             self.warn(found[0] if found else reason, _OBJECTS if another else _REMEDY)
 
     @property
-    def tells(self) -> bool:
+    def warns(self) -> bool:
         """Returns True if this class has warned, or will warn, that the function is traced in each
         call.
         """

@@ -146,7 +146,7 @@ class _Watch(TorchFunctionMode):
         elif func in _RUNNING:
             run = _RUNNING[func]
             with self:
-                return (run if run is _backward else _unasked(run))(*args, **kwargs)
+                return (run if run is _backward else _without_dispatch(run))(*args, **kwargs)
         return func(*args, **kwargs)
 
 
@@ -161,7 +161,7 @@ def _backward(
     torch.autograd.backward(tensor, gradient, retain_graph, create_graph, inputs=inputs)
 
 
-def _unasked(function: Any) -> Any:
+def _without_dispatch(function: Any) -> Any:
     """Wraps a PyTorch function without its first step, which would dispatch to modes.
 
     It looks up globals at each call, because the device replaces the engine.

@@ -26,7 +26,7 @@ def check_tensor(function: str, value: object, on_device: bool = False) -> None:
     if not isinstance(value, torch.Tensor):
         of_module = isinstance(value, Module) and function == "shard"
         hint = ": use shard_module for a module" if of_module else ""
-        raise TypeError(f"calque.sharding.{function} expects a tensor, not {_said(value)}{hint}")
+        raise TypeError(f"calque.sharding.{function} expects a tensor, not {_as_text(value)}{hint}")
     if on_device and value.device.type != "jax":
         raise ValueError(
             f"calque.sharding.{function} expects a tensor on device 'jax', not on "
@@ -49,7 +49,7 @@ def check_module(function: str, value: object) -> None:
     """Raise TypeError for a value that is not a module."""
     if not isinstance(value, Module):
         hint = ": use shard for a tensor" if isinstance(value, torch.Tensor) else ""
-        raise TypeError(f"calque.sharding.{function} expects a module, not {_said(value)}{hint}")
+        raise TypeError(f"calque.sharding.{function} expects a module, not {_as_text(value)}{hint}")
 
 
 def check_plan(plan: object) -> None:
@@ -57,11 +57,11 @@ def check_plan(plan: object) -> None:
     if not isinstance(plan, Mapping):
         raise TypeError(
             "a plan must be a dict from name patterns to specs, such as {'*.weight': P('dp')}, "
-            f"not {_said(plan)}"
+            f"not {_as_text(plan)}"
         )
     for pattern, spec in plan.items():
         if not isinstance(pattern, str):
-            raise TypeError(f"a pattern of a plan must be a str, not {_said(pattern)}")
+            raise TypeError(f"a pattern of a plan must be a str, not {_as_text(pattern)}")
         check_spec(spec, f"{pattern!r} of the plan: ")
 
 
@@ -74,7 +74,7 @@ def check_mesh(value: object) -> None:
         hint = ": use PyTorch's meshes with distribute_tensor and similar functions"
     raise TypeError(
         "mesh= must be a jax.sharding.Mesh, such as calque.sharding.mesh(dp=8), not "
-        f"{_said(value)}{hint}"
+        f"{_as_text(value)}{hint}"
     )
 
 
@@ -104,7 +104,7 @@ def check_axes(axes: Sequence[Any]) -> None:
     for axis in axes:
         if not isinstance(axis, str):
             raise TypeError(
-                f"the name of a mesh axis must be a str, not {_said(axis)}: along('dp')"
+                f"the name of a mesh axis must be a str, not {_as_text(axis)}: along('dp')"
             )
 
 
@@ -116,7 +116,7 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
     """
     for name, size in axes.items():
         if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise TypeError(f"the size of axis {name!r} must be an int, or -1, not {_said(size)}")
+            raise TypeError(f"the size of axis {name!r} must be an int, or -1, not {_as_text(size)}")
     return {name: operator.index(size) for name, size in axes.items()}
 
 
@@ -134,7 +134,7 @@ def devices_of(devices: object) -> list[Any]:
         if not isinstance(one, jax.Device):
             raise TypeError(
                 "devices= must be a sequence of JAX devices, such as jax.devices()[:4], not of "
-                f"{_said(one)}"
+                f"{_as_text(one)}"
             )
     if len(set(found)) < len(found):
         raise ValueError("devices= must not contain a device twice")
@@ -148,7 +148,7 @@ def check_batches(value: object) -> None:
     if not isinstance(value, Iterable):
         raise TypeError(
             "calque.sharding.loader expects a DataLoader or another iterable of batches, not "
-            f"{_said(value)}"
+            f"{_as_text(value)}"
         )
 
 
@@ -157,11 +157,11 @@ def check_countable(value: object) -> None:
     if isinstance(value, int | float | str | bytes) or value is None:
         raise TypeError(
             "calque.sharding.memory expects modules, optimizers, tensors or containers of them, "
-            f"not {_said(value)}"
+            f"not {_as_text(value)}"
         )
 
 
-def _said(value: object) -> str:
+def _as_text(value: object) -> str:
     shown = repr(value)
     kind = type(value).__name__
     return f"{shown} ({kind})" if len(shown) < 40 and "\n" not in shown else f"a {kind}"

@@ -155,7 +155,7 @@ def sharding_of(spec: Spec, shape: tuple[int, ...], mesh: Mesh | None) -> NamedS
     for axis in named:
         size_of(mesh, axis)
     if len(set(named)) < len(named):
-        raise ValueError(f"{_said(partition)} splits two dimensions over the same mesh axis")
+        raise ValueError(f"{_as_text(partition)} splits two dimensions over the same mesh axis")
     _check(mesh, partition, shape)
     return NamedSharding(mesh, _shortest(partition))
 
@@ -176,17 +176,17 @@ def axes_of(entry: object) -> tuple[str, ...]:
 def _check(mesh: Any, spec: PartitionSpec, shape: tuple[int, ...]) -> None:
     if len(spec) > len(shape):
         raise ValueError(
-            f"{_said(spec)} is for {len(spec)} dimensions; the tensor has {len(shape)}"
+            f"{_as_text(spec)} is for {len(spec)} dimensions; the tensor has {len(shape)}"
         )
     for dimension, entry in enumerate(spec):
         count = math.prod(size_of(mesh, axis) for axis in axes_of(entry))
         if shape[dimension] % count:
             raise ValueError(
                 f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "
-                f"devices evenly, as {_said(spec)} requires: pad it, split another dimension, or "
+                f"devices evenly, as {_as_text(spec)} requires: pad it, split another dimension, or "
                 "use sharding.along, which leaves such tensors whole"
             )
 
 
-def _said(spec: PartitionSpec) -> str:
+def _as_text(spec: PartitionSpec) -> str:
     return "P" + str(tuple(spec)).replace(",)", ")")

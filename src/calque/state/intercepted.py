@@ -50,15 +50,15 @@ class Interception:
     """The functions that one trace intercepts.
 
     Args:
-        tell: called once for each name, with None for a value that is not a string.
+        on_name: called once for each name, with None for a value that is not a string.
 
     Attributes:
         stopped: whether interception has been stopped.
         was_used: whether a name was intercepted.
     """
 
-    def __init__(self, tell: Callable[[str | None], object]) -> None:
-        self._tell = tell
+    def __init__(self, on_name: Callable[[str | None], object]) -> None:
+        self._on_name = on_name
         self._seen: set[str] = set()
         self._places: dict[tuple[int, str], Space] = {}
         self._installed = False
@@ -68,10 +68,10 @@ class Interception:
     def see(self, name: object) -> None:
         """Handle the lookup of a name."""
         if type(name) is not str:
-            self._tell(None)
+            self._on_name(None)
         elif name not in self._seen:
             self._seen.add(name)
-            self._tell(name)
+            self._on_name(name)
 
     def intercept(self, names: Iterable[str], space: Space) -> bool:
         """Intercept in code with these global variables; returns False if they define their own

@@ -61,7 +61,7 @@ class Namespaces:
         self._otherwise: set[str] = set()
         self._computes = False
         self._computed: set[str] = set()
-        self.interception: Interception = Interception(self._tell)
+        self.interception: Interception = Interception(self._on_computed_name)
         self._everything = Everything(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
@@ -270,13 +270,13 @@ class Namespaces:
             if self.interception.was_used:
                 self.look_anywhere()
 
-    def _tell(self, name: str | None) -> None:
+    def _on_computed_name(self, name: str | None) -> None:
         """Handle the lookup of an attribute by a computed name."""
         if name is None:
             self.stop_intercepting()
         else:
             self._computed.add(name)
-            self._snapshot.meet_name(name)
+            self._snapshot.visit_name(name)
 
     def _look_up(self, names: Names, held: dict[str, Any]) -> None:
         if names.anywhere:

@@ -188,7 +188,7 @@ class Running:
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
         """Handles every call of Python code, so it must be fast."""
-        seen, meet, before = self._seen, self._meet, self._before
+        seen, visit, before = self._seen, self._visit, self._before
 
         @entered_unseen
         def on_call(frame: FrameType, event: str, argument: object) -> Any:
@@ -198,7 +198,7 @@ class Running:
             if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
                 return
             if id(code) not in seen:
-                meet(code, frame)
+                visit(code, frame)
 
         def on_call_and_pass(frame: FrameType, event: str, argument: object) -> Any:
             on_call(frame, event, argument)
@@ -213,19 +213,19 @@ class Running:
             if code.co_name in UNSEEN_NAMES and code.co_filename in UNSEEN_FILES:
                 return
             if id(code) not in self._seen:
-                self._meet(code, frame)
+                self._visit(code, frame)
         elif event == "c_call":
             self.called(argument, getattr(argument, "__self__", None), frame.f_code, frame.f_lineno)
 
     # Observed code --------------------------------------------------------------------------------
 
-    def _meet(self, code: CodeType, frame: FrameType) -> None:
+    def _visit(self, code: CodeType, frame: FrameType) -> None:
         if code is _AS_ARRAY:
             self._read(frame.f_locals["self"])
             return
         self._seen[id(code)] = code
         if owner_of_file(code.co_filename) is Owner.ENGINE:
-            self._meet_engine(code)
+            self._visit_engine(code)
             return
         if comes_between(frame):
             del self._seen[id(code)]
@@ -235,7 +235,7 @@ class Running:
     def start(self, code: CodeType, frame: FrameType) -> bool:
         """Handle the first run of a code object; returns True if its calls must be watched."""
         if owner_of_code(code, frame.f_globals) is Owner.ENGINE:
-            self._meet_engine(code)
+            self._visit_engine(code)
             return False
         caller = frame.f_back.f_code if frame.f_back is not None else None
         if id(code) in self._entered:
@@ -250,7 +250,7 @@ class Running:
             self._watch_calls()
         return self._calls_watched
 
-    def _meet_engine(self, code: CodeType) -> None:
+    def _visit_engine(self, code: CodeType) -> None:
         self.all_reported |= code in _OF_OPTIMIZERS
         of_scheduler = code.co_filename == _SCHEDULERS and code.co_varnames[:1] == ("self",)
         if of_scheduler or code.co_qualname.startswith("SWALR."):
@@ -317,7 +317,7 @@ def _monitored(running: Running) -> Iterator[None]:
             running._read(sys._getframe(1).f_locals["self"])
             return None
         if owner_of_file(code.co_filename) is Owner.ENGINE:
-            running._meet_engine(code)
+            running._visit_engine(code)
             return monitoring.DISABLE
         frame = sys._getframe(1)
         if comes_between(frame):

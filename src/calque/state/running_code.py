@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 _IDENTITY = frozenset(("id", "hash"))
-_TOLD: dict[str, Callable[[Any], Any]] = {
+_DESCRIPTIVE: dict[str, Callable[[Any], Any]] = {
     name: attrgetter(name) for name in ("__name__", "__qualname__", "__doc__", "__module__")
 }
 """Attributes that describe a function, and that programs rarely read."""
@@ -84,7 +84,7 @@ class RunningCode:
         if not self._elsewhere:
             self._elsewhere = True
             self._snapshot.namespaces.stop_intercepting()
-            self._unseen += [(f.__code__, f.__globals__) for f in self._met()]
+            self._unseen += [(f.__code__, f.__globals__) for f in self._all_functions()]
 
     def read_unseen(self) -> bool:
         """Read one of the functions that other threads may run; returns False if none is left."""
@@ -97,7 +97,7 @@ class RunningCode:
             self._read_names(code, held, Owner.USER)
         return True
 
-    def look_again(self) -> None:
+    def visit_new_imports(self) -> None:
         """Visit modules that were imported meanwhile."""
         for code, owner in self.owners.items():
             if owner is Owner.USER:
@@ -130,10 +130,10 @@ class RunningCode:
                 self._variables_of(names.globals, function.__globals__, owner)
         self._snapshot.use(names.words, of_code=True)
         if owner is Owner.USER:
-            if not (self._tells or names.words.isdisjoint(_TOLD)):
+            if not (self._tells or names.words.isdisjoint(_DESCRIPTIVE)):
                 self._tells = True
-                for function in self._met():
-                    self._hold_told(function)
+                for function in self._all_functions():
+                    self._hold_descriptions(function)
             self.compares_objects |= names.compares
             self.asks_identity |= not _IDENTITY.isdisjoint(names.globals)
             other = any(f.__globals__ is not held for f in functions)
@@ -163,7 +163,7 @@ class RunningCode:
         code = function.__code__
         self.keep(function)
         if self._tells:
-            self._hold_told(function)
+            self._hold_descriptions(function)
         if self._elsewhere and owner is Owner.USER:
             self._unseen.append((code, function.__globals__))
         if code not in self.owners:
@@ -212,22 +212,22 @@ class RunningCode:
             if is_program(value):
                 self._snapshot.stack.append((value, Path(name)))
             elif isinstance(value, functools._lru_cache_wrapper):
-                self._snapshot.meet_library_cache(value, Path(name, foreign=True))
+                self._snapshot.visit_library_cache(value, Path(name, foreign=True))
             elif isinstance(value, _CONTAINERS):
                 self._snapshot.push_unnamed((value,), Path(name, foreign=True))
 
     def hold_annotations(self) -> None:
         """Record the annotations of the user's functions, because some code reads them."""
-        for function in self._met():
+        for function in self._all_functions():
             if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
                 self._snapshot.hold_dict(function.__annotations__, Path(function.__name__))
 
-    def _hold_told(self, function: types.FunctionType) -> None:
+    def _hold_descriptions(self, function: types.FunctionType) -> None:
         if owner_of_code(function.__code__, function.__globals__) is Owner.USER:
-            row = AttributeRow(function, Path(function.__name__), _TOLD, set_attribute)
+            row = AttributeRow(function, Path(function.__name__), _DESCRIPTIVE, set_attribute)
             self._snapshot.hold(row, ("w", id(function)))
 
-    def _met(self) -> list[types.FunctionType]:
+    def _all_functions(self) -> list[types.FunctionType]:
         return [function for functions in self._functions.values() for function in functions]
 
     def _functions_with(self, code: types.CodeType, owner: Owner) -> list[types.FunctionType]:

@@ -146,18 +146,18 @@ class Snapshot:
                 if type(key) not in ATOMIC and id(key) not in self.known:
                     self.stack.append((key, path.item("...")))
 
-    def meet_generator(self, value: object, path: Path) -> None:
+    def visit_generator(self, value: object, path: Path) -> None:
         """Visit a `torch.Generator`."""
 
-    def meet_module(self, value: Module, path: Path) -> None:
+    def visit_module(self, value: Module, path: Path) -> None:
         """Visit an `nn.Module`."""
-        finding.meet_module(self, value, path)
+        finding.visit_module(self, value, path)
 
-    def meet_logger(self, value: logging.Logger, path: Path) -> None:
+    def visit_logger(self, value: logging.Logger, path: Path) -> None:
         """Visit a logger."""
-        finding.meet_logger(self, value, path)
+        finding.visit_logger(self, value, path)
 
-    def meet_library_cache(self, value: Callable[..., Any], path: Path) -> None:
+    def visit_library_cache(self, value: Callable[..., Any], path: Path) -> None:
         """Visit a library's function with a cache of `functools.lru_cache`."""
 
     # Code that runs -----------------------------------------------------------------------------
@@ -167,7 +167,7 @@ class Snapshot:
         if "__annotations__" in self.namespaces.use(words, of_code):
             self.code.hold_annotations()
 
-    def meet_name(self, name: str) -> None:
+    def visit_name(self, name: str) -> None:
         """Add a name of attributes that code has computed."""
         self.use(frozenset((name,)))
         self._drain()
@@ -216,9 +216,9 @@ class Snapshot:
         """See `RunningCode.follow_all`."""
         self.code.follow_all()
 
-    def look_again(self) -> None:
+    def visit_new_imports(self) -> None:
         """Visit modules that were imported meanwhile."""
-        self.code.look_again()
+        self.code.visit_new_imports()
         self._drain()
 
     # After the run --------------------------------------------------------------------------------

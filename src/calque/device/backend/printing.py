@@ -17,7 +17,7 @@ from jax.core import Tracer
 from calque.device.backend import forks
 from calque.device.memory.cell import active
 from calque.errors import TraceError, unrepeatable
-from calque.errors.frames import asking_frame, is_library, user_origin
+from calque.errors.frames import caller_frame, is_library, user_origin
 from calque.errors.placeholder_text import PlaceholderText
 from calque.errors.text_use import is_read
 from calque.upstream import torch_c, torch_internals
@@ -76,7 +76,7 @@ def _is_traced(tensor: object) -> bool:
     trace = active.trace
     if trace is None or type(tensor).__module__ == "torch._subclasses.fake_tensor":
         return False
-    return not trace.shown(asking_frame().f_code.co_filename)
+    return not trace.shown(caller_frame().f_code.co_filename)
 
 
 def _is_left(tensor: Tensor) -> bool:
@@ -91,8 +91,8 @@ def _is_left(tensor: Tensor) -> bool:
 
 
 def _described(tensor: Tensor) -> str:
-    asking = asking_frame()
-    if not is_library(asking.f_code.co_filename) and is_read(asking):
+    caller = caller_frame()
+    if not is_library(caller.f_code.co_filename) and is_read(caller):
         raise _read()
     parts = [f"shape={tuple(tensor.shape)}", f"dtype={tensor.dtype}", f"device='{tensor.device}'"]
     try:

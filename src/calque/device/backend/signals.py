@@ -37,7 +37,7 @@ from calque.upstream.torch_internals import (
 )
 
 
-def _asked_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
+def _called_by_numpy(kind: type) -> Iterator[Callable[..., Any]]:
     """Yields the functions that NumPy calls on a type object that represents a dtype."""
     for name in ("__hash__", "__eq__", "__numpy_dtype__"):
         method = vars(kind).get(name)
@@ -76,7 +76,7 @@ STEPS: tuple[Callable[..., Any], ...] = (
     *(kind()._remove for kind in (WeakKeyDictionary, WeakValueDictionary, WeakSet)),
     WeakIdKeyDictionary()._remove,
     # So are exceptions while NumPy converts one of JAX's dtypes.
-    *_asked_by_numpy(type(jax.numpy.float32)),
+    *_called_by_numpy(type(jax.numpy.float32)),
     # Contexts of JAX and PyTorch must restore their state: a leftover trace or mode breaks
     # everything that follows.
     *(

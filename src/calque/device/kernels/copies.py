@@ -38,7 +38,7 @@ from calque.device.runtime.sizes import translated
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable, user_frame
 from calque.errors.branches import is_subscript
-from calque.errors.frames import asking_frame
+from calque.errors.frames import caller_frame
 from calque.ops.table.helpers import cast
 
 _COPY = Written("aten::copy_")
@@ -75,7 +75,7 @@ def no_value(
         remedy: the remedy, or a function that finds it from the frame that reads the value.
     """
     if not isinstance(remedy, str):
-        remedy = remedy(user_frame() or asking_frame())
+        remedy = remedy(user_frame() or caller_frame())
     return unrepeatable(
         f"a tensor of shape {tuple(tensor.shape)} and dtype {tensor.dtype} is {use}",
         "inside calque.jit, where it has no value yet",
@@ -105,7 +105,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
     use = "read as a Python number (item(), float(), bool(), `if`)"
 
     def unknown() -> TraceError:
-        is_index = tensor.dtype != torch.bool and is_subscript(asking_frame())
+        is_index = tensor.dtype != torch.bool and is_subscript(caller_frame())
         return _no_index(tensor) if is_index else no_value(tensor, use)
 
     value = known(read(tensor), use, unknown)

@@ -18,7 +18,7 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload
 
 _TORCHS = frozenset(("aten", "prims", "prim", "higher_order", "inductor", "c10d", "rngprims"))
-_met: set[str] = set()
+_seen: set[str] = set()
 
 
 def run(op: Any, args: Any, kwargs: Any) -> Any:
@@ -44,8 +44,8 @@ def run(op: Any, args: Any, kwargs: Any) -> Any:
 
 def prepare(op: OpOverload) -> None:
     """Bind an operator's rule, if it has one, at its first call."""
-    if op.name() not in _met:
-        _met.add(op.name())
+    if op.name() not in _seen:
+        _seen.add(op.name())
         has = torch_c.dispatch_has_kernel_for_dispatch_key
         # Calque.op has bound its own rules.
         if op.name() in RULES and not has(op.name(), "PrivateUse1"):

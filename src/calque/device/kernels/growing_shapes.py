@@ -15,7 +15,7 @@ from collections.abc import Sequence
 import torch
 
 from calque.errors import ShapeWarning
-from calque.errors.frames import asking_frame, user_frame
+from calque.errors.frames import caller_frame, user_frame
 
 Shapes = Sequence[tuple[int, ...]]
 _LENGTHS = 5  # the number at which to warn
@@ -50,10 +50,10 @@ def note(name: str, shapes: Shapes) -> None:
         return
     if len(_lines.lengths) > _MOST:
         _lines.lengths.clear()
-    asking = asking_frame()
-    if asking.f_code.co_filename.startswith(_OF_PARAMETERS):
+    caller = caller_frame()
+    if caller.f_code.co_filename.startswith(_OF_PARAMETERS):
         return
-    is_direct = asking is frame
+    is_direct = caller is frame
     for length in {n for shape in shapes for n in shape}:
         others = tuple(tuple([None if n == length else n for n in shape]) for shape in shapes)
         if not is_direct and all(n is None for shape in others for n in shape):

@@ -17,7 +17,7 @@ from calque.device.memory.cell import active
 from calque.device.runtime.addressable import check_here
 from calque.device.runtime.placement import spread
 from calque.errors import TraceError, unrepeatable
-from calque.errors.frames import asking_frame
+from calque.errors.frames import caller_frame
 
 
 class Asked(NamedTuple):
@@ -42,7 +42,7 @@ class Asked(NamedTuple):
     @classmethod
     def of(cls, array: Array, use: str) -> "Asked":
         """Returns a read of an array that is happening now."""
-        frame = asking_frame()
+        frame = caller_frame()
         code = frame.f_code
         # The columns identify the call; the offset of the instruction changes as the interpreter
         # specializes.

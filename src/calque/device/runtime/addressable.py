@@ -67,7 +67,7 @@ def own_values(array: object) -> np.ndarray:
 
 def own_shards(array: Any) -> dict[str, Any]:
     """Returns the distinct parts of an array in this process, by their position in the array."""
-    return {_said(shard.index, array.shape): shard.data for shard in array.addressable_shards}
+    return {_as_text(shard.index, array.shape): shard.data for shard in array.addressable_shards}
 
 
 def where(array: Any) -> str:
@@ -89,6 +89,6 @@ def explained(error: RuntimeError, arrays: Any, use: str) -> RuntimeError:
     return error
 
 
-def _said(index: Any, shape: Any) -> str:
+def _as_text(index: Any, shape: Any) -> str:
     bounds = (part.indices(size)[:2] for part, size in zip(index, shape))
     return "[" + ", ".join(f"{start}:{stop}" for start, stop in bounds) + "]"

@@ -74,18 +74,18 @@ def difference(own: int, mine: State, other: int, others: State, waits: float) -
         here, there = mine.at(index), others.at(index)
         if here is not None and there is not None and here.name != there.name:
             return (
-                f"program {index + 1} of process {own} is {_said(here)}, and of process {other} "
-                f"{_said(there)}"
+                f"program {index + 1} of process {own} is {_as_text(here)}, and of process {other} "
+                f"{_as_text(there)}"
             )
     if others.ended and others.count < mine.count and waits > _MAX_WAIT:
         return (
-            f"process {own} waits in its program {mine.count}, {_said(mine.last[-1])}, but "
+            f"process {own} waits in its program {mine.count}, {_as_text(mine.last[-1])}, but "
             f"process {other} has ended after {others.count}"
         )
     return None
 
 
-def _said(ran: Ran) -> str:
+def _as_text(ran: Ran) -> str:
     return f"{ran.name} ({ran.line})"
 
 
@@ -137,7 +137,7 @@ class Watch:
         Args:
             ended: whether this process is exiting.
         """
-        mine = self._tell(ended)
+        mine = self._publish(ended)
         since = self._since
         waits = 0.0 if since is None else time.monotonic() - since
         own = jax.process_index()
@@ -154,11 +154,11 @@ class Watch:
                 self._hinted = mine.count
                 _say(
                     f"process {own} has waited {waits:.0f} s in its program {mine.count}, "
-                    f"{_said(mine.last[-1])}, which process {other} has not started: it has "
+                    f"{_as_text(mine.last[-1])}, which process {other} has not started: it has "
                     f"started {others.count}"
                 )
 
-    def _tell(self, ended: bool) -> State:
+    def _publish(self, ended: bool) -> State:
         """Publish the changes since the last time."""
         count, last = self._log
         mine = State(count, last, ended)

@@ -164,7 +164,7 @@ class BucketProgram:
         with x64():
             lowered = jax.jit(self._body).lower(*avals)
             self._run = direct(compile_checked(lowered), random).call
-        self._tell_orders()
+        self._store_orders()
         self._devices = [
             node.meta["val"].device if is_tensor(node) else None for node in graph.results
         ]
@@ -180,7 +180,7 @@ class BucketProgram:
         found = self._graph.orders.get(self._graph.placeholders[one.source.index].name, none)
         return found if len(found) == len(none) else none
 
-    def _tell_orders(self) -> None:
+    def _store_orders(self) -> None:
         """Store the order in which axes of results were joined, for the backward pass."""
         for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
             if isinstance(value, Place):

@@ -68,7 +68,7 @@ class Aliases:
         return bool(self.arguments or self.results or self.moved)
 
     @classmethod
-    def foretold(cls) -> "Aliases":
+    def of_current_graph(cls) -> "Aliases":
         """Returns the aliases of the forward or inference graph that AOTAutograd is compiling."""
         context = TracingContext.try_get()
         meta: Any = None if context is None else context.fw_metadata

@@ -21,34 +21,34 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from calque.state.finding.classes import meet_class, meet_enum
+from calque.state.finding.classes import visit_class, visit_enum
 from calque.state.finding.containers import (
-    meet_buffer,
-    meet_cell,
-    meet_context,
-    meet_dict,
-    meet_exception,
-    meet_list,
-    meet_local,
-    meet_proxied,
-    meet_referents,
-    meet_set,
-    meet_tuple,
-    meet_weak,
-    meet_weak_container,
+    visit_buffer,
+    visit_cell,
+    visit_context,
+    visit_dict,
+    visit_exception,
+    visit_list,
+    visit_local,
+    visit_proxied,
+    visit_referents,
+    visit_set,
+    visit_tuple,
+    visit_weak,
+    visit_weak_container,
 )
 from calque.state.finding.functions import (
-    meet_builtin,
-    meet_cache,
-    meet_descriptor,
-    meet_function,
-    meet_getter,
-    meet_method,
-    meet_partial,
-    meet_python_module,
+    visit_builtin,
+    visit_cache,
+    visit_descriptor,
+    visit_function,
+    visit_getter,
+    visit_method,
+    visit_partial,
+    visit_python_module,
 )
-from calque.state.finding.objects import meet_logger, meet_module, meet_object, meet_optimizer
-from calque.state.finding.tensors import meet_tensor
+from calque.state.finding.objects import visit_logger, visit_module, visit_object, visit_optimizer
+from calque.state.finding.tensors import visit_tensor
 from calque.state.lookups import GETTERS
 from calque.state.matters import WRAPPERS
 from calque.state.paths import Path
@@ -58,7 +58,7 @@ from calque.upstream import torch_c
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
-__all__ = ["handler_of", "meet_logger", "meet_module"]
+__all__ = ["handler_of", "visit_logger", "visit_module"]
 
 Handler = Callable[["Snapshot", Any, Path], None]
 _OF_C = ctypes.Structure.__mro__[1]
@@ -71,63 +71,63 @@ def handler_of(value: object) -> Handler:
     own = type(value)  # `isinstance` could run user code for `__class__`
     handler = _BY_CLASS.get(own)
     if handler is None and has_settings(value):
-        return meet_settings
+        return visit_settings
     if handler is None:
-        handler = next((h for kind, h in _BY_KIND if issubclass(own, kind)), meet_object)
+        handler = next((h for kind, h in _BY_KIND if issubclass(own, kind)), visit_object)
     return handler
 
 
-def meet_settings(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_settings(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose attributes are settings of PyTorch."""
     snapshot.libraries.hold_settings(value, path)
 
 
-def _meet_nothing(snapshot: "Snapshot", value: object, path: Path) -> None:
+def _ignore(snapshot: "Snapshot", value: object, path: Path) -> None:
     pass
 
 
 _BY_CLASS: dict[type, Handler] = {
-    dict: meet_dict,
-    list: meet_list,
-    tuple: meet_tuple,
-    set: meet_set,
-    frozenset: meet_tuple,
-    types.CellType: meet_cell,
-    types.FunctionType: meet_function,
-    types.MethodType: meet_method,
-    types.BuiltinFunctionType: meet_builtin,
-    types.ModuleType: meet_python_module,
-    torch.Tensor: meet_tensor,
-    torch.nn.Parameter: meet_tensor,
-    weakref.ProxyType: meet_proxied,
-    weakref.CallableProxyType: meet_proxied,
+    dict: visit_dict,
+    list: visit_list,
+    tuple: visit_tuple,
+    set: visit_set,
+    frozenset: visit_tuple,
+    types.CellType: visit_cell,
+    types.FunctionType: visit_function,
+    types.MethodType: visit_method,
+    types.BuiltinFunctionType: visit_builtin,
+    types.ModuleType: visit_python_module,
+    torch.Tensor: visit_tensor,
+    torch.nn.Parameter: visit_tensor,
+    weakref.ProxyType: visit_proxied,
+    weakref.CallableProxyType: visit_proxied,
 }
 _BY_KIND: list[tuple[Any, Handler]] = [
-    (torch.Tensor, meet_tensor),
-    (Module, lambda snapshot, value, path: snapshot.meet_module(value, path)),
-    (Optimizer, meet_optimizer),
-    (enum.Enum, meet_enum),
-    (type, meet_class),
-    (dict, meet_dict),
-    (list | deque, meet_list),
-    (tuple, meet_tuple),
-    (set, meet_set),
-    (frozenset, meet_tuple),
-    (BaseException, meet_exception),
-    ((bytearray, array.array, np.ndarray, _OF_C), meet_buffer),
-    (types.ModuleType, meet_python_module),
-    (functools.partial, meet_partial),
-    (functools._lru_cache_wrapper, meet_cache),
+    (torch.Tensor, visit_tensor),
+    (Module, lambda snapshot, value, path: snapshot.visit_module(value, path)),
+    (Optimizer, visit_optimizer),
+    (enum.Enum, visit_enum),
+    (type, visit_class),
+    (dict, visit_dict),
+    (list | deque, visit_list),
+    (tuple, visit_tuple),
+    (set, visit_set),
+    (frozenset, visit_tuple),
+    (BaseException, visit_exception),
+    ((bytearray, array.array, np.ndarray, _OF_C), visit_buffer),
+    (types.ModuleType, visit_python_module),
+    (functools.partial, visit_partial),
+    (functools._lru_cache_wrapper, visit_cache),
     (
         (property, functools.cached_property, functools.partialmethod, *WRAPPERS),
-        meet_descriptor,
+        visit_descriptor,
     ),
-    (weakref.ref, meet_weak),
-    (_WEAK_CONTAINERS, meet_weak_container),
-    (threading.local, meet_local),
-    (GETTERS, meet_getter),
-    (contextvars.ContextVar, meet_context),
-    (torch_c.Generator, lambda snapshot, value, path: snapshot.meet_generator(value, path)),
-    (np.generic | types.CodeType | types.FrameType, _meet_nothing),
-    (types.MappingProxyType, meet_referents),
+    (weakref.ref, visit_weak),
+    (_WEAK_CONTAINERS, visit_weak_container),
+    (threading.local, visit_local),
+    (GETTERS, visit_getter),
+    (contextvars.ContextVar, visit_context),
+    (torch_c.Generator, lambda snapshot, value, path: snapshot.visit_generator(value, path)),
+    (np.generic | types.CodeType | types.FrameType, _ignore),
+    (types.MappingProxyType, visit_referents),
 ]

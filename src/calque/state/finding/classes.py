@@ -33,7 +33,7 @@ _ORDER: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def meet_class(snapshot: "Snapshot", value: type, path: Path) -> None:
+def visit_class(snapshot: "Snapshot", value: type, path: Path) -> None:
     """Visits a class and its bases."""
     if id(value) in snapshot.classes:
         return
@@ -95,7 +95,7 @@ def hold_kind(snapshot: "Snapshot", value: object, path: Path) -> None:
     kind = type(value)
     if owner_of_class(kind) is Owner.USER or isinstance(value, _REPLACED):
         snapshot.hold(AttributeRow(value, path, _KIND, set_attribute), ("k", id(value)))
-    meet_class(snapshot, kind, Path(kind.__name__))
+    visit_class(snapshot, kind, Path(kind.__name__))
 
 
 def hold_own_dict(snapshot: "Snapshot", value: object, path: Path) -> None:
@@ -103,7 +103,7 @@ def hold_own_dict(snapshot: "Snapshot", value: object, path: Path) -> None:
     snapshot.hold(AttributeRow(value, path, _OWN_DICT, set_attribute), ("h", id(value)))
 
 
-def meet_enum(snapshot: "Snapshot", value: enum.Enum, path: Path) -> None:
+def visit_enum(snapshot: "Snapshot", value: enum.Enum, path: Path) -> None:
     """Visits a member of an enumeration."""
     hold_kind(snapshot, value, path)
     snapshot.namespaces.hold(vars(value), path, ("d", id(value)))

@@ -12,7 +12,7 @@ import numpy as np
 import torch
 
 from calque.state.contents import elements_of
-from calque.state.finding.classes import meet_class
+from calque.state.finding.classes import visit_class
 from calque.state.finding.objects import hold_attributes, referents
 from calque.state.lookups import LocalRow
 from calque.state.paths import Path
@@ -35,7 +35,7 @@ _LENGTH: dict[str, Callable[[Any], Any]] = {"maxlen": lambda d: d.maxlen}
 _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.default_factory}
 
 
-def meet_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
+def visit_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
     """Visits a dict of any class."""
     snapshot.hold_dict(value, path)
     if isinstance(value, defaultdict):
@@ -48,7 +48,7 @@ def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:
     owner.default_factory = value
 
 
-def meet_list(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_list(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a list or a deque."""
     snapshot.push_items(snapshot.hold(ListRow(value, path)))
     if isinstance(value, deque):
@@ -57,21 +57,21 @@ def meet_list(snapshot: "Snapshot", value: object, path: Path) -> None:
         hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_set(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_set(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a set."""
     snapshot.push_items(snapshot.hold(SetRow(value, path)))
     if type(value) is not set:
         hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> None:
+def visit_exception(snapshot: "Snapshot", value: BaseException, path: Path) -> None:
     """Visits an exception, which holds its arguments."""
     row = snapshot.hold(StateRow(value, path.attribute("args"), lambda error: error.args))
     snapshot.stack.append((row.before[None], row.path))
     hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a tuple or a frozenset, which is itself immutable."""
     for index, item in enumerate(elements_of(value)):
         if type(item) not in ATOMIC and id(item) not in snapshot.known:
@@ -79,10 +79,10 @@ def meet_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
     if instance_dict(value) is not None:
         hold_attributes(snapshot, value, path, is_container=True)
     elif type(value) not in (tuple, frozenset, torch.Size):
-        meet_class(snapshot, type(value), Path(type(value).__name__))
+        visit_class(snapshot, type(value), Path(type(value).__name__))
 
 
-def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def visit_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Visits a bytearray, an `array.array`, a NumPy array or a value of `ctypes`."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:
         snapshot.hold(StateRow(value, path, lambda o: tuple(o.flat)))
@@ -93,24 +93,24 @@ def meet_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
         hold_attributes(snapshot, value, path, is_container=True)
 
 
-def meet_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:
+def visit_cell(snapshot: "Snapshot", value: types.CellType, path: Path) -> None:
     """Visits a variable of an enclosing function."""
     row = snapshot.hold(CellRow(value, path))
     snapshot.stack += [(item, path) for item in row.before.values()]
 
 
-def meet_context(snapshot: "Snapshot", value: contextvars.ContextVar[Any], path: Path) -> None:
+def visit_context(snapshot: "Snapshot", value: contextvars.ContextVar[Any], path: Path) -> None:
     """Visits a context variable, in the context of this thread."""
     row = snapshot.hold(ContextRow(value, path))
     snapshot.stack += [(item, path) for item in row.before.values()]
 
 
-def meet_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None:
+def visit_local(snapshot: "Snapshot", value: threading.local, path: Path) -> None:
     """Visits the attributes of a `threading.local`, in this thread."""
     snapshot.push_items(snapshot.hold(LocalRow(value, path)))
 
 
-def meet_referents(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_referents(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose contents only the garbage collector can list."""
     snapshot.push_unnamed(referents(value), path)
 
@@ -118,7 +118,7 @@ def meet_referents(snapshot: "Snapshot", value: object, path: Path) -> None:
 # Weak references ----------------------------------------------------------------------------------
 
 
-def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
+def visit_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None:
     """Visits a weak reference."""
     target = value()
     if isinstance(value, weakref.WeakMethod) and target is not None:  # a new bound method
@@ -129,7 +129,7 @@ def meet_weak(snapshot: "Snapshot", value: weakref.ref[Any], path: Path) -> None
         snapshot.push_unnamed((target,), path)
 
 
-def meet_proxied(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_proxied(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits the object that a `weakref.proxy` refers to."""
     target = proxied(value)
     if target is not None:
@@ -137,7 +137,7 @@ def meet_proxied(snapshot: "Snapshot", value: object, path: Path) -> None:
         snapshot.push_unnamed((target,), path)
 
 
-def meet_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def visit_weak_container(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Visits a container of weak references."""
     if not path.foreign:
         snapshot.push_unnamed((value.data,), path)

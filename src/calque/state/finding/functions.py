@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 
-def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -> None:
+def visit_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -> None:
     """Visits a function; the user's code and defaults may change."""
     owner = owner_of_code(value.__code__, value.__globals__)
     if owner is Owner.USER:
@@ -31,13 +31,13 @@ def meet_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) -
         snapshot.code.variables(value)
 
 
-def meet_method(snapshot: "Snapshot", value: types.MethodType, path: Path) -> None:
+def visit_method(snapshot: "Snapshot", value: types.MethodType, path: Path) -> None:
     """Visits a bound method."""
     own = Path("self") if path.parent is None and not path.key else path
     snapshot.stack += [(value.__self__, own), (value.__func__, path)]
 
 
-def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: Path) -> None:
+def visit_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: Path) -> None:
     """Visits a function that is not written in Python."""
     owner = value.__self__
     if looks_names_up(value):
@@ -49,7 +49,7 @@ def meet_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: P
         snapshot.push_unnamed((owner,), path)
 
 
-def meet_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
+def visit_partial(snapshot: "Snapshot", value: functools.partial[Any], path: Path) -> None:
     """Visits a `functools.partial`."""
     snapshot.stack += [(value.func, path), (value.args, path)]
     snapshot.push_unnamed((value.keywords, *value.keywords.values()), path)
@@ -64,22 +64,22 @@ def _hold_own_attributes(snapshot: "Snapshot", value: Any, path: Path) -> None:
         snapshot.hold_dict(held, path, attribute=True)
 
 
-def meet_descriptor(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_descriptor(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits a property, a class method or a similar descriptor."""
     names = ("__func__", "fget", "fset", "fdel", "func", "__wrapped__")
     snapshot.stack += [(getattr(value, n), path) for n in names if hasattr(value, n)]
 
 
-def meet_getter(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_getter(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an `operator.attrgetter` or `methodcaller`, which holds names of attributes."""
     snapshot.use(frozenset(words_of_getter(value)))
     hold_opaque(snapshot, value, path)
 
 
-def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
+def visit_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Visits a function with a cache of `functools.lru_cache`."""
     if path.foreign:
-        snapshot.meet_library_cache(value, path)
+        snapshot.visit_library_cache(value, path)
         return
     row = snapshot.hold(CacheRow(value, path))
     snapshot.stack.append((value.__wrapped__, path))
@@ -87,7 +87,7 @@ def meet_cache(snapshot: "Snapshot", value: Any, path: Path) -> None:
     _hold_own_attributes(snapshot, value, path)
 
 
-def meet_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:
+def visit_python_module(snapshot: "Snapshot", value: types.ModuleType, path: Path) -> None:
     """Visits a Python module."""
     if owner_of_module(value) is Owner.USER:
         snapshot.namespaces.hold_module(value, path)

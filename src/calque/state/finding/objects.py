@@ -15,7 +15,7 @@ from torch.optim.lr_scheduler import LRScheduler
 
 from calque.errors import TraceError
 from calque.state.finding.classes import hold_kind, hold_own_dict
-from calque.state.finding.waiting import meet_waiting
+from calque.state.finding.waiting import visit_waiting
 from calque.state.matters import is_of_the_user, is_random
 from calque.state.opaque import moves, objects_in, opaque
 from calque.state.paths import Path
@@ -38,14 +38,14 @@ _SETTINGS_OF_LOGGERS: dict[str, Callable[[Any], Any]] = {
 }
 
 
-def meet_object(snapshot: "Snapshot", value: object, path: Path) -> None:
+def visit_object(snapshot: "Snapshot", value: object, path: Path) -> None:
     """Visits an object whose class has no handler."""
     kind = type(value)
     if owner_of_class(kind) is Owner.ENGINE and not is_of_the_user(kind):
         inner = getattr(kind, "__calque_state__", None)
         if inner is not None:
             snapshot.stack.append((inner(value), path))
-    elif meet_waiting(snapshot, value, path):
+    elif visit_waiting(snapshot, value, path):
         return
     elif moves(value):
         hold_opaque(snapshot, value, path)
@@ -135,7 +135,7 @@ def referents(value: object) -> list[Any]:
 # Objects of PyTorch and Python --------------------------------------------------------------------
 
 
-def meet_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
+def visit_module(snapshot: "Snapshot", value: Module, path: Path) -> None:
     """Visits an `nn.Module`, whose members are its attributes."""
     if isinstance(value, ScriptModule):
         raise TraceError(
@@ -168,7 +168,7 @@ def _hold_members(snapshot: "Snapshot", held: dict[str, Any], path: Path) -> Non
         snapshot.stack += [(item, path.attribute(name)) for name, item in row.before.items()]
 
 
-def meet_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
+def visit_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
     """Visits an optimizer."""
     held = vars(value)
     if id(held) not in snapshot.known:
@@ -177,7 +177,7 @@ def meet_optimizer(snapshot: "Snapshot", value: Optimizer, path: Path) -> None:
     hold_kind(snapshot, value, path)
 
 
-def meet_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None:
+def visit_logger(snapshot: "Snapshot", value: logging.Logger, path: Path) -> None:
     """Visits a logger: its settings and its ancestors', and the program's own handlers."""
     logger: logging.Logger | None = value
     while logger is not None:

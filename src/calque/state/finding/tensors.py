@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
 
-def meet_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
+def visit_tensor(snapshot: "Snapshot", value: torch.Tensor, path: Path) -> None:
     """Visits a tensor."""
     snapshot.tensors[id(value)] = value
     snapshot.on_tensor(value)

@@ -37,13 +37,13 @@ LOCKING = frozenset(("acquire", "locked"))
 """Names by which code asks whether a lock is held, which a `with` does not."""
 
 
-def meet_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
+def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
     """Visits such an object; returns False if it is none."""
     home = home_of_class(type(value)).partition(".")[0]
     if home not in _QUIET:
         return False
     if isinstance(value, logging.Logger):
-        snapshot.meet_logger(value, path)
+        snapshot.visit_logger(value, path)
     elif isinstance(value, threading.Event):
         snapshot.hold(StateRow(value, path, threading.Event.is_set, _set_event))
     elif isinstance(value, weakref.finalize):

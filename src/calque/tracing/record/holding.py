@@ -40,7 +40,7 @@ def hold(patches: Patches) -> None:
     patches.hold(threading.Thread, "start", _started)
     patches.hold(concurrent.futures.ThreadPoolExecutor, "submit", _submitted)
     for name in _OF_POOLS:
-        patches.hold(multiprocessing.pool.Pool, name, _handed_to_pool)
+        patches.hold(multiprocessing.pool.Pool, name, _submitted_to_pool)
     patches.hold(torch.Tensor, "__reduce_ex__", _copied)
     patches.hold(torch.overrides, "has_torch_function", _as_without_us)
 
@@ -145,15 +145,15 @@ def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
     return submit
 
 
-def _handed_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
+def _submitted_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def hand(pool: object, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def submit(pool: object, function: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
         if recorder is not None and isinstance(pool, multiprocessing.pool.ThreadPool):
             function = _followed(recorder, function)
         return original(pool, function, *args, **kwargs)
 
-    return hand
+    return submit
 
 
 def _copied(original: Callable[..., Any]) -> Callable[..., Any]:

@@ -21,7 +21,7 @@ class GeneratorStates:
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, torch.Tensor, Path]] = {}
 
-    def meet(self, generator: object, path: Path) -> None:
+    def visit(self, generator: object, path: Path) -> None:
         """Add a generator that the program can reach, before it runs."""
         self._last[id(generator)] = generator, _state_of(generator), path
 
@@ -36,7 +36,7 @@ class GeneratorStates:
     def drawn(self, generator: object) -> None:
         """Note that a draw, which the graph repeats, has advanced a generator."""
         if id(generator) in self._last:
-            self.meet(generator, self._last[id(generator)][2])
+            self.visit(generator, self._last[id(generator)][2])
 
     def is_set(self, generator: object) -> bool:
         """Returns True if a generator's state differs from its last known one."""

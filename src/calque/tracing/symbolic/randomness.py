@@ -26,14 +26,14 @@ def hold_randomness(patches: Patches) -> None:
     patches.hold(torch, "manual_seed", _seeded)
     patches.hold(torch, "Generator", _generator)
     for module in (torch, torch.random):  # fork_rng uses the second
-        patches.hold(module, "get_rng_state", functools.partial(_asked_state, ""))
+        patches.hold(module, "get_rng_state", functools.partial(_read_state, ""))
         patches.hold(module, "set_rng_state", functools.partial(_set_state, ""))
         for name in ("initial_seed", "seed"):
             patches.hold(module, name, functools.partial(_refused_seed, name))
     kind = torch_c.get_privateuse1_backend_name()
     device = getattr(torch, kind, None)
     if hasattr(device, "set_rng_state"):
-        patches.hold(device, "get_rng_state", functools.partial(_asked_state, kind))
+        patches.hold(device, "get_rng_state", functools.partial(_read_state, kind))
         patches.hold(device, "set_rng_state", functools.partial(_set_state, kind))
     for module, names in ((random, _OF_PYTHON), (np.random, _OF_NUMPY)):
         for name in names.split():
@@ -88,7 +88,7 @@ def _tracer_of_state() -> Any:
     return trace.tracer if file == torch.random.__file__ or not is_engine(file) else None
 
 
-def _asked_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
+def _read_state(kind: str, original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def get_state(device: object = kind) -> Any:
         tracer = _tracer_of_state()

@@ -53,21 +53,21 @@ class Surroundings(Snapshot):
         self._bare: list[tuple[torch.Tensor, Path, str]] = []
         super().__init__(passes=_is_ours)
 
-    def meet_module(self, value: torch.nn.Module, path: Path) -> None:
+    def visit_module(self, value: torch.nn.Module, path: Path) -> None:
         found = self.modules[id(value)] = Held(value)
         self._paths[id(value)] = path
         self.known[id(vars(value))] = vars(value)
         for name, container, members in found.full:
             if name in _MEMBERS:
                 self.known[id(container)] = container
-                self._met(members.items(), path)
+                self._visit_members(members.items(), path)
             else:
                 self.stack.append((container, path.attribute(name)))
         if found.others:
-            self._met(found.others, path)
+            self._visit_members(found.others, path)
         hold_kind(self, value, path)
 
-    def _met(self, held: Iterable[tuple[str, Any]], path: Path) -> None:
+    def _visit_members(self, held: Iterable[tuple[str, Any]], path: Path) -> None:
         stack, known = self.stack, self.known
         for name, item in held:
             kind = type(item)
@@ -79,17 +79,17 @@ class Surroundings(Snapshot):
             else:
                 stack.append((item, path.attribute(name)))
 
-    def meet_generator(self, value: object, path: Path) -> None:
-        """See `Snapshot.meet_generator`."""
-        self.generators.meet(value, path)
+    def visit_generator(self, value: object, path: Path) -> None:
+        """See `Snapshot.visit_generator`."""
+        self.generators.visit(value, path)
 
-    def meet_logger(self, value: logging.Logger, path: Path) -> None:
-        """See `Snapshot.meet_logger`; includes the logger's cached levels."""
+    def visit_logger(self, value: logging.Logger, path: Path) -> None:
+        """See `Snapshot.visit_logger`; includes the logger's cached levels."""
         self.hold(_LevelsRow(value, path))
-        super().meet_logger(value, path)
+        super().visit_logger(value, path)
 
-    def meet_library_cache(self, value: Callable[..., Any], path: Path) -> None:
-        """See `Snapshot.meet_library_cache`; entries that a trace adds are removed."""
+    def visit_library_cache(self, value: Callable[..., Any], path: Path) -> None:
+        """See `Snapshot.visit_library_cache`; entries that a trace adds are removed."""
         if id(value) not in self.rows:
             self.hold(_LibraryCacheRow(value, path))
 

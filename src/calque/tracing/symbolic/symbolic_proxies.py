@@ -96,13 +96,13 @@ class TensorProxy(Strict, Proxy, torch.Tensor):
     def __setattr__(self, name: str, value: object) -> None:
         super().__setattr__(name, value)
         if name in self.__dict__:  # not `requires_grad` and the like
-            self._tell(name)
+            self._note_change(name)
 
     def __delattr__(self, name: str) -> None:
         super().__delattr__(name)
-        self._tell(name)
+        self._note_change(name)
 
-    def _tell(self, name: str) -> None:
+    def _note_change(self, name: str) -> None:
         """Record that a Python attribute of the tensor has been set or deleted."""
         if name not in OWN and hasattr(self.tracer, "annotated"):
             self.tracer.annotated[id(self)] = self

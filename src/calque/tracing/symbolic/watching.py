@@ -76,7 +76,7 @@ class Watch:
         args, kwargs = given or ((), {})
         self._snapshot.visit(args, "the arguments")
         self._snapshot.visit(kwargs, "the keyword arguments")
-        self.generators.meet(torch.default_generator, _DEFAULT)
+        self.generators.visit(torch.default_generator, _DEFAULT)
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
     @property
@@ -114,7 +114,7 @@ class Watch:
         changed = list(self._snapshot.changed_by_program())
         changes = [change for change, _ in self._changes(changed, lambda value: value)]
         unrepeatable = [w for w in self._snapshot.unrepeatable if not w.startswith(_LOGGING)]
-        return changes, [*unrepeatable, *self._asked_how_far()]
+        return changes, [*unrepeatable, *self._reads_of_positions()]
 
     def leave(self, member_of: Callable[[Any], Any]) -> list[Change]:
         """Undo the changes; returns those that can be reapplied.
@@ -137,7 +137,7 @@ class Watch:
                 refused = refused or change
         seen = self._snapshot.unrepeatable
         unrepeatable = [what for what in seen if not what.startswith(_LOGGING)][:1]
-        unrepeatable += self._asked_how_far()
+        unrepeatable += self._reads_of_positions()
         generators = list(self.sets_generators())
         self._restore(bool(changed))
         if refused is not None:
@@ -311,15 +311,15 @@ class Watch:
         place = self._place(inner.rpartition(".")[2], _CHANGE)
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
 
-    def _asked_how_far(self) -> Iterator[str]:
+    def _reads_of_positions(self) -> Iterator[str]:
         """Yields messages for reads of a state that advances, such as that of random numbers."""
-        meets_generator = self.generators.has_any_but(torch.default_generator)
+        has_generator = self.generators.has_any_but(torch.default_generator)
         for code, owner in self._snapshot.codes.items():
             if owner is not Owner.USER:
                 continue
             words = names_of(code).words
-            found = words & _STATES if self._snapshot.moving or meets_generator else frozenset()
-            if meets_generator or "default_generator" in words:
+            found = words & _STATES if self._snapshot.moving or has_generator else frozenset()
+            if has_generator or "default_generator" in words:
                 found |= words & _OF_GENERATORS
             for word in sorted(found):
                 yield f"{self._place(word)}{word} reads the state of random numbers"

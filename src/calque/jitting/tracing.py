@@ -205,13 +205,7 @@ class Trace:
         reach.add([leaf for leaf in leaves if not is_unread(leaf)], "arguments")
         self.modes: Modes = Modes()
         self.state: PythonState = PythonState(Snapshot(fn, *function_modes()))
-        for index, leaf in enumerate(leaves):
-            if not isinstance(leaf, torch.Tensor):
-                if not is_unread(leaf):
-                    self.state.snapshot.visit(leaf, f"arguments[{index}]")
-                continue
-            for name, value in vars(leaf).items():
-                self.state.snapshot.visit(value, f"arguments[{index}].{name}")
+        self._visit_arguments()
         self.lifting.seen_apart = self.state.seen_apart
         self.optimizer_tracing.numbers.keys = self.state.numbers.traced_keys
         self.optimizer_tracing.numbers.row_of = self.state.numbers.row_of
@@ -241,6 +235,16 @@ class Trace:
             self.state, self.known, self.arguments, self.lifting.values
         )
         self.apart: Apart | None = None
+
+    def _visit_arguments(self) -> None:
+        """Record the Python state of arguments, including attributes of tensors."""
+        for index, leaf in enumerate(self.leaves):
+            if not isinstance(leaf, torch.Tensor):
+                if not is_unread(leaf):
+                    self.state.snapshot.visit(leaf, f"arguments[{index}]")
+                continue
+            for name, value in vars(leaf).items():
+                self.state.snapshot.visit(value, f"arguments[{index}].{name}")
 
     # The trace ------------------------------------------------------------------------------------
 

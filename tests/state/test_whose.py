@@ -8,7 +8,7 @@ import pytest
 import torch
 
 import calque
-from calque.state.whose import Owner, owner_of_file
+from calque.state.ownership import Owner, owner_of_file
 from tests import new_process
 
 HOME = Path(calque.__file__).parent

@@ -8,7 +8,7 @@ import torch
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.tracing.abstract.questions import ASPECTS
+from calque.tracing.abstract.tensor_properties import ASPECTS
 from calque.tracing.graph.answers import HOST, OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place, unpack

@@ -14,7 +14,7 @@ from torch.utils.flop_counter import flop_registry
 
 from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
-from calque.tracing.lower.singly import Lowered, likeness, lower_singly
+from calque.tracing.lower.single_calls import Lowered, likeness, lower_singly
 from calque.tracing.lower.unseen_writes import name_of
 from calque.upstream import torch_c
 

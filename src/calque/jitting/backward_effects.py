@@ -24,7 +24,7 @@ from calque.state import Row, same_value
 from calque.state.names import names_of
 from calque.state.rows import CacheRow
 from calque.state.values import same_keys
-from calque.state.whose import Owner
+from calque.state.ownership import Owner
 
 if TYPE_CHECKING:
     from calque.jitting.tracing import Trace

@@ -19,7 +19,7 @@ from calque.jitting.group_reads import reads_all
 from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
-from calque.state.whose import Owner, owner_of_code, owner_of_name
+from calque.state.ownership import Owner, owner_of_code, owner_of_name
 
 Group = dict[str, Any]
 

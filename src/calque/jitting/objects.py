@@ -10,7 +10,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from calque.program import signature, trees
-from calque.program.called import CALLED
+from calque.program.function_arguments import CALLED
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
 from calque.program.unread import Restructure
 

@@ -13,7 +13,7 @@ import torch
 from calque.device.memory.cell import Cell
 from calque.jitting.objects import Distinct
 from calque.jitting.python_effects import PythonState
-from calque.program.called import CALLED
+from calque.program.function_arguments import CALLED
 from calque.program.structures import Structure
 from calque.program.unread import Restructure
 from calque.state import Row, Snapshot

@@ -49,7 +49,7 @@ from calque.program.traced_numbers import NumberNeeded, Place
 from calque.program.trees import is_tensor
 from calque.program.unread import is_unread
 from calque.state import Snapshot
-from calque.state.whose import Owner, owner_of_class
+from calque.state.ownership import Owner, owner_of_class
 from calque.upstream import torch_c
 
 

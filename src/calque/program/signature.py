@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module, Parameter
 
 from calque.device.runtime.placement import placement_of, spread
-from calque.program.called import Same
+from calque.program.function_arguments import Same
 from calque.program.structures import Structure
 from calque.program.trees import INEXACT, VALUES, is_tensor
 from calque.program.unread import is_unread, value_of

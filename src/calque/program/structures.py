@@ -20,12 +20,12 @@ import torch
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from calque.program.called import CALLED, made_of, taken_apart
+from calque.program.function_arguments import CALLED, made_of, taken_apart
 from calque.program.unread import Unread
 from calque.state.plain import OF_PYTHON, bare, base_of
 from calque.state.rows import slots_of
 from calque.state.values import ATOMIC
-from calque.state.whose import Owner, home_of_class, owner_of_class
+from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.upstream.torch_internals import pytree
 
 _LARGEST = 10_000

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Any
 
 from calque.errors.handlers import is_of_handler
 from calque.state.lookups import finds_modules
-from calque.state.matters import matters_in_library, registries_in
+from calque.state.library_values import matters_in_library, registries_in
 from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
 from calque.state.settings import has_settings, is_setting, setting_of
 from calque.state.stand_ins import original
 from calque.state.values import ATOMIC, MISSING, instance_dict
-from calque.state.whose import (
+from calque.state.ownership import (
     Owner,
     home_of_class,
     owner_of_class,

@@ -18,7 +18,7 @@ from weakref import WeakKeyDictionary
 from calque.state.names import words_in
 from calque.state.rows import Row
 from calque.state.values import MISSING
-from calque.state.whose import Owner, owner_of_module
+from calque.state.ownership import Owner, owner_of_module
 
 
 class Everything(Collection[str]):

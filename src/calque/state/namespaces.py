@@ -19,7 +19,7 @@ from calque.state.settings import is_setting
 from calque.state.stand_ins import original
 from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
-from calque.state.whose import Owner, owner_of_module, owner_of_name
+from calque.state.ownership import Owner, owner_of_module, owner_of_name
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

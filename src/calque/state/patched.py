@@ -13,11 +13,11 @@ import torch
 from torch.nn import Module
 from torch.nn import functional as FUNCTIONAL
 
-from calque.state.matters import functions_of
+from calque.state.library_values import functions_of
 from calque.state.names import names_of
 from calque.state.paths import Path
 from calque.state.rows import NamedRow
-from calque.state.whose import Owner, owner_of_code
+from calque.state.ownership import Owner, owner_of_code
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
 """PyTorch's own methods."""

@@ -6,7 +6,7 @@ from typing import Any
 from calque.errors.handlers import is_of_handler
 from calque.state.opaque import comparable
 from calque.state.values import ATOMIC, MISSING
-from calque.state.whose import home_of_class
+from calque.state.ownership import home_of_class
 
 _BEGINNINGS = ("get", "is_", "are_", "preferred_", "initial_seed")
 _ENDINGS = ("_enabled", "_allowed")

@@ -25,7 +25,7 @@ from calque.state.paths import Path
 from calque.state.rows import DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
 from calque.state.values import ATOMIC
-from calque.state.whose import Owner
+from calque.state.ownership import Owner
 
 _GLOBAL_HOOKS = [
     (place, name)

@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from calque.state.contents import elements_of
-from calque.state.whose import Owner, owner_of_class
+from calque.state.ownership import Owner, owner_of_class
 
 SCALARS = (bool, int, float, complex, str, bytes, type(None))
 _SCALARS = frozenset(SCALARS)

@@ -14,7 +14,7 @@ from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph.branching import Branch
-from calque.tracing.graph.home import home, in_order_of
+from calque.tracing.graph.member_source import home, in_order_of
 from calque.tracing.paths import decisions
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.symbolic.capture import Capture

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from calque.device.kernels import trace_checks
-from calque.device.kernels.seen import all_seen
+from calque.device.kernels.checked_tensors import all_seen
 from calque.ops.table.facts import Known, fact_of
 from calque.ops.table.number_range import Holds, fits_every_dtype
 from calque.ops.table.registry import Rule

@@ -32,7 +32,7 @@ from calque.device.kernels.pullbacks import (
     pull_back,
     pullback_of,
 )
-from calque.device.kernels.seen import seen
+from calque.device.kernels.checked_tensors import seen
 from calque.device.memory import rng
 from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array

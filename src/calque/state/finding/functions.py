@@ -10,7 +10,7 @@ from calque.state.lookups import looks_names_up, words_of_getter
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, StateRow, function_row
 from calque.state.values import instance_dict
-from calque.state.whose import Owner, owner_of_code, owner_of_module
+from calque.state.ownership import Owner, owner_of_code, owner_of_module
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

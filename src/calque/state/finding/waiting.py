@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from calque.state.paths import Path
 from calque.state.rows import StateRow
 from calque.state.values import instance_dict
-from calque.state.whose import home_of_class
+from calque.state.ownership import home_of_class
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

@@ -14,7 +14,7 @@ from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import recorded
-from calque.tracing.graph.home import renamed
+from calque.tracing.graph.member_source import renamed
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DropoutNd,

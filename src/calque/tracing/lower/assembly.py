@@ -18,12 +18,12 @@ from torch.fx.node import Node, base_types
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
-from calque.tracing.graph.home import in_order_of
+from calque.tracing.graph.member_source import in_order_of
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.asked import asked_of_inputs, copies_by_strides
+from calque.tracing.lower.checked_properties import properties_of_inputs, copies_by_strides
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.reads import Read
 from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
@@ -94,7 +94,7 @@ class Assembly:
 
     def _add_inputs(self, leaves: list[Node]) -> None:
         rest = iter(leaves)
-        asked = asked_of_inputs(self._old.graph)
+        asked = properties_of_inputs(self._old.graph)
         pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
         # The placeholders must come before the checks.
         made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]

@@ -27,8 +27,8 @@ from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_itself,
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
 from calque.tracing.lower import composites, explained
-from calque.tracing.lower.apart import alone, quiet
-from calque.tracing.lower.asked import is_unknown
+from calque.tracing.lower.isolation import alone, quiet
+from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
 from calque.tracing.lower.choices import refuse_writes_to_choices

@@ -9,7 +9,7 @@ import torch
 
 from calque.errors import tidy
 from calque.state import MISSING
-from calque.state.whose import Owner
+from calque.state.ownership import Owner
 from calque.tracing.core.bytecode import (
     asks_class,
     asks_identity,

@@ -21,7 +21,7 @@ from calque.tracing.graph.answers import (
     expect_one,
     number_of_parts,
 )
-from calque.tracing.graph.home import home, in_order_of
+from calque.tracing.graph.member_source import home, in_order_of
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
@@ -32,7 +32,7 @@ from calque.tracing.record.events import Begin, Call, End, ModuleCall
 from calque.tracing.record.returned_arguments import ReturnedArguments
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known, is_plain
-from calque.tracing.record.leaving import collapsible, refuse_lost_hooks, why_opened
+from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assumptions import Assumptions

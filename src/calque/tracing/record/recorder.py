@@ -24,7 +24,7 @@ from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
 from calque.tracing.record.generators import MadeGenerator
 from calque.tracing.record.keeping import Keeper
-from calque.tracing.record.leaving import mark_changed
+from calque.tracing.record.leaf_modules import mark_changed
 from calque.tracing.record.local import Local
 from calque.tracing.record.numbers import Numbers
 from calque.tracing.record.results import Results

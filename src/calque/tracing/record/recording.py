@@ -18,7 +18,7 @@ from calque.tracing.record.ends import mapped
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall
 from calque.tracing.record.keeping import Gradient, Keeper
-from calque.tracing.record.leaving import is_layer
+from calque.tracing.record.leaf_modules import is_layer
 from calque.tracing.record.values import Value
 from calque.tracing.record.operator_mode import OperatorCounts
 from calque.upstream.torch_internals import pytree

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 
 from calque.tracing.abstract.abstract_values import RESHAPING
-from calque.tracing.abstract.questions import ASPECTS
+from calque.tracing.abstract.tensor_properties import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, described
 from calque.tracing.record import escapes

@@ -19,7 +19,7 @@ from torch.nn.modules import module as module_of_torch
 
 from calque.state import ATOMIC
 from calque.state.rows import is_own_hook
-from calque.state.whose import Owner, owner_of_class, owner_of_code
+from calque.state.ownership import Owner, owner_of_class, owner_of_code
 
 _GLOBAL_HOOKS = tuple(
     value

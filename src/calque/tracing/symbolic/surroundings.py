@@ -18,7 +18,7 @@ from calque.state import ATOMIC, Row, Snapshot
 from calque.state.finding.classes import hold_kind
 from calque.state.paths import Path
 from calque.state.rows import HOOKS_OF_TENSORS, AttributeRow, CacheRow, DictRow
-from calque.state.whose import Owner, home_of_class
+from calque.state.ownership import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.generators import GeneratorStates
 from calque.tracing.symbolic.leaves import Held

@@ -26,7 +26,7 @@ from calque.errors.handlers import is_of_handler
 from calque.state import unwatched
 from calque.tracing.abstract.abstract_values import UNKNOWN
 from calque.tracing.abstract.fakes import hold_log
-from calque.tracing.abstract.questions import ASPECTS, OF_PYTORCH, REFUSED
+from calque.tracing.abstract.tensor_properties import ASPECTS, OF_PYTORCH, REFUSED
 from calque.tracing.core.bytecode import asks_class, asks_identity
 from calque.tracing.core.calling import bound_to
 from calque.tracing.core.errors import SymbolicTraceError

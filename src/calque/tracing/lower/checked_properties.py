@@ -16,7 +16,7 @@ _KEPT = frozenset(("stride", "storage_offset", "requires_grad"))
 """Aspects that are checked only if the program reads them; shapes and dtypes are always checked."""
 
 
-def asked_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
+def properties_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
     """Returns the properties of inputs that the program read, by name,
     other than shapes and dtypes.
     """

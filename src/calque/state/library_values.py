@@ -12,7 +12,7 @@ import torch
 from torch.nn import Module
 
 from calque.state.differing import differs
-from calque.state.whose import Owner, home_of_class, owner_of_class
+from calque.state.ownership import Owner, home_of_class, owner_of_class
 
 _MOST_ENTRIES = 10_000
 WRAPPERS = (staticmethod, classmethod)

@@ -1,10 +1,10 @@
 """Processes that run other programs than the others are found."""
 
-from calque.device.runtime.divergence import Ran, State, difference
+from calque.device.runtime.divergence import StartedProgram, State, difference
 
 
 def state(names: str, ended: bool = False, count: int | None = None) -> State:
-    last = [Ran(name, f"train.py:{i}") for i, name in enumerate(names, 1)]
+    last = [StartedProgram(name, f"train.py:{i}") for i, name in enumerate(names, 1)]
     return State(len(names) if count is None else count, last, ended)
 
 

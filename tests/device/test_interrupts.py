@@ -72,7 +72,7 @@ def sender(kind: str) -> Callable[[], object]:
     return functools.partial(ctypes.pythonapi.PyThreadState_SetAsyncExc, thread, error)
 
 
-class Asked:
+class HostRead:
     """Stands where PyTorch's guard looks up what says the device's type.
 
     Attributes:
@@ -119,7 +119,7 @@ def check_guard() -> None:
     """Interrupt a program at each of the moments at which C++ is in the guard."""
     signal.signal(SIGNAL, interrupt)
     for kind in ("signal", "thread"):
-        asked = Asked(kind)
+        asked = HostRead(kind)
         expected = train()
         asked.times = 0
         assert train() == expected

@@ -11,7 +11,7 @@ from torch import nn
 import calque
 from calque.program import compiler_options, stored_kernels
 from calque.program.compiler_options import compile_with, options_of
-from calque.program.stored_kernels import Turning
+from calque.program.stored_kernels import TransposedGathering
 
 
 def _net() -> nn.Module:
@@ -55,7 +55,7 @@ def test_a_kernel_is_turned_once_while_it_stays(monkeypatch: pytest.MonkeyPatch)
     transpose = stored_kernels._transpose
     monkeypatch.setattr(stored_kernels, "_transpose", lambda *a: turned.append(a) or transpose(*a))
     kernel = [jnp.ones((2, 3)), jnp.arange(6.0).reshape(2, 3)]
-    gather = Turning(lambda _: list(kernel), {1: (1, 0)})
+    gather = TransposedGathering(lambda _: list(kernel), {1: (1, 0)})
     for _ in range(3):
         first, second = gather(None)
         assert first is kernel[0]

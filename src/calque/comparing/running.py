@@ -15,7 +15,7 @@ from calque.errors.handlers import is_of_handler
 from calque.tracing.core.calling import bound_to
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import modes
-from calque.tracing.graph.codegen import Faithful
+from calque.tracing.graph.codegen import ExactLiterals
 from calque.tracing.graph.templates import rebuilt, take_apart
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import LazyGraphModule, pytree
@@ -48,7 +48,7 @@ class Run(torch.fx.Interpreter):
         bound = signature.bind(*args, **kwargs)
         bound.apply_defaults()
         placeholders = module.graph.find_nodes(op="placeholder")
-        if type(module.graph._codegen) in (CodeGen, Faithful):
+        if type(module.graph._codegen) in (CodeGen, ExactLiterals):
             given = list(bound.arguments.values())
         else:
             given = list(module.graph.process_inputs(*bound.args))

@@ -146,7 +146,7 @@ def _is_class_of(target: object, kind: type) -> bool:
     return isinstance(target, type) and issubclass(target, kind)
 
 
-class _Asking(TorchFunctionMode):
+class _MethodRecorder(TorchFunctionMode):
     """Records which tensor method a Python function calls, without calling it."""
 
     def __init__(self) -> None:
@@ -162,7 +162,7 @@ def _method_behind(function: Callable[..., Any]) -> list[str]:
     """Returns the method as which a Python operator is recorded: `Tensor.add` for `x + y`."""
     for count in (1, 2):
         tensors = [torch.empty(1)] * count
-        with _Asking() as asking:
+        with _MethodRecorder() as asking:
             try:
                 function(*tensors)
             except TypeError:

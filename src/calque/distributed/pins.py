@@ -15,7 +15,7 @@ from calque.distributed.meshes import JaxDeviceMesh
 from calque.upstream.torch_internals import tree_map
 
 
-class Way(NamedTuple):
+class AxisPlacement(NamedTuple):
     """A placement of values of any shape along some axes of a mesh; other axes are left to XLA.
 
     It is evaluated when an operator runs or is compiled, so that tracers see no reads of shapes.
@@ -46,14 +46,14 @@ class Way(NamedTuple):
 
 
 class Split:
-    """Applies a `Way` to tensors on the device, and returns other values unchanged; picklable.
+    """Applies a `AxisPlacement` to tensors on the device, and returns other values unchanged; picklable.
 
     Attributes:
         way: the placement.
     """
 
-    def __init__(self, way: Way) -> None:
-        self.way: Way = way
+    def __init__(self, way: AxisPlacement) -> None:
+        self.way: AxisPlacement = way
         self._number = number_of(way)
 
     def __call__(self, value: Any) -> Any:
@@ -69,10 +69,10 @@ Pin = Callable[[Any], Any]
 
 
 def split(mesh: Mesh, axes: tuple[str, ...], dim: int | None) -> Pin:
-    """Returns a function that applies a `Way` to tensors on the device, and returns others
+    """Returns a function that applies a `AxisPlacement` to tensors on the device, and returns others
     unchanged.
     """
-    return Split(Way(mesh, axes, dim))
+    return Split(AxisPlacement(mesh, axes, dim))
 
 
 def laid(layout: Placement | None, mesh: JaxDeviceMesh) -> Pin:

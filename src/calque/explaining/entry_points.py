@@ -11,7 +11,7 @@ import torch
 from torch.nn import Module
 
 from calque.comparing import diff
-from calque.device.memory.host_reads import Asked
+from calque.device.memory.host_reads import HostRead
 from calque.errors.frames import is_library
 from calque.errors.handlers import is_of_handler
 from calque.explaining.report import EntryPoint
@@ -22,7 +22,7 @@ from calque.upstream.torch_internals import tree_map
 _WORDS = 600
 
 
-def jit(error: Exception | None, reads: list[Asked] | None) -> EntryPoint:
+def jit(error: Exception | None, reads: list[HostRead] | None) -> EntryPoint:
     """`calque.jit`.
 
     Args:
@@ -83,7 +83,7 @@ def _reason(answer: object) -> str:
     return "a branch on a tensor's value" if first.startswith("generic_jump") else first
 
 
-def reads_of(module: Module, args: Any, kwargs: Any) -> list[Asked]:
+def reads_of(module: Module, args: Any, kwargs: Any) -> list[HostRead]:
     """Returns where a copy of a module reads values when it runs."""
     module, args, kwargs = copied(module, args, kwargs)
     observer = Observer()

@@ -13,7 +13,7 @@ from calque.jitting.implicit_arguments import form
 from calque.jitting.state_arguments import Joined
 from calque.program.results import Inseparable
 from calque.program.trees import is_tensor
-from calque.program.view_arguments import Unseen, Windows, unrepeated, window_of
+from calque.program.view_arguments import OutsideWindow, Windows, unrepeated, window_of
 from calque.upstream import torch_c
 
 
@@ -85,7 +85,7 @@ class Arguments:
             self.windows.watch(stack)
             try:
                 yield
-            except (Exception, Unseen):
+            except (Exception, OutsideWindow):
                 self._check_asked()
                 raise
             self._check_asked()

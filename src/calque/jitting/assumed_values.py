@@ -23,7 +23,7 @@ from torch.optim.optimizer import (
 )
 
 from calque.device.memory.cell import active
-from calque.device.memory.host_reads import Asked, NeedsValue, NeverServed, Unforeseen
+from calque.device.memory.host_reads import HostRead, NeedsValue, NeverServed, UnservableCall
 from calque.errors import preparing_errors
 from calque.errors.frames import caller_frame, is_library, is_packages, is_standard
 from calque.jitting.descriptions import Describer
@@ -38,7 +38,7 @@ _CLOSE = 1e-4
 class Seen(NamedTuple):
     """A value that the host has read."""
 
-    asked: Asked
+    asked: HostRead
     value: np.ndarray
 
     def agrees(self, value: np.ndarray) -> bool:
@@ -79,7 +79,7 @@ class Observer:
         if self._bytes > _LARGEST:
             self.seen = None
         if self.seen is not None:
-            self.seen.append(Seen(Asked.of(array, use), np.array(array)))
+            self.seen.append(Seen(HostRead.of(array, use), np.array(array)))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -122,12 +122,12 @@ class Assumptions:
     def __init__(self, everywhere: bool, observation: Observation | None) -> None:
         self._everywhere = everywhere
         self._closed = False
-        self._expected: dict[Asked, deque[Seen]] = defaultdict(deque)
+        self._expected: dict[HostRead, deque[Seen]] = defaultdict(deque)
         for seen in observation or ():
             self._expected[seen.asked].append(seen)
         self.taken: list[tuple[Seen, Array]] = []
         self.has_answered: bool = False
-        self.unmet: Unforeseen | None = None
+        self.unmet: UnservableCall | None = None
 
     def value(self, array: Array, use: str, error: Callable[[], Exception]) -> np.ndarray | None:
         """Returns the value to assume; None if none may be assumed.
@@ -141,7 +141,7 @@ class Assumptions:
         if self._closed:  # a backward pass outside, which runs after the program
             self.unmet = NeverServed(str(_prepared(error)))
             raise self.unmet
-        asked = Asked.of(array, use)
+        asked = HostRead.of(array, use)
         expected = self._expected[asked]
         if not expected:
             self.unmet = NeedsValue(_prepared(error))
@@ -194,7 +194,7 @@ def _prepared(error: Callable[[], Exception]) -> Exception:
         return error()
 
 
-class Missed(Unforeseen):
+class WrongAssumption(UnservableCall):
     """Signals that a program found values that differ from those that it assumes.
 
     Attributes:
@@ -210,7 +210,7 @@ class Missed(Unforeseen):
         self.certain = certain
 
     @property
-    def asked(self) -> Asked:
+    def asked(self) -> HostRead:
         """The read of the first value that differs."""
         return self.observed[self.certain - 1].asked
 
@@ -252,7 +252,7 @@ class Assumed:
             self.misses += 1
             certain = list(map(operator.eq, found, self._bytes)).index(False) + 1
             pairs = zip(self.expected, values, strict=True)
-            raise Missed([Seen(s.asked, v.copy()) for s, v in pairs], certain)
+            raise WrongAssumption([Seen(s.asked, v.copy()) for s, v in pairs], certain)
         self._checks.look(outputs, first)
         self.hits += 1
 
@@ -263,7 +263,7 @@ class Assumed:
         self.misses += 1
         return NeedsValue(error)
 
-    def allows(self, missed: Missed) -> bool:
+    def allows(self, missed: WrongAssumption) -> bool:
         """Returns True if this program's assumptions match the values that another program
         found.
         """
@@ -278,7 +278,7 @@ class Assumed:
         return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
 
 
-def merged(observation: Observation, missed: Missed, same_call: bool = False) -> Observation | None:
+def merged(observation: Observation, missed: WrongAssumption, same_call: bool = False) -> Observation | None:
     """Returns an observation with the values that a program computed; None if they differ.
 
     Args:
@@ -286,7 +286,7 @@ def merged(observation: Observation, missed: Missed, same_call: bool = False) ->
         missed: the values that a program found.
         same_call: whether both belong to the same call, so that they differ only by rounding.
     """
-    places: dict[Asked, deque[int]] = defaultdict(deque)
+    places: dict[HostRead, deque[int]] = defaultdict(deque)
     for index, seen in enumerate(observation):
         places[seen.asked].append(index)
     result = list(observation)

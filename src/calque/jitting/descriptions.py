@@ -35,7 +35,7 @@ from calque.program.results import (
     Existing,
     Flow,
     Fresh,
-    Handed,
+    UnmovedArgument,
     Leaf,
     Made,
     Outputs,
@@ -187,7 +187,7 @@ class Describer:
 
     def _argument(self, index: int) -> Argument:
         alone = index < self._count and index not in self._stored
-        return Argument(index) if alone else Handed(index)
+        return Argument(index) if alone else UnmovedArgument(index)
 
     def _fresh(self, value: torch.Tensor, leaf: Leaf | None = None) -> Fresh:
         cell = cell_of(value)

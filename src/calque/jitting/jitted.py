@@ -14,7 +14,7 @@ from torch.profiler import record_function
 
 from calque.device.backend.printing import described_otherwise, refuse_read
 from calque.device.memory.cell import active
-from calque.device.memory.host_reads import Unforeseen
+from calque.device.memory.host_reads import UnservableCall
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
@@ -146,7 +146,7 @@ class Jitted(Generic[P, R]):
                         self._given = given
                         program = self._find(key, leaves) or self._missing(key, leaves, spec)
                         return program(leaves, given)
-                    except Unforeseen as unforeseen:
+                    except UnservableCall as unforeseen:
                         signal = unforeseen.with_traceback(None)
                     finally:
                         self._given = None

@@ -28,7 +28,7 @@ from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
 from calque.program.equal_state import EqualGuard, equal_state
 from calque.program.gathered_once import untransposed
-from calque.program.gradients.higher_order import Higher, Origin, Retrace
+from calque.program.gradients.higher_order import HigherDerivatives, Origin, Retrace
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
 from calque.program.pinning import (
@@ -40,7 +40,7 @@ from calque.program.results import Outputs
 from calque.program.shortened import shortened
 from calque.program.sinks import CellSink, targets
 from calque.program.sources import CellSource
-from calque.program.stored_kernels import Turning, stored
+from calque.program.stored_kernels import TransposedGathering, stored
 from calque.program.transposed_operands import materialized
 from calque.program.trees import same_tree, unflatten_tensors
 
@@ -106,7 +106,7 @@ class JittedProgram(Program[Call]):
             self.turned = stored(forward, cells)
         forward = materialized(channels_last(forward, self.turned))
         self.forms: list[Any] = forward.out_avals
-        self._higher = Higher(inputs, recording, self._retrace)
+        self._higher = HigherDerivatives(inputs, recording, self._retrace)
         # The backward pass of a differentiable program may need values that the forward pass
         # overwrites, and after a wrong assumption everything must be unchanged.
         keeps = self._gives_gradients or recording.checks.looks
@@ -126,7 +126,7 @@ class JittedProgram(Program[Call]):
         self._gathering = Gathering(self.inputs, self._gives_gradients)
         self.gather: Callable[[Call], list[Any]] = self._gathering.arrays
         if self.turned:
-            self.gather = Turning(self.gather, self.turned)
+            self.gather = TransposedGathering(self.gather, self.turned)
         self._changing = Changing(recording)
         self.checked: int = turns.past.changes + 1  # the count when this trace has ended
         self._is_silent = self._changing.is_nothing and not (

@@ -9,11 +9,11 @@ import warnings
 from collections.abc import Callable
 from typing import Any
 
-from calque.device.memory.host_reads import NeedsValue, NeverServed, Unforeseen
+from calque.device.memory.host_reads import NeedsValue, NeverServed, UnservableCall
 from calque.errors import CalqueError, EagerWarning, user_origin
 from calque.errors.frames import is_library, raising_file
 from calque.errors.handlers import is_of_handler
-from calque.jitting.assumed_values import Assumptions, Missed, Observation, Observer, merged
+from calque.jitting.assumed_values import Assumptions, WrongAssumption, Observation, Observer, merged
 from calque.jitting.program import JittedProgram
 from calque.jitting.reachable import Reach
 
@@ -158,19 +158,19 @@ class Specializing:
             logger.info("specialized to %s", "; ".join(program.assumed.lines()))
         return program
 
-    def call(self, key: Any, leaves: list[Any], spec: Any, signal: Unforeseen, given: Any) -> Any:
+    def call(self, key: Any, leaves: list[Any], spec: Any, signal: UnservableCall, given: Any) -> Any:
         """Handle a call that a program or a trace could not serve."""
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()
         if isinstance(signal, NeverServed):
             return self._give_up(key, str(signal))(leaves, given)
-        while isinstance(signal, Missed):
+        while isinstance(signal, WrongAssumption):
             try:
                 program = self._other(key, leaves, spec, known, signal, tried, given)
                 if program is None:
                     break
                 return program(leaves, given)
-            except Unforeseen as another:
+            except UnservableCall as another:
                 signal = another.with_traceback(None)
         return self._watched(key, given, known, signal)
 
@@ -180,7 +180,7 @@ class Specializing:
         leaves: list[Any],
         spec: object,
         known: Signature,
-        missed: Missed,
+        missed: WrongAssumption,
         tried: set[int],
         given: object,
     ) -> JittedProgram | None:
@@ -204,7 +204,7 @@ class Specializing:
                 return self._traced(key, leaves, spec, seen, reason)
         return None
 
-    def _watched(self, key: object, given: Any, known: Signature, signal: Unforeseen) -> Any:
+    def _watched(self, key: object, given: Any, known: Signature, signal: UnservableCall) -> Any:
         logger.info("a call runs eagerly, to observe values: %s", signal)
         observer = Observer()
         args, kwargs = given
@@ -214,14 +214,14 @@ class Specializing:
         return result
 
     def _learn(
-        self, key: object, known: Signature, signal: Unforeseen, seen: Observation | None
+        self, key: object, known: Signature, signal: UnservableCall, seen: Observation | None
     ) -> None:
         """Record the values of an eager call; decide whether programs are worthwhile."""
-        asked = signal.asked if isinstance(signal, Missed) else signal
+        asked = signal.asked if isinstance(signal, WrongAssumption) else signal
         if seen is None:
             self._give_up(key, f"it reads too many values: {asked}")
             return
-        if isinstance(signal, Missed):
+        if isinstance(signal, WrongAssumption):
             known.missed(self._programs[key])
             seen = merged(seen, signal, same_call=True) or seen
         elif known.observations:

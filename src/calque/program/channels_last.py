@@ -24,7 +24,7 @@ Order = tuple[int, ...]
 
 
 @dataclass(frozen=True)
-class Turned:
+class Transposed:
     """A value with reordered axes: `array` is `transpose(value, order)`."""
 
     array: Any
@@ -148,18 +148,18 @@ def _moves_channels(permutation: Sequence[int]) -> bool:
 
 def _turned(array: object, order: Sequence[int]) -> Any:
     """Returns the value whose transpose an array is."""
-    return array if list(order) == sorted(order) else Turned(array, tuple(order))
+    return array if list(order) == sorted(order) else Transposed(array, tuple(order))
 
 
 def _plain(value: object) -> Any:
-    if not isinstance(value, Turned):
+    if not isinstance(value, Transposed):
         return value
     return lax.transpose(value.array, _inverse(value.order))
 
 
 def _as(value: Any, order: Order) -> Any:
     """Returns the array of a value with its axes in the given order."""
-    if isinstance(value, Turned):
+    if isinstance(value, Transposed):
         if value.order == order:
             return value.array
         between = tuple(value.order.index(axis) for axis in order)
@@ -169,7 +169,7 @@ def _as(value: Any, order: Order) -> Any:
 
 def _order(values: Sequence[Any]) -> Order:
     """Returns the axis order for an equation: that of its largest transposed operand."""
-    turned = [v for v in values if isinstance(v, Turned)]
+    turned = [v for v in values if isinstance(v, Transposed)]
     return max(turned, key=lambda v: v.array.size).order
 
 
@@ -201,7 +201,7 @@ def _step(equation: Any, values: list[Any]) -> Sequence[Any]:
         return [_transpose(equation, values[0])]
     if name == "conv_general_dilated" and _ndim(values[0]) > 3:
         return [_convolution(equation, values[0], values[1])]
-    anything = any(isinstance(v, Turned) for v in values)
+    anything = any(isinstance(v, Transposed) for v in values)
     if name in _CALLS and (anything or any(map(_convolves, _inner(equation)))):
         inner = equation.params[_CALLS[name]]
         return _evaluate(inner.jaxpr, inner.consts, values)
@@ -221,10 +221,10 @@ def _bind(equation: Any, arrays: Sequence[Any], **changed: Any) -> Sequence[Any]
 
 def _transpose(equation: Any, value: object) -> Any:
     permutation = equation.params["permutation"]
-    if not isinstance(value, Turned) and not _moves_channels(permutation):
+    if not isinstance(value, Transposed) and not _moves_channels(permutation):
         return _bind(equation, [value])[0]
     array, order = value, tuple(range(len(permutation)))
-    if isinstance(value, Turned):
+    if isinstance(value, Transposed):
         array, order = value.array, value.order
     back = _inverse(permutation)
     return _turned(array, [back[axis] for axis in order])
@@ -241,7 +241,7 @@ def _convolution(equation: Any, image: object, kernel: object) -> Any:
     forward = _keeps_batch(numbers)
     for value, spec in ((image, numbers.lhs_spec), (kernel, numbers.rhs_spec)):
         array = value
-        if isinstance(value, Turned):
+        if isinstance(value, Transposed):
             array, own = value.array, value.order
         elif forward and value is image:
             array, own = _as(value, order), order
@@ -265,13 +265,13 @@ def _elementwise(equation: object, values: list[Any]) -> Sequence[Any]:
 
 
 def _ndim(value: object) -> int:
-    return len(value.order) if isinstance(value, Turned) else getattr(value, "ndim", 0)
+    return len(value.order) if isinstance(value, Transposed) else getattr(value, "ndim", 0)
 
 
 def _barrier(equation: object, values: list[Any]) -> Sequence[Any]:
-    arrays = [v.array if isinstance(v, Turned) else v for v in values]
+    arrays = [v.array if isinstance(v, Transposed) else v for v in values]
     rows = zip(_bind(equation, arrays), values, strict=True)
-    return [_turned(a, v.order) if isinstance(v, Turned) else a for a, v in rows]
+    return [_turned(a, v.order) if isinstance(v, Transposed) else a for a, v in rows]
 
 
 def _permuted(*names: str) -> Callable[[Any, list[Any]], Sequence[Any]]:

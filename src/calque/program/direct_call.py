@@ -48,7 +48,7 @@ class Direct(NamedTuple):
     bare: "Bare | None" = None
 
 
-class Bare(NamedTuple):
+class RawExecutable(NamedTuple):
     """XLA's executable itself, to be used only while not `debugging`.
 
     Attributes:
@@ -145,7 +145,7 @@ def direct(compiled: jax.stages.Compiled, numbers: list[int]) -> Direct:
         there.place(arguments)
         return map(consume, map(there.execute, (arguments,)))
 
-    return Direct(call, start, Bare(execute, consume, placed))
+    return Direct(call, start, RawExecutable(execute, consume, placed))
 
 
 class _Placed:

@@ -18,7 +18,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
 from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
-from calque.program.direct_call import Bare, Call, Direct
+from calque.program.direct_call import RawExecutable, Call, Direct
 from calque.program.donation import picker, protect
 from calque.program.memory_need import Need
 
@@ -60,7 +60,7 @@ class Execution:
             self._start = self.call = self._need.refuse
 
     @property
-    def bare(self) -> Bare | None:
+    def bare(self) -> RawExecutable | None:
         """The executable itself, once calls need no precautions; None until then."""
         if self._may_raise or not self._proven:
             return None

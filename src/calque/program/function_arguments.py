@@ -15,7 +15,7 @@ CALLED = (types.FunctionType, functools.partial)
 """Types of callables that may be created for each call."""
 
 
-class Same:
+class IdentityKey:
     """An object as a key, equal only to itself, and kept alive so that its id is not reused."""
 
     __slots__ = ("value",)
@@ -27,7 +27,7 @@ class Same:
         return id(self.value)
 
     def __eq__(self, other: object) -> bool:
-        return isinstance(other, Same) and other.value is self.value
+        return isinstance(other, IdentityKey) and other.value is self.value
 
 
 def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list[Any]] | None:
@@ -50,7 +50,7 @@ def taken_apart(value: Any) -> tuple[tuple[Hashable, ...], tuple[str, ...], list
         return None
     defaults, named = value.__defaults__ or (), value.__kwdefaults__ or {}
     identity = value.__name__, value.__qualname__, value.__module__
-    keys = Same(code), Same(value.__globals__), len(cells), len(defaults), *identity
+    keys = IdentityKey(code), IdentityKey(value.__globals__), len(cells), len(defaults), *identity
     return keys, tuple(named), [*closed, *defaults, *named.values()]
 
 

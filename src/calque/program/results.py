@@ -169,7 +169,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class Handed(Argument):
+class UnmovedArgument(Argument):
     """An argument with the same position in its storage as in the trace, such as implicit ones."""
 
 

@@ -10,7 +10,7 @@ import torch
 from torch.nn import Module, Parameter
 
 from calque.device.runtime.placement import placement_of, spread
-from calque.program.function_arguments import Same
+from calque.program.function_arguments import IdentityKey
 from calque.program.structures import Structure
 from calque.program.trees import INEXACT, VALUES, is_tensor
 from calque.program.unread import is_unread, value_of
@@ -50,7 +50,7 @@ _DEEPEST = 4
 def _key_of_part(value: object, depth: int = 0) -> Any:
     if type(value) in _CALLED:
         return _key_of_called(value, depth + 1)
-    return Same(value) if isinstance(value, torch.Tensor) else key_of(value)
+    return IdentityKey(value) if isinstance(value, torch.Tensor) else key_of(value)
 
 
 def _key_of_called(value: Any, depth: int = 0) -> Any:
@@ -59,15 +59,15 @@ def _key_of_called(value: Any, depth: int = 0) -> Any:
     `self.loss` and a lambda are new objects in each call.
     """
     if type(value) is MethodType:
-        return Called((MethodType, Same(value.__self__), Same(value.__func__)))
+        return Called((MethodType, IdentityKey(value.__self__), IdentityKey(value.__func__)))
     if value.__dict__ or depth > _DEEPEST:
-        return Same(value)
+        return IdentityKey(value)
     if type(value) is FunctionType:
-        kind = FunctionType, Same(value.__code__), Same(value.__globals__)
+        kind = FunctionType, IdentityKey(value.__code__), IdentityKey(value.__globals__)
         try:
             closed = [cell.cell_contents for cell in value.__closure__ or ()]
         except ValueError:  # an unbound variable
-            return Same(value)
+            return IdentityKey(value)
         held, named = (*closed, *(value.__defaults__ or ())), value.__kwdefaults__ or {}
     else:
         kind = (functools.partial, _key_of_part(value.func, depth))
@@ -95,7 +95,7 @@ def _key_of_composed(value: object) -> Any:
     parts = tuple(_COMPOSED[type(value)](value))
     if all(type(part) in _PARTS for part in parts):
         return Composed((type(value), *map(key_of, parts)))
-    return Same(value)
+    return IdentityKey(value)
 
 
 def key_of(leaf: Any) -> Any:
@@ -122,7 +122,7 @@ def key_of(leaf: Any) -> Any:
         return _key_of_composed(leaf)
     if isinstance(leaf, np.ndarray | np.generic) and leaf.dtype != np.object_:
         return (kind, leaf.shape, leaf.dtype.str, leaf.tobytes())
-    return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else Same(leaf)
+    return (kind, type(value_of(leaf)).__qualname__) if is_unread(leaf) else IdentityKey(leaf)
 
 
 def value_key(leaf: object) -> Any:
@@ -212,7 +212,7 @@ def holds_any(key: Any, kinds: Collection[type]) -> bool:
     """Returns True if objects of some classes are part of a signature."""
     return any(
         type(one.value) in kinds
-        if isinstance(one, Same)
+        if isinstance(one, IdentityKey)
         else not _kinds_called(one).isdisjoint(kinds)
         for one in key[3:]
     )
@@ -220,12 +220,12 @@ def holds_any(key: Any, kinds: Collection[type]) -> bool:
 
 def _is_another(old: Any, new: Any) -> bool:
     """Returns True if two keys belong to different objects of the same class."""
-    both = isinstance(old, Same) and isinstance(new, Same)
+    both = isinstance(old, IdentityKey) and isinstance(new, IdentityKey)
     return both and old != new and type(old.value) is type(new.value)
 
 
 def _described(key: Any) -> str:
-    if isinstance(key, Same):
+    if isinstance(key, IdentityKey):
         return f"one {type(key.value).__name__} object"
     if isinstance(key, Called):
         return "one function or method"

@@ -34,7 +34,7 @@ def stored(closed: ClosedJaxpr, state: Iterable[int]) -> dict[int, Order]:
     return {index: order for index, order in kernels(closed).items() if index in chosen}
 
 
-class Turning:
+class TransposedGathering:
     """Gathers the arguments of a program, some of them transposed.
 
     Args:

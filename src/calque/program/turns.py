@@ -4,7 +4,7 @@ A program with donation deletes the arrays that it replaces shortly before the n
 cells. This does not matter to a thread that is alone on the device (`device.runtime.threads`). With
 several threads, a call marks its cells by changing their class, which costs readers nothing:
 
-- `Claimed`: a new array will be written. Other calls that change the cell wait; a read returns the
+- `ClaimedCell`: a new array will be written. Other calls that change the cell wait; a read returns the
   previous array.
 - `Donated`: the array may already be deleted. A read waits for the new one.
 
@@ -34,7 +34,7 @@ set_array = _array.__set__
 """Sets a cell's array, even while the cell is in use."""
 
 
-class Claimed(Cell):
+class ClaimedCell(Cell):
     """A cell that a call will change."""
 
     __slots__ = ()
@@ -57,7 +57,7 @@ class Donated(Cell):
         set_array(self, array)
 
 
-assignments.unnoticed = Cell, Claimed, Donated
+assignments.unnoticed = Cell, ClaimedCell, Donated
 
 
 def _settled(cell: Cell) -> None:
@@ -144,7 +144,7 @@ class Turn:
                 _queue.remove(self)
             self._taken = active.settling = True
             _running.append(me)
-            _mark(self.changed, Donated if donating else Claimed)
+            _mark(self.changed, Donated if donating else ClaimedCell)
         return gathered
 
     def _has_to_wait(self, read: Sequence[Cell]) -> bool:

@@ -74,7 +74,7 @@ def window_of(array: Array, tensor: torch.Tensor) -> torch.Tensor | None:
     return alias(_aten.as_strided.default, window, size, stride, 0)
 
 
-class Unseen(BaseException):
+class OutsideWindow(BaseException):
     """Signals that a function needs memory outside a window; a BaseException, so that `except`
     clauses do not catch it.
     """
@@ -106,7 +106,7 @@ class Windows:
         index = self.indexes.get(_cell_of(tensor))
         if index is not None:
             self.asked.add(index)
-            raise Unseen
+            raise OutsideWindow
 
     def see_operator(self, func: Any, args: Any, kwargs: Any) -> None:
         """Check an operator that is about to run.

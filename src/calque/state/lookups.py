@@ -21,7 +21,7 @@ from calque.state.values import MISSING
 from calque.state.ownership import Owner, owner_of_module
 
 
-class Everything(Collection[str]):
+class AllNames(Collection[str]):
     """All names of a namespace except special names, of which only some are included.
 
     Args:

@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.intercepted import InterceptedBuiltin, Interception
-from calque.state.lookups import Everything
+from calque.state.lookups import AllNames
 from calque.state.names import Names, calls_by_name, names_of
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
@@ -62,7 +62,7 @@ class Namespaces:
         self._computes = False
         self._computed: set[str] = set()
         self.interception: Interception = Interception(self._on_computed_name)
-        self._everything = Everything(self.words)
+        self._everything = AllNames(self.words)
         self._snapshot = snapshot
         self._rows: list[NamedRow] = []
         path = Path("Tensor", foreign=True)

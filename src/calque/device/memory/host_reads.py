@@ -20,7 +20,7 @@ from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import caller_frame
 
 
-class Asked(NamedTuple):
+class HostRead(NamedTuple):
     """A read of a value by the host.
 
     Attributes:
@@ -55,7 +55,7 @@ class Asked(NamedTuple):
         return f"{what} {self.use} at {self.file}:{self.line} in {self.function}"
 
 
-class Unforeseen(BaseException):
+class UnservableCall(BaseException):
     """Signals that a program cannot serve a call, because values are not known or differ from those
     assumed.
 
@@ -75,7 +75,7 @@ class AssumesValues(Protocol):
     def refused(self, error: Exception) -> BaseException: ...
 
 
-class NeedsValue(Unforeseen):
+class NeedsValue(UnservableCall):
     """Signals that a trace needs a value that it has to observe first.
 
     Attributes:
@@ -87,7 +87,7 @@ class NeedsValue(Unforeseen):
         self.error = error
 
 
-class NeverServed(Unforeseen):
+class NeverServed(UnservableCall):
     """Signals that an installed package's code did something that no program can repeat."""
 
 

@@ -29,7 +29,7 @@ _HINT = 30.0  # seconds until a hint about a program that another process has no
 _KEPT = 64
 
 
-class Ran(NamedTuple):
+class StartedProgram(NamedTuple):
     """A program that a process has started.
 
     Attributes:
@@ -51,10 +51,10 @@ class State(NamedTuple):
     """
 
     count: int
-    last: list[Ran]
+    last: list[StartedProgram]
     ended: bool
 
-    def at(self, index: int) -> Ran | None:
+    def at(self, index: int) -> StartedProgram | None:
         """Returns the program with this index, if it is among the published ones."""
         place = index - (self.count - len(self.last))
         return self.last[place] if 0 <= place < len(self.last) else None
@@ -85,7 +85,7 @@ def difference(own: int, mine: State, other: int, others: State, waits: float) -
     return None
 
 
-def _as_text(ran: Ran) -> str:
+def _as_text(ran: StartedProgram) -> str:
     return f"{ran.name} ({ran.line})"
 
 
@@ -94,7 +94,7 @@ class Watch:
 
     def __init__(self) -> None:
         self._client: Any = distributed.global_state.client
-        self._log: tuple[int, list[Ran]] = (0, [])
+        self._log: tuple[int, list[StartedProgram]] = (0, [])
         self._since: float | None = None
         self._reported: State | None = None
         self._hinted = -1
@@ -109,7 +109,7 @@ class Watch:
         origin = user_origin()
         line = "" if origin is None else f"{os.path.basename(origin.file)}:{origin.line}"
         count, last = self._log
-        self._log = count + 1, [*last[1 - _KEPT :], Ran(name, line)]
+        self._log = count + 1, [*last[1 - _KEPT :], StartedProgram(name, line)]
         self._since = time.monotonic()
         try:
             yield
@@ -146,7 +146,7 @@ class Watch:
             if other == own:
                 continue
             count, last, ended = json.loads(text)
-            others = State(count, [Ran(*one) for one in last], ended)
+            others = State(count, [StartedProgram(*one) for one in last], ended)
             found = difference(own, mine, other, others, waits)
             if found is not None:
                 _leave(found)

@@ -10,7 +10,7 @@ from calque.federated.compiler import sums
 from calque.federated.compiler.reducer import Reducer, gathered, masked
 
 
-class Best(NamedTuple):
+class Extremum(NamedTuple):
     """The extremum of one tensor over the clients so far.
 
     The derivative is shared equally among all clients that have this value, as in `jnp.min`, so it
@@ -36,12 +36,12 @@ class Extreme(Reducer):
     least = True
 
     def start(self, one: Any) -> Any:
-        def nothing(s: Any) -> Best:
+        def nothing(s: Any) -> Extremum:
             worst = jnp.full(s.shape, self._worst(s.dtype), s.dtype)
             if not jnp.issubdtype(s.dtype, jnp.inexact):
-                return Best(worst)
+                return Extremum(worst)
             zeros = jnp.zeros(s.shape, sums.wide(s.dtype))
-            return Best(worst, zeros, jnp.zeros(s.shape, jnp.int32))
+            return Extremum(worst, zeros, jnp.zeros(s.shape, jnp.int32))
 
         return jax.tree.map(nothing, one)
 
@@ -56,30 +56,30 @@ class Extreme(Reducer):
         return most if self.least else -most
 
     def add(self, running: Any, values: Any, mask: Any, clients: Any) -> Any:
-        def joined(values: Any, before: Best) -> Best:
+        def joined(values: Any, before: Extremum) -> Extremum:
             kept = jax.lax.stop_gradient(masked(values, mask, self._worst(values.dtype)))
             value = self._better(before.value, self._best(kept))
             if before.holders is None:
-                return Best(value)
+                return Extremum(value)
             holds = masked(values == value, mask, False)
             own = jnp.where(holds, values, 0).astype(before.holders.dtype)
             holders, count = _of_holders(before, before.value == value)
-            return Best(value, holders + own.sum(0), count + holds.sum(0, dtype=jnp.int32))
+            return Extremum(value, holders + own.sum(0), count + holds.sum(0, dtype=jnp.int32))
 
         return jax.tree.map(joined, values, running)
 
     def across(self, running: object, axis: str) -> Any:
-        def joined(own: Best) -> Best:
+        def joined(own: Extremum) -> Extremum:
             value = self._best(gathered(own.value, axis))
             if own.holders is None:
-                return Best(value)
+                return Extremum(value)
             parts = _of_holders(own, own.value == value)
-            return Best(value, *(sums.over_devices(part, axis) for part in parts))
+            return Extremum(value, *(sums.over_devices(part, axis) for part in parts))
 
         return jax.tree.map(joined, running, is_leaf=_is_best)
 
     def finish(self, running: object, clients: int) -> Any:
-        def result(one: Best) -> Any:
+        def result(one: Extremum) -> Any:
             return one.value if one.holders is None else _of_equal_shares(*one)
 
         return jax.tree.map(result, running, is_leaf=_is_best)
@@ -98,10 +98,10 @@ class Maximum(Extreme):
 
 
 def _is_best(part: object) -> bool:
-    return isinstance(part, Best)
+    return isinstance(part, Extremum)
 
 
-def _of_holders(best: Best, still: Any) -> tuple[Any, Any]:
+def _of_holders(best: Extremum, still: Any) -> tuple[Any, Any]:
     """Returns `holders` and `count`, set to zero where the value is no longer the extremum."""
     return jnp.where(still, best.holders, 0), jnp.where(still, best.count, 0)
 

@@ -21,7 +21,7 @@ from calque.jitting.generated.placements import write_arrays
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
 from calque.jitting.generated.source import LEAVE, Source
 from calque.jitting.guards import OptimizerGuard
-from calque.program.direct_call import Bare
+from calque.program.direct_call import RawExecutable
 from calque.program.donation import PICKED_ALONE, picker, protect
 from calque.program.sinks import CellSink
 from calque.program.sources import ArgumentSource, CellSource
@@ -155,7 +155,7 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
-def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> None:
+def _write_changing(source: Source, program: "JittedProgram", bare: RawExecutable) -> None:
     """Write the lines that run the program and make its changes.
 
     An exception set by another thread is raised only after a call, and one from a trace function at
@@ -177,7 +177,7 @@ def _write_changing(source: Source, program: "JittedProgram", bare: Bare) -> Non
     _write_rest(source, program)
 
 
-def _write_changing_many(source: Source, program: "JittedProgram", bare: Bare) -> None:
+def _write_changing_many(source: Source, program: "JittedProgram", bare: RawExecutable) -> None:
     """Like `_write_changing`, for many results: one call runs the program and writes them."""
     run = "map(done.append, runs)"
     put = "map(setattr, {}, {}, {}(done))"

@@ -64,7 +64,7 @@ class Origin(NamedTuple):
         return derivative(self._replace(path=path, given=given), [*targets, *incoming])
 
 
-class Higher:
+class HigherDerivatives:
     """The programs of derivatives of one program's gradients.
 
     Args:

@@ -298,7 +298,7 @@ def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[st
     return within
 
 
-class Faithful(CodeGen):
+class ExactLiterals(CodeGen):
     """Code generation of torch.fx, with literals that evaluate to the original values."""
 
     def _gen_python_code(
@@ -313,7 +313,7 @@ class Faithful(CodeGen):
             printer, inner = copy.copy(self), self._body_transformer
             made = _leaving(blocks, inner, writer) if blocks else _unchanged(inner, writer)
             printer._body_transformer = made
-        generate = super(Faithful, printer)._gen_python_code
+        generate = super(ExactLiterals, printer)._gen_python_code
         code = generate(written, root_module, namespace, **options)
         for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:
             del code.globals[name]
@@ -321,7 +321,7 @@ class Faithful(CodeGen):
         return code
 
 
-class FaithfulPyTree(Faithful, PyTreeCodeGen):
+class FaithfulPyTree(ExactLiterals, PyTreeCodeGen):
     """The same, for graphs whose inputs were containers."""
 
 

@@ -25,7 +25,7 @@ from calque.tracing.graph.checks import (
     set_random_state,
     unpack,
 )
-from calque.tracing.graph.codegen import Faithful
+from calque.tracing.graph.codegen import ExactLiterals
 from calque.tracing.proxies.proxy import assert_fn
 
 _IN_PLACE = frozenset(
@@ -109,7 +109,7 @@ class TracedGraph(Graph):
 
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
-        self._codegen = Faithful()
+        self._codegen = ExactLiterals()
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
         """Remove nodes that are unused and have no effect; returns True if any were removed."""

@@ -13,7 +13,7 @@ from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
-from calque.tracing.graph.codegen import Faithful
+from calque.tracing.graph.codegen import ExactLiterals
 from calque.tracing.lower.explained import of_torchscript
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensorMode, LazyGraphModule, pytree
@@ -105,7 +105,7 @@ def _bound(graph: GraphModule, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
     LazyGraphModule.force_recompile(graph)  # before that, its signature is not the graph's
     bound = inspect.signature(graph.forward).bind(*args, **kwargs)
     bound.apply_defaults()
-    if type(graph.graph._codegen) in (CodeGen, Faithful):
+    if type(graph.graph._codegen) in (CodeGen, ExactLiterals):
         return list(bound.arguments.values())
     return list(graph.graph.process_inputs(*bound.args))
 

@@ -37,7 +37,7 @@ from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import NUMBERS, Later, Read, is_guard, read_of, reads_elements
-from calque.tracing.lower.ungraded import Ungraded, forward_of
+from calque.tracing.lower.ungraded import DetachingMode, forward_of
 from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
@@ -184,7 +184,7 @@ class _Replay(torch.fx.Interpreter):
         self._running: Node | None = None
         self._seen: Node | None = None
         self._gradient = True
-        self._ungraded = Ungraded()
+        self._ungraded = DetachingMode()
 
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]

@@ -17,7 +17,7 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import pytree
 
 
-class Ungraded(TorchFunctionMode):
+class DetachingMode(TorchFunctionMode):
     """Detaches tensors through which no gradient flows.
 
     Attributes:

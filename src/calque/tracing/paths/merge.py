@@ -31,7 +31,7 @@ class Fork:
 
 
 @dataclass
-class Way:
+class PathSegment:
     """A segment of a path, from one decision to the next or to the end.
 
     Attributes:
@@ -53,7 +53,7 @@ class Joiner:
     def __init__(self, resolve: Any) -> None:
         self._resolve = resolve
 
-    def join(self, way: Way) -> tuple[Steps, Step | None]:
+    def join(self, way: PathSegment) -> tuple[Steps, Step | None]:
         """Returns the steps, and the error that they raise at the end, if any.
 
         Raises:

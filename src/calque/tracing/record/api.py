@@ -29,7 +29,7 @@ from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
-from calque.tracing.record.recording import RAISED, Recording, Tape
+from calque.tracing.record.recording import RAISED, Recording, FinishedRun
 from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
 from calque.tracing.symbolic.objects import function_of
@@ -108,7 +108,7 @@ def run_once(
     keeper.check_paths(recorder.paths)
     recorder.leaves = Leaves(watch.modules)
     recorder.local.is_main = True
-    tape = Tape(root, method, _name(function), function, recorder)
+    tape = FinishedRun(root, method, _name(function), function, recorder)
     recorder.code = tape.code
     recording = Recording(tape, recorder)
     bound = _give(tape, recorder, args, kwargs)
@@ -164,7 +164,7 @@ def _name(function: object) -> str:
 
 
 def _give(
-    tape: Tape, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
+    tape: FinishedRun, recorder: Recorder, args: tuple[Any, ...], kwargs: dict[str, Any]
 ) -> dict[str, Any]:
     first = (tape.root,) if isinstance(tape.root, torch.nn.Module) else ()
     bound = bound_to(tape.signature, tape.name, *first, *args, **kwargs)
@@ -192,7 +192,7 @@ def _give(
 
 
 def _end(
-    tape: Tape,
+    tape: FinishedRun,
     recorder: Recorder,
     watch: Watch,
     result: object,
@@ -271,7 +271,7 @@ def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
     return caught or watch.asks(lambda code: may(code, name), Owner.PACKAGE)
 
 
-def _assigned_by_graphs(tape: Tape) -> set[tuple[int, Any]]:
+def _assigned_by_graphs(tape: FinishedRun) -> set[tuple[int, Any]]:
     """Returns the attributes that graphs within the program have assigned, with the ids of the
     modules.
     """

@@ -47,7 +47,7 @@ class Builder(NamingTracer):
     """Makes the graph of a recording.
 
     Args:
-        tape: the recording (`Tape`).
+        tape: the recording (`FinishedRun`).
         is_leaf: returns True if a call of a module should be one node.
         keeper: edits the results of some calls.
         whole: whether the call of the program itself may be one node.

@@ -18,7 +18,7 @@ from calque.tracing.core.statements import Place
 from calque.tracing.graph.answers import same_answer
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Call, Event
-from calque.tracing.record.reach import READS, Formula, Reach, Site, Use, reach_of
+from calque.tracing.record.reach import READS, Formula, Reach, NumberUse, Use, reach_of
 from calque.tracing.record.values import Value
 
 NUMBER = "number"
@@ -208,7 +208,7 @@ def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
 
 
 def _argument(
-    call: Call, func: object, site: Site, use: Use, known: dict[Place, Number]
+    call: Call, func: object, site: NumberUse, use: Use, known: dict[Place, Number]
 ) -> Argument | None:
     """Returns the argument that a number was passed as; None if it is not found."""
     numbers = {place: known[place] for place in use.formula.reads() if place in known}
@@ -228,7 +228,7 @@ def _argument(
     return None
 
 
-def _keys(call: Call, func: object, site: Site, position: int | str) -> Iterator[int | str]:
+def _keys(call: Call, func: object, site: NumberUse, position: int | str) -> Iterator[int | str]:
     """Returns the keys of an argument in the call, given its position in the source."""
     if isinstance(position, str):
         if position in call.kwargs:

@@ -51,7 +51,7 @@ class Use(NamedTuple):
     path: tuple[int | str, ...] = ()
 
 
-class Site(NamedTuple):
+class NumberUse(NamedTuple):
     """An expression of the program that computes with numbers that were read.
 
     Attributes:
@@ -76,7 +76,7 @@ class Reach(NamedTuple):
     """
 
     reads: dict[Place, set[Place]]
-    sites: dict[Place, Site]
+    sites: dict[Place, NumberUse]
     names: dict[str, Any]
 
 
@@ -131,7 +131,7 @@ class _Reader:
         self.code: CodeType = code
         self.escaped: set[Place] = set()
         self.found: set[Place] = set()
-        self.sites: dict[Place, Site] = {}
+        self.sites: dict[Place, NumberUse] = {}
         self.names: dict[str, Any] = {}
         self._bound: dict[str, set[Place]] = {}
         self._lost: set[str] = set()
@@ -244,7 +244,7 @@ class _Reader:
                 self._escape(made)
             else:
                 call, name, count, position = use
-                site = self.sites.setdefault(_place_of(call), Site(name, count, []))
+                site = self.sites.setdefault(_place_of(call), NumberUse(name, count, []))
                 site.uses.append(Use(made, position, path))
             return
         if isinstance(node, _SCOPES):

@@ -27,7 +27,7 @@ RAISED = "the program has raised"
 Level = Literal["module", "function", "aten"]
 
 
-class Tape:
+class FinishedRun:
     """A finished run, as `Builder` reads it.
 
     Attributes:
@@ -102,7 +102,7 @@ class Recording:
     tensor([6., 1.])
     """
 
-    def __init__(self, tape: Tape, recorder: Any) -> None:
+    def __init__(self, tape: FinishedRun, recorder: Any) -> None:
         self._tape = tape
         self.result: Any = None
         self.escapes: list[Escape] = recorder.escapes
@@ -194,7 +194,7 @@ class Recording:
         return builder.build(), builder.modules, builder.opened
 
     def _built(
-        self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool, tape: Tape
+        self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool, tape: FinishedRun
     ) -> Builder:
         if self.problems:
             listed = "\n".join(self.problems[:5])

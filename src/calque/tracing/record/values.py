@@ -12,7 +12,7 @@ import torch
 from calque.upstream import torch_c
 
 
-class Looks(NamedTuple):
+class TensorAttributes(NamedTuple):
     """A tensor's attributes when it was created."""
 
     shape: tuple[int, ...]
@@ -40,8 +40,8 @@ class Value:
 
     __slots__ = ("is_dynamic", "looks")
 
-    def __init__(self, looks: Looks | None = None, is_dynamic: bool = False) -> None:
-        self.looks: Looks | None = looks
+    def __init__(self, looks: TensorAttributes | None = None, is_dynamic: bool = False) -> None:
+        self.looks: TensorAttributes | None = looks
         self.is_dynamic: bool = is_dynamic
 
     def __repr__(self) -> str:
@@ -50,12 +50,12 @@ class Value:
         return f"<{str(self.looks.dtype).removeprefix('torch.')}{list(self.looks.shape)}>"
 
 
-def looks_of(tensor: torch.Tensor) -> Looks:
+def looks_of(tensor: torch.Tensor) -> TensorAttributes:
     """Returns a tensor's current attributes."""
     strided = tensor.layout is torch.strided and not tensor.is_nested
     shape = tuple(tensor.shape) if not tensor.is_nested else ()
     stride = tensor.stride() if strided else ()
-    return Looks(shape, stride, tensor.dtype, tensor.device, tensor.requires_grad)
+    return TensorAttributes(shape, stride, tensor.dtype, tensor.device, tensor.requires_grad)
 
 
 class Values:

@@ -23,7 +23,7 @@ from calque.tracing.graph.ir import Block, Mismatch, Step, Value, equal_constant
 from calque.tracing.graph.templates import Outside, Template
 from calque.tracing.paths.decisions import Budget, Path
 from calque.tracing.paths.ir_to_graph import Emitter, pruned
-from calque.tracing.paths.merge import Fork, Joiner, Steps, Way
+from calque.tracing.paths.merge import Fork, Joiner, Steps, PathSegment
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
@@ -207,13 +207,13 @@ class Capture:
             word = "true" if decision.answer else "false"
             error.add_note(f"on the path where the condition at {decision.origin} is {word}")
 
-    def _way(self, run: Run, depth: int) -> Way:
+    def _way(self, run: Run, depth: int) -> PathSegment:
         """Returns the segment of a run after a decision, including the alternative runs."""
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
         if depth == len(decisions):
             steps: Steps = [self._step(run, node) for node in run.nodes[start:]]
-            return Way(steps, None if run.error is None else self._error(run.error))
+            return PathSegment(steps, None if run.error is None else self._error(run.error))
         decision = decisions[depth]
         steps: Steps = [self._step(run, node) for node in run.nodes[start : decision.position]]
         condition = run.values[decision.condition]
@@ -222,7 +222,7 @@ class Capture:
         answers = (*(d.answer for d in decisions[:depth]), not decision.answer)
         other = self._run(answers)
         self._check_repeated(run, other, depth)
-        return Way(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
+        return PathSegment(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
 
     def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
         """Check that another run is the same up to the decision where it branches off."""

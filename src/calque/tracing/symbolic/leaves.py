@@ -28,7 +28,7 @@ _GLOBAL_HOOKS = tuple(
 )
 
 
-class Held:
+class ModuleState:
     """The current state of a module and of everything that a call of it depends on.
 
     Attributes:
@@ -111,12 +111,12 @@ class Leaves:
         known: the modules found so far, by id; more are added when code that refers to them starts.
     """
 
-    def __init__(self, known: Mapping[int, Held]) -> None:
+    def __init__(self, known: Mapping[int, ModuleState]) -> None:
         self._known = known
         self._before = dict(known)
         self._kinds: dict[type, _Classes] = {}
         self._whole: set[Module] = set()
-        self._late: list[Held] = []
+        self._late: list[ModuleState] = []
         for held in known.values():
             self._know_class(held.kind)
         self._hooks = _global_hooks()
@@ -162,7 +162,7 @@ class Leaves:
                 continue
             held = self._known.get(id(module))
             if held is None:
-                held = Held(module)
+                held = ModuleState(module)
                 self._late.append(held)
             self._before[id(module)] = held
             self._know_class(held.kind)

@@ -21,7 +21,7 @@ from calque.state.rows import HOOKS_OF_TENSORS, AttributeRow, CacheRow, DictRow
 from calque.state.ownership import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.generators import GeneratorStates
-from calque.tracing.symbolic.leaves import Held
+from calque.tracing.symbolic.leaves import ModuleState
 from calque.upstream import torch_c
 
 _MEMBERS = frozenset(("_parameters", "_buffers", "_modules"))
@@ -45,7 +45,7 @@ class Surroundings(Snapshot):
 
     def __init__(self, starts: Callable[[CodeType, dict[str, Any], bool], None]) -> None:
         self._starts = starts
-        self.modules: dict[int, Held] = {}
+        self.modules: dict[int, ModuleState] = {}
         self.of_leaves: set[Any] = set()
         self.generators: GeneratorStates = GeneratorStates()
         self._paths: dict[int, Path] = {}
@@ -54,7 +54,7 @@ class Surroundings(Snapshot):
         super().__init__(passes=_is_ours)
 
     def visit_module(self, value: torch.nn.Module, path: Path) -> None:
-        found = self.modules[id(value)] = Held(value)
+        found = self.modules[id(value)] = ModuleState(value)
         self._paths[id(value)] = path
         self.known[id(vars(value))] = vars(value)
         for name, container, members in found.full:

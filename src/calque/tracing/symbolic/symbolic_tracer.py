@@ -47,7 +47,7 @@ from calque.tracing.symbolic.assignments import Assignments
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
-from calque.tracing.symbolic.leaves import Held, Leaves, has_backward_hooks
+from calque.tracing.symbolic.leaves import ModuleState, Leaves, has_backward_hooks
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.packed import packed_result, takes_packed
 from calque.tracing.symbolic.randomness import hold_randomness
@@ -95,7 +95,7 @@ class SymbolicTracer(AbstractTracer):
         self.annotated_before: dict[int, dict[str, Any]] = {}
         self.path: Path | None = None
         self._patches: Patches | None = None
-        self.modules: Mapping[int, Held] = {}
+        self.modules: Mapping[int, ModuleState] = {}
         self.outside: Mapping[int, Any] = {}
         self.nodes_of: dict[int, tuple[Node, Any]] = {}
         self.ended: bool = False

@@ -28,7 +28,7 @@ from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
 from calque.tracing.symbolic.changes import Change, change_of, described, is_same
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
-from calque.tracing.symbolic.leaves import Held
+from calque.tracing.symbolic.leaves import ModuleState
 from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
 from calque.tracing.symbolic.types import STAND_INS
@@ -80,7 +80,7 @@ class Watch:
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
     @property
-    def modules(self) -> Mapping[int, Held]:
+    def modules(self) -> Mapping[int, ModuleState]:
         """The modules that the program can reach, by id, in their state before the run."""
         return self._snapshot.modules
 

@@ -115,7 +115,11 @@ def _watched(running: dict[int, subprocess.Popen[bytes]]) -> int:
             if code and not status:
                 status = code if code > 0 else 128 - code
                 deadline = time.monotonic() + GRACE_SECONDS
-                print(f"calque launch: process {rank} {_description(code)}", file=sys.stderr, flush=True)
+                print(
+                    f"calque launch: process {rank} {_description(code)}",
+                    file=sys.stderr,
+                    flush=True,
+                )
         time.sleep(0.05)
     for rank in running:
         print(f"calque launch: process {rank} is being stopped", file=sys.stderr, flush=True)

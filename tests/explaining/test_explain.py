@@ -22,7 +22,7 @@ def report() -> calque.Report:
 
 def test_a_model_is_captured_by_every_entry_point(report):
     assert report.captured
-    assert [(entry_point.name, entry_point.captured) for entry_point in report.entry_points] == [
+    assert [(one.name, one.captured) for one in report.entry_points] == [
         ("calque.jit", True),
         ("calque.trace", True),
         ("torch.compile", True),
@@ -108,7 +108,7 @@ def test_operators_of_the_cpu_are_told():
 
 def test_inputs_of_the_cpu_are_taken_to_the_models_device():
     report = calque.explain(nn.Linear(3, 2).to("jax"), torch.ones(4, 3))
-    assert [entry_point.captured for entry_point in report.entry_points] == [True] * 3
+    assert [one.captured for one in report.entry_points] == [True] * 3
     assert report.differences == []
     assert report.notes == []
 
@@ -155,7 +155,9 @@ class Branching(nn.Module):
 
 
 def test_where_a_compiled_graph_ends_is_told():
-    (entry_point,) = [d for d in calque.explain(Branching(), torch.ones(2)).entry_points if "compile" in d.name]
-    assert entry_point.captured and entry_point.reason.startswith("2 graphs, the first ends at ")
+    (one,) = [
+        d for d in calque.explain(Branching(), torch.ones(2)).entry_points if "compile" in d.name
+    ]
+    assert one.captured and one.reason.startswith("2 graphs, the first ends at ")
     line = Branching.forward.__code__.co_firstlineno + 2
-    assert f"test_explain.py:{line}: a branch on a tensor's value" in entry_point.reason
+    assert f"test_explain.py:{line}: a branch on a tensor's value" in one.reason

@@ -127,7 +127,7 @@ def fully_shard(
     ignored_params: set[nn.Parameter] | None = None,
     **others: Any,
 ) -> Any:
-    """Like PyTorch's, on a mesh of type "jax" with one dimension, or two of which the second
+    """Like PyTorch's, on a mesh of type "jax" with one dimension, or two, of which the second
     splits.
 
     Args:

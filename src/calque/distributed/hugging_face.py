@@ -19,7 +19,7 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from calque.device.runtime.agreement import naming
-from calque.device.runtime.promised import promised
+from calque.device.runtime.pending_placements import pending
 from calque.distributed.layouts import divides, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, is_ours
 from calque.distributed.styles import pin_output
@@ -177,7 +177,7 @@ def loading(theirs: Callable[..., Any]) -> Callable[..., Any]:
     def load(model: object, name: str, *args: Any, **kwargs: Any) -> Any:
         before = _held(model, name)
         found = theirs(model, name, *args, **kwargs)
-        placement = None if before is None else promised(before)
+        placement = None if before is None else pending(before)
         after = _held(model, name)
         if placement is not None and after is not None and after.device.type == "jax":
             with naming(name):

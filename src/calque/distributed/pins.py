@@ -46,15 +46,17 @@ class AxisPlacement(NamedTuple):
 
 
 class Split:
-    """Applies a `AxisPlacement` to tensors on the device, and returns other values unchanged; picklable.
+    """Applies an `AxisPlacement` to tensors on the device, and returns other values unchanged.
+
+    It can be pickled.
 
     Attributes:
-        way: the placement.
+        placement: the placement.
     """
 
-    def __init__(self, way: AxisPlacement) -> None:
-        self.way: AxisPlacement = way
-        self._number = number_of(way)
+    def __init__(self, placement: AxisPlacement) -> None:
+        self.placement: AxisPlacement = placement
+        self._number = number_of(placement)
 
     def __call__(self, value: Any) -> Any:
         if not is_tensor(value):
@@ -62,15 +64,15 @@ class Split:
         return torch.ops.calque_sharding.constrain(value, self._number)
 
     def __reduce__(self) -> Any:  # the number is valid only in this process
-        return Split, (self.way,)
+        return Split, (self.placement,)
 
 
 Pin = Callable[[Any], Any]
 
 
 def split(mesh: Mesh, axes: tuple[str, ...], dim: int | None) -> Pin:
-    """Returns a function that applies a `AxisPlacement` to tensors on the device, and returns others
-    unchanged.
+    """Returns a function that applies an `AxisPlacement` to tensors on the device, and returns
+    other values unchanged.
     """
     return Split(AxisPlacement(mesh, axes, dim))
 

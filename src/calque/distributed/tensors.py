@@ -11,7 +11,7 @@ from torch import nn
 from torch.distributed.tensor.placement_types import Placement
 
 from calque.device.runtime.agreement import naming
-from calque.device.runtime.promised import promise, promised
+from calque.device.runtime.pending_placements import pending, set_pending
 from calque.distributed.layouts import is_tensor, placements_of, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, in_use, torch_mesh
 from calque.sharding import P, constrain, placement, shard
@@ -54,7 +54,7 @@ def distribute_tensor(
     if isinstance(tensor, nn.Parameter):
         made = nn.Parameter(made)
     if tensor.is_meta:
-        promise(made, sharding)
+        set_pending(made, sharding)
     return made.requires_grad_(tensor.requires_grad)
 
 
@@ -103,7 +103,7 @@ def place(module: nn.Module, name: str, spec: P, mesh: JaxDeviceMesh) -> None:
         except ValueError as error:
             raise ValueError(f"{name} of {_kind_of(module)}: {error}") from None
         if parameter.is_meta:
-            promise(parameter, sharding)
+            set_pending(parameter, sharding)
             return
         if parameter.device.type == "jax":
             shard(parameter, sharding)
@@ -120,7 +120,7 @@ def _kind_of(module: nn.Module) -> str:
 
 def placement_spec(tensor: torch.Tensor) -> P | None:
     """Returns the spec of a tensor, or the one recorded for it; None if it has none."""
-    found = promised(tensor) or placement(tensor)
+    found = pending(tensor) or placement(tensor)
     return None if found is None else found.spec
 
 

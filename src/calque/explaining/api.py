@@ -121,7 +121,11 @@ def _compare(report: Report, fn: Any, is_random: bool, args: Any, kwargs: Any) -
     elif is_random:
         report.notes.append("CPU against device: each draws its own random numbers")
         return
-    compare = entry_points.disagreements if isinstance(fn, Module) else entry_points.disagreements_of_traces
+    compare = (
+        entry_points.disagreements
+        if isinstance(fn, Module)
+        else entry_points.disagreements_of_traces
+    )
     try:
         report.differences = compare(fn, args, kwargs)
     except Exception as error:

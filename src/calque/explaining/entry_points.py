@@ -78,7 +78,7 @@ def compiled(fn: Callable[..., Any], args: Any, kwargs: Any) -> EntryPoint:
     return EntryPoint("torch.compile", True, said)
 
 
-def _reason(answer: object) -> str:
+def _reason(answer: Any) -> str:
     first = str(answer).strip().splitlines()[0]
     return "a branch on a tensor's value" if first.startswith("generic_jump") else first
 
@@ -110,14 +110,14 @@ def disagreements_of_traces(fn: Callable[..., Any], args: Any, kwargs: Any) -> l
     return [str(difference) for difference in found.of("values", "shape", "dtype", "error")]
 
 
-def _on(device: str, args: object, kwargs: object) -> tuple[Any, Any]:
+def _on(device: str, args: Any, kwargs: Any) -> tuple[Any, Any]:
     def moved(value: Any) -> Any:
         return value.detach().to(device) if isinstance(value, torch.Tensor) else value
 
     return tree_map(moved, (args, kwargs))
 
 
-def copied(module: Module, args: object, kwargs: object) -> tuple[Module, Any, Any]:
+def copied(module: Module, args: Any, kwargs: Any) -> tuple[Module, Any, Any]:
     """Returns a copy of a module on the device, and of its arguments."""
 
     def moved(value: Any) -> Any:

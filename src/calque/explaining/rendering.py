@@ -64,8 +64,8 @@ def as_html(report: Report) -> str:
 
 def _entry_points(report: Report) -> list[str]:
     return [
-        f"{entry_point.name}: {_MARKS[entry_point.captured]}{f' — {entry_point.reason}' if entry_point.reason else ''}"
-        for entry_point in report.entry_points
+        f"{one.name}: {_MARKS[one.captured]}{f' — {one.reason}' if one.reason else ''}"
+        for one in report.entry_points
     ]
 
 

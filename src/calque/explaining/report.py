@@ -79,7 +79,7 @@ class Report:
     @property
     def captured(self) -> bool:
         """Returns True if any entry point captures the program."""
-        return any(entry_point.captured for entry_point in self.entry_points)
+        return any(one.captured for one in self.entry_points)
 
     def to_dict(self) -> dict[str, Any]:
         """Returns the whole report as plain data, which `json.dumps` accepts."""

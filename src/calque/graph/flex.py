@@ -113,7 +113,7 @@ def _attend(scores: Array, value: Array, query: Array) -> tuple[Array, Array]:
 
 
 def _kept(block_mask: Sequence[Any], captured: Sequence[Any], shape: Sequence[int]) -> Array:
-    """Returns where the mask keeps a score."""
+    """Returns a boolean array that is true where the mask keeps a score."""
     mask = ArrayNodes.function_of(block_mask[-1])
     keeps = _over_scores(lambda *position: mask(*position, *captured)[0], 0, 0)
     return jnp.broadcast_to(keeps(*_positions(shape)), tuple(shape))

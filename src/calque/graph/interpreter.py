@@ -225,7 +225,7 @@ class Nodes(fx.Interpreter):
         return run
 
 
-def _with_strides(found: object, expected: object) -> Any:
+def _with_strides(found: Any, expected: Any) -> Any:
     """Returns results with their strides in the graph, because control flow returns row-major
     arrays.
     """

@@ -39,8 +39,8 @@ def functional(
     Args:
         module_or_fn: a module on any device, or a function of tensors. Tensors that a function
             closes over are constants.
-        gradient: which derivative `jax.grad` gives. "torch" follows torch's autograd (`detach`,
-            `no_grad`, custom `autograd.Function`s) and is reverse-mode only; "jax"
+        gradient: the derivative that `jax.grad` computes. "torch" follows torch's autograd
+            (`detach`, `no_grad`, custom `autograd.Function`s) and is reverse-mode only; "jax"
             differentiates the traced program, in either mode.
 
     Returns:

@@ -278,7 +278,9 @@ class Assumed:
         return list(dict.fromkeys(str(seen.asked) for seen in self.expected))
 
 
-def merged(observation: Observation, missed: WrongAssumption, same_call: bool = False) -> Observation | None:
+def merged(
+    observation: Observation, missed: WrongAssumption, same_call: bool = False
+) -> Observation | None:
     """Returns an observation with the values that a program computed; None if they differ.
 
     Args:

@@ -22,9 +22,9 @@ from calque.program.gradients.differentiable import Backward
 from calque.program.lifting import Lifting
 from calque.state import Row, same_value
 from calque.state.names import names_of
+from calque.state.ownership import Owner
 from calque.state.rows import CacheRow
 from calque.state.values import same_keys
-from calque.state.ownership import Owner
 
 if TYPE_CHECKING:
     from calque.jitting.tracing import Trace
@@ -124,7 +124,7 @@ class BackwardEffects:
                     f"{_REMEDY} Or return only what goes backward."
                 )
 
-    def _place(self, key: Any = None) -> str:
+    def _place(self, key: object = None) -> str:
         """Returns where the user's code that ran begins; first that which names a key."""
         codes = list(self._snapshot.codes.items())
         own = [c for c, owner in codes if owner is Owner.USER and not c.co_filename.startswith("<")]

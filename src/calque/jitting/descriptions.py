@@ -35,10 +35,10 @@ from calque.program.results import (
     Existing,
     Flow,
     Fresh,
-    UnmovedArgument,
     Leaf,
     Made,
     Outputs,
+    UnmovedArgument,
     ViewOf,
 )
 from calque.program.trees import is_tensor

@@ -175,7 +175,7 @@ class HostTensorMode(DispatchMode):
                 )
         return list(self.looked_at.values())
 
-    def _born(self, func: Any, result: object, given: object) -> None:
+    def _born(self, func: Any, result: Any, given: Any) -> None:
         items = result if isinstance(result, list | tuple) else (result,)
         made = [x for x in items if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
         if not made:

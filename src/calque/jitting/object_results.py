@@ -44,7 +44,7 @@ class _Shared:
         self.value = value
 
 
-class Shells:
+class ObjectResults:
     """The objects among the leaves of a result; see `opened`."""
 
     def __init__(self) -> None:
@@ -62,7 +62,7 @@ class Shells:
 
 def opened(
     leaves: list[Any], is_fresh: Callable[[Any], bool], given: Collection[int]
-) -> Shells | None:
+) -> ObjectResults | None:
     """Replace the objects in a list of leaves with their tensors; returns None if there are no
     objects.
 
@@ -70,25 +70,25 @@ def opened(
     trace. Other objects keep their identity, and are not copied. Containers of the call's
     arguments, whose ids are in `given`, are treated like tensors.
     """
-    shells, opened, found = Shells(), [], False
+    objects, opened, found = ObjectResults(), [], False
     for leaf in leaves:
         tensors = _tensors(leaf, given) if _is_object(leaf) and id(leaf) not in given else {}
         made = any(isinstance(one, Tracer) or is_fresh(one) for one in tensors.values())
         if made and _is_held_by(leaf, leaves):
             places = {key: _Place(index) for index, key in enumerate(tensors)}
             shell = _rebuilt(leaf, lambda t, to=places: to[id(t)], _copied_if_alone, places)
-            shells.rows.append((len(tensors), shell))
+            objects.rows.append((len(tensors), shell))
             opened += tensors.values()
             found = True
         else:
-            shells.rows.append((1, None))
+            objects.rows.append((1, None))
             opened.append(leaf)
     if found:
         leaves[:] = opened
-    return shells if found else None
+    return objects if found else None
 
 
-def _is_object(value: Any) -> bool:
+def _is_object(value: object) -> bool:
     if isinstance(value, (torch.Tensor, *_WHOLE, *_UNCOPIED)) or not hasattr(value, "__dict__"):
         return False
     return not tells_its_end(value)

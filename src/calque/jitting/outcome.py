@@ -148,7 +148,7 @@ class Outcome:
         self._leaves = leaves
         known = {**trace.state.snapshot.known, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
-        recording.shells = opened(leaves, self._is_made_here, kept.union(trace.state.given))
+        recording.object_results = opened(leaves, self._is_made_here, kept.union(trace.state.given))
         trace.state.unrepeatable += ending(leaves, known.keys())
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()

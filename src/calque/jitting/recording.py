@@ -29,7 +29,7 @@ class Recording:
             variables whose tensor may differ in each call.
         sinks: the targets of the function's writes.
         results: the leaves of the result, with `spec` as their structure.
-        shells: the objects among these leaves, for which `results` has their tensors.
+        object_results: the objects among these leaves, for which `results` has their tensors.
         gradients: the tensors whose `.grad` changes, with the new gradients.
         exchanged: variables whose tensors are replaced between calls, so that they are inputs.
         rebound: variables to which the function assigns new tensors, with these.
@@ -64,7 +64,7 @@ class Recording:
     pinned: Any
     stored: Any
     spec: Any
-    shells: Any
+    object_results: Any
     seeded: Any
     count: int
     draws: int

@@ -13,7 +13,13 @@ from calque.device.memory.host_reads import NeedsValue, NeverServed, UnservableC
 from calque.errors import CalqueError, EagerWarning, user_origin
 from calque.errors.frames import is_library, raising_file
 from calque.errors.handlers import is_of_handler
-from calque.jitting.assumed_values import Assumptions, WrongAssumption, Observation, Observer, merged
+from calque.jitting.assumed_values import (
+    Assumptions,
+    Observation,
+    Observer,
+    WrongAssumption,
+    merged,
+)
 from calque.jitting.program import JittedProgram
 from calque.jitting.reachable import Reach
 
@@ -158,7 +164,9 @@ class Specializing:
             logger.info("specialized to %s", "; ".join(program.assumed.lines()))
         return program
 
-    def call(self, key: Any, leaves: list[Any], spec: Any, signal: UnservableCall, given: Any) -> Any:
+    def call(
+        self, key: Any, leaves: list[Any], spec: Any, signal: UnservableCall, given: Any
+    ) -> Any:
         """Handle a call that a program or a trace could not serve."""
         known = self._signatures.setdefault(key, Signature())
         tried: set[int] = set()

@@ -224,7 +224,9 @@ class Trace:
         self.histories.know_arguments(self.stand_ins)
         self.state.snapshot.on_tensor = self._on_visited
         outside = reach.tensors | {id(t): t for t in self.stand_ins if is_tensor(t)}
-        self.host_tensor_mode: HostTensorMode = HostTensorMode(self.lifting, self._on_tensor, self._on_operator, outside)
+        self.host_tensor_mode: HostTensorMode = HostTensorMode(
+            self.lifting, self._on_tensor, self._on_operator, outside
+        )
         self.optimizer_tracing.on_count = self.host_tensor_mode.see
         recording.pinned, recording.stored = self.arguments.pinned, self.arguments.stored
         self.given: Any = None

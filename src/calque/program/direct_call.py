@@ -45,7 +45,7 @@ class Direct(NamedTuple):
 
     call: Call
     start: Callable[[list[Any]], Iterator[list[Array]]]
-    bare: "Bare | None" = None
+    bare: "RawExecutable | None" = None
 
 
 class RawExecutable(NamedTuple):

@@ -18,7 +18,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import callbacks
 from calque.device.runtime.placement import spread
 from calque.device.runtime.sizes import as_out_of_memory
-from calque.program.direct_call import RawExecutable, Call, Direct
+from calque.program.direct_call import Call, Direct, RawExecutable
 from calque.program.donation import picker, protect
 from calque.program.memory_need import Need
 

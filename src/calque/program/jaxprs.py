@@ -128,11 +128,11 @@ def split(
 
 
 def without(closed: ClosedJaxpr, n_residuals: int, missing: Collection[int]) -> ClosedJaxpr:
-    """Returns a backward pass for incoming gradients some of which are missing, which is not the
-    same as zero.
+    """Returns a backward pass for which some incoming gradients are missing, which differs from
+    zero.
 
     Zero times an infinite derivative is NaN. So equations that depend only on missing gradients are
-    removed; where a missing gradient is added to others, it is zero.
+    removed; a missing gradient in a sum with other gradients is zero.
 
     Args:
         closed: a jaxpr of residuals and incoming gradients.

@@ -158,8 +158,8 @@ class NumberNode:
         traced: the number in the program.
         compute: computes it in Python.
         watch: the trace's `Watch`.
-        places: where the numbers are from that it was computed from; none if it is a constant, or
-            the value of a tensor.
+        places: the origins of the numbers that it was computed from; empty for a constant or the
+            value of a tensor.
         integral: whether it is a Python integer.
         known: whether it has a value during the trace.
         is_number: whether it is a constant.

@@ -22,10 +22,10 @@ from torch.optim import Optimizer
 
 from calque.program.function_arguments import CALLED, made_of, taken_apart
 from calque.program.unread import Unread
+from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.plain import OF_PYTHON, bare, base_of
 from calque.state.rows import slots_of
 from calque.state.values import ATOMIC
-from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.upstream.torch_internals import pytree
 
 _LARGEST = 10_000
@@ -65,7 +65,7 @@ class Node(NamedTuple):
     registered: Any = None
 
 
-class Again(NamedTuple):
+class Repeated(NamedTuple):
     """A repeated occurrence of a container or object, by its number."""
 
     number: int
@@ -133,10 +133,10 @@ class Flattening:
             return self._numbered(value) or self._object(value, kind)
         return self._registered(value, kind, inside)
 
-    def _numbered(self, value: object) -> Again | None:
+    def _numbered(self, value: object) -> Repeated | None:
         number = self._numbers.get(id(value))
         if number is not None:
-            return Again(number)
+            return Repeated(number)
         self._numbers[id(value)] = len(self._numbers)
         return None
 
@@ -204,7 +204,7 @@ def _holds_values(value: Any) -> bool:
 def _build(node: Any, leaves: Iterator[Any], made: list[Any]) -> Any:
     if node is None:
         return next(leaves)
-    if type(node) is Again:
+    if type(node) is Repeated:
         return made[node.number]
     kind = node.kind
     if node.registered is not None:

@@ -4,8 +4,8 @@ A program with donation deletes the arrays that it replaces shortly before the n
 cells. This does not matter to a thread that is alone on the device (`device.runtime.threads`). With
 several threads, a call marks its cells by changing their class, which costs readers nothing:
 
-- `ClaimedCell`: a new array will be written. Other calls that change the cell wait; a read returns the
-  previous array.
+- `ClaimedCell`: a new array will be written. Other calls that change the cell wait; a read returns
+  the previous array.
 - `Donated`: the array may already be deleted. A read waits for the new one.
 
 A call claims all its cells at once, so that no two calls wait for each other. A function is traced

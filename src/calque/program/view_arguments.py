@@ -85,7 +85,7 @@ class Windows:
 
     Attributes:
         indexes: the index of the argument for each window's cell.
-        asked: the arguments of which the function needs more than the window.
+        asked: the arguments that the function needs in full, not only their windows.
     """
 
     def __init__(self) -> None:

@@ -116,7 +116,9 @@ def sizes_of(axes: Mapping[str, Any]) -> dict[str, int]:
     """
     for name, size in axes.items():
         if isinstance(size, bool) or not hasattr(size, "__index__"):
-            raise TypeError(f"the size of axis {name!r} must be an int, or -1, not {_as_text(size)}")
+            raise TypeError(
+                f"the size of axis {name!r} must be an int, or -1, not {_as_text(size)}"
+            )
     return {name: operator.index(size) for name, size in axes.items()}
 
 
@@ -161,7 +163,7 @@ def check_countable(value: object) -> None:
         )
 
 
-def _as_text(value: object) -> str:
+def _as_text(value: Any) -> str:
     shown = repr(value)
     kind = type(value).__name__
     return f"{shown} ({kind})" if len(shown) < 40 and "\n" not in shown else f"a {kind}"

@@ -12,8 +12,8 @@ from torch.nn import Module, Parameter
 from calque.device.memory.cell import x64
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.pending_placements import take_pending
 from calque.device.runtime.placement import spread
-from calque.device.runtime.promised import take
 from calque.jitting.api import jit
 from calque.sharding.arguments import check_module
 from calque.sharding.mesh import mesh_or_latest
@@ -126,6 +126,6 @@ def _made(place: Place) -> torch.Tensor:
     if not isinstance(tensor, Parameter):
         return made
     parameter = Parameter(made, tensor.requires_grad)
-    take(tensor)
+    take_pending(tensor)
     vars(parameter).update(vars(tensor))
     return parameter

@@ -183,8 +183,8 @@ def _check(mesh: Any, spec: PartitionSpec, shape: tuple[int, ...]) -> None:
         if shape[dimension] % count:
             raise ValueError(
                 f"dimension {dimension} of a tensor of shape {shape} cannot be split over {count} "
-                f"devices evenly, as {_as_text(spec)} requires: pad it, split another dimension, or "
-                "use sharding.along, which leaves such tensors whole"
+                f"devices evenly, as {_as_text(spec)} requires: pad it, split another dimension, "
+                "or use sharding.along, which leaves such tensors whole"
             )
 
 

@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.nn import Module
 
 from calque.device.runtime.agreement import naming
-from calque.device.runtime.promised import promised
+from calque.device.runtime.pending_placements import pending
 from calque.sharding.arguments import check_module, check_plan
 from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard
@@ -103,7 +103,7 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
     for key, tensor in tensors.items():
         spec = _spec(plan, names[key])
         if spec is None:
-            spec = promised(tensor) or PartitionSpec()
+            spec = pending(tensor) or PartitionSpec()
         try:
             sharding = sharding_of(spec, tuple(tensor.shape), mesh)
             places.append(Place(tensor, names[key], sharding))

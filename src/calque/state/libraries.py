@@ -8,13 +8,8 @@ from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
 from calque.errors.handlers import is_of_handler
-from calque.state.lookups import finds_modules
 from calque.state.library_values import matters_in_library, registries_in
-from calque.state.paths import Path
-from calque.state.rows import DictRow, NamedRow, StateRow
-from calque.state.settings import has_settings, is_setting, setting_of
-from calque.state.stand_ins import original
-from calque.state.values import ATOMIC, MISSING, instance_dict
+from calque.state.lookups import finds_modules
 from calque.state.ownership import (
     Owner,
     home_of_class,
@@ -22,6 +17,11 @@ from calque.state.ownership import (
     owner_of_module,
     owner_of_name,
 )
+from calque.state.paths import Path
+from calque.state.rows import DictRow, NamedRow, StateRow
+from calque.state.settings import has_settings, is_setting, setting_of
+from calque.state.stand_ins import original
+from calque.state.values import ATOMIC, MISSING, instance_dict
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -186,7 +186,7 @@ def _is_table(value: dict[Any, Any]) -> bool:
     return 0 < len(value) < _MOST_ENTRIES and all(type(v) in ATOMIC for v in value.values())
 
 
-def _is_users_code(value: Any) -> bool:
+def _is_users_code(value: object) -> bool:
     home = getattr(value, "__module__", None)
     return isinstance(home, str) and owner_of_name(home) is Owner.USER
 

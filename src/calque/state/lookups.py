@@ -16,9 +16,9 @@ from typing import Any
 from weakref import WeakKeyDictionary
 
 from calque.state.names import words_in
+from calque.state.ownership import Owner, owner_of_module
 from calque.state.rows import Row
 from calque.state.values import MISSING
-from calque.state.ownership import Owner, owner_of_module
 
 
 class AllNames(Collection[str]):

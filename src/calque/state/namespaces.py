@@ -12,6 +12,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from calque.state.intercepted import InterceptedBuiltin, Interception
 from calque.state.lookups import AllNames
 from calque.state.names import Names, calls_by_name, names_of
+from calque.state.ownership import Owner, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
@@ -19,7 +20,6 @@ from calque.state.settings import is_setting
 from calque.state.stand_ins import original
 from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
-from calque.state.ownership import Owner, owner_of_module, owner_of_name
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

@@ -15,9 +15,9 @@ from torch.nn import functional as FUNCTIONAL
 
 from calque.state.library_values import functions_of
 from calque.state.names import names_of
+from calque.state.ownership import Owner, owner_of_code
 from calque.state.paths import Path
 from calque.state.rows import NamedRow
-from calque.state.ownership import Owner, owner_of_code
 
 METHODS_OF_TENSORS = frozenset(vars(torch.Tensor))
 """PyTorch's own methods."""

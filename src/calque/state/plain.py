@@ -17,9 +17,9 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
+from calque.state.ownership import Owner, owner_of_class
 from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import instance_dict
-from calque.state.ownership import Owner, owner_of_class
 
 OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
 """Classes of Python's library whose objects also count as plain."""

@@ -9,12 +9,12 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from calque.state.finding.waiting import LOCKING, hold_locks
-from calque.state.lookups import hands_over
 from calque.state.library_values import is_program
+from calque.state.lookups import hands_over
 from calque.state.names import names_of
+from calque.state.ownership import Owner, owner_of_code, owner_of_module, serves_engine
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, set_attribute
-from calque.state.ownership import Owner, owner_of_code, owner_of_module, serves_engine
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

@@ -5,8 +5,8 @@ from typing import Any
 
 from calque.errors.handlers import is_of_handler
 from calque.state.opaque import comparable
-from calque.state.values import ATOMIC, MISSING
 from calque.state.ownership import home_of_class
+from calque.state.values import ATOMIC, MISSING
 
 _BEGINNINGS = ("get", "is_", "are_", "preferred_", "initial_seed")
 _ENDINGS = ("_enabled", "_allowed")

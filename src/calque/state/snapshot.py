@@ -21,11 +21,11 @@ from calque.state import finding
 from calque.state.libraries import Libraries
 from calque.state.lookups import finds_modules, modules_of_the_user
 from calque.state.namespaces import Namespaces
+from calque.state.ownership import Owner
 from calque.state.paths import Path
 from calque.state.rows import DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
 from calque.state.values import ATOMIC
-from calque.state.ownership import Owner
 
 _GLOBAL_HOOKS = [
     (place, name)

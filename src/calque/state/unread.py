@@ -12,10 +12,10 @@ from torch.nn import Module
 from calque.state.contents import elements_of
 from calque.state.library_values import functions_of
 from calque.state.names import names_of
+from calque.state.ownership import Owner, owner_of_class
 from calque.state.reads import reads_of
 from calque.state.rows import CellRow, DictRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
-from calque.state.ownership import Owner, owner_of_class
 
 _TEXT = ("__repr__", "extra_repr")
 """Methods that insert attributes named in a format string."""

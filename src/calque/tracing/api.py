@@ -14,7 +14,7 @@ from calque.tracing.choosing import TracerName, by_tracer
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph.branching import Branch
-from calque.tracing.graph.member_source import home, in_order_of
+from calque.tracing.graph.member_source import in_order_of, source_of_members
 from calque.tracing.paths import decisions
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.symbolic.capture import Capture
@@ -137,7 +137,7 @@ def _graph_module(
     capture = Capture(tracer_of_method, root, concrete_args)
     graph = capture.graph()
     graph._tracer_cls = Restoring  # the tracer that unpickling uses
-    members = home(capture.tracer)
+    members = source_of_members(capture.tracer)
     module = make_graph_module(members, graph, name)
     for branch in capture.tracer.kept.values():
         for node in branch.graph.find_nodes(op="call_module") if isinstance(branch, Branch) else ():

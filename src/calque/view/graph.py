@@ -47,7 +47,7 @@ class ViewNode:
         op: the function or layer that it calls, such as `torch.nn.functional.relu`, `Linear` or
             `aten.add.Tensor`.
         label: a short form of `op`.
-        kind: what it is.
+        kind: the kind of node.
         group: the id of its group; "" at the top.
         family: the kind of operator, such as `"convolution"`; see `families`.
         served: how the device computes it: `"rule"`, `"decomposition"`, `"fallback"` (a kernel of

@@ -206,7 +206,9 @@ def test_the_counts_account_for_every_operator() -> None:
     counts = recording.operator_counts
     assert counts.operators == counts.within_calls > 5
     scripted = torch.jit.script(lambda_as_function)
-    assert calque.record(lambda x: scripted(x) + 1, torch.ones(3)).operator_counts.outside_calls == 2
+    assert (
+        calque.record(lambda x: scripted(x) + 1, torch.ones(3)).operator_counts.outside_calls == 2
+    )
 
 
 def lambda_as_function(x: Tensor) -> Tensor:

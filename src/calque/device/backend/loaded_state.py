@@ -19,8 +19,8 @@ from calque.device.backend.placed_gradients import placed_like
 from calque.device.memory.cell import active, cell_of, current, is_whole
 from calque.device.memory.placing import placement_like
 from calque.device.runtime.agreement import naming
+from calque.device.runtime.pending_placements import pending, set_pending
 from calque.device.runtime.placement import placed
-from calque.device.runtime.promised import promise, promised
 from calque.upstream.torch_internals import Optimizer
 
 Tensor = torch.Tensor
@@ -76,7 +76,7 @@ def _placements(module: Module) -> dict[str, tuple[Tensor, Sharding]]:
     """Returns the parameters and buffers that have a placement, or will get one."""
     found = {}
     for name, tensor in _named(module):
-        placement = promised(tensor) or placement_like(tensor)
+        placement = pending(tensor) or placement_like(tensor)
         if placement is not None:
             found[name] = tensor, placement
     return found
@@ -87,7 +87,7 @@ def _take_over(tensor: Tensor, before: Tensor, placement: Sharding) -> None:
     if tensor.shape != before.shape:
         return
     if tensor.device.type != "jax":
-        promise(tensor, placement)
+        set_pending(tensor, placement)
     elif placement_like(tensor) is None:
         cell = cell_of(tensor)
         if not cell.viewed or is_whole(cell, tensor):

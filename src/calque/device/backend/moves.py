@@ -17,8 +17,8 @@ from torch.nn import Module, Parameter
 from torch.nn.parameter import is_lazy
 
 from calque.device.memory.cell import cell_of, current
+from calque.device.runtime.pending_placements import pending, take_pending
 from calque.device.runtime.placement import placed
-from calque.device.runtime.promised import promised, take
 from calque.upstream import torch_c, torch_internals
 
 Function = Callable[[torch.Tensor], torch.Tensor]
@@ -44,9 +44,9 @@ class Move:
         if is_lazy(tensor):
             return self._lazy(tensor)
         result = self._function(tensor)
-        if promised(tensor) is not None and result.device.type == "jax":
+        if pending(tensor) is not None and result.device.type == "jax":
             cell = cell_of(result)
-            cell.array = placed(current(cell), take(tensor))
+            cell.array = placed(current(cell), take_pending(tensor))
         plain = type(result) in _PLAIN and isinstance(tensor, Parameter)
         if not (plain and crosses(tensor, result)):
             return result

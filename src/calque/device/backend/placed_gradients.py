@@ -82,7 +82,7 @@ def run_placing(run: Any, roots: Any, args: tuple[Any, ...], kwargs: dict[str, A
 
     Args:
         run: the engine.
-        roots: what is differentiated.
+        roots: the differentiated tensors.
         args, kwargs: the rest of its arguments.
     """
     if kwargs.get("accumulate_grad", True):

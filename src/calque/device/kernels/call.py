@@ -250,8 +250,8 @@ class Runner:
     def _dependent(
         self, run: Callable[..., Any], template: list[Any], keywords: dict[str, Any]
     ) -> Callable[..., Any]:
-        """Returns the function for a rule whose results' shapes depend on values, of which it
-        requests the number of elements.
+        """Returns the function for a rule whose results' shapes depend on values; it requests the
+        number of elements.
         """
         rule, outline, cast = self.rule, self.outline, self.cast
         sized = replace(rule, function=SIZED[rule.name])

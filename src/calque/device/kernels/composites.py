@@ -22,6 +22,7 @@ from jax import Array
 
 from calque.device.kernels.binding import overload_of, schema_of, traced_parameters, untraced
 from calque.device.kernels.call import Runner
+from calque.device.kernels.checked_tensors import seen
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.pullbacks import (
     Pullback,
@@ -32,7 +33,6 @@ from calque.device.kernels.pullbacks import (
     pull_back,
     pullback_of,
 )
-from calque.device.kernels.checked_tensors import seen
 from calque.device.memory import rng
 from calque.device.memory.cell import read, x64
 from calque.device.memory.host import host_array

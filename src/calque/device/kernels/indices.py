@@ -16,9 +16,9 @@ from jax import Array
 
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional, in_place
+from calque.device.kernels.checked_tensors import host_view, seen
 from calque.device.kernels.copies import no_value
 from calque.device.kernels.remedies import MASK
-from calque.device.kernels.checked_tensors import host_view, seen
 from calque.device.memory import strides
 from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_array

@@ -40,7 +40,7 @@ class HostRead(NamedTuple):
     dtype: Any
 
     @classmethod
-    def of(cls, array: Array, use: str) -> "Asked":
+    def of(cls, array: Array, use: str) -> "HostRead":
         """Returns a read of an array that is happening now."""
         frame = caller_frame()
         code = frame.f_code

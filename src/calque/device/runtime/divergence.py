@@ -117,8 +117,8 @@ class Watch:
             self._since = None
 
     def _end(self) -> None:
-        """Tell the others that this process is exiting. A thread still in C++ would abort Python's
-        exit.
+        """Notify the other processes that this process is exiting. A thread still in C++ would
+        abort Python's exit.
         """
         self._ends.set()
         self._thread.join()

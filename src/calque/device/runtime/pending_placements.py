@@ -22,6 +22,6 @@ def pending(tensor: torch.Tensor) -> Any:
     return vars(tensor).get(_NAME) if tensor.device.type != "jax" else None
 
 
-def take(tensor: torch.Tensor) -> Any:
+def take_pending(tensor: torch.Tensor) -> Any:
     """Returns and removes the pending placement of a tensor."""
     return vars(tensor).pop(_NAME, None)

@@ -42,12 +42,12 @@ class Carried(Made):
     """A tensor with an autograd graph.
 
     Attributes:
-        slot: the index of the node's result that it is, or of which it is a view.
+        slot: the index of the node's result that it is, or that it is a view of.
         view: its geometry, if it is a view of the result.
         retains: whether it retains its gradient.
         gradient: its gradient.
         creation: how it was created, if it is a view, or a tensor to which a write raises.
-        base: the index of the node's result of which it is a view with a separate history.
+        base: the index of the node's result that it is a view of, with a separate history.
     """
 
     slot: int

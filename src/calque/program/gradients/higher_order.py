@@ -39,7 +39,7 @@ class Origin(NamedTuple):
         given: the incoming gradients of these steps.
     """
 
-    higher: "Higher"
+    higher: "HigherDerivatives"
     arrays: list[Array]
     leaves: list[Any]
     path: tuple[Step, ...] = ()

@@ -37,7 +37,8 @@ class Carrying:
 
     Attributes:
         bare: creates each tensor without its graph.
-        errors: by index, gives tensors whose graph was freed a graph that raises an error.
+        errors: functions that give the tensors whose graph was freed a graph that raises an error,
+            by index.
     """
 
     def __init__(self, backward: Backward, late: list[LatePart | None]) -> None:
@@ -128,7 +129,7 @@ class Kept(NamedTuple):
     """The values that a call keeps for the backward pass of a node.
 
     Attributes:
-        residuals: what the forward leaves.
+        residuals: the values that the forward saved.
         targets: the tensors that receive gradients.
         origin: the values for derivatives of the gradients.
     """

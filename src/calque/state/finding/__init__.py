@@ -49,8 +49,8 @@ from calque.state.finding.functions import (
 )
 from calque.state.finding.objects import visit_logger, visit_module, visit_object, visit_optimizer
 from calque.state.finding.tensors import visit_tensor
-from calque.state.lookups import GETTERS
 from calque.state.library_values import WRAPPERS
+from calque.state.lookups import GETTERS
 from calque.state.paths import Path
 from calque.state.settings import has_settings
 from calque.upstream import torch_c

@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from calque.state.lookups import looks_names_up, registered
 from calque.state.library_values import functions_of
+from calque.state.lookups import looks_names_up, registered
+from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.patched import functional_of
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, StateRow, set_attribute
 from calque.state.values import instance_dict
-from calque.state.ownership import Owner, home_of_class, owner_of_class
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

@@ -7,10 +7,10 @@ from typing import TYPE_CHECKING, Any
 from calque.state.differing import differs
 from calque.state.finding.objects import hold_opaque
 from calque.state.lookups import looks_names_up, words_of_getter
+from calque.state.ownership import Owner, owner_of_code, owner_of_module
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, StateRow, function_row
 from calque.state.values import instance_dict
-from calque.state.ownership import Owner, owner_of_code, owner_of_module
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

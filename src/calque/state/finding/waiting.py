@@ -13,10 +13,10 @@ import weakref
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from calque.state.ownership import home_of_class
 from calque.state.paths import Path
 from calque.state.rows import StateRow
 from calque.state.values import instance_dict
-from calque.state.ownership import home_of_class
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot

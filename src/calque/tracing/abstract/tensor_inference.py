@@ -62,8 +62,8 @@ def gives_tensor(node: Node, tensors: set[Node], root: Any) -> bool:
 
     Args:
         node: any node but an output.
-        tensors: the nodes before it that are known to give tensors.
-        root: finds what a `call_module` or `get_attr` names.
+        tensors: the earlier nodes that are known to return tensors.
+        root: returns the target of a `call_module` or `get_attr`, by name.
     """
     target: Any = node.target
     if node.op == "placeholder":

@@ -12,7 +12,7 @@ _RESERVED = frozenset(dir(GraphModule)) | {"meta", "shape_env", "_graph", "_code
 """Attributes of graph modules, which members of a program cannot have as names."""
 
 
-def home(tracer: Any) -> torch.nn.Module:
+def source_of_members(tracer: Any) -> torch.nn.Module:
     """Returns a module with the members of the root and the constants; the user's own is not
     touched.
 

@@ -23,8 +23,8 @@ from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
-from calque.tracing.lower.checked_properties import properties_of_inputs, copies_by_strides
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
+from calque.tracing.lower.checked_properties import copies_by_strides, properties_of_inputs
 from calque.tracing.lower.reads import Read
 from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
 from calque.upstream import torch_c

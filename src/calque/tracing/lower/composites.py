@@ -149,8 +149,8 @@ METHODS: dict[str, Callable[..., Any]] = {
 def in_turn(
     function: Any, args: tuple[Any, ...], kwargs: dict[str, Any], is_graded: bool
 ) -> list[Tensor] | None:
-    """Calls a function that writes to a list of tensors separately for each tensor, if it reads for
-    one tensor what it has written to another; otherwise returns None.
+    """Calls a function that writes to a list of tensors separately for each tensor, if it reads
+    some tensors after it has written to them; otherwise returns None.
 
     Args:
         is_graded: whether autograd records the call.

@@ -27,16 +27,23 @@ from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_itself,
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
 from calque.tracing.lower import composites, explained
-from calque.tracing.lower.isolation import alone, quiet
-from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import Inputs, State, resolve
+from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.functional_forms import FUNCTIONAL
+from calque.tracing.lower.isolation import alone, quiet
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
-from calque.tracing.lower.reads import NUMBERS, Later, Read, is_guard, read_of, reads_elements
+from calque.tracing.lower.reads import (
+    NUMBERS,
+    PendingAnswer,
+    Read,
+    is_guard,
+    read_of,
+    reads_elements,
+)
 from calque.tracing.lower.ungraded import DetachingMode, forward_of
 from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
 from calque.tracing.lower.writes import without_writes
@@ -262,14 +269,14 @@ class _Replay(torch.fx.Interpreter):
         self._claim(n)
         return result
 
-    def _later(self, n: Node) -> Later | None:
+    def _later(self, n: Node) -> PendingAnswer | None:
         """Returns a placeholder for a value that only a guard needs; None for other values."""
         read = read_of(n, *self.fetch_args_kwargs_from_env(n)) if is_guard(n) else None
         if read is None:
             return None
         self.reads.append(read)
         self._claim(n)
-        return Later(n)
+        return PendingAnswer(n)
 
     def _claim(self, n: Node) -> None:
         """Attribute the nodes created since the last call to `n`."""
@@ -347,7 +354,7 @@ class _Replay(torch.fx.Interpreter):
         if target is checks.expect_tensor:  # functional tensors have no autograd state
             looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
             args = (*args[:2], looks)
-        if target is expect_answer and (is_unknown(args[2]) or isinstance(args[0], Later)):
+        if target is expect_answer and (is_unknown(args[2]) or isinstance(args[0], PendingAnswer)):
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
         if target is copy.deepcopy and isinstance(args[0], torch.Tensor):

@@ -15,7 +15,7 @@ from torch.fx.node import Node, base_types
 from calque.tracing.graph.answers import HOST, expect_answer
 
 
-class Later(NamedTuple):
+class PendingAnswer(NamedTuple):
     """A placeholder for an answer that is not known yet."""
 
     node: Node

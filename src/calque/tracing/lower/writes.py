@@ -57,12 +57,12 @@ def without_writes(
     """
     if not any(_writes(node) for node in found.graph.nodes):
         return found, place
-    again = _Again(found)
-    run = torch.func.functionalize(again.flat, remove="mutations")
+    rerun = _Rerun(found)
+    run = torch.func.functionalize(rerun.flat, remove="mutations")
     with fx_traceback.preserve_node_meta():
         made = make_fx(run, dict(table), tracing_mode="fake", _allow_non_fake_inputs=True)(*leaves)
-    again.mark_unseen(made)
-    return made, again.place_in(made, place)
+    rerun.mark_unseen(made)
+    return made, rerun.place_in(made, place)
 
 
 def _writes(node: Node) -> bool:
@@ -73,7 +73,7 @@ def _writes(node: Node) -> bool:
     return not (target is COPY and isinstance(first, Node) and first.op == "placeholder")
 
 
-class _Again(torch.fx.Interpreter):
+class _Rerun(torch.fx.Interpreter):
     """Runs a graph, and tracks for each new node which node was running."""
 
     def __init__(self, found: GraphModule) -> None:

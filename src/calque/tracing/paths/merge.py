@@ -26,8 +26,8 @@ class Fork:
 
     decision: Decision
     condition: Value
-    true: "Way"
-    false: "Way"
+    true: "PathSegment"
+    false: "PathSegment"
 
 
 @dataclass

@@ -29,7 +29,7 @@ from calque.tracing.record.events import Call
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
-from calque.tracing.record.recording import RAISED, Recording, FinishedRun
+from calque.tracing.record.recording import RAISED, FinishedRun, Recording
 from calque.tracing.symbolic.changes import Change, held_in
 from calque.tracing.symbolic.leaves import Leaves
 from calque.tracing.symbolic.objects import function_of

@@ -21,7 +21,7 @@ from calque.tracing.graph.answers import (
     expect_one,
     number_of_parts,
 )
-from calque.tracing.graph.member_source import home, in_order_of
+from calque.tracing.graph.member_source import in_order_of, source_of_members
 from calque.tracing.graph.owner import Owner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
@@ -29,11 +29,11 @@ from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, Call, End, ModuleCall
-from calque.tracing.record.returned_arguments import ReturnedArguments
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import Known, is_plain
 from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
+from calque.tracing.record.returned_arguments import ReturnedArguments
 from calque.tracing.record.values import Value, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
@@ -115,7 +115,7 @@ class Builder(NamingTracer):
                 node.meta.setdefault("origin", self._origin)
         name = type(tape.root).__name__ if is_module else tape.name
         self.submodule_paths: dict[torch.nn.Module, str] | None = None
-        members = home(self)
+        members = source_of_members(self)
         return in_order_of(make_graph_module(members, self.graph, name), members)
 
     # Nodes

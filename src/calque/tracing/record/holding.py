@@ -18,8 +18,8 @@ from calque.tracing.core.active import current_trace, tracing
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.torch_settings import hold_settings
 from calque.tracing.proxies.modules import hold_calls
-from calque.tracing.record.recorder import FunctionMode, Recorder
 from calque.tracing.record.operator_mode import OperatorMode
+from calque.tracing.record.recorder import FunctionMode, Recorder
 from calque.tracing.symbolic.contexts import hold_contexts
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.upstream.torch_internals import get_current_function_mode_stack, pop_mode, push_mode
@@ -49,22 +49,22 @@ def hold(patches: Patches) -> None:
 def entered(recorder: Recorder) -> Iterator[None]:
     """A context manager that records this thread."""
     functions, operators = FunctionMode(recorder), OperatorMode(recorder, recorder.local)
-    with tracing(recorder), beneath:
-        push_mode(above)
+    with tracing(recorder), operators:
+        push_mode(functions)
         recorder.local.is_entered = True
         try:
             yield
         finally:
             recorder.local.is_entered = False
-            _remove(above)
+            _remove(functions)
 
 
-def _remove(above: TorchFunctionMode) -> None:
+def _remove(functions: TorchFunctionMode) -> None:
     """Remove a mode from the stack, wherever it is: the program may have left others on top."""
     taken = []
     while get_current_function_mode_stack():
         mode = pop_mode()
-        if mode is above:
+        if mode is functions:
             break
         taken.append(mode)
     for mode in reversed(taken):
@@ -147,7 +147,7 @@ def _submitted(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _submitted_to_pool(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
-    def submit(pool: object, function: Any, *args: Any, **kwargs: Any) -> Any:
+    def submit(pool: Any, function: Any, *args: Any, **kwargs: Any) -> Any:
         recorder = _recorder()
         if recorder is not None and isinstance(pool, multiprocessing.pool.ThreadPool):
             function = _followed(recorder, function)

@@ -26,7 +26,7 @@ class Leaves(NamedTuple):
 
 
 def collapsible(
-    tape: object,
+    tape: Any,
     is_leaf: Callable[[ModuleCall], bool],
     keeper: Keeper,
     whole: bool = False,
@@ -218,7 +218,7 @@ def is_layer(module: torch.nn.Module) -> bool:
     return own and not isinstance(module, torch.nn.Sequential)
 
 
-def _has_numbers(result: object) -> bool:
+def _has_numbers(result: Any) -> bool:
     """Returns True if the result of a module contains something other than tensors."""
     if isinstance(result, dict):
         return any(map(_has_numbers, result.values()))

@@ -18,7 +18,7 @@ from calque.tracing.core.statements import Place
 from calque.tracing.graph.answers import same_answer
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Call, Event
-from calque.tracing.record.reach import READS, Formula, Reach, NumberUse, Use, reach_of
+from calque.tracing.record.reach import READS, Formula, NumberUse, Reach, Use, reach_of
 from calque.tracing.record.values import Value
 
 NUMBER = "number"

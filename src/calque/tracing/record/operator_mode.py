@@ -35,7 +35,7 @@ class OperatorCounts(NamedTuple):
 
 
 @functools.lru_cache(maxsize=4096)
-def _known_for(operator: object) -> tuple[bool, bool]:
+def _known_for(operator: Any) -> tuple[bool, bool]:
     """Returns whether an operator reads values into Python,
     and whether its shapes depend on values.
     """

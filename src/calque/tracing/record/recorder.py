@@ -27,10 +27,10 @@ from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.leaf_modules import mark_changed
 from calque.tracing.record.local import Local
 from calque.tracing.record.numbers import Numbers
+from calque.tracing.record.operator_mode import set_properties
 from calque.tracing.record.results import Results
 from calque.tracing.record.tracer import WithinTrace
 from calque.tracing.record.values import Value, Values
-from calque.tracing.record.operator_mode import set_properties
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import Leaves

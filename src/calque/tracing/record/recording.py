@@ -19,8 +19,8 @@ from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall
 from calque.tracing.record.keeping import Gradient, Keeper
 from calque.tracing.record.leaf_modules import is_layer
-from calque.tracing.record.values import Value
 from calque.tracing.record.operator_mode import OperatorCounts
+from calque.tracing.record.values import Value
 from calque.upstream.torch_internals import pytree
 
 RAISED = "the program has raised"
@@ -66,7 +66,7 @@ class FinishedRun:
         self.asked: set[str] = recorder.asked
         self.assumed: Any = recorder.assumed
 
-    def following(self) -> "Tape":
+    def following(self) -> "FinishedRun":
         """Returns the run with numbers that are read again instead of guarded."""
         made = copy.copy(self)
         made.events = self.numbers.following(self.events)

@@ -23,7 +23,7 @@ from calque.tracing.graph.ir import Block, Mismatch, Step, Value, equal_constant
 from calque.tracing.graph.templates import Outside, Template
 from calque.tracing.paths.decisions import Budget, Path
 from calque.tracing.paths.ir_to_graph import Emitter, pruned
-from calque.tracing.paths.merge import Fork, Joiner, Steps, PathSegment
+from calque.tracing.paths.merge import Fork, Joiner, PathSegment, Steps
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install

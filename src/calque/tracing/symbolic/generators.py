@@ -21,7 +21,7 @@ class GeneratorStates:
     def __init__(self) -> None:
         self._last: dict[int, tuple[Any, torch.Tensor, Path]] = {}
 
-    def visit(self, generator: object, path: Path) -> None:
+    def visit(self, generator: Any, path: Path) -> None:
         """Add a generator that the program can reach, before it runs."""
         self._last[id(generator)] = generator, _state_of(generator), path
 

@@ -18,8 +18,8 @@ from torch.nn import Module
 from torch.nn.modules import module as module_of_torch
 
 from calque.state import ATOMIC
-from calque.state.rows import is_own_hook
 from calque.state.ownership import Owner, owner_of_class, owner_of_code
+from calque.state.rows import is_own_hook
 
 _GLOBAL_HOOKS = tuple(
     value

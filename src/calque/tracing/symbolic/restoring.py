@@ -21,7 +21,7 @@ _READS = (
 )
 
 
-class _Again(ValueProxy):
+class _GraphProxy(ValueProxy):
     """A proxy in the code of a graph, on which every call becomes a node."""
 
 
@@ -33,7 +33,7 @@ def _call_of(name: str) -> Callable[..., Any]:
 
 
 for _name in _READS:
-    setattr(_Again, _name, _call_of(_name))
+    setattr(_GraphProxy, _name, _call_of(_name))
 
 
 class Restoring(SymbolicTracer):
@@ -43,7 +43,7 @@ class Restoring(SymbolicTracer):
 
     def proxy(self, node: Node) -> Any:
         """Returns the proxy of any value."""
-        return _Again(node, self)
+        return _GraphProxy(node, self)
 
     tensor_proxy = proxy
 

@@ -16,9 +16,9 @@ import torch
 
 from calque.state import ATOMIC, Row, Snapshot
 from calque.state.finding.classes import hold_kind
+from calque.state.ownership import Owner, home_of_class
 from calque.state.paths import Path
 from calque.state.rows import HOOKS_OF_TENSORS, AttributeRow, CacheRow, DictRow
-from calque.state.ownership import Owner, home_of_class
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.generators import GeneratorStates
 from calque.tracing.symbolic.leaves import ModuleState
@@ -79,7 +79,7 @@ class Surroundings(Snapshot):
             else:
                 stack.append((item, path.attribute(name)))
 
-    def visit_generator(self, value: object, path: Path) -> None:
+    def visit_generator(self, value: Any, path: Path) -> None:
         """See `Snapshot.visit_generator`."""
         self.generators.visit(value, path)
 

@@ -47,7 +47,7 @@ from calque.tracing.symbolic.assignments import Assignments
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
-from calque.tracing.symbolic.leaves import ModuleState, Leaves, has_backward_hooks
+from calque.tracing.symbolic.leaves import Leaves, ModuleState, has_backward_hooks
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.packed import packed_result, takes_packed
 from calque.tracing.symbolic.randomness import hold_randomness

@@ -19,9 +19,9 @@ import torch
 from calque.state import MISSING, Row, Running, same_value
 from calque.state.differing import NAMES
 from calque.state.names import names_of
+from calque.state.ownership import Owner, owner_of_class
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
-from calque.state.ownership import Owner, owner_of_class
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy

@@ -1,11 +1,11 @@
 """Processes that run other programs than the others are found."""
 
-from calque.device.runtime.divergence import StartedProgram, State, difference
+from calque.device.runtime.divergence import PublishedState, StartedProgram, difference
 
 
-def state(names: str, ended: bool = False, count: int | None = None) -> State:
+def state(names: str, ended: bool = False, count: int | None = None) -> PublishedState:
     last = [StartedProgram(name, f"train.py:{i}") for i, name in enumerate(names, 1)]
-    return State(len(names) if count is None else count, last, ended)
+    return PublishedState(len(names) if count is None else count, last, ended)
 
 
 def test_another_program_of_the_same_number_is_named_with_both_lines() -> None:

@@ -85,9 +85,9 @@ class HostRead:
         self.moment: int | None = None
         send = sender(kind)
         # The staticmethod is kept alive here, so that the reference count is the usual one.
-        usual = self.usual = torch_jax.Guard.__dict__["type_"]
+        usual = self.usual = torch_jax.DeviceGuard.__dict__["type_"]
 
-        def look_up(guard: torch_jax.Guard) -> Callable[[], Any]:
+        def look_up(guard: torch_jax.DeviceGuard) -> Callable[[], Any]:
             try:  # as in `device_type`, which the engine also calls with an exception set
                 for _ in backward_errors._NOTHING:
                     pass
@@ -98,7 +98,7 @@ class HostRead:
                 [*map(operator.call, [send])]  # C++ continues with a pending exception
             return usual.__wrapped__
 
-        torch_jax.Guard.type_ = property(  # type: ignore[assignment]
+        torch_jax.DeviceGuard.type_ = property(  # type: ignore[assignment]
             interrupts.entered_unseen(look_up)  # type: ignore[arg-type]
         )
 
@@ -133,7 +133,7 @@ def check_guard() -> None:
             torch.set_grad_enabled(True)
             asked.moment = None
             assert train() == expected
-        torch_jax.Guard.type_ = asked.usual
+        torch_jax.DeviceGuard.type_ = asked.usual
 
 
 def test_an_interrupt_while_pytorch_asks_the_guard_comes_afterwards():
@@ -235,7 +235,7 @@ def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
 
 def test_a_reference_that_somebody_keeps_does_not_hold_up_signals_for_ever(monkeypatch):
     monkeypatch.setattr(interrupts, "_STRAY_AFTER", 0.05)
-    kept = torch_jax.Guard.type_
+    kept = torch_jax.DeviceGuard.type_
 
     def run() -> None:
         signal.raise_signal(SIGNAL)

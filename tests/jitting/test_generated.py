@@ -10,7 +10,7 @@ from torch import nn
 import calque
 from calque.device.runtime import interrupts
 from calque.jitting.generated import source as generated
-from calque.jitting.generated.source import MISS, Source
+from calque.jitting.generated.source import MISS, GeneratedFunction
 
 
 @pytest.fixture
@@ -62,7 +62,7 @@ def test_programs_of_one_form_have_one_code():
 
 
 def test_an_object_has_one_name():
-    source, value = Source("args"), object()
+    source, value = GeneratedFunction("args"), object()
     source.line("return {} is {}, {}", value, value, MISS)
     assert source.function()(()) == (True, MISS)
 

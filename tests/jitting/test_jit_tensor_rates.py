@@ -9,7 +9,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import calque
-from calque.jitting.numbers import Numbers
+from calque.jitting.numbers import SteppedNumbers
 
 
 def losses(kind: type, device: str, rate_on: str, jit: bool) -> list[float]:
@@ -95,10 +95,12 @@ def test_a_kernel_of_the_cpu_computes_with_the_number_itself(factor: Any) -> Non
 
 def test_numbers_of_a_group_come_in_its_order(monkeypatch):
     """Whatever the order of a set of their names: a process finds the program of another one."""
-    keys = Numbers.traced_keys
+    keys = SteppedNumbers.traced_keys
     texts = []
     for turn in (sorted, lambda names: sorted(names, reverse=True)):
-        monkeypatch.setattr(Numbers, "traced_keys", lambda *given, turn=turn: turn(keys(*given)))
+        monkeypatch.setattr(
+            SteppedNumbers, "traced_keys", lambda *given, turn=turn: turn(keys(*given))
+        )
         torch.manual_seed(0)
         model = torch.nn.Linear(2, 2).to("jax")
         optimizer = torch.optim.AdamW(model.parameters())

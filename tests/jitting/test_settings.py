@@ -8,7 +8,7 @@ import typing
 import pytest
 
 import calque
-from calque.jitting.settings import Options, Settings
+from calque.jitting.settings import JitOptions, Settings
 
 
 def test_jit_and_its_types_and_its_settings_list_the_same_options() -> None:
@@ -16,7 +16,7 @@ def test_jit_and_its_types_and_its_settings_list_the_same_options() -> None:
     del options["fn"], options["unknown"]  # the latter raises an error with a reason
     assert {name: one.default for name, one in options.items()} == dataclasses.asdict(Settings())
     types = typing.get_type_hints(calque.jit)
-    assert {name: types[name] for name in options} == typing.get_type_hints(Options)
+    assert {name: types[name] for name in options} == typing.get_type_hints(JitOptions)
 
 
 def test_a_copy_of_a_jitted_function_has_its_settings() -> None:

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
-from calque.program.unread import Restructure, Unread, is_unread, value_of, watching_objects
+from calque.program.unread import Restructure, UnreadObject, is_unread, value_of, watching_objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True)
@@ -140,14 +140,14 @@ def test_objects_in_arguments_are_found_with_their_containers():
     ],
 )
 def test_an_object_that_nobody_reads_notices_who_does(use):
-    unread = Unread({1})
+    unread = UnreadObject({1})
     with watching_objects() as touched, pytest.raises(Restructure):
         use(unread)
     assert touched == {set}
 
 
 def test_an_object_that_nobody_reads_has_its_class_and_is_itself():
-    unread = Unread({1})
+    unread = UnreadObject({1})
     with watching_objects() as touched:
         assert isinstance(unread, set)
         assert not isinstance(unread, list)

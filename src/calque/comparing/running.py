@@ -21,7 +21,7 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import LazyGraphModule, pytree
 
 
-class Run(torch.fx.Interpreter):
+class GraphRun(torch.fx.Interpreter):
     """One run of a graph.
 
     Args:

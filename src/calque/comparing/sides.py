@@ -12,7 +12,7 @@ from torch.fx.node import Node
 from calque.comparing.alignment import Pair, origin_of_pair
 from calque.comparing.differences import Difference
 from calque.comparing.naming import flat, has_values, result_of
-from calque.comparing.running import Run, moved, on_device, same_random_numbers
+from calque.comparing.running import GraphRun, moved, on_device, same_random_numbers
 from calque.comparing.values import NUMBERS, compared, kept, other_structure, parts_of
 from calque.tracing.core.origins import NodeOrigin, origin_of
 
@@ -39,7 +39,7 @@ class Side:
 
     def run(self, see: Any) -> list[Any]:
         """Returns the graph's result, and its arguments and state after the run."""
-        run = Run(self.graph, see)
+        run = GraphRun(self.graph, see)
         before = {name: tensor._version for name, tensor in self._state()}
         with same_random_numbers(self.device), on_device(self._there):
             result = run.result(self.args, self.kwargs)

@@ -15,7 +15,7 @@ _QUOTED = re.compile(r"(?:\._modules)?\[['\"]?(\w+)['\"]?\]")
 Chain = list[tuple[str, int]]
 
 
-class Place(NamedTuple):
+class CodePlace(NamedTuple):
     """A line of the program, in one call of a module; or the call of a layer, without a line."""
 
     file: str
@@ -27,7 +27,7 @@ class Place(NamedTuple):
 class Stretch(NamedTuple):
     """Consecutive nodes that come from one place."""
 
-    place: Place | None
+    place: CodePlace | None
     nodes: list[Node]
 
     @property
@@ -72,16 +72,16 @@ def single_calls(nodes: Sequence[Node]) -> list[Stretch]:
     return [Stretch(None, [*nodes[i:j]]) for i, j in zip(starts, [*starts[1:], len(nodes)])]
 
 
-def _place(node: Node, leaves: set[str]) -> Place | None:
+def _place(node: Node, leaves: set[str]) -> CodePlace | None:
     origin = origin_of(node)
     if origin is None:
         return None
     chain = _chain(node)
     layer = next((link for link in chain if link[0] in leaves), None)
     if layer is not None:  # the lines of its hooks belong to it
-        return Place("", 0, *layer)
+        return CodePlace("", 0, *layer)
     path, call = chain[-1] if chain else ("", 0)
-    return Place(origin.file, origin.line, path, call)
+    return CodePlace(origin.file, origin.line, path, call)
 
 
 def _chain(node: Node) -> Chain:

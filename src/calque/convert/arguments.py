@@ -53,7 +53,7 @@ def _written(value: object, names: Iterator[str]) -> Any:
     raise TypeError
 
 
-class Arguments:
+class ArrayArguments:
     """Finds the arrays in the arguments of a call.
 
     Args:

@@ -19,7 +19,7 @@ import torch
 import torch.fx
 from torch.fx.node import Node
 
-from calque.convert.arguments import Arguments
+from calque.convert.arguments import ArrayArguments
 from calque.convert.digests import require_whole
 from calque.convert.errors import ConversionError
 from calque.convert.program_files import DTYPES, looks_of, read_files
@@ -40,7 +40,7 @@ _LAYOUTS = {"strided": torch.strided}
 _FORMATS = {str(f)[6:]: f for f in vars(torch).values() if isinstance(f, torch.memory_format)}
 
 
-class Input(NamedTuple):
+class ProgramInput(NamedTuple):
     """An input of a program."""
 
     name: str
@@ -59,7 +59,10 @@ class Loaded:
     """
 
     def __init__(
-        self, inputs: list[Input], function: Callable[..., Any], arguments: Arguments | None = None
+        self,
+        inputs: list[ProgramInput],
+        function: Callable[..., Any],
+        arguments: ArrayArguments | None = None,
     ) -> None:
         self.inputs = inputs
         self._function = function
@@ -118,7 +121,7 @@ def load(directory: str | Path) -> Loaded:
     reader = _Reader(content, weights)
     graph = reader.graph()
     names = [each.name for each in reader.inputs]
-    arguments = Arguments(content["arguments"], names) if "arguments" in content else None
+    arguments = ArrayArguments(content["arguments"], names) if "arguments" in content else None
     _try(Loaded(reader.inputs, JaxInterpreter(graph)))
     for check in graph.graph.find_nodes(op="call_function", target=_expect_looks):
         graph.graph.erase_node(check)  # shapes are fixed
@@ -135,13 +138,13 @@ class _Reader:
         self._nodes: dict[str, Node] = {}
         self._members: dict[str, torch.Tensor] = {}
         self._of_weights: dict[str, Node] = {}
-        self.inputs: list[Input] = []
+        self.inputs: list[ProgramInput] = []
 
     def graph(self) -> torch.fx.GraphModule:
         for index, entry in enumerate(self._content["inputs"]):
             where = f"input {index}"
             name = self._new_name(entry, where)
-            self.inputs.append(Input(name, *looks_of(entry, where)))
+            self.inputs.append(ProgramInput(name, *looks_of(entry, where)))
             self._nodes[name] = self._graph.placeholder(name)
         for name in self._content["weights"]:
             member = f"weight_{len(self._members)}"

@@ -11,7 +11,7 @@ from calque.convert.tensor_infos import TensorInfo
 from calque.tracing.core.origins import NodeOrigin
 from calque.tracing.record.ends import mapped
 from calque.tracing.record.events import ModuleCall
-from calque.tracing.record.values import Value
+from calque.tracing.record.values import RunValue
 
 
 class Opened(NamedTuple):
@@ -46,7 +46,7 @@ def _tensors(value: object) -> list[TensorInfo]:
 
 
 def _info(leaf: object) -> Any:
-    if type(leaf) is Value and leaf.looks is not None:
+    if type(leaf) is RunValue and leaf.looks is not None:
         return TensorInfo("", leaf.looks.shape, _named(leaf.looks.dtype))
     if isinstance(leaf, torch.Tensor):
         return TensorInfo("", tuple(leaf.shape), _named(leaf.dtype))

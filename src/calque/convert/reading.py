@@ -26,7 +26,7 @@ SPEC = re.compile(r"[^0-9]{0,3}[0-9]{0,2}[,_]?(\.[0-9]{1,2})?[a-zA-Z%]?")
 _aten = torch.ops.aten
 
 
-class Read(NamedTuple):
+class TensorRead(NamedTuple):
     """A read of one tensor.
 
     Attributes:
@@ -45,7 +45,7 @@ def is_read(node: Node) -> bool:
     return any(user.target is expect_answer for user in node.users)
 
 
-def read_of(graph: GraphModule, node: Node) -> Read:
+def read_of(graph: GraphModule, node: Node) -> TensorRead:
     """Returns the read that a node performs, which describes its guards.
 
     Raises:
@@ -65,7 +65,7 @@ def read_of(graph: GraphModule, node: Node) -> Read:
             "check.\n"
             "Keep it a tensor, or save the part of the program that does not read it."
         )
-    return Read(tensors[0], answers, spec)
+    return TensorRead(tensors[0], answers, spec)
 
 
 def name_of(node: Node) -> str:

@@ -54,7 +54,7 @@ _TELLING = frozenset((logging.__file__, warnings.__file__))
 _DEEPEST = 8
 
 
-class Value(Enum):
+class FollowedValue(Enum):
     """A followed value."""
 
     TEXT = auto()
@@ -66,7 +66,7 @@ class Value(Enum):
     """A value computed from text."""
 
 
-class End(Enum):
+class UseEnd(Enum):
     """What happened to a followed value."""
 
     READ = auto()
@@ -80,44 +80,44 @@ def is_read(frame: FrameType) -> bool:
     Args:
         frame: a frame of the program, at the instruction that creates the text.
     """
-    return _Following().up(frame, Value.TEXT) is End.READ
+    return _Following().up(frame, FollowedValue.TEXT) is UseEnd.READ
 
 
 class _Following:
     def __init__(self) -> None:
-        self._visited: set[tuple[CodeType, str, Value]] = set()
+        self._visited: set[tuple[CodeType, str, FollowedValue]] = set()
         self._depth = 0
 
-    def up(self, frame: FrameType | None, value: Value) -> End:
+    def up(self, frame: FrameType | None, value: FollowedValue) -> UseEnd:
         """Follow the result of a frame's current instruction."""
         if frame is None or is_library(frame.f_code.co_filename):
-            return End.SHOWN
+            return UseEnd.SHOWN
         now = bisect_right(instructions_of(frame.f_code), frame.f_lasti, key=lambda one: one.offset)
         end, value = self._on_stack(frame.f_code, now, value, frame.f_globals, frame)
-        if end is not End.RETURNED:
+        if end is not UseEnd.RETURNED:
             return end
         caller = frame.f_back
         while caller is not None and caller.f_code.co_filename in _AROUND:
             caller = caller.f_back  # the wrapper of a data class's `__repr__`
         if caller is None or is_library(caller.f_code.co_filename):  # a library displays the text
-            return End.READ if value is Value.COMPUTED else End.SHOWN
+            return UseEnd.READ if value is FollowedValue.COMPUTED else UseEnd.SHOWN
         return self.up(caller, value)
 
     def _on_stack(
         self,
         code: CodeType,
         at: int,
-        value: Value,
+        value: FollowedValue,
         known: dict[str, Any],
         frame: FrameType | None,
         depth: int = 0,
-    ) -> tuple[End, Value]:
+    ) -> tuple[UseEnd, FollowedValue]:
         """Follow the value on the stack before an instruction, below `depth` other values."""
         instructions = instructions_of(code)
         while at < len(instructions):
             one = instructions[at]
-            if one.opname == "FOR_ITER" and value is Value.LINES and depth == 0:
-                value, at = Value.TEXT, at + 1
+            if one.opname == "FOR_ITER" and value is FollowedValue.LINES and depth == 0:
+                value, at = FollowedValue.TEXT, at + 1
                 continue
             found = effect(one)
             if found is None:
@@ -125,100 +125,102 @@ class _Following:
             taken, put = found
             if one.opname == "COPY" and one.arg == depth + 1:
                 end, left = self._on_stack(code, at + 1, value, known, frame)
-                if end is not End.SHOWN:
+                if end is not UseEnd.SHOWN:
                     return end, left
             if taken <= depth:
                 depth += put - taken
             else:
                 use = Use(code, instructions, at, depth, known, frame)
                 step = self._used(use, value)
-                if isinstance(step, End):
+                if isinstance(step, UseEnd):
                     return step, value
                 value, depth = step, put - 1
             at += 1
-        return End.SHOWN, value
+        return UseEnd.SHOWN, value
 
-    def _used(self, use: Use, value: Value) -> End | Value:
+    def _used(self, use: Use, value: FollowedValue) -> UseEnd | FollowedValue:
         """Returns what happens to a value that an instruction uses."""
         one, name = use.instruction, use.instruction.opname
         if is_branch(one):
-            return End.READ if value is Value.COMPUTED else End.SHOWN
+            return UseEnd.READ if value is FollowedValue.COMPUTED else UseEnd.SHOWN
         if name in ("CALL", "CALL_KW"):
             return self._called(use, value)
         if name in ("LOAD_ATTR", "LOAD_METHOD"):
-            if one.argval == "splitlines" and value is Value.TEXT:
-                return Value.LINES
-            return value if one.argval in _FORMS else Value.COMPUTED
+            if one.argval == "splitlines" and value is FollowedValue.TEXT:
+                return FollowedValue.LINES
+            return value if one.argval in _FORMS else FollowedValue.COMPUTED
         if name in ("STORE_FAST", "STORE_FAST_LOAD_FAST"):
             local = one.argval if isinstance(one.argval, str) else one.argval[0]
             return self.local(use.code, local, value, use.known, use.frame)
         if name in _KEEPING:
             is_key = name == "STORE_SUBSCR" and use.depth == 0
-            return End.READ if is_key or value is Value.COMPUTED else End.SHOWN
+            return UseEnd.READ if is_key or value is FollowedValue.COMPUTED else UseEnd.SHOWN
         if name == "RETURN_VALUE" or (name == "YIELD_VALUE" and use.code.co_name == "<genexpr>"):
-            return End.RETURNED
+            return UseEnd.RETURNED
         if name == "GET_ITER":
-            ends = {Value.TEXTS: End.SHOWN, Value.LINES: value}
-            return ends.get(value, End.READ)
+            ends = {FollowedValue.TEXTS: UseEnd.SHOWN, FollowedValue.LINES: value}
+            return ends.get(value, UseEnd.READ)
         if name in _ASKING or (name == "BINARY_OP" and one.argrepr == "[]"):
-            is_item = value in (Value.TEXTS, Value.LINES) and name in _SUBSCRIPTS
-            return Value.TEXT if is_item else Value.COMPUTED
+            is_item = value in (FollowedValue.TEXTS, FollowedValue.LINES) and name in _SUBSCRIPTS
+            return FollowedValue.TEXT if is_item else FollowedValue.COMPUTED
         if name in ("BUILD_LIST", "BUILD_TUPLE"):
-            return Value.TEXTS if value is Value.TEXT else value
+            return FollowedValue.TEXTS if value is FollowedValue.TEXT else value
         if name in ("IS_OP", "UNARY_NOT"):
-            return value if value is Value.COMPUTED else End.SHOWN
-        return value if name in _TEXTUAL else End.SHOWN
+            return value if value is FollowedValue.COMPUTED else UseEnd.SHOWN
+        return value if name in _TEXTUAL else UseEnd.SHOWN
 
-    def _called(self, use: Use, value: Value) -> End | Value:
+    def _called(self, use: Use, value: FollowedValue) -> UseEnd | FollowedValue:
         """Returns what happens to an argument of a call."""
         place = use.argument()
         if place is None:  # it calls a method of the value
             return value
         called, discarded = use.callee(), use.is_discarded()
-        if called in _ASKING_TYPE or (called is len and value is Value.TEXTS):
-            return End.SHOWN
+        if called in _ASKING_TYPE or (called is len and value is FollowedValue.TEXTS):
+            return UseEnd.SHOWN
         if _is_one_of(called, _BLIND):
-            return End.SHOWN
+            return UseEnd.SHOWN
         if _is_one_of(called, _WRITERS) or (isinstance(called, str) and called in _FORMS):
-            return Value.TEXT if value in (Value.TEXTS, Value.LINES) else value
+            return (
+                FollowedValue.TEXT if value in (FollowedValue.TEXTS, FollowedValue.LINES) else value
+            )
         if isinstance(called, type) and issubclass(called, BaseException):
             return value
         if getattr(called, "__objclass__", None) in (deque, list):
-            return End.SHOWN
+            return UseEnd.SHOWN
         function = getattr(called, "__func__", called)
         if isinstance(function, FunctionType) and function.__code__.co_filename in _TELLING:
-            return End.SHOWN
+            return UseEnd.SHOWN
         if isinstance(function, FunctionType) and not is_library(function.__code__.co_filename):
             name = parameter(called, place)
             if name is None:
-                return End.SHOWN
+                return UseEnd.SHOWN
             end = self.local(function.__code__, name, value, function.__globals__, None)
-            if end is not End.RETURNED:
+            if end is not UseEnd.RETURNED:
                 return end
-            return End.SHOWN if discarded else value
-        return End.SHOWN if discarded else Value.COMPUTED
+            return UseEnd.SHOWN if discarded else value
+        return UseEnd.SHOWN if discarded else FollowedValue.COMPUTED
 
     def local(
         self,
         code: CodeType,
         name: str,
-        value: Value,
+        value: FollowedValue,
         known: dict[str, Any],
         frame: FrameType | None,
-    ) -> End:
+    ) -> UseEnd:
         """Returns what happens to a variable of a function."""
         if (code, name, value) in self._visited or self._depth > _DEEPEST:
-            return End.SHOWN
+            return UseEnd.SHOWN
         self._visited.add((code, name, value))
         self._depth += 1
-        ends = set[End]()
+        ends = set[UseEnd]()
         for at, one in enumerate(instructions_of(code)):
             for depth in _depths(one, name):
                 end, left = self._on_stack(code, at + 1, value, known, frame, depth)
-                changed = end is End.RETURNED and left is not value
-                ends.add(End.READ if changed else end)
+                changed = end is UseEnd.RETURNED and left is not value
+                ends.add(UseEnd.READ if changed else end)
         self._depth -= 1
-        return next((end for end in (End.READ, End.RETURNED) if end in ends), End.SHOWN)
+        return next((end for end in (UseEnd.READ, UseEnd.RETURNED) if end in ends), UseEnd.SHOWN)
 
 
 def _is_one_of(called: object, functions: tuple[Any, ...]) -> bool:

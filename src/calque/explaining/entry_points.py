@@ -15,7 +15,7 @@ from calque.device.memory.host_reads import HostRead
 from calque.errors.frames import is_library
 from calque.errors.handlers import is_of_handler
 from calque.explaining.report import EntryPoint
-from calque.jitting.assumed_values import Observer
+from calque.jitting.assumed_values import ReadObserver
 from calque.tracing import trace
 from calque.upstream.torch_internals import tree_map
 
@@ -86,7 +86,7 @@ def _reason(answer: Any) -> str:
 def reads_of(module: Module, args: Any, kwargs: Any) -> list[HostRead]:
     """Returns where a copy of a module reads values when it runs."""
     module, args, kwargs = copied(module, args, kwargs)
-    observer = Observer()
+    observer = ReadObserver()
     with observer.watching():
         module(*args, **kwargs)
     return [seen.asked for seen in observer.seen or ()]

@@ -20,7 +20,7 @@ from calque.federated.building_blocks import (
     Reference,
     formatted,
 )
-from calque.federated.compiler import Options, Program
+from calque.federated.compiler import CompileOptions, ComputationProgram
 from calque.federated.packing import Packing
 from calque.federated.tracing import bind, current, fresh, to_block, type_of
 from calque.federated.types import (
@@ -43,14 +43,18 @@ class Computation:
     """
 
     def __init__(
-        self, name: str, block: BuildingBlock, packing: Packing, options: Options | None = None
+        self,
+        name: str,
+        block: BuildingBlock,
+        packing: Packing,
+        options: CompileOptions | None = None,
     ) -> None:
         assert isinstance(block.type, FunctionType)
         self.__name__ = name
         self.building_block = block
         self.type_signature: FunctionType = block.type
         self._packing = packing
-        self._options = options or Options()
+        self._options = options or CompileOptions()
 
     @with_user_frames
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -135,7 +139,7 @@ class Computation:
         return Computation(self.__name__, self.building_block, self._packing, options)
 
     @functools.cached_property
-    def _program(self) -> Program:
+    def _program(self) -> ComputationProgram:
         block = self.building_block
         if not isinstance(block, Lambda):
             name, parameter = fresh("arg"), self.type_signature.parameter
@@ -143,7 +147,7 @@ class Computation:
                 block = Lambda(None, None, Call(block))
             else:
                 block = Lambda(name, parameter, Call(block, Reference(name, parameter)))
-        return Program(block, self._options)
+        return ComputationProgram(block, self._options)
 
     def __building_block__(self, parameter: Type | None) -> BuildingBlock:
         return self.building_block

@@ -24,7 +24,7 @@ _LIFT = torch.ops.aten.lift_fresh.default
 """The function that `torch.tensor` calls with the tensor that it has created."""
 
 
-class Constants(TorchDispatchMode):
+class ConstantChecks(TorchDispatchMode):
     """Refuses uses of outside tensors in a local function that its program cannot repeat.
 
     Args:

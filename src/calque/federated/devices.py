@@ -10,7 +10,7 @@ from torch.overrides import TorchFunctionMode
 
 from calque.device.memory.cell import active, read
 from calque.errors import TraceError
-from calque.federated.constants import Constants, written_constant
+from calque.federated.constants import ConstantChecks, written_constant
 from calque.federated.indexing import Elements
 from calque.federated.local_optimizers import optimizers_traced
 from calque.tracing.core.compiled import as_written
@@ -43,13 +43,13 @@ def on_jax(trained: Mapping[str, torch.Tensor] | None = None) -> Iterator[None]:
     """A context manager in which new tensors are on "jax", and CPU tensors are constants.
 
     Args:
-        trained: see `Constants`.
+        trained: see `ConstantChecks`.
     """
     try:
         with (
             as_written(),
             optimizers_traced(),
-            Constants(trained),
+            ConstantChecks(trained),
             _MovedConstants(),
             torch.device("jax"),
         ):

@@ -15,7 +15,7 @@ import numpy as np
 from calque.federated.representation import Sequence
 
 
-class Place(NamedTuple):
+class ClientPosition(NamedTuple):
     """The position of a client's elements or, with a leading axis, those of many clients.
 
     Attributes:
@@ -34,7 +34,7 @@ class Ragged:
     Attributes:
         elements: a pytree of arrays of shape `[rows, ...]`; rows after the last client's are
             unused.
-        places: a `Place` with the clients as leading axis.
+        places: a `ClientPosition` with the clients as leading axis.
         capacity: the largest number of elements of a client, at least 1.
 
     >>> ragged = Ragged.of([np.array([1.0, 2.0, 3.0]), np.array([4.0])])
@@ -43,7 +43,7 @@ class Ragged:
            [4., 4., 4.]], dtype=float32))
     """
 
-    def __init__(self, elements: Any, places: Place, capacity: int) -> None:
+    def __init__(self, elements: Any, places: ClientPosition, capacity: int) -> None:
         self.elements = elements
         self.places = places
         self.capacity = capacity
@@ -66,7 +66,9 @@ class Ragged:
         # A client without elements is padded with the first element of all.
         start = np.where(lengths > 0, ends - lengths, 0).astype(np.int32)
         return cls(
-            jax.tree.map(joined, *clients), Place(start, lengths), max(int(lengths.max()), 1)
+            jax.tree.map(joined, *clients),
+            ClientPosition(start, lengths),
+            max(int(lengths.max()), 1),
         )
 
     @property
@@ -79,7 +81,7 @@ class Ragged:
         places = jax.tree.map(lambda leaf: leaf[clients], self.places)
         return Ragged(self.elements, places, self.capacity)
 
-    def at(self, place: Place, first: Any = 0) -> Sequence:
+    def at(self, place: ClientPosition, first: Any = 0) -> Sequence:
         """Returns the sequence of one client, padded with copies of its last element.
 
         Args:
@@ -114,7 +116,7 @@ class Ragged:
         taken = np.zeros(devices * rows, np.int64)
         taken[np.repeat(begin, count) + within] = np.repeat(start[own], count) + within
         elements = jax.tree.map(lambda leaf: np.asarray(leaf)[taken], self.elements)
-        places = Place(begin.astype(np.int32), length[own].astype(np.int32))
+        places = ClientPosition(begin.astype(np.int32), length[own].astype(np.int32))
         return Ragged(elements, places, self.capacity)
 
     def padded(self) -> Sequence:

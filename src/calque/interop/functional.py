@@ -16,7 +16,7 @@ from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
 from calque.interop import state_names
 from calque.interop.functional_arguments import as_given, is_array, key_data, key_of
-from calque.interop.functional_trace import Trace
+from calque.interop.functional_trace import FunctionalTrace
 from calque.interop.kept_tensors import taken_back
 from calque.interop.parameter_hooks import hooks_of, refusing_hooks, register_hooks
 from calque.interop.repeated_calls import repeats
@@ -96,7 +96,7 @@ class Functional:
         self._fn = module_or_fn
         self._gradient = gradient
         self._module = module_or_fn if isinstance(module_or_fn, Module) else None
-        self._traces: dict[Any, list[tuple[StateGuard, Trace]]] = {}
+        self._traces: dict[Any, list[tuple[StateGuard, FunctionalTrace]]] = {}
         self.buffers: dict[str, Array] = {}
         self.settle: Settle = _settle_nothing
         if self._module is not None:
@@ -148,7 +148,7 @@ class Functional:
         names = sorted(params)
         return {names[place] for place in trace.gradient_of if place < len(names)}
 
-    def _trace(self, leaves: list[Any], spec: object) -> Trace:
+    def _trace(self, leaves: list[Any], spec: object) -> FunctionalTrace:
         key = (
             spec,
             torch.get_default_dtype(),
@@ -180,12 +180,12 @@ class Functional:
 
     def _traced(
         self, leaves: list[Any], spec: object, arguments_are_leaves: bool = True
-    ) -> tuple[Trace, StateGuard]:
+    ) -> tuple[FunctionalTrace, StateGuard]:
         """Returns a trace, and the guard for the Python state that it read."""
         snapshot = Snapshot(self._fn)
         try:
             with taken_back(self._module):
-                trace = Trace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
+                trace = FunctionalTrace(self, leaves, spec, Running(snapshot), arguments_are_leaves)
                 call = (self, leaves, spec, arguments_are_leaves)
                 self.settle(snapshot, lambda between: repeats(*call, between))
             return trace, guard_in_place(snapshot)

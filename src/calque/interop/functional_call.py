@@ -11,7 +11,7 @@ from jax import Array
 from calque.device.memory.cell import Cell, read
 from calque.device.memory.wrapping import wrap
 from calque.interop.functional_arguments import is_array, packed
-from calque.interop.functional_results import Results
+from calque.interop.functional_results import FlatResults
 from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
 from calque.program.lifting import Lifting
@@ -36,7 +36,7 @@ class Pure(Lifting):
         return self._host_constant(tensor)
 
 
-class Call:
+class FunctionalCall:
     """A call in a trace (see the module).
 
     Args:
@@ -93,7 +93,7 @@ class Call:
             tree = (params, buffers, *jax.tree.map(_computed, arguments))
         with nullcontext() if self._running is None else self._running.watching():
             result, buffers, state = self._functional.call(tree)
-        self.results: Results = Results((result, buffers))
+        self.results: FlatResults = FlatResults((result, buffers))
         self.has_buffers: bool = buffers is not None
         tensors, self.results.tensors = self.results.tensors, []
         # The gradient of a result that is itself an argument is the incoming one.

@@ -13,7 +13,7 @@ from calque.state.values import ATOMIC
 _Part = Callable[[Iterator[Any]], Any]
 
 
-class Results:
+class FlatResults:
     """A flattened result, including objects that hold tensors (a dataclass).
 
     Attributes:

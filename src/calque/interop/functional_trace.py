@@ -12,7 +12,7 @@ from jax.extend.core import ClosedJaxpr
 from calque.errors import TraceError
 from calque.interop.array_functions import in_64_bits, picking, refusing
 from calque.interop.functional_arguments import is_array
-from calque.interop.functional_call import Call, Pure
+from calque.interop.functional_call import FunctionalCall, Pure
 from calque.program.jaxprs import split
 from calque.program.lifted import lift
 from calque.program.narrowing import with_narrow_indices
@@ -30,7 +30,7 @@ def _place(source: Source, count: int) -> int:
     return source.index if isinstance(source, ArgumentSource) else count - 1
 
 
-class Trace:
+class FunctionalTrace:
     """A traced form of a functional module.
 
     Args:
@@ -50,7 +50,7 @@ class Trace:
         arguments_are_leaves: bool = True,
     ) -> None:
         lifting = Pure()
-        self._call = call = Call(functional, lifting, running, arguments_are_leaves)
+        self._call = call = FunctionalCall(functional, lifting, running, arguments_are_leaves)
         lifted = lift(lifting, lambda: call.run(leaves, spec), torch.enable_grad())
         if lifting.written:
             raise TraceError(

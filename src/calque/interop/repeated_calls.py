@@ -11,7 +11,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.errors.handlers import is_of_handler
-from calque.interop.functional_call import Call, Pure
+from calque.interop.functional_call import FunctionalCall, Pure
 from calque.program.lifted import lift
 
 if TYPE_CHECKING:
@@ -46,7 +46,7 @@ def repeats(
             if number and between is not None:
                 between()
             lifting.forget_draws()
-            call = Call(functional, lifting, None, arguments_are_leaves)
+            call = FunctionalCall(functional, lifting, None, arguments_are_leaves)
             results += call.run(leaves, spec)
             given_to.append(len(lifting.inputs))
         return results

@@ -8,7 +8,7 @@ from torch.nn import Module
 
 from calque.jitting.jitted import Jitted
 from calque.jitting.module import JittedModule
-from calque.jitting.settings import MAX_PROGRAMS, Options, Settings, no_option
+from calque.jitting.settings import MAX_PROGRAMS, JitOptions, Settings, no_option
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -17,20 +17,20 @@ R = TypeVar("R")
 @overload
 def jit(
     fn: Module,
-    **options: Unpack[Options],
+    **options: Unpack[JitOptions],
 ) -> JittedModule: ...
 
 
 @overload
 def jit(
     fn: Callable[P, R],
-    **options: Unpack[Options],
+    **options: Unpack[JitOptions],
 ) -> Jitted[P, R]: ...
 
 
 @overload
 def jit(
-    **options: Unpack[Options],
+    **options: Unpack[JitOptions],
 ) -> Callable[[Callable[P, R]], Jitted[P, R]]: ...
 
 

@@ -10,10 +10,10 @@ from torch import Tensor
 from calque.device.memory.cell import Cell, cell_of, is_whole, read
 from calque.jitting.histories import entered
 from calque.jitting.implicit_arguments import form
-from calque.jitting.state_arguments import Joined
+from calque.jitting.state_arguments import SharesState
 from calque.program.results import Inseparable
 from calque.program.trees import is_tensor
-from calque.program.view_arguments import OutsideWindow, Windows, unrepeated, window_of
+from calque.program.view_arguments import OutsideWindow, ViewWindows, unrepeated, window_of
 from calque.upstream import torch_c
 
 
@@ -39,7 +39,7 @@ class Arguments:
         self.indexes: dict[Cell, int] = {}
         self.pinned: dict[int, tuple[Cell, int]] = {}
         self.stored: dict[int, Any] = {}
-        self.windows: Windows = Windows()
+        self.windows: ViewWindows = ViewWindows()
         self._own = own
         self._held_elsewhere = _held_elsewhere(leaves)
         self._with_storage = with_storage
@@ -110,7 +110,7 @@ class Arguments:
             and (id(tensor) in given or cell in self._held_elsewhere)
         }
         if joined:
-            raise Joined(joined)
+            raise SharesState(joined)
 
     def check_separable(self, written: Collection[Cell]) -> None:
         """Raise Inseparable if a write to one argument would be visible in another."""

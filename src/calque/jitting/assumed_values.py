@@ -1,10 +1,10 @@
 """Values that a program assumes, which are observed in an eager call and compared in each call.
 
-A trace does not know the values that the host reads. An `Observer` records those of an eager call.
-`Assumptions` return them in a trace if the same code reads the same kind of value. Each such value
-becomes an output of the program, and `Assumed` compares it before anything is written. The first
-value depends on no assumption, the second on the first, and so on, so if all are equal, the program
-did what the function does.
+A trace does not know the values that the host reads. A `ReadObserver` records those of an eager
+call. `AssumedValues` return them in a trace if the same code reads the same kind of value. Each
+such value becomes an output of the program, and `Assumed` compares it before anything is written.
+The first value depends on no assumption, the second on the first, and so on, so if all are equal,
+the program did what the function does.
 """
 
 import operator
@@ -35,7 +35,7 @@ _LARGEST = 1 << 22
 _CLOSE = 1e-4
 
 
-class Seen(NamedTuple):
+class ReadValue(NamedTuple):
     """A value that the host has read."""
 
     asked: HostRead
@@ -59,10 +59,10 @@ class Seen(NamedTuple):
         return bool(np.allclose(mine, other, _CLOSE, least, equal_nan=True))
 
 
-Observation = list[Seen]
+Observation = list[ReadValue]
 
 
-class Observer:
+class ReadObserver:
     """Records the values that the host reads in an eager call.
 
     Attributes:
@@ -79,7 +79,7 @@ class Observer:
         if self._bytes > _LARGEST:
             self.seen = None
         if self.seen is not None:
-            self.seen.append(Seen(HostRead.of(array, use), np.array(array)))
+            self.seen.append(ReadValue(HostRead.of(array, use), np.array(array)))
 
     @contextmanager
     def watching(self) -> Iterator[None]:
@@ -106,7 +106,7 @@ class Observer:
             compiling_flag(compiling)
 
 
-class Assumptions:
+class AssumedValues:
     """The values that a trace may assume, and those that it has assumed.
 
     Args:
@@ -122,10 +122,10 @@ class Assumptions:
     def __init__(self, everywhere: bool, observation: Observation | None) -> None:
         self._everywhere = everywhere
         self._closed = False
-        self._expected: dict[HostRead, deque[Seen]] = defaultdict(deque)
+        self._expected: dict[HostRead, deque[ReadValue]] = defaultdict(deque)
         for seen in observation or ():
             self._expected[seen.asked].append(seen)
-        self.taken: list[tuple[Seen, Array]] = []
+        self.taken: list[tuple[ReadValue, Array]] = []
         self.has_answered: bool = False
         self.unmet: UnservableCall | None = None
 
@@ -252,7 +252,7 @@ class Assumed:
             self.misses += 1
             certain = list(map(operator.eq, found, self._bytes)).index(False) + 1
             pairs = zip(self.expected, values, strict=True)
-            raise WrongAssumption([Seen(s.asked, v.copy()) for s, v in pairs], certain)
+            raise WrongAssumption([ReadValue(s.asked, v.copy()) for s, v in pairs], certain)
         self._checks.look(outputs, first)
         self.hits += 1
 

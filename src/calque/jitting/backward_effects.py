@@ -27,7 +27,7 @@ from calque.state.rows import CacheRow
 from calque.state.values import same_keys
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Trace
+    from calque.jitting.tracing import JitTrace
 
 _WHY = "by the backward pass of a result, which runs outside the compiled program"
 _REMEDY = "Call backward() in the jitted function as well."
@@ -42,7 +42,7 @@ class BackwardEffects:
         trace: the trace, whose function has returned.
     """
 
-    def __init__(self, trace: "Trace") -> None:
+    def __init__(self, trace: "JitTrace") -> None:
         self._known = trace.known
         self._lifting = trace.lifting
         self._snapshot = trace.state.snapshot

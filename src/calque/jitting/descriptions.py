@@ -28,7 +28,6 @@ from calque.program.gradients.carrying import Attached, Carried, Carriers
 from calque.program.lifting import Lifting
 from calque.program.result_views import creation_of, has_edge, is_plain_view, source_of
 from calque.program.results import (
-    Argument,
     Constant,
     Copied,
     Description,
@@ -38,11 +37,12 @@ from calque.program.results import (
     Leaf,
     Made,
     Outputs,
+    OwnTensor,
     UnmovedArgument,
     ViewOf,
 )
 from calque.program.trees import is_tensor
-from calque.state.template import Template
+from calque.state.template import ValuesTemplate
 
 
 class Describer:
@@ -76,7 +76,7 @@ class Describer:
         pinned: Collection[int],
         stored: Collection[int],
         count: int,
-        template: Callable[[list[Any], Callable[[Any], Any]], Template],
+        template: Callable[[list[Any], Callable[[Any], Any]], ValuesTemplate],
         hooked: bool,
     ) -> None:
         self.lifting = lifting
@@ -185,9 +185,9 @@ class Describer:
             return Existing(value)
         return Copied(value)
 
-    def _argument(self, index: int) -> Argument:
+    def _argument(self, index: int) -> OwnTensor:
         alone = index < self._count and index not in self._stored
-        return Argument(index) if alone else UnmovedArgument(index)
+        return OwnTensor(index) if alone else UnmovedArgument(index)
 
     def _fresh(self, value: torch.Tensor, leaf: Leaf | None = None) -> Fresh:
         cell = cell_of(value)
@@ -222,7 +222,7 @@ class Describer:
         return self._differentiable(value, source)
 
     def _differentiable(
-        self, value: torch.Tensor, source: Existing | Argument | Fresh
+        self, value: torch.Tensor, source: Existing | OwnTensor | Fresh
     ) -> ViewOf | Attached:
         """Describes a view that has an autograd graph, whose gradients may flow to its base."""
         view, creation, gradient = view_of(value), creation_of(value), self._retained(value)
@@ -272,7 +272,7 @@ class Describer:
         known[1].shared = True
         return known[1]
 
-    def rewritten(self, tensor: torch.Tensor, target: Existing | Argument) -> Attached:
+    def rewritten(self, tensor: torch.Tensor, target: Existing | OwnTensor) -> Attached:
         """Returns the description of a tensor from outside whose autograd history has changed."""
         return self.carriers.attach(tensor, target)
 

@@ -15,11 +15,11 @@ from calque.state.rows import (
     NamedRow,
     set_attribute,
 )
-from calque.state.template import Template
+from calque.state.template import ValuesTemplate
 
 
 @dataclass(frozen=True)
-class Change:
+class RowChange:
     """The keys of a row that change, or all of its contents, in order.
 
     Attributes:
@@ -61,8 +61,8 @@ class Effects:
 
     def __init__(
         self,
-        changes: list[Change],
-        template: Template,
+        changes: list[RowChange],
+        template: ValuesTemplate,
         computed: Sequence[tuple[Row, Any, Callable[[], Any]]] = (),
         returns: bool = False,
     ) -> None:

@@ -7,13 +7,13 @@ from calque.errors.placeholder_text import PlaceholderText
 from calque.program.trees import is_tensor
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Trace
+    from calque.jitting.tracing import JitTrace
 
 TRACED = "a traced tensor"
 """The prefix of the text for a tensor of a trace that has ended."""
 
 
-def without_values(error: BaseException, trace: "Trace") -> None:
+def without_values(error: BaseException, trace: "JitTrace") -> None:
     """Replace the trace's tensors, which have no values, and their text in an error.
 
     Code that catches the error may print it, or search its message.
@@ -29,7 +29,7 @@ def without_values(error: BaseException, trace: "Trace") -> None:
         one = one.__cause__ or one.__context__
 
 
-def _outside(value: Any, trace: "Trace", given: dict[int, int]) -> Any:
+def _outside(value: Any, trace: "JitTrace", given: dict[int, int]) -> Any:
     """Returns the replacement for a value when the trace has ended."""
     if isinstance(value, PlaceholderText):
         return "".join([value])

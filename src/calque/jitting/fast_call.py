@@ -20,7 +20,7 @@ from calque.jitting.generated.arguments import (
 from calque.jitting.generated.guards import tensors_of, write_guards
 from calque.jitting.generated.kinds import is_known
 from calque.jitting.generated.placements import guards_of_inputs, write_placements
-from calque.jitting.generated.source import Source
+from calque.jitting.generated.source import GeneratedFunction
 from calque.jitting.generated.steps import is_simple, write_step
 from calque.jitting.guards import OptimizerGuard
 from calque.program import turns
@@ -96,7 +96,7 @@ def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCal
 
 def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
     _, (grad, _, _, dtype, _), *_ = key
-    source = Source("args")
+    source = GeneratedFunction("args")
     if alone:  # state shared by threads was checked before
         write_surroundings(source, not args)
     else:

@@ -14,7 +14,7 @@ from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit, is_h
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
-from calque.program.results import Argument, Existing
+from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
 from calque.state import ATOMIC, Row
 
@@ -29,7 +29,7 @@ def target_of(tensor: Tensor, positions: Mapping[int, int], pinned: Mapping[int,
         pinned: the arguments that are also part of the state, by index.
     """
     index = positions.get(id(tensor))
-    return Existing(tensor) if index is None or index in pinned else Argument(index)
+    return Existing(tensor) if index is None or index in pinned else OwnTensor(index)
 
 
 class ImplicitFinder:

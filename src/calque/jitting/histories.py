@@ -22,7 +22,7 @@ from calque.upstream.torch_internals import tree_leaves
 Tensor = torch.Tensor
 
 
-class Entry(torch.autograd.Function):
+class HistoryBorder(torch.autograd.Function):
     """The autograd node at the boundary of an argument that has an autograd graph."""
 
     @staticmethod
@@ -44,7 +44,7 @@ def entered(inside: Tensor, argument: Tensor) -> Tensor:
     if argument.is_leaf or torch.is_inference_mode_enabled():
         return inside
     with torch.enable_grad():
-        return Entry.apply(inside)
+        return HistoryBorder.apply(inside)
 
 
 def sequence() -> int:
@@ -85,7 +85,7 @@ class Histories:
         for index, tensor in enumerate(stand_ins):
             if isinstance(tensor, Tensor) and tensor.device.type == "jax":
                 self.know(tensor)
-                if type(tensor.grad_fn) is Entry._backward_cls:
+                if type(tensor.grad_fn) is HistoryBorder._backward_cls:
                     self._entries[index] = tensor
 
     def check_operator(self, func: Any, args: object, kwargs: object) -> None:

@@ -9,7 +9,7 @@ import torch
 from calque.device.memory.cell import cell_of
 from calque.jitting.python_effects import Rebound
 from calque.program import signature, trees
-from calque.program.results import Argument, Existing
+from calque.program.results import Existing, OwnTensor
 from calque.state.rows import Row
 
 
@@ -51,7 +51,7 @@ class HeldIn:
 class GradientOf:
     """The gradient of a tensor."""
 
-    def __init__(self, tensor: Existing | Argument) -> None:
+    def __init__(self, tensor: Existing | OwnTensor) -> None:
         self.tensor = tensor
 
     def expect(self, leaves: list[Any]) -> None:
@@ -60,7 +60,7 @@ class GradientOf:
     def find(self, leaves: list[Any]) -> list[Any] | None:
         target = self.tensor
         tensor: torch.Tensor = (
-            leaves[target.index] if isinstance(target, Argument) else target.tensor
+            leaves[target.index] if isinstance(target, OwnTensor) else target.tensor
         )
         gradient = tensor.grad
         if gradient is None or [form(gradient)] != self.keys:

@@ -5,12 +5,12 @@ from torch.optim import Optimizer
 
 from calque.device.memory.cell import Cell, cell_of
 from calque.jitting.optimizer_states import states_of
-from calque.jitting.reachable import Reach
+from calque.jitting.reachable import Reachable
 from calque.program.trees import is_tensor
 
 
 def names_by_cell(
-    reach: Reach, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
+    reach: Reachable, optimizers: list[Optimizer], gradients: dict[int, torch.Tensor | None]
 ) -> dict[Cell, str]:
     """Returns names for the cells of the tensors that were reached, their gradients and optimizer
     state.

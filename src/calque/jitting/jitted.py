@@ -18,7 +18,7 @@ from calque.device.memory.host_reads import UnservableCall
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
-from calque.jitting.assumed_values import Assumptions
+from calque.jitting.assumed_values import AssumedValues
 from calque.jitting.exchanged import Exchanged, Place
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
@@ -30,7 +30,7 @@ from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
 from calque.jitting.prepared import Prepared
 from calque.jitting.program import JittedProgram
-from calque.jitting.recording import Recording
+from calque.jitting.recording import TraceRecording
 from calque.jitting.retraces import Retraces
 from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
@@ -38,14 +38,14 @@ from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature, trees
 from calque.program.collecting import collecting_less
-from calque.program.gradients.derivatives import Step
+from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.turns import Stale, tracing, wait_for_traces
 from calque.program.unread import Restructure
 from calque.upstream.torch_internals import profiler_enabled
 
 P = ParamSpec("P")
 R = TypeVar("R")
-Assuming = Callable[[], Assumptions | None]
+Assuming = Callable[[], AssumedValues | None]
 logger: logging.Logger = logging.getLogger("calque.jit")
 
 _DEFAULTS = Settings()
@@ -255,7 +255,7 @@ class Jitted(Generic[P, R]):
         started = time.perf_counter()
         checks = self._settings.checks
 
-        def again(leaves: list[Any], path: tuple[Step, ...]) -> Recording:
+        def again(leaves: list[Any], path: tuple[DerivativeStep, ...]) -> TraceRecording:
             prepared = Prepared()  # undone, like all effects of the trace
             with tracing():
                 return record(

@@ -24,7 +24,7 @@ from calque.state.ownership import Owner, owner_of_code, owner_of_name
 Group = dict[str, Any]
 
 
-class Numbers:
+class SteppedNumbers:
     """The numbers of the optimizers that step in one trace.
 
     Args:

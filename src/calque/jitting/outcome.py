@@ -27,8 +27,8 @@ from calque.program.collecting import collect_new
 from calque.program.gradients.border import Edge, has_graph, is_leaf, is_leaf_node
 from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
-from calque.program.gradients.differentiable import Surroundings, trace_backward
-from calque.program.results import Argument, Constant, Description, Fresh
+from calque.program.gradients.differentiable import TraceBoundary, trace_backward
+from calque.program.results import Constant, Description, Fresh, OwnTensor
 from calque.program.traced_numbers import NumberNeeded, Watch
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
@@ -37,7 +37,7 @@ from calque.state import Running
 from calque.state.names import names_of
 
 if TYPE_CHECKING:
-    from calque.jitting.tracing import Trace
+    from calque.jitting.tracing import JitTrace
 
 _HOOKING = frozenset(("register_hook", "register_prehook", "register_multi_grad_hook"))
 
@@ -49,7 +49,7 @@ class Outcome:
         trace: the running trace.
     """
 
-    def __init__(self, trace: "Trace") -> None:
+    def __init__(self, trace: "JitTrace") -> None:
         self._trace = trace
         self._recording = trace.recording
         self._leaves: list[Any] = []
@@ -77,7 +77,7 @@ class Outcome:
         made = list(trace.lifting.fresh.values())
         describer.settle()
         border = trace.histories.border
-        around = Surroundings(border, border.tensors, self._placing(describer))
+        around = TraceBoundary(border, border.tensors, self._placing(describer))
         if trace.path:
             return self._derive(describer, around)
         effects = BackwardEffects(trace)
@@ -214,7 +214,7 @@ class Outcome:
         self._recording.n_outputs = len(outputs)
         return outputs + (backward.gradients if backward else [])
 
-    def _derive(self, describer: Describer, around: Surroundings) -> list[Array]:
+    def _derive(self, describer: Describer, around: TraceBoundary) -> list[Array]:
         """Returns the gradients along `path`, which are the program's only outputs."""
         recording = self._recording
         tensors = [carrier.tensor for carrier in describer.carriers.found]
@@ -278,13 +278,13 @@ class Outcome:
             stand_in = self._trace.stand_ins[index]
             was_leaf = isinstance(leaf, torch.Tensor) and is_leaf(leaf)
             if was_leaf and stand_in is not leaf and stand_in.grad is not None:
-                effects.append((Argument(index), describer.describe(stand_in.grad)))
+                effects.append((OwnTensor(index), describer.describe(stand_in.grad)))
                 stand_in.grad = None
         passed = self._trace.histories.passed(
             self._trace.leaves, lambda t: id(t) in self._trace.known.tensors
         )
         self._recording.passed = [
-            (Argument(index), describer.describe(gradient), kept)
+            (OwnTensor(index), describer.describe(gradient), kept)
             for index, gradient, kept in passed
         ]
         return effects

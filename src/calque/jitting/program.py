@@ -22,13 +22,13 @@ from calque.jitting.gathering import Call, Changing, Gathering
 from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
-from calque.jitting.recording import Recording
+from calque.jitting.recording import TraceRecording
 from calque.program import turns
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
 from calque.program.equal_state import EqualGuard, equal_state
 from calque.program.gathered_once import untransposed
-from calque.program.gradients.higher_order import HigherDerivatives, Origin, Retrace
+from calque.program.gradients.higher_order import HigherDerivatives, Retrace, SavedValues
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
 from calque.program.pinning import (
@@ -60,7 +60,9 @@ class JittedProgram(Program[Call]):
 
     traced = True
 
-    def __init__(self, recording: Recording, retrace: Retrace, scan_layers: bool = False) -> None:
+    def __init__(
+        self, recording: TraceRecording, retrace: Retrace, scan_layers: bool = False
+    ) -> None:
         self.recording = recording
         self._retrace = retrace
         self._scan_layers = scan_layers
@@ -354,7 +356,7 @@ class JittedProgram(Program[Call]):
         assert self.carrying is not None
         origin = None
         if self._gives_gradients:  # otherwise the inputs are not kept
-            origin = Origin(self._higher, kept[0], [] if recording.rewritten else leaves)
+            origin = SavedValues(self._higher, kept[0], [] if recording.rewritten else leaves)
         self.carrying.carry(made, residuals, origin)
         for rewritten in recording.rewritten:
             rewritten.build(made)

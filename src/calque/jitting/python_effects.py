@@ -20,10 +20,10 @@ from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
-from calque.jitting.effects import Change, Effects, stands_alone
-from calque.jitting.numbers import Numbers
+from calque.jitting.effects import Effects, RowChange, stands_alone
+from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
-from calque.program.results import ArgumentContainer, Attribute
+from calque.program.results import ArgumentContainer, AttributeStep
 from calque.program.structures import containers_in
 from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
@@ -37,7 +37,7 @@ from calque.state.rows import (
     SlotsRow,
     slots_of,
 )
-from calque.state.template import Template
+from calque.state.template import ValuesTemplate
 from calque.state.values import ATOMIC, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
@@ -79,13 +79,13 @@ class PythonState:
 
     def __init__(self, snapshot: Snapshot) -> None:
         self.snapshot = snapshot
-        self.numbers: Numbers = Numbers(snapshot)
+        self.numbers: SteppedNumbers = SteppedNumbers(snapshot)
         self.unrepeatable: list[str] = []
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
         self._kept: list[Any] = []
         self._own: Collection[tuple[Any, ...]] = ()
-        self._changes: list[tuple[Change, list[Any]]] = []
+        self._changes: list[tuple[RowChange, list[Any]]] = []
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
         self._holders: Counter[int] = Counter()
         self.freed: list[Rebound] = []
@@ -147,12 +147,12 @@ class PythonState:
         for row in rows:
             self._arguments.append((steps, row))
             self._kept.append(value)
-            inner += ((Attribute(name), item) for name, item in row.before.items())
+            inner += ((AttributeStep(name), item) for name, item in row.before.items())
         if rows:
             self.snapshot.visit(type(value), type(value).__name__)
         self.given[id(value)] = steps
         for key, item in inner:
-            inside = path.attribute(key) if type(key) is Attribute else path.item(key)
+            inside = path.attribute(key) if type(key) is AttributeStep else path.item(key)
             self._expect(item, (*steps, key), inside)
 
     def _is_rebuilt(self, value: object) -> bool:
@@ -239,7 +239,7 @@ class PythonState:
         order = kept + [key for key in now if key not in before]
         resized = isinstance(row, ListRow) and len(now) != len(before)
         if resized or (row.ordered and not same_keys(order, now)):
-            self._changes.append((Change(row, list(now), True, path), list(now.values())))
+            self._changes.append((RowChange(row, list(now), True, path), list(now.values())))
             self.assigned.add((row, None))
             return
         keys, values = [], []
@@ -266,14 +266,14 @@ class PythonState:
                 assert rebound is not None
                 rebound.append(Rebound(row, key, *held, *leaves))
         if keys:
-            self._changes.append((Change(row, keys, False, path), values))
+            self._changes.append((RowChange(row, keys, False, path), values))
 
     def _count(self, row: Row, key: Any, by: int) -> None:
         """Record a changed number; if code does not read it, each call adds the same amount."""
         known = any(one.owner is row.owner and name == key for one, name in self.counted)
         self.counted.add((row, key))
         if not known:  # no other row has this variable
-            self._changes.append((Change(row, [key], False, counts=True), [by]))
+            self._changes.append((RowChange(row, [key], False, counts=True), [by]))
 
     def _leaves_of(self, value: object) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a variable that held tensors; None if it holds other
@@ -329,13 +329,13 @@ class PythonState:
         made = [change for change, _ in changes]
         return Effects(made, template, self.numbers.computed, bool(returned))
 
-    def template(self, values: list[Any], describe: Callable[[Any], Any]) -> Template:
+    def template(self, values: list[Any], describe: Callable[[Any], Any]) -> ValuesTemplate:
         """Returns a template from which each call creates values; `describe` returns the
         description of a tensor.
         """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
         kinds = (torch.Tensor, Tracer)  # tracers are then refused
-        template = Template(values, self.snapshot.known, describe, given, kinds)
+        template = ValuesTemplate(values, self.snapshot.known, describe, given, kinds)
         refuse_kept(template.texts)
         for value in template.unmade:
             self.unrepeatable.append(

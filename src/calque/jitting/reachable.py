@@ -29,7 +29,7 @@ _PARTS = ("_parameters", "_buffers", "_modules")
 _OPAQUE = (str, int, float, complex, bytes, torch.dtype, torch.device, enum.Enum)
 
 
-class Reach:
+class Reachable:
     """The objects found, each once and in order.
 
     Attributes:

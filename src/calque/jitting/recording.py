@@ -11,14 +11,14 @@ from calque.jitting.python_effects import Rebound
 from calque.program.gradients.carrying import Attached
 from calque.program.gradients.differentiable import Backward
 from calque.program.lifting import Input
-from calque.program.results import Argument, Description, Existing
+from calque.program.results import Description, Existing, OwnTensor
 from calque.program.sinks import Sink
 from calque.program.value_checks import Checks
 
-Target = Existing | Argument
+Target = Existing | OwnTensor
 
 
-class Recording:
+class TraceRecording:
     """The results of one trace.
 
     Attributes:
@@ -75,7 +75,7 @@ class Recording:
         self.implicit: list[Implicit] = []
         self.flags: list[tuple[Target, bool]] = []
         self.rewritten: list[Attached] = []
-        self.passed: list[tuple[Argument, Description, bool]] = []
+        self.passed: list[tuple[OwnTensor, Description, bool]] = []
         self.exchanged: tuple[tuple[Any, Any], ...] = ()
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.modes: dict[str, Any] = {}

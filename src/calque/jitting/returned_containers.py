@@ -8,7 +8,14 @@ import torch
 
 from calque.jitting.descriptions import Describer
 from calque.program import trees
-from calque.program.results import ArgumentContainer, Constant, Description, Kept, Made, Outputs
+from calque.program.results import (
+    ArgumentContainer,
+    Constant,
+    Description,
+    KeptContainer,
+    Made,
+    Outputs,
+)
 from calque.upstream.torch_internals import pytree
 
 
@@ -18,7 +25,7 @@ def _is_container(value: object) -> bool:
     return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
 
 
-class Nested(Made):
+class RepeatedContainer(Made):
     """A container that occurs in a result several times.
 
     Args:
@@ -92,7 +99,7 @@ class Containers:
         if id(leaf) in self._kept:
             known = self._described.get(id(leaf))
             if known is None:
-                known = self._described[id(leaf)] = Kept(len(self.kept))
+                known = self._described[id(leaf)] = KeptContainer(len(self.kept))
                 self.kept.append(leaf)
             return known
         if id(leaf) not in self._shared:
@@ -101,5 +108,5 @@ class Containers:
         if known is None:
             leaves, spec = trees.flatten(leaf, lambda one: one is not leaf and self.has(one))
             inner = [self.describe(one, describer) for one in leaves]
-            known = self._described[id(leaf)] = Nested(inner, trees.same_tree(spec))
+            known = self._described[id(leaf)] = RepeatedContainer(inner, trees.same_tree(spec))
         return known

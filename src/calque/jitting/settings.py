@@ -25,7 +25,7 @@ _OF_OTHERS = {
 """Options of `jax.jit` and `torch.compile` that `calque.jit` does not have, and the reasons."""
 
 
-class Options(TypedDict, total=False):
+class JitOptions(TypedDict, total=False):
     """The keyword arguments of `calque.jit`, for type checkers; `Settings` has the defaults."""
 
     checks: bool
@@ -79,7 +79,7 @@ def no_option(name: str) -> TypeError:
     return TypeError(
         f"calque.jit has no option {name!r}: leave it out, because {why}"
         if why
-        else f"calque.jit has no option {name!r}; it has {', '.join(Options.__annotations__)}"
+        else f"calque.jit has no option {name!r}; it has {', '.join(JitOptions.__annotations__)}"
     )
 
 

@@ -14,14 +14,14 @@ from calque.errors import CalqueError, EagerWarning, user_origin
 from calque.errors.frames import is_library, raising_file
 from calque.errors.handlers import is_of_handler
 from calque.jitting.assumed_values import (
-    Assumptions,
+    AssumedValues,
     Observation,
-    Observer,
+    ReadObserver,
     WrongAssumption,
     merged,
 )
 from calque.jitting.program import JittedProgram
-from calque.jitting.reachable import Reach
+from calque.jitting.reachable import Reachable
 
 logger: logging.Logger = logging.getLogger("calque.jit")
 
@@ -45,7 +45,7 @@ class Eager:
     def __init__(self, fn: Callable[..., Any], why: str) -> None:
         self._fn = fn
         self._why = why
-        self._modes = [(module, module.training) for module in Reach(fn).modules]
+        self._modes = [(module, module.training) for module in Reachable(fn).modules]
         self.calls: int = 0
 
     def failing(self, leaves: list[Any], given: object = None) -> Any:
@@ -138,10 +138,10 @@ class Specializing:
     ) -> JittedProgram:
         if self._mode is False:
             return self._make(key, leaves, spec, lambda: None, reason)
-        made: list[Assumptions] = []
+        made: list[AssumedValues] = []
 
-        def assumptions() -> Assumptions:
-            made.append(Assumptions(self._mode is True, seen))
+        def assumptions() -> AssumedValues:
+            made.append(AssumedValues(self._mode is True, seen))
             return made[-1]
 
         try:
@@ -214,7 +214,7 @@ class Specializing:
 
     def _watched(self, key: object, given: Any, known: Signature, signal: UnservableCall) -> Any:
         logger.info("a call runs eagerly, to observe values: %s", signal)
-        observer = Observer()
+        observer = ReadObserver()
         args, kwargs = given
         with observer.watching():
             result = self._fn(*args, **kwargs)

@@ -34,7 +34,7 @@ class Overlap(Exception):
         self.places: frozenset[Steps] = frozenset(places)
 
 
-class Joined(Exception):
+class SharesState(Exception):
     """Signals that arguments share memory with the state, so the trace must be repeated.
 
     Args:

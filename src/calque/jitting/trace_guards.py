@@ -19,7 +19,7 @@ from calque.jitting.guards import (
 )
 from calque.jitting.known_tensors import Before, KnownTensors
 from calque.jitting.python_effects import PythonState
-from calque.jitting.recording import Recording
+from calque.jitting.recording import TraceRecording
 from calque.jitting.state_arguments import Apart
 from calque.state import guard_of
 
@@ -70,7 +70,7 @@ def guards_of_calls(
     leaves: list[Any],
     looked_at: list[tuple[torch.Tensor, torch.Tensor]],
     apart: Apart | None,
-    recording: Recording,
+    recording: TraceRecording,
     pinned_hosts: list[tuple[int, torch.Tensor]],
 ) -> list[CallGuard]:
     """Returns the guards of arguments.

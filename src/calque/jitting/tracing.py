@@ -15,7 +15,7 @@ from calque.device.runtime.interrupts import settles
 from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
-from calque.jitting.assumed_values import Assumptions
+from calque.jitting.assumed_values import AssumedValues
 from calque.jitting.error_values import without_values
 from calque.jitting.exchanged import Place as Exchanged
 from calque.jitting.finding_implicit import ImplicitFinder
@@ -34,13 +34,13 @@ from calque.jitting.optimizers import OF_TENSORS, OptimizerTracing
 from calque.jitting.outcome import Outcome
 from calque.jitting.prepared import Prepared
 from calque.jitting.python_effects import PythonState
-from calque.jitting.reachable import Reach
-from calque.jitting.recording import Recording
-from calque.jitting.state_arguments import Apart, Joined, Overlap, with_own
+from calque.jitting.reachable import Reachable
+from calque.jitting.recording import TraceRecording
+from calque.jitting.state_arguments import Apart, Overlap, SharesState, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
 from calque.program import trees
 from calque.program.gradients.border import is_leaf
-from calque.program.gradients.derivatives import Step
+from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.saved_values import watch
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
@@ -58,13 +58,13 @@ def record(
     leaves: list[Any],
     spec: object,
     checks: bool = False,
-    assumptions: Callable[[], Assumptions | None] = lambda: None,
-    path: tuple[Step, ...] = (),
+    assumptions: Callable[[], AssumedValues | None] = lambda: None,
+    path: tuple[DerivativeStep, ...] = (),
     given: object = None,
     exchanged: tuple[Exchanged, ...] = (),
     *,
     prepared: Prepared,
-) -> Recording:
+) -> TraceRecording:
     """Trace a function for the leaves of a call's arguments.
 
     Args:
@@ -93,7 +93,7 @@ def record(
                     "pass a copy"
                 ) from None
             own |= error.places
-        except Joined as error:
+        except SharesState as error:
             joined |= error.cells
         except NumberNeeded as error:
             if error.places <= kept_plain:
@@ -115,17 +115,19 @@ def _traced(
     spec: object,
     with_storage: frozenset[int],
     checks: bool,
-    assumptions: Assumptions | None,
-    path: tuple[Step, ...],
+    assumptions: AssumedValues | None,
+    path: tuple[DerivativeStep, ...],
     given: object,
     own: frozenset[Any],
     exchanged: tuple[Exchanged, ...],
     joined: frozenset[Cell],
     kept_plain: frozenset[Place],
     prepared: Prepared,
-) -> Recording:
-    recording = Recording()
-    trace = Trace(recording, fn, leaves, with_storage, checks, assumptions, path, joined, prepared)
+) -> TraceRecording:
+    recording = TraceRecording()
+    trace = JitTrace(
+        recording, fn, leaves, with_storage, checks, assumptions, path, joined, prepared
+    )
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     trace.state.numbers.kept_plain = kept_plain
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
@@ -136,7 +138,7 @@ def _traced(
     return recording
 
 
-def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any) -> None:
+def _run(trace: "JitTrace", recording: TraceRecording, fn: Callable[..., Any], spec: Any) -> None:
     assumptions = trace.assumptions
     try:
         recording.jaxpr, recording.inputs = trace.run(fn, spec)
@@ -155,7 +157,7 @@ def _run(trace: "Trace", recording: Recording, fn: Callable[..., Any], spec: Any
 
 @settles
 def _refusal_of(
-    trace: "Trace", error: BaseException, assumptions: Assumptions | None
+    trace: "JitTrace", error: BaseException, assumptions: AssumedValues | None
 ) -> TraceError | None:
     """Restore the state from before a failed trace; returns the error to raise instead."""
     refused = refusal(error, trace.modules)
@@ -168,25 +170,25 @@ def _refusal_of(
     return refused
 
 
-def _ends_the_call(error: BaseException, assumptions: Assumptions | None) -> bool:
+def _ends_the_call(error: BaseException, assumptions: AssumedValues | None) -> bool:
     """Returns True if an error is for the user, and the trace will not be repeated."""
     if owner_of_class(type(error)) is Owner.ENGINE and not isinstance(error, TraceError):
         return False
     return assumptions is None or (assumptions.unmet is None and not assumptions.has_answered)
 
 
-class Trace:
+class JitTrace:
     """A running trace, which stores its results in a recording."""
 
     def __init__(
         self,
-        recording: Recording,
+        recording: TraceRecording,
         fn: Callable[..., Any],
         leaves: list[Any],
         with_storage: frozenset[int],
         checks: bool,
-        assumptions: Assumptions | None,
-        path: tuple[Step, ...],
+        assumptions: AssumedValues | None,
+        path: tuple[DerivativeStep, ...],
         joined: frozenset[Cell],
         prepared: Prepared,
     ) -> None:
@@ -196,8 +198,8 @@ class Trace:
         self.assumptions = assumptions
         self.lifting: Lifting = Lifting(checks, assumptions)
         self.optimizer_tracing: OptimizerTracing = OptimizerTracing(self.lifting, prepared)
-        reach = Reach(fn)
-        self.reach: Reach = reach
+        reach = Reachable(fn)
+        self.reach: Reachable = reach
         if any(map(is_lazy, reach.tensors.values())):
             raise Unshaped
         own = joined.union(cell_of(t) for t in reach.tensors.values() if is_tensor(t))
@@ -280,7 +282,7 @@ class Trace:
         if active.trace is not self.lifting:  # called by another thread
             return None
         if module not in self.modules:
-            found = Reach(module)
+            found = Reachable(module)
             if any(map(is_lazy, found.tensors.values())):
                 raise Unshaped
             self.modules.update(found.modules)

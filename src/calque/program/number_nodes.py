@@ -28,7 +28,7 @@ def _no_input(compute: Callable[[], Any], name: str) -> Any:
     raise NotImplementedError
 
 
-class Watch:
+class Comparisons:
     """The comparisons made with traced numbers, for the guards of a program.
 
     Attributes:
@@ -157,7 +157,7 @@ class NumberNode:
     Attributes:
         traced: the number in the program.
         compute: computes it in Python.
-        watch: the trace's `Watch`.
+        watch: the trace's `Comparisons`.
         places: the origins of the numbers that it was computed from; empty for a constant or the
             value of a tensor.
         integral: whether it is a Python integer.
@@ -169,7 +169,7 @@ class NumberNode:
         self,
         traced: Any,
         compute: Callable[[], Any],
-        watch: Watch,
+        watch: Comparisons,
         places: frozenset[Place] = frozenset(),
         integral: bool = False,
         known: bool = True,
@@ -222,7 +222,7 @@ class NumberNode:
         return self._graph_repr()
 
 
-def constant_node(value: Any, watch: Watch) -> NumberNode:
+def constant_node(value: Any, watch: Comparisons) -> NumberNode:
     """Returns the node of a constant."""
     return NumberNode(value, lambda: value, watch, integral=isinstance(value, int), constant=True)
 
@@ -280,7 +280,11 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
 
 
 def _rounded(
-    watch: Watch, known: bool, compute: Callable[[], Any], name: str, traced: Callable[[], Any]
+    watch: Comparisons,
+    known: bool,
+    compute: Callable[[], Any],
+    name: str,
+    traced: Callable[[], Any],
 ) -> Any:
     """Returns the result of rounding in the program.
 
@@ -289,7 +293,7 @@ def _rounded(
     return watch.new_input(compute, name) if known else jax.numpy.asarray(traced())
 
 
-def node_of(x: Any, watch: Watch) -> NumberNode | None:
+def node_of(x: Any, watch: Comparisons) -> NumberNode | None:
     """Returns the node of a number; None for other values."""
     if isinstance(x, torch.SymFloat):
         return x.node
@@ -299,7 +303,7 @@ def node_of(x: Any, watch: Watch) -> NumberNode | None:
 
 
 def computed(
-    name: str, a: NumberNode, b: NumberNode, watch: Watch, integral: bool | None = None
+    name: str, a: NumberNode, b: NumberNode, watch: Comparisons, integral: bool | None = None
 ) -> NumberNode:
     """Returns the result of an operation on two numbers, one of which is traced.
 
@@ -354,7 +358,7 @@ def wide(traced: Any) -> Any:
     return convert_element_type(traced, np.dtype("float64"), weak_type=True)
 
 
-def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
+def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Comparisons) -> bool:
     """Returns True if an operation returns an integer, and guards that it does in each call."""
     if not (a.integral and b.integral) or name == "truediv":
         return False
@@ -363,7 +367,7 @@ def _is_whole(name: str, a: NumberNode, b: NumberNode, watch: Watch) -> bool:
     return b.traced >= 0 if b.is_number else watch.ask("ge", b, constant_node(0, watch))
 
 
-def _is_power(a: NumberNode, b: NumberNode, watch: Watch) -> bool:
+def _is_power(a: NumberNode, b: NumberNode, watch: Comparisons) -> bool:
     """Returns True if a power is a real number, and guards that it is in each call."""
     zero = constant_node(0, watch)
     if b.is_number and b.integral and b.traced >= 0:

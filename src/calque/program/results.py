@@ -106,7 +106,7 @@ class ArgumentContainer:
 
 
 @dataclass(frozen=True)
-class Kept:
+class KeptContainer:
     """A container or object that the call has stored in the state.
 
     Attributes:
@@ -119,7 +119,7 @@ class Kept:
         return outputs.kept[self.index]
 
 
-class Attribute(str):
+class AttributeStep(str):
     """A step to an attribute of an object, rather than to an item."""
 
     __slots__ = ()
@@ -128,7 +128,7 @@ class Attribute(str):
 def container_at(steps: Iterable[Any], given: Any) -> Any:
     """Returns the container at a path in a call's (args, kwargs)."""
     for step in steps:
-        if type(step) is Attribute:
+        if type(step) is AttributeStep:
             held = getattr_of(given, "__dict__", {})
             given = held[step] if step in held else getattr_of(given, step)
         elif isinstance(given, dict):
@@ -159,7 +159,7 @@ class Existing:
 
 
 @dataclass(frozen=True)
-class Argument:
+class OwnTensor:
     """One of the call's own tensors."""
 
     index: int
@@ -169,7 +169,7 @@ class Argument:
 
 
 @dataclass(frozen=True)
-class UnmovedArgument(Argument):
+class UnmovedArgument(OwnTensor):
     """An argument with the same position in its storage as in the trace, such as implicit ones."""
 
 
@@ -288,7 +288,7 @@ class ViewOf(Made):
         creation: how it was created, if it is a view of the base for autograd.
     """
 
-    base: Existing | Argument | Fresh
+    base: Existing | OwnTensor | Fresh
     view: View
     dtype: torch.dtype
     flow: Flow | None = None
@@ -312,7 +312,7 @@ class ViewOf(Made):
     def placed(self, outputs: Outputs) -> tuple[torch.Tensor, View]:
         """Returns the base in a call, and the view's position in its storage."""
         base, view = self.base.build(outputs), self.view
-        if type(self.base) is Argument and (offset := base.storage_offset()):
+        if type(self.base) is OwnTensor and (offset := base.storage_offset()):
             # In the trace, the argument was at the start of its storage.
             moved = view.offset + offset * base.itemsize // self.dtype.itemsize
             view = View(view.size, view.stride, moved)

@@ -78,7 +78,7 @@ def _direct() -> Any:
     return device if isinstance(array, Array) and torch.equal(back, memory) else None
 
 
-class Kept:
+class KeptArray:
     """The array over a parameter's memory, which is kept between calls.
 
     An array over shared memory has the memory's values when a program runs. It is kept as long as

@@ -21,7 +21,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.program.function_arguments import CALLED, made_of, taken_apart
-from calque.program.unread import Unread
+from calque.program.unread import UnreadObject
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.plain import OF_PYTHON, bare, base_of
 from calque.state.rows import slots_of
@@ -42,7 +42,7 @@ class TooLarge(Exception):
     """Signals that arguments are too large to be flattened in each call."""
 
 
-class Node(NamedTuple):
+class StructureNode(NamedTuple):
     """A container or an object.
 
     Attributes:
@@ -118,11 +118,13 @@ class Flattening:
         if kind in _LEAVES or isinstance(value, torch.Tensor):
             return self._leaf(value)
         if kind is tuple:
-            return Node(kind, items=tuple([self.visit(item, inside) for item in value]))
+            return StructureNode(kind, items=tuple([self.visit(item, inside) for item in value]))
         if kind in (set, frozenset) and _holds_values(value):
             if self._opens(kind, inside):
                 self.opened.add(kind)
-            return self._numbered(value) or Node(kind, tuple([(type(i), i) for i in value]))
+            return self._numbered(value) or StructureNode(
+                kind, tuple([(type(i), i) for i in value])
+            )
         if kind in (dict, list):
             return self._numbered(value) or self._contents(value, kind, inside)
         if kind in CALLED and self._opens(kind, False):
@@ -140,15 +142,15 @@ class Flattening:
         self._numbers[id(value)] = len(self._numbers)
         return None
 
-    def _contents(self, value: object, kind: type, inside: bool) -> Node:
+    def _contents(self, value: object, kind: type, inside: bool) -> StructureNode:
         if isinstance(value, dict):
             found = dict.items(value)
             keys = tuple([(type(key), key) for key, _ in found])
-            return Node(kind, keys, tuple([self.visit(item, inside) for _, item in found]))
+            return StructureNode(kind, keys, tuple([self.visit(item, inside) for _, item in found]))
         if isinstance(value, list):
             items = [self.visit(item, inside) for item in list.__iter__(value)]
-            return Node(kind, items=tuple(items))
-        return Node(kind)
+            return StructureNode(kind, items=tuple(items))
+        return StructureNode(kind)
 
     def _called(self, value: object, kind: type) -> Any:
         """Returns the node of a function; None if it has more than its code and closure values."""
@@ -160,14 +162,14 @@ class Flattening:
             self.opened.add(kind)
             keys, names, parts = found
             items = [self._part(part) for part in parts]
-            again = Node(kind, keys, tuple(items), names)
+            again = StructureNode(kind, keys, tuple(items), names)
         return again
 
     def _part(self, value: object) -> Any:
         """Returns a part of a function, which may contain objects that nothing else refers to."""
         return self.visit(value) if type(value) in CALLED else self._leaf(value)
 
-    def _object(self, value: Any, kind: type) -> Node:
+    def _object(self, value: Any, kind: type) -> StructureNode:
         node = self._contents(value, kind, True)
         held = getattr_of(value, "__dict__", {})
         slots = {s: getattr_of(value, s) for s in slots_of(kind) if hasattr_of(value, s)}
@@ -183,15 +185,15 @@ class Flattening:
                 return self._leaf(value, inside)
             items, spec = pytree.tree_flatten(value, lambda one: one is not value)
         visited = tuple([self.visit(item, inside) for item in items])
-        return Node(kind, items=visited, registered=spec)
+        return StructureNode(kind, items=visited, registered=spec)
 
     def _leaf(self, value: object, inside: bool = False) -> None:
         if inside and not isinstance(value, _LASTING) and self._unread(type(value)):
-            value = Unread(value)
+            value = UnreadObject(value)
         self.leaves.append(value)
 
 
-def _build_all(node: Node, leaves: Iterator[Any], made: list[Any]) -> list[Any]:
+def _build_all(node: StructureNode, leaves: Iterator[Any], made: list[Any]) -> list[Any]:
     return [_build(item, leaves, made) for item in node.items]
 
 

@@ -22,7 +22,7 @@ import torch
 from jax import Array
 
 from calque.program.number_errors import NumberNeeded, Place, unknown_value
-from calque.program.number_nodes import Checked, NumberNode, Watch, computed, node_of, unary
+from calque.program.number_nodes import Checked, Comparisons, NumberNode, computed, node_of, unary
 from calque.upstream.jax_internals import convert_element_type
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
     "NumberNeeded",
     "Place",
     "TracedFloat",
-    "Watch",
+    "Comparisons",
     "input_number",
     "number_of",
 ]
@@ -148,7 +148,7 @@ def _made(kind: type, node: Any) -> Any:
 torch.SymFloat.__new__ = _made  # pyright: ignore[reportAttributeAccessIssue]
 
 
-def _binary(name: str, left: object, right: object, watch: Watch) -> Any:
+def _binary(name: str, left: object, right: object, watch: Comparisons) -> Any:
     a, b = node_of(left, watch), node_of(right, watch)
     if a is None or b is None:
         return NotImplemented
@@ -209,7 +209,7 @@ PICKS: dict[str, Callable[..., Any]] = {
 """Replacements of the builtins in the code of PyTorch's optimizers while it is traced."""
 
 
-def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.SymFloat:
+def number_of(array: Array, watch: Comparisons, place: Place | None = None) -> torch.SymFloat:
     """Returns a 0-d traced array as a number whose value cannot be read.
 
     Args:
@@ -225,14 +225,14 @@ def number_of(array: Array, watch: Watch, place: Place | None = None) -> torch.S
 
 
 def input_number(
-    traced: Array, compute: Callable[[], Any], watch: Watch, place: Place, integral: bool
+    traced: Array, compute: Callable[[], Any], watch: Comparisons, place: Place, integral: bool
 ) -> TracedFloat:
     """Returns a number that is an input of the program.
 
     Args:
         traced: the input.
         compute: returns its current value.
-        watch: the trace's `Watch`.
+        watch: the trace's `Comparisons`.
         place: its origin.
         integral: whether it is an integer.
     """

@@ -42,7 +42,7 @@ class _Watching(threading.local):
 _watching = _Watching()
 
 
-class Unread:
+class UnreadObject:
     """A placeholder for an object; every use of it, except reading its class, raises `Restructure`.
 
     Args:
@@ -61,17 +61,17 @@ class Unread:
         return object.__getattribute__(self, name)
 
 
-def value_of(unread: Unread) -> Any:
+def value_of(unread: UnreadObject) -> Any:
     """Returns the object that a placeholder represents."""
     return object.__getattribute__(unread, "value")
 
 
 def is_unread(value: object) -> bool:
     """Returns True if a value is a placeholder."""
-    return type(value) is Unread
+    return type(value) is UnreadObject
 
 
-def _touch(unread: Unread) -> None:
+def _touch(unread: UnreadObject) -> None:
     if _watching.touched is not None:
         kind = type(value_of(unread))
         _watching.touched.add(kind)
@@ -105,7 +105,7 @@ _BINARY = (
 
 
 def _operator(name: str) -> Any:
-    def operate(self: Unread, *args: Any, **kwargs: Any) -> Any:
+    def operate(self: UnreadObject, *args: Any, **kwargs: Any) -> Any:
         _touch(self)
         return getattr(object, name)(self, *args, **kwargs)
 
@@ -115,4 +115,4 @@ def _operator(name: str) -> Any:
 
 for _name in (*_OPERATORS, *_BINARY, *(f"{p}{b}" for p in "ri" for b in _BINARY)):
     _dunder = f"__{_name}__"
-    setattr(Unread, _dunder, _operator(_dunder))
+    setattr(UnreadObject, _dunder, _operator(_dunder))

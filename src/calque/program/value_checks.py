@@ -11,7 +11,7 @@ from calque.device.kernels.trace_checks import Failure
 from calque.program.lifting import Lifting
 
 
-class Outputs(Protocol):
+class CheckedOutputs(Protocol):
     """Collects the outputs of a program."""
 
     def add(self, array: Array) -> int:
@@ -33,7 +33,7 @@ class Checks:
     values: int = 0
 
     @classmethod
-    def of(cls, lifting: Lifting, outputs: Outputs) -> "Checks":
+    def of(cls, lifting: Lifting, outputs: CheckedOutputs) -> "Checks":
         """Returns the checks that a trace has collected, and ends the collection."""
         failures, lifting.failures = lifting.failures, None
         if not failures:

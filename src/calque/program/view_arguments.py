@@ -80,7 +80,7 @@ class OutsideWindow(BaseException):
     """
 
 
-class Windows:
+class ViewWindows:
     """The windows of one trace.
 
     Attributes:

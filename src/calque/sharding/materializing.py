@@ -18,7 +18,7 @@ from calque.jitting.api import jit
 from calque.sharding.arguments import check_module
 from calque.sharding.mesh import mesh_or_latest
 from calque.sharding.placement import shard
-from calque.sharding.plan import Place, Plan, places_of
+from calque.sharding.plan import IntendedPlacement, Plan, places_of
 
 M = TypeVar("M", bound=Module)
 _RESET = ("reset_parameters", "_reset_parameters")
@@ -109,7 +109,7 @@ def _check_resets(module: Module, on_meta: set[int]) -> None:
         )
 
 
-def _made(place: Place) -> torch.Tensor:
+def _made(place: IntendedPlacement) -> torch.Tensor:
     """Returns the replacement for a tensor; zeros if it was on "meta"."""
     tensor = place.tensor
     if tensor.device.type == "jax":

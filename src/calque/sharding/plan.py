@@ -23,7 +23,7 @@ replicated."""
 M = TypeVar("M", bound=Module)
 
 
-class Place(NamedTuple):
+class IntendedPlacement(NamedTuple):
     """The intended placement of a parameter or buffer.
 
     Attributes:
@@ -78,7 +78,7 @@ def shard_module(module: M, plan: Plan, mesh: Mesh | None = None) -> M:
     return module
 
 
-def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
+def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[IntendedPlacement]:
     """Returns the intended placement of each parameter and buffer.
 
     Raises:
@@ -106,7 +106,7 @@ def places_of(module: Module, plan: Plan, mesh: Mesh) -> list[Place]:
             spec = pending(tensor) or PartitionSpec()
         try:
             sharding = sharding_of(spec, tuple(tensor.shape), mesh)
-            places.append(Place(tensor, names[key], sharding))
+            places.append(IntendedPlacement(tensor, names[key], sharding))
         except ValueError as error:
             wrong.append(f"{names[key][0]}: {error}")
     if wrong:

@@ -28,7 +28,7 @@ _BY_REFERENCE = (
 )
 
 
-class Template:
+class ValuesTemplate:
     """A list of values that `build` recreates.
 
     Args:

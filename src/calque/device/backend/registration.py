@@ -65,7 +65,7 @@ def register() -> None:
         )
     installed_release.ask()
     setup_privateuseone_for_python_backend(
-        "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.Guard()
+        "jax", sys.modules[torch_jax.__name__], torch_jax.Hooks(), torch_jax.DeviceGuard()
     )
     aten = torch.library.Library("aten", "IMPL")
     by_hand = (

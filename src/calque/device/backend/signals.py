@@ -28,7 +28,7 @@ from calque.device.runtime import interrupts
 from calque.device.runtime.interrupts import Handler, settles
 from calque.tracing.abstract.abstract_values import AbstractValues
 from calque.tracing.core.patching import Patches
-from calque.tracing.symbolic.watching import Watch
+from calque.tracing.symbolic.watching import StateWatch
 from calque.upstream.jax_internals import config, core, source_info_util
 from calque.upstream.torch_internals import (
     SymNode,
@@ -68,8 +68,8 @@ STEPS: tuple[Callable[..., Any], ...] = (
     SymNode.is_bool,
     # These restore what a trace or a recording has changed.
     Patches.hold,
-    Watch.restore,
-    Watch.forget,
+    StateWatch.restore,
+    StateWatch.forget,
     # It replaces members of a module for one call (`torch.func.functional_call`).
     inspect.unwrap(reparametrize_module),
     # Exceptions in callbacks of weak references are dropped, so an interrupt would be lost.

@@ -205,7 +205,7 @@ class Hooks(torch_c.acc.PrivateUse1Hooks):
         return True
 
 
-class Guard(torch_c.acc.DeviceGuard):
+class DeviceGuard(torch_c.acc.DeviceGuard):
     """The device guard, which returns the type of the device."""
 
     type_: Any = staticmethod(interrupts.hold(backward_errors.device_type))

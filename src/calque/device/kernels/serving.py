@@ -11,7 +11,7 @@ from torch import Tensor
 
 from calque.device.kernels.slots import Viewed, slot_of
 from calque.device.memory.cell import cell_of, x64
-from calque.device.runtime.executable import Execution, execution
+from calque.device.runtime.executable import ExecutableCall, execution
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import placement_of, run_there, spread, together
 from calque.upstream.jax_internals import enable_x64
@@ -59,7 +59,7 @@ class _Results(NamedTuple):
         return (self.array,)
 
 
-def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
+def serving(function: Callable[..., Any], arrays: list[Any]) -> ExecutableCall:
     """Returns the execution of a function with one result: JAX's own call, or its executable."""
     found = execution_of(function, arrays)
     if found is not None:
@@ -74,12 +74,12 @@ def serving(function: Callable[..., Any], arrays: list[Any]) -> Execution:
         finally:
             _restore(previous)
 
-    return Execution(execute, None)
+    return ExecutableCall(execute, None)
 
 
 def execution_of(
     function: Callable[..., Any], arrays: list[Any], destination: Sharding | None = None
-) -> Execution | None:
+) -> ExecutableCall | None:
     """Returns the execution of a function compiled for some arrays; None if JAX's own call is
     needed.
 

@@ -16,7 +16,7 @@ from torch import Tensor
 from calque.device.memory import geometry, view_access
 from calque.device.memory.cell import Cell, active, is_whole, x64
 from calque.device.memory.geometry import Ints, Layout, View
-from calque.device.memory.view_access import Plan
+from calque.device.memory.view_access import AccessPlan
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.shared_contexts import sharing
 
@@ -35,8 +35,8 @@ class Viewed(Slot):
 
     __slots__ = ("__weakref__", "plan")
 
-    def __init__(self, plan: Plan) -> None:
-        self.plan: Plan = plan
+    def __init__(self, plan: AccessPlan) -> None:
+        self.plan: AccessPlan = plan
 
     @property
     def count(self) -> int:
@@ -52,10 +52,10 @@ class Viewed(Slot):
         return view_access.write_plan(self.plan, array, value, starts)
 
 
-_VIEWED: WeakValueDictionary[Plan, Viewed] = WeakValueDictionary()
+_VIEWED: WeakValueDictionary[AccessPlan, Viewed] = WeakValueDictionary()
 
 
-def _viewed(plan: Plan) -> Viewed:
+def _viewed(plan: AccessPlan) -> Viewed:
     """Returns the slot of a plan, shared while it is alive, because executables are cached by its
     identity.
     """

@@ -32,14 +32,14 @@ from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.staged_calls import call
 
 Slices = tuple[Ints, Ints, Ints, Ints]
-"""Extents, steps, order, and a start for each axis of the shape (see `Plan`)."""
+"""Extents, steps, order, and a start for each axis of the shape (see `AccessPlan`)."""
 
 READ_VIEW = "calque.read_view"  # not a valid name for a user's function
 """The name of the function that reads a view of an array, in traced programs."""
 
 
 @dataclass(frozen=True)
-class Plan:
+class AccessPlan:
     """How to access a view, except for its start.
 
     Attributes:
@@ -82,7 +82,7 @@ def write(array: Array, layout: Layout, view: View, value: Array) -> Array:
 
 
 @lru_cache(maxsize=8192)
-def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
+def plan_of(layout: Layout, view: View) -> tuple[AccessPlan, Ints]:
     """Returns the plan of a non-empty view, and the start along each free axis."""
     last = view.offset + sum((n - 1) * s for n, s in zip(view.size, view.stride, strict=True))
     if last >= layout.length:
@@ -102,20 +102,20 @@ def plan_of(layout: Layout, view: View) -> tuple[Plan, Ints]:
         match = match_axes(shape, contiguous_strides(shape), view)
         assert match is not None
         return _sliced(layout, shape, True, match, fixed)
-    return Plan(layout, (layout.length,), True, None, (), (), fixed, (0,)), (view.offset,)
+    return AccessPlan(layout, (layout.length,), True, None, (), (), fixed, (0,)), (view.offset,)
 
 
 def _sliced(
     layout: Layout, shape: Ints, of_memory: bool, match: Slices, view: View
-) -> tuple[Plan, Ints]:
+) -> tuple[AccessPlan, Ints]:
     """Like `plan_of`, for a view that is a slice of a shape (see `match_axes`)."""
     extents, steps, order, starts = match
     free = tuple(axis for axis, size in enumerate(shape) if extents[axis] < size)
-    plan = Plan(layout, shape, of_memory, extents, steps, order, view, free)
+    plan = AccessPlan(layout, shape, of_memory, extents, steps, order, view, free)
     return plan, tuple(starts[axis] for axis in free)
 
 
-def _window(plan: Plan, starts: Sequence[Any]) -> list[Any]:
+def _window(plan: AccessPlan, starts: Sequence[Any]) -> list[Any]:
     """Returns the start of a plan's slice along every axis."""
     at = dict(zip(plan.free, starts, strict=True))
     return [at.get(axis, 0) for axis in range(len(plan.axes_shape))]
@@ -185,7 +185,7 @@ def _in_blocks(shape: Ints, match: Slices) -> Ints:
     return tuple(found)
 
 
-def _axes(plan: Plan, array: Array) -> Array:
+def _axes(plan: AccessPlan, array: Array) -> Array:
     if not plan.of_memory:
         return array
     padding = math.prod(plan.axes_shape) - plan.layout.length
@@ -206,7 +206,7 @@ def _core_shape(view: View) -> Ints:
     return tuple(n if n > 1 and s != 0 else 1 for n, s in zip(view.size, view.stride, strict=True))
 
 
-def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
+def read_plan(plan: AccessPlan, array: Array, starts: Sequence[Any]) -> Array:
     """Returns the elements of a plan's view, given the starts along the free axes."""
     axes = _axes(plan, array)
     if plan.extents is None:
@@ -218,14 +218,14 @@ def read_plan(plan: Plan, array: Array, starts: Sequence[Any]) -> Array:
     return jnp.broadcast_to(block, plan.view.size)
 
 
-def _slice(plan: Plan, axes: Array, starts: Sequence[Any]) -> Array:
+def _slice(plan: AccessPlan, axes: Array, starts: Sequence[Any]) -> Array:
     assert plan.extents is not None
     where = _window(plan, starts)
     return lax.dynamic_slice(axes, where, plan.extents, allow_negative_indices=False)
 
 
 @kept
-def _reader(plan: Plan) -> Callable[..., Array]:
+def _reader(plan: AccessPlan) -> Callable[..., Array]:
     def read_view(array: Array, *starts: int) -> Array:
         return read_plan(plan, array, starts)
 
@@ -234,14 +234,14 @@ def _reader(plan: Plan) -> Callable[..., Array]:
 
 
 @kept
-def _writer(plan: Plan) -> Callable[..., Array]:
+def _writer(plan: AccessPlan) -> Callable[..., Array]:
     def write_view(array: Array, value: Array, *starts: int) -> Array:
         return write_plan(plan, array, value, starts)
 
     return jax.jit(write_view)
 
 
-def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
+def write_plan(plan: AccessPlan, array: Array, value: Array, starts: Sequence[Any]) -> Array:
     """Returns the array with a value written to a plan's view, given the starts.
 
     If several elements of the view share memory, the changed ones are written, because an operator
@@ -264,7 +264,7 @@ def write_plan(plan: Plan, array: Array, value: Array, starts: Sequence[Any]) ->
     return from_memory(flat, plan.layout)
 
 
-def _write_slices(plan: Plan, axes: Array, value: Array, starts: Sequence[Any]) -> Array:
+def _write_slices(plan: AccessPlan, axes: Array, value: Array, starts: Sequence[Any]) -> Array:
     assert plan.extents is not None
     first = tuple(slice(0, n) for n in _core_shape(plan.view))
     others = [a for a in range(len(plan.axes_shape)) if a not in plan.order]

@@ -41,7 +41,7 @@ class StartedProgram(NamedTuple):
     line: str
 
 
-class State(NamedTuple):
+class PublishedState(NamedTuple):
     """The state that a process publishes.
 
     Attributes:
@@ -60,7 +60,9 @@ class State(NamedTuple):
         return self.last[place] if 0 <= place < len(self.last) else None
 
 
-def difference(own: int, mine: State, other: int, others: State, waits: float) -> str | None:
+def difference(
+    own: int, mine: PublishedState, other: int, others: PublishedState, waits: float
+) -> str | None:
     """Returns a description of how the programs of two processes differ; None if they do not so
     far.
 
@@ -89,14 +91,14 @@ def _as_text(ran: StartedProgram) -> str:
     return f"{ran.name} ({ran.line})"
 
 
-class Watch:
+class ProgramWatch:
     """Records the programs of this process, and compares them with the other processes'."""
 
     def __init__(self) -> None:
         self._client: Any = distributed.global_state.client
         self._log: tuple[int, list[StartedProgram]] = (0, [])
         self._since: float | None = None
-        self._reported: State | None = None
+        self._reported: PublishedState | None = None
         self._hinted = -1
         self._ends = threading.Event()
         self._thread = threading.Thread(target=self._run, name="calque divergence", daemon=True)
@@ -146,7 +148,7 @@ class Watch:
             if other == own:
                 continue
             count, last, ended = json.loads(text)
-            others = State(count, [StartedProgram(*one) for one in last], ended)
+            others = PublishedState(count, [StartedProgram(*one) for one in last], ended)
             found = difference(own, mine, other, others, waits)
             if found is not None:
                 _leave(found)
@@ -158,10 +160,10 @@ class Watch:
                     f"started {others.count}"
                 )
 
-    def _publish(self, ended: bool) -> State:
+    def _publish(self, ended: bool) -> PublishedState:
         """Publish the changes since the last time."""
         count, last = self._log
-        mine = State(count, last, ended)
+        mine = PublishedState(count, last, ended)
         reported = self._reported
         if reported is None or (reported.count, reported.ended) != (mine.count, ended):
             text = json.dumps([count, last, ended])

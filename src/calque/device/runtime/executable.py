@@ -20,7 +20,7 @@ _SMALL = 1024  # bytes
 sharding_of: Callable[[Any], Any] = attrgetter("sharding")
 
 
-class Execution(NamedTuple):
+class ExecutableCall(NamedTuple):
     """XLA's executable, and the functions that turn its results into arrays.
 
     `execute(arrays).consume_with_handlers(handlers)` returns the list of all results.
@@ -30,7 +30,7 @@ class Execution(NamedTuple):
     handlers: Any
 
 
-def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution | None:
+def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> ExecutableCall | None:
     """Returns the execution of a program on a flat list of its arguments.
 
     Returns None if the program has other inputs or outputs than the arrays (effects, callbacks,
@@ -54,14 +54,14 @@ def execution(compiled: jax.stages.Compiled, keeps: bool = False) -> Execution |
             return None
         execute, handlers = program.xla_executable.execute_sharded, program.out_handler.handlers
         if jax.device_count() == 1:
-            return Execution(execute, handlers)
+            return ExecutableCall(execute, handlers)
         shardings = list(program.in_handler.in_shardings)
         is_spread = any(s.num_devices > 1 for s in (*shardings, *_given(program)))
         if is_spread:
             spread.exists = True
         if is_spread and is_crowded() and communicates(compiled):
             handlers = waiting(handlers, program.out_handler.out_shardings)
-        return Execution(OnDevices(execute, shardings, keeps), handlers)
+        return ExecutableCall(OnDevices(execute, shardings, keeps), handlers)
     except AttributeError:
         return None
 

@@ -122,7 +122,7 @@ def asks(*operators: object) -> None:
     _questions.update(map(id, operators))
 
 
-class Held:
+class TrackedFunction:
     """A function that only C++ looks up, whose reference count shows whether C++ is using it.
 
     Attributes:
@@ -157,14 +157,14 @@ class Held:
         return self._times < _STRAY_CALLS or time.monotonic() - self._since < _STRAY_AFTER
 
 
-_held: list[Held] = []
+_held: list[TrackedFunction] = []
 
 
 def hold(function: FunctionType) -> Callable[[], Any]:
     """Returns a callable for a C++ guard that cannot handle exceptions; signal handlers wait while
     it is used.
     """
-    held = Held(entered_unseen(function))
+    held = TrackedFunction(entered_unseen(function))
     _held.append(held)
     return held.function
 

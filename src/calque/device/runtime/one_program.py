@@ -24,7 +24,7 @@ import jax
 import numpy as np
 
 from calque.device.runtime import agreement
-from calque.device.runtime.divergence import Watch
+from calque.device.runtime.divergence import ProgramWatch
 from calque.device.runtime.in_flight import exchanges
 from calque.upstream.jax_internals import pjit, pxla
 
@@ -51,7 +51,7 @@ def install() -> None:
     if _installed or not is_needed() or jax.process_count() == 1:
         return
     _installed = True
-    watch = Watch()
+    watch = ProgramWatch()
     run = pxla.ExecuteReplicated.__call__
 
     @functools.wraps(run)

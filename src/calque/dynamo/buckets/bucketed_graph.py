@@ -20,13 +20,18 @@ from calque.dynamo.buckets import transfers
 from calque.dynamo.buckets.options import Buckets, number
 from calque.dynamo.buckets.padding import Padded, Sizes, Unpaddable, run
 from calque.dynamo.buckets.padding.padded import Layout, settled
-from calque.dynamo.buckets.symbolic_shapes import FunctionalGraph, Place, SymbolicProgram, is_tensor
+from calque.dynamo.buckets.symbolic_shapes import (
+    FunctionalGraph,
+    ResultIndex,
+    SymbolicProgram,
+    is_tensor,
+)
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
 from calque.program.direct_call import compile_checked, direct
 from calque.program.execution import cause_of
 from calque.program.lifting import Input
-from calque.program.shared_memory import Kept
+from calque.program.shared_memory import KeptArray
 from calque.program.sources import ArgumentSource, RandomSource
 from calque.program.turns import Turn
 from calque.upstream.jax_internals import is_symbolic_dim
@@ -183,7 +188,7 @@ class BucketProgram:
     def _store_orders(self) -> None:
         """Store the order in which axes of results were joined, for the backward pass."""
         for value, node in zip(self._symbolic.results, self._graph.results, strict=False):
-            if isinstance(value, Place):
+            if isinstance(value, ResultIndex):
                 self._graph.orders[node.name] = [
                     [self._symbol_of[n] for size in axis or () for n in _names(size)]
                     for axis in self._found[value]
@@ -235,7 +240,7 @@ class BucketProgram:
         for place, (value, node) in enumerate(zip(symbolic.results, graph.results, strict=False)):
             if isinstance(node, fx.Node) and node.op == "placeholder":
                 found.append(inputs[graph.placeholders.index(node)])
-            elif isinstance(value, Place):
+            elif isinstance(value, ResultIndex):
                 device = self._devices[place]
                 own = place < graph.returned
                 parts, shape, stride = geometry[value]
@@ -279,7 +284,9 @@ class BucketProgram:
     def _strides(self, sizes: Mapping[str, int]) -> list[tuple[int, ...]]:
         nodes = [*self._graph.results, *(self._graph.placeholders[i] for i in self._graph.written)]
         pairs = zip(self._symbolic.results, nodes, strict=True)
-        values = {value: node.meta["val"] for value, node in pairs if isinstance(value, Place)}
+        values = {
+            value: node.meta["val"] for value, node in pairs if isinstance(value, ResultIndex)
+        }
         return [tuple(number(n, sizes) for n in values[place].stride()) for place in sorted(values)]
 
 
@@ -304,9 +311,9 @@ def _array_of(
     if any(layout):
         give = transfers.Padding(layout, one.shape, fixed)
         return lambda inputs, env: give(inputs[index], env)
-    kept = Kept()
+    kept = KeptArray()
     return lambda inputs, env: _array(inputs[index], kept)
 
 
-def _array(tensor: Tensor, kept: Kept) -> Array:
+def _array(tensor: Tensor, kept: KeptArray) -> Array:
     return kept(tensor) if tensor.device.type == "cpu" else read(tensor)

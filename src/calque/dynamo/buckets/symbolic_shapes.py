@@ -203,7 +203,7 @@ class SymbolicProgram:
                 given.append(inputs[index])
         found = self.graph.nodes.results(given)
         arrays: list[Array] = []
-        places: dict[fx.Node, Place] = {}
+        places: dict[fx.Node, ResultIndex] = {}
         self.results: list[Any] = []
         for value, node in itertools.zip_longest(found, self.graph.results):
             if isinstance(node, fx.Node) and node.op == "placeholder":
@@ -211,7 +211,7 @@ class SymbolicProgram:
             elif node in places:
                 self.results.append(places[node])
             elif isinstance(value, Array):
-                self.results.append(Place(len(arrays)))
+                self.results.append(ResultIndex(len(arrays)))
                 arrays.append(value)
                 if isinstance(node, fx.Node):
                     places[node] = self.results[-1]
@@ -252,5 +252,5 @@ class SymbolicProgram:
         return joined([*parts, size])
 
 
-class Place(int):
+class ResultIndex(int):
     """The index of an array among the results of a program."""

@@ -25,7 +25,7 @@ Result = Callable[[list[Any], list[Tensor]], Any]
 """Returns a result for the caller from the arguments and the tensors of a program's outputs."""
 
 
-class Place(NamedTuple):
+class ViewPosition(NamedTuple):
     """The position of a view in another tensor's memory.
 
     Attributes:
@@ -121,14 +121,14 @@ def _is_repeated(sequence: Any) -> bool:
     return not any(operator.has_symbolic_inputs for operator in sequence.sequence)
 
 
-def place_in(base: Tensor, view: Tensor) -> Place:
+def place_in(base: Tensor, view: Tensor) -> ViewPosition:
     """Returns the position of a view in a tensor that it shares memory with."""
     size, stride, offset = view_of(view)
     start = offset * view.itemsize - view_of(base).offset * base.itemsize
-    return Place(size, stride, start, view.dtype)
+    return ViewPosition(size, stride, start, view.dtype)
 
 
-def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
+def transferred(view: Tensor, source: Tensor, stride: Ints) -> ViewPosition | None:
     """Returns the position that a view would have in another memory.
 
     Args:
@@ -156,7 +156,7 @@ def transferred(view: Tensor, source: Tensor, stride: Ints) -> Place | None:
         for moves, s in zip(own, step, strict=True)
     ]
     start = sum(a * s for a, s in zip(starts, stride, strict=True))
-    return Place(size, tuple(strides), start * view.itemsize, view.dtype)
+    return ViewPosition(size, tuple(strides), start * view.itemsize, view.dtype)
 
 
 def shares(one: Any, other: Any) -> bool:
@@ -187,7 +187,7 @@ def view_of_argument(index: int, value: Tensor, given: Tensor) -> Result:
     return result
 
 
-def viewed(index: int, place: Place) -> Result:
+def viewed(index: int, place: ViewPosition) -> Result:
     """Returns a result that is a view of an argument."""
     size, stride, start, dtype = place
     itemsize = dtype.itemsize

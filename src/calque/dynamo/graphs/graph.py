@@ -17,7 +17,7 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.placement import placements_of, spread
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.inputs import arrays_of, length, order_of
-from calque.dynamo.graphs.outputs import Returned, device_of, resizable
+from calque.dynamo.graphs.outputs import GraphOutputs, device_of, resizable
 from calque.dynamo.graphs.rebinding import rebound
 from calque.dynamo.graphs.remat import in_order
 from calque.dynamo.graphs.sinks import InputSink, ordered, placement_of_tensor
@@ -266,7 +266,7 @@ class GraphProgram(Program[list[Any]]):
                 where = placement_of_tensor(inputs[index])
                 self._sinks.append(InputSink(index, order, is_replaced, placement=where))
                 arrays.append(read(ordered(given[index], order)))
-        returned = Returned(found, given, inputs, results, aliases)
+        returned = GraphOutputs(found, given, inputs, results, aliases)
         arrays += returned.arrays
         self._makers, self._results = returned.makers, returned.results
         self._separate = returned.separate

@@ -13,7 +13,7 @@ from jax import Array
 from calque.device.memory.cell import cell_of, is_whole, read
 from calque.device.memory.geometry import Ints, permutation
 from calque.device.runtime.dtypes import TO_NUMPY
-from calque.program.shared_memory import Kept, array_over
+from calque.program.shared_memory import KeptArray, array_over
 from calque.program.sources import ArgumentSource, Source
 
 Tensor = torch.Tensor
@@ -95,7 +95,7 @@ class _Argument:
 
     def __init__(self, index: int, order: Ints | None) -> None:
         self._index = index
-        self._kept = Kept(order)
+        self._kept = KeptArray(order)
 
     def __call__(self, inputs: list[Any]) -> Array:
         return self._kept(inputs[self._index])

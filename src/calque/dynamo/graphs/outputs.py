@@ -40,7 +40,7 @@ Maker = Callable[[Array], Tensor]
 """Converts an output to a tensor with its own memory."""
 
 
-class Returned:
+class GraphOutputs:
     """The results of a graph while it is traced.
 
     Args:

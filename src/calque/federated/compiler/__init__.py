@@ -1,5 +1,5 @@
 """Compiles the AST to one jitted JAX function in which the clients are an axis."""
 
-from calque.federated.compiler.program import Options, Program
+from calque.federated.compiler.program import CompileOptions, ComputationProgram
 
-__all__ = ["Options", "Program"]
+__all__ = ["CompileOptions", "ComputationProgram"]

@@ -16,7 +16,7 @@ from calque.federated.types import StructType, Type
 
 
 @dataclass(frozen=True)
-class Layout:
+class ClientLayout:
     """The distribution of clients over chunks and devices.
 
     Attributes:
@@ -69,7 +69,7 @@ def of_clients(held: Any, kind: Type, clients: int) -> Any:
     return over_parts(without_ragged(held), kind, cut, lambda leaf: leaf)
 
 
-def padded(leaf: Any, layout: Layout) -> Any:
+def padded(leaf: Any, layout: ClientLayout) -> Any:
     """Returns the values of all clients, padded with copies of the first to full chunks.
 
     Values that are distributed over devices are already padded.
@@ -82,7 +82,7 @@ def padded(leaf: Any, layout: Layout) -> Any:
     return numpy.concatenate([leaf, first])
 
 
-def spread(held: object, kind: Type, layout: Layout) -> Any:
+def spread(held: object, kind: Type, layout: ClientLayout) -> Any:
     """Spreads a held argument over the devices of a mesh: each gets its own clients' values.
 
     Every process of the mesh passes the same argument. Arrays that are already distributed over

@@ -17,11 +17,11 @@ from jax.sharding import PartitionSpec
 from calque.errors import ClientError, Origin
 from calque.federated.building_blocks import Call, Intrinsic
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.layout import Layout, over_parts, padded
+from calque.federated.compiler.layout import ClientLayout, over_parts, padded
 from calque.federated.compiler.overflow import OF_SEQUENCE, noticed
 from calque.federated.compiler.planning import Stage, lives_on_clients
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, Sum, collected
-from calque.federated.ragged import Place, Ragged, is_ragged, over_ragged
+from calque.federated.ragged import ClientPosition, Ragged, is_ragged, over_ragged
 from calque.federated.representation import Sequence, over_chunk
 from calque.federated.types import StructType, Type
 
@@ -53,7 +53,7 @@ def run_pass(
     stage: Stage,
     server: dict[str, Any],
     clients: dict[str, tuple[Any, Type]],
-    layout: Layout,
+    layout: ClientLayout,
     locate: bool,
 ) -> tuple[dict[str, Any], dict[str, Any], list[tuple[Check, Any]]]:
     """Run the clients' calls of a stage, and aggregate the results.
@@ -107,7 +107,7 @@ class _Pass:
         self,
         stage: Stage,
         clients: dict[str, tuple[Any, Type]],
-        layout: Layout,
+        layout: ClientLayout,
         locate: bool,
     ) -> None:
         self.stage = stage
@@ -259,7 +259,7 @@ class _Pass:
         """
         if any(issubclass(_kind(call), Reduce) for _, call in self.stage.aggregations):
             return None
-        sized = Sequence | Place
+        sized = Sequence | ClientPosition
         parts = jax.tree.leaves(values, is_leaf=lambda part: isinstance(part, sized))
         lengths = [part.length for part in parts if isinstance(part, sized)]
         return jnp.argsort(sum(lengths), descending=True) if lengths else None
@@ -362,7 +362,7 @@ def _split(held: Any, kind: Type) -> list[Any]:
     return [over_ragged(held, lambda part: part.places, lambda leaf: leaf)]
 
 
-def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
+def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: ClientLayout) -> Any:
     """Returns a held value in which the parts that differ are replaced by one client's."""
     if isinstance(kind, StructType):
         return tuple(_joined(h, t, parts, layout) for h, t in zip(held, kind, strict=True))
@@ -375,7 +375,7 @@ def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: Layout) -> Any:
     return jax.tree.map(of_one, held, next(parts), is_leaf=is_ragged)
 
 
-def _first_row(part: Ragged, layout: Layout) -> Any:
+def _first_row(part: Ragged, layout: ClientLayout) -> Any:
     """Returns the index of a device's first row."""
     if layout.mesh is None:
         return 0

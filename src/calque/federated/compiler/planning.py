@@ -37,7 +37,7 @@ class Stage:
 
 
 @dataclass(frozen=True)
-class Plan:
+class StagedPlan:
     """A program in stages.
 
     Attributes:
@@ -53,7 +53,7 @@ class Plan:
     result: BuildingBlock
 
 
-def plan(program: Lambda) -> Plan:
+def plan(program: Lambda) -> StagedPlan:
     """Returns the stages of a program in normal form."""
     body = program.result
     calls = (
@@ -83,7 +83,7 @@ def plan(program: Lambda) -> Plan:
     parameter = None
     if program.parameter is not None and program.parameter_type is not None:
         parameter = (program.parameter, program.parameter_type)
-    return Plan(parameter, data, tuple(stages), result)
+    return StagedPlan(parameter, data, tuple(stages), result)
 
 
 def _stages(

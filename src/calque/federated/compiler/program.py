@@ -14,7 +14,7 @@ from calque.federated.compiler.agreement import require_same
 from calque.federated.compiler.arguments import count_clients, hold, shapes
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import (
-    Layout,
+    ClientLayout,
     of_clients,
     of_this_process,
     replicated,
@@ -23,7 +23,7 @@ from calque.federated.compiler.layout import (
 )
 from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
 from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
-from calque.federated.compiler.planning import Plan, lives_on_clients, plan
+from calque.federated.compiler.planning import StagedPlan, lives_on_clients, plan
 from calque.federated.errors import type_error
 from calque.federated.local import precision, wide
 from calque.federated.representation import to_python
@@ -41,7 +41,7 @@ _MOST_AT_ONCE = 16
 
 
 @dataclass(frozen=True)
-class Options:
+class CompileOptions:
     """How a computation is compiled.
 
     Attributes:
@@ -61,7 +61,7 @@ class Options:
     data: Mapping[str, Any] | None = None
 
 
-class Program:
+class ComputationProgram:
     """A computation, compiled for each shape of its arguments.
 
     Args:
@@ -72,7 +72,7 @@ class Program:
         FederatedTypeError: it takes or returns functions.
     """
 
-    def __init__(self, program: Lambda, options: Options) -> None:
+    def __init__(self, program: Lambda, options: CompileOptions) -> None:
         for kind in (program.parameter_type, program.result.type):
             if kind is not None and any(isinstance(t, FunctionType) for t in walk(kind)):
                 raise type_error(
@@ -83,7 +83,7 @@ class Program:
         normal = transform(program)
         assert isinstance(normal, Lambda)
         self.normal = normal
-        self.plan: Plan = plan(normal)
+        self.plan: StagedPlan = plan(normal)
         self.type: FunctionType = program.type
         if options.mesh is not None:
             options = replace(options, mesh=_automatic(options.mesh))
@@ -212,7 +212,7 @@ class Program:
         suspicious = [*nan, *(first < max(clients, 1) for first in failed)]
         return result, failed, jnp.stack(suspicious).any() if suspicious else False
 
-    def _layout(self, clients: int) -> Layout:
+    def _layout(self, clients: int) -> ClientLayout:
         if clients < 0:
             raise type_error(
                 "the number of clients is not known: no argument is placed at CLIENTS",
@@ -226,7 +226,7 @@ class Program:
         if chunk is None:
             chunk = 1 if jax.default_backend() == "cpu" else _MOST_AT_ONCE
         most = max(-(-clients // devices), 1)
-        return Layout(clients, max(min(chunk, most), 1), mesh, axis or "")
+        return ClientLayout(clients, max(min(chunk, most), 1), mesh, axis or "")
 
     def _raise_for(self, failed: list[Any], clients: int, numbers: Any) -> None:
         """Raise the error of the first check that a client, or all clients together, failed."""

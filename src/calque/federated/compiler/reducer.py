@@ -17,7 +17,7 @@ COUNT = "#clients"
 """The name of the number of clients in environments."""
 
 
-class Refusal(NamedTuple):
+class ValueRefusal(NamedTuple):
     """A condition on the values of all clients together.
 
     Attributes:
@@ -84,7 +84,7 @@ class Reducer:
         """Returns True if a client's contribution is invalid for a reason other than NaN."""
         return None
 
-    def refused(self, running: object) -> Refusal | None:
+    def refused(self, running: object) -> ValueRefusal | None:
         """Returns the condition on all clients together, and whether it is violated."""
         return None
 

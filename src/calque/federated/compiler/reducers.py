@@ -12,7 +12,7 @@ from calque.federated.compiler import sums
 from calque.federated.compiler.evaluating import Environment, evaluate
 from calque.federated.compiler.extremes import Extreme, Maximum
 from calque.federated.compiler.overflow import dtype_names, estimated, wrapped
-from calque.federated.compiler.reducer import COUNT, Reducer, Refusal, gathered, masked
+from calque.federated.compiler.reducer import COUNT, Reducer, ValueRefusal, gathered, masked
 from calque.federated.errors import type_error
 from calque.federated.representation import Sequence
 
@@ -45,13 +45,13 @@ class Sum(Reducer):
         ]
         return jax.tree.unflatten(self._spec, found)
 
-    def refused(self, running: Any) -> Refusal | None:
+    def refused(self, running: Any) -> ValueRefusal | None:
         results = sums.results(running)
         totals = _whole(results[: len(self._dtypes)])
         if not totals:
             return None
         estimates = results[len(self._dtypes) :]
-        return Refusal(
+        return ValueRefusal(
             f"a sum does not fit {dtype_names(totals)}",
             wrapped(totals, estimates),
             "Convert the values to a wider dtype on the clients: federated_map",
@@ -96,8 +96,10 @@ class WeightedMean(Sum):
             lambda s, dtype: (s / total.astype(s.dtype)).astype(dtype), products, self._value_dtypes
         )
 
-    def refused(self, running: Any) -> Refusal | None:
-        return Refusal("the weights of all clients sum to zero", sums.results(running)[-1] == 0)
+    def refused(self, running: Any) -> ValueRefusal | None:
+        return ValueRefusal(
+            "the weights of all clients sum to zero", sums.results(running)[-1] == 0
+        )
 
 
 class Reduce(Reducer):

@@ -15,7 +15,7 @@ BLOCK = 8
 """How many chunks are summed before they are added to the total."""
 
 
-class Running(NamedTuple):
+class RunningSums(NamedTuple):
     """The running sums of the tensors of a pytree.
 
     Attributes:
@@ -36,13 +36,13 @@ def wide(dtype: Any) -> Any:
     return np.dtype("float32") if short else dtype
 
 
-def nothing(leaves: list[Any]) -> Running:
+def nothing(leaves: list[Any]) -> RunningSums:
     """Returns the initial sums; `leaves` have the shapes and dtypes of a value."""
     zeros = [jnp.zeros(leaf.shape, wide(leaf.dtype)) for leaf in leaves]
-    return Running(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
+    return RunningSums(zeros, zeros, zeros, jnp.zeros((), jnp.int32))
 
 
-def with_chunk(running: Running, leaves: list[Any]) -> Running:
+def with_chunk(running: RunningSums, leaves: list[Any]) -> RunningSums:
     """Adds values of shape `[chunk, ...]` to running sums."""
     pairs = zip(running.blocks, leaves, strict=True)
     blocks = [block + _folded(leaf.astype(block.dtype)) for block, leaf in pairs]
@@ -50,7 +50,7 @@ def with_chunk(running: Running, leaves: list[Any]) -> Running:
     return jax.lax.cond(running.count % BLOCK == 0, _settled, lambda same: same, running)
 
 
-def across(running: Running, axis: str) -> Running:
+def across(running: RunningSums, axis: str) -> RunningSums:
     """Returns the running sums of all devices along a mesh axis."""
     return jax.tree.map(lambda part: over_devices(part, axis), _settled(running))
 
@@ -66,18 +66,20 @@ def over_devices(array: Any, axis: str) -> Any:
     return jax.lax.psum(array, axis)
 
 
-def results(running: Running) -> list[Any]:
+def results(running: RunningSums) -> list[Any]:
     """Returns the results of running sums."""
     settled = _settled(running)
     return [total + rest for total, rest in zip(settled.totals, settled.rests, strict=True)]
 
 
-def _settled(running: Running) -> Running:
+def _settled(running: RunningSums) -> RunningSums:
     """Adds the last chunks to the totals."""
     parts = zip(running.totals, running.rests, running.blocks, strict=True)
     sums = [_with_block(*part) for part in parts]
     zeros = [jnp.zeros_like(block) for block in running.blocks]
-    return Running([total for total, _ in sums], [rest for _, rest in sums], zeros, running.count)
+    return RunningSums(
+        [total for total, _ in sums], [rest for _, rest in sums], zeros, running.count
+    )
 
 
 def _with_block(total: Any, rest: Any, block: Any) -> tuple[Any, Any]:

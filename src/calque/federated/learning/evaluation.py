@@ -16,7 +16,7 @@ from calque.federated.learning.mixing import WholeBatches, WholeClients
 from calque.federated.learning.models import Model
 from calque.federated.learning.optimizers import Steps, as_optimizer
 from calque.federated.learning.refusals import explained, require_no_autocast
-from calque.federated.learning.setup import Loss, Options, Settings, Setup, checked
+from calque.federated.learning.setup import CompilationOptions, Loss, Settings, Setup, checked
 from calque.federated.learning.staging import element_of, labelled
 from calque.federated.learning.state import RoundInfo, State, of_client, of_round
 from calque.federated.learning.training import batch_of, is_positive, train
@@ -59,9 +59,9 @@ class Evaluation:
         loss: Loss | None = None,
         *,
         batch_size: int = _AT_ONCE,
-        **options: Unpack[Options],
+        **options: Unpack[CompilationOptions],
     ) -> None:
-        checked(options, Options)
+        checked(options, CompilationOptions)
         if not is_positive(batch_size):
             raise ValueError(f"batch_size must be an integer of at least 1, not {batch_size!r}")
         model = Model(module, loss)

@@ -15,7 +15,7 @@ _LEAST_CURVATURE = 1e-10
 Leaves = list[Any]
 
 
-class Memory(NamedTuple):
+class LBFGSMemory(NamedTuple):
     """The state between steps; its vectors hold all parameters, concatenated.
 
     Attributes:
@@ -45,7 +45,7 @@ class _Search(NamedTuple):
     point: Any
     loss: Any
     gradient: Any
-    memory: Memory
+    memory: LBFGSMemory
     taken: Any
     evaluated: Any
     done: Any
@@ -66,22 +66,22 @@ class Lbfgs:
         if self._group["line_search_fn"] not in (None, "strong_wolfe"):
             raise RuntimeError("only 'strong_wolfe' is supported")
 
-    def init(self, leaves: Leaves) -> Memory:
+    def init(self, leaves: Leaves) -> LBFGSMemory:
         """Returns the memory before the first step."""
         flat, _ = ravel_pytree(leaves)
         rows = jnp.zeros((self._group["history_size"], flat.size), flat.dtype)
         zero, none = jnp.zeros((), flat.dtype), jnp.zeros((), jnp.int32)
         empty = jnp.zeros_like(flat)
-        return Memory(none, empty, zero, empty, rows, rows, rows[:, 0], none, zero + 1)
+        return LBFGSMemory(none, empty, zero, empty, rows, rows, rows[:, 0], none, zero + 1)
 
     def step(
         self,
         leaves: Leaves,
-        memory: Memory,
+        memory: LBFGSMemory,
         value: Any,
         gradients: Leaves,
         loss: Callable[..., Any],
-    ) -> tuple[Leaves, Memory]:
+    ) -> tuple[Leaves, LBFGSMemory]:
         """Returns the parameters after a step, and the new memory.
 
         Args:
@@ -131,7 +131,12 @@ class Lbfgs:
         return moved._replace(taken=taken, done=done)
 
     def _moved(
-        self, now: _Search, memory: Memory, flat: Any, is_last: Any, evaluated: Callable[..., Any]
+        self,
+        now: _Search,
+        memory: LBFGSMemory,
+        flat: Any,
+        is_last: Any,
+        evaluated: Callable[..., Any],
     ) -> _Search:
         """Returns the state after a move along the direction; does not move if `flat`."""
         direction = memory.direction
@@ -165,7 +170,7 @@ class Lbfgs:
             evaluated=now.evaluated + count,
         )
 
-    def _directed(self, memory: Memory, gradient: Any) -> Memory:
+    def _directed(self, memory: LBFGSMemory, gradient: Any) -> LBFGSMemory:
         """Returns the memory with the next direction, updated with the last move."""
         learnt = _learnt(memory, gradient)
         later = learnt._replace(direction=_direction(learnt, gradient))
@@ -174,7 +179,7 @@ class Lbfgs:
         return chosen._replace(iterations=memory.iterations + 1)
 
 
-def _learnt(memory: Memory, gradient: object) -> Memory:
+def _learnt(memory: LBFGSMemory, gradient: object) -> LBFGSMemory:
     change = gradient - memory.gradient
     move = memory.direction * memory.size
     product = change @ move
@@ -192,7 +197,7 @@ def _learnt(memory: Memory, gradient: object) -> Memory:
     return jax.tree.map(lambda a, b: jnp.where(product > _LEAST_CURVATURE, a, b), found, memory)
 
 
-def _direction(memory: Memory, gradient: Any) -> Any:
+def _direction(memory: LBFGSMemory, gradient: Any) -> Any:
     """Returns the approximate inverse Hessian times the negative gradient, by the two-loop
     recursion.
     """

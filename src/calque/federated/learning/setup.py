@@ -22,7 +22,7 @@ Loss = Callable[[Any, Any], torch.Tensor]
 Weighting = Literal["examples", "uniform"]
 
 
-class Options(TypedDict, total=False):
+class CompilationOptions(TypedDict, total=False):
     """The options of compilation, as in `Computation.configured`."""
 
     chunk: int
@@ -31,7 +31,7 @@ class Options(TypedDict, total=False):
     check: bool
 
 
-class Settings(Options, total=False):
+class Settings(CompilationOptions, total=False):
     """The keyword arguments that the algorithms share.
 
     Attributes:
@@ -117,7 +117,7 @@ class Setup:
         if self.schedule is not None:
             self._choices["client_schedule"] = self.schedule
         self.options: dict[str, Any] = {
-            n: v for n, v in settings.items() if n in Options.__annotations__
+            n: v for n, v in settings.items() if n in CompilationOptions.__annotations__
         }
 
     @property

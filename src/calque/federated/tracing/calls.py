@@ -107,7 +107,7 @@ def zip_call(argument: BuildingBlock) -> Call:
 
 
 @dataclass(frozen=True)
-class Operator:
+class PythonOperator:
     """A Python operator on tensors, and field by field on structs of tensors.
 
     Args:
@@ -200,7 +200,7 @@ def _index_part(part: object) -> Any:
 
 
 @functools.lru_cache(maxsize=4096)
-def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
+def _of_arrays(op: PythonOperator, operands: tuple[Type, ...]) -> Type:
     """Returns the result type of an operator on tensors, computed by JAX."""
     with precision(*operands):
         kinds = (
@@ -210,7 +210,7 @@ def _of_arrays(op: Operator, operands: tuple[Type, ...]) -> Type:
         return functools.reduce(join, kinds)
 
 
-def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
+def operator_call(op: PythonOperator, operands: list[BuildingBlock]) -> Call:
     """Returns a call of an operator at the placement of its values; places values without a
     placement there.
 
@@ -242,7 +242,7 @@ def operator_call(op: Operator, operands: list[BuildingBlock]) -> Call:
     return map_call(Lambda(name, whole.member, operator_call(op, inner)), source)
 
 
-def _compiled(op: Operator, kinds: list[Type], parameter: Type) -> CompiledComputation:
+def _compiled(op: PythonOperator, kinds: list[Type], parameter: Type) -> CompiledComputation:
     label = op.name if op.known is None else f"{op.name}_{op.known[2]}"
     op = replace(op, origin=user_origin())
     return CompiledComputation(label, op, FunctionType(parameter, op.result_type(*kinds)))

@@ -16,10 +16,10 @@ _local = threading.local()
 _numbers = itertools.count()
 
 
-class Scope:
+class LambdaScope:
     """A lambda that is being traced."""
 
-    def __init__(self, outer: "Scope | None") -> None:
+    def __init__(self, outer: "LambdaScope | None") -> None:
         self.outer = outer
         self.calls: list[tuple[str, BuildingBlock]] = []
 
@@ -34,16 +34,16 @@ class Scope:
         return Block(tuple(self.calls), result) if self.calls else result
 
 
-def current() -> Scope | None:
+def current() -> LambdaScope | None:
     """Returns the innermost scope of this thread; None outside of computations."""
     return getattr(_local, "scope", None)
 
 
 @contextmanager
-def scope() -> Iterator[Scope]:
+def scope() -> Iterator[LambdaScope]:
     """A context manager in which calls are bound in a new scope."""
     outer = current()
-    _local.scope = Scope(outer)
+    _local.scope = LambdaScope(outer)
     try:
         yield _local.scope
     finally:
@@ -61,7 +61,7 @@ def outside() -> Iterator[None]:
         _local.scope = before
 
 
-def required(name: str) -> Scope:
+def required(name: str) -> LambdaScope:
     """Returns the innermost scope.
 
     Raises:
@@ -76,7 +76,7 @@ def required(name: str) -> Scope:
     return found
 
 
-def is_open(scope: Scope) -> bool:
+def is_open(scope: LambdaScope) -> bool:
     """Returns True if a scope is the current one, or encloses it."""
     inner = current()
     while inner is not None and inner is not scope:

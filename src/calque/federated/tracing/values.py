@@ -29,13 +29,13 @@ from calque.federated.tracing.calls import (
     BINARY,
     REFLECTED,
     UNARY,
-    Operator,
+    PythonOperator,
     checked_index,
     map_call,
     member_type,
     operator_call,
 )
-from calque.federated.tracing.scopes import Scope, fresh, is_open, required, scope
+from calque.federated.tracing.scopes import LambdaScope, fresh, is_open, required, scope
 from calque.federated.types import (
     FederatedType,
     FunctionType,
@@ -65,7 +65,7 @@ class Value:
     __array_priority__ = 1000  # so that NumPy defers operators to this class
     __array_ufunc__ = None
 
-    def __init__(self, block: BuildingBlock, owner: Scope | None) -> None:
+    def __init__(self, block: BuildingBlock, owner: LambdaScope | None) -> None:
         self._block = block
         self._scope = owner
 
@@ -92,7 +92,7 @@ class Value:
                     "Index in a local function that takes both: federated.local(framework='jax').",
                 )
             where = checked_index(key, kind)
-            return _apply(Operator("index", lambda array: array[where]), self)
+            return _apply(PythonOperator("index", lambda array: array[where]), self)
         raise type_error(
             f"a value of type {self._block.type} cannot be indexed",
             "Index structs and tensors only.",
@@ -345,7 +345,7 @@ def _selected(value: Value, key: str | int) -> Value:
     return Value(Selection(value._block, key), value._scope)
 
 
-def _apply(op: Operator, *values: Any) -> Value:
+def _apply(op: PythonOperator, *values: Any) -> Value:
     """Returns an operator method; a second operand may be anything that `to_block` accepts."""
     known = {id(value): to_block(value) for value in values if isinstance(value, Value)}
     blocks = [known.get(id(value)) or to_block(value) for value in values]
@@ -356,16 +356,16 @@ def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
     @with_user_frames
     def method(self: Value, other: object) -> Value:
         if (number := python_number(other)) is not None:
-            op = Operator(name, BINARY[name], (reflected, repr(number), number))
+            op = PythonOperator(name, BINARY[name], (reflected, repr(number), number))
             return _apply(op, self)
-        op = Operator(name, BINARY[name])
+        op = PythonOperator(name, BINARY[name])
         return _apply(op, other, self) if reflected else _apply(op, self, other)
 
     return method
 
 
 def _unary(name: str) -> Callable[[Value], Value]:
-    return with_user_frames(lambda self: _apply(Operator(name, UNARY[name]), self))
+    return with_user_frames(lambda self: _apply(PythonOperator(name, UNARY[name]), self))
 
 
 for _name in BINARY:

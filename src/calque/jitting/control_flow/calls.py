@@ -16,10 +16,10 @@ from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
 from calque.graph.higher_order import HIGHER_ORDER
 from calque.interop.from_jax import from_jax
-from calque.jitting.control_flow.choices import Nested, choose
+from calque.jitting.control_flow.choices import BranchView, choose
 from calque.jitting.control_flow.loops import arrays_of, loop
 from calque.jitting.host_tensors import HostTensorMode
-from calque.jitting.reachable import Reach
+from calque.jitting.reachable import Reachable
 from calque.program.lifting import Lifting
 from calque.program.trees import is_tensor
 from calque.upstream.torch_c import DispatchKey
@@ -47,7 +47,7 @@ class _Body(nn.Module):
         super().__init__()
         self._function = (function,)  # in a tuple, so that it is not a submodule
         self._arguments = arguments
-        self.closed_over = [t for t in Reach(function).tensors.values() if is_tensor(t)]
+        self.closed_over = [t for t in Reachable(function).tensors.values() if is_tensor(t)]
 
     def forward(self, *leaves: Any) -> tuple[Any, ...]:
         """Call the function."""
@@ -97,7 +97,7 @@ def _by_rule(
     def run(given: Any, captured: Any, closed_over: Any) -> Any:
         def of(body: _Body) -> Callable[..., Any]:
             def call(*values: Any) -> Any:
-                nested = Nested(outer, dict(zip(cells, closed_over)), None)
+                nested = BranchView(outer, dict(zip(cells, closed_over)), None)
                 return arrays_of(nested, lambda: body(*map(_lifted, values)))
 
             return call

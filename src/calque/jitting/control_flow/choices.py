@@ -27,7 +27,7 @@ from calque.tracing.graph.branching import Branch
 from calque.upstream.torch_internals import disable_current_modes, get_current_dispatch_mode_stack
 
 
-class Nested(Lifting):
+class BranchView(Lifting):
     """The trace of a branch inside the trace of a program.
 
     Args:
@@ -74,7 +74,7 @@ class Nested(Lifting):
         )
 
 
-def inside(nested: Nested, run: Callable[[], Any]) -> Any:
+def inside(nested: BranchView, run: Callable[[], Any]) -> Any:
     """Returns the result of `run`, with cells read and written through `nested`.
 
     Raises:
@@ -136,7 +136,7 @@ class _Plan:
         found: list[_Found] = []
 
         def look() -> int:
-            nested = Nested(self._outer, {}, None, looking=True)
+            nested = BranchView(self._outer, {}, None, looking=True)
             results = inside(nested, lambda: all_read(self._try(branch)))
             specs = [(tuple(r.shape), r.dtype) if _is_ours(r) else r for r in results]
             found.append(_Found(nested.found, dict(nested.written), nested.draws, specs))
@@ -183,7 +183,7 @@ class _Plan:
 
         def run(branch: Branch) -> Callable[[list[Array]], Any]:
             def body(values: list[Array]) -> Any:
-                nested = Nested(self._outer, dict(zip(self.cells, values)), self._key)
+                nested = BranchView(self._outer, dict(zip(self.cells, values)), self._key)
                 with torch.no_grad():
                     results = inside(nested, lambda: _arrays(branch(*self._operands)))
                 return results, [plain(nested.values[cell]) for cell in self.written]
@@ -198,7 +198,7 @@ class _Plan:
 
     def prepare(self, results: Sequence[Array]) -> None:
         """Trace the backward pass for these results, in the Python state of the branches."""
-        if isinstance(self._outer, Nested) and self._outer.looking:
+        if isinstance(self._outer, BranchView) and self._outer.looking:
             return
         like = [jax.ShapeDtypeStruct(r.shape, r.dtype) for r in results]
         self._gradient = jax.make_jaxpr(self._pull)(self.values, like)
@@ -212,7 +212,7 @@ class _Plan:
     def _pull(self, values: list[Array], incoming: list[Array]) -> list[Array]:
         def run(branch: Branch) -> Callable[[list[Array], list[Array]], Any]:
             def body(values: list[Array], incoming: list[Array]) -> Any:
-                nested = Nested(self._outer, dict(zip(self.cells, values)), self._key)
+                nested = BranchView(self._outer, dict(zip(self.cells, values)), self._key)
                 return inside(nested, lambda: self._gradients(branch, incoming))
 
             return body

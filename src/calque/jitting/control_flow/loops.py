@@ -10,7 +10,7 @@ from jax import Array, lax
 from calque.device.memory.cell import active, read
 from calque.device.memory.wrapping import wrap
 from calque.errors import TraceError
-from calque.jitting.control_flow.choices import Nested, all_read, inside, plain
+from calque.jitting.control_flow.choices import BranchView, all_read, inside, plain
 from calque.program.lifting import Lifting
 from calque.tracing.graph.branching import Branch
 
@@ -54,7 +54,7 @@ class _Calls:
 
     def cells(self, branch: Branch, start: tuple[Array, ...]) -> None:
         """Make the outer trace read the cells that a branch reads, before the loop."""
-        nested, gradients = Nested(self._outer, {}, None), torch.is_grad_enabled()
+        nested, gradients = BranchView(self._outer, {}, None), torch.is_grad_enabled()
 
         def look() -> int:
             values = [wrap(value) for value in start]  # traced, so nothing is computed
@@ -71,11 +71,11 @@ class _Calls:
 
     def call(self, branch: Branch, values: tuple[Array, ...]) -> tuple[Array, ...]:
         """Returns the arrays that a branch computes."""
-        nested = Nested(self._outer, {}, None)
+        nested = BranchView(self._outer, {}, None)
         return _called(nested, lambda: branch(*map(wrap, values), *self._captured))
 
 
-def _called(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
+def _called(nested: BranchView, call: Callable[[], Any]) -> tuple[Array, ...]:
     """Returns the arrays of a branch's result."""
 
     def run() -> tuple[Array, ...]:
@@ -89,7 +89,7 @@ def _tensors(found: Any) -> Sequence[Tensor]:
     return (found,) if isinstance(found, Tensor) else found
 
 
-def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
+def arrays_of(nested: BranchView, call: Callable[[], Any]) -> tuple[Array, ...]:
     """Returns the arrays that the body of a loop returns.
 
     Raises:
@@ -100,7 +100,7 @@ def arrays_of(nested: Nested, call: Callable[[], Any]) -> tuple[Array, ...]:
     return found
 
 
-def _refuse_effects(nested: Nested) -> None:
+def _refuse_effects(nested: BranchView) -> None:
     if nested.written or nested.draws:
         what = "writes to a tensor from outside" if nested.written else "draws random numbers"
         raise TraceError(

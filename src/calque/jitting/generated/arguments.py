@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import torch
 
 from calque.jitting.generated.kinds import kinds_of
-from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
 from calque.upstream import torch_c
 
@@ -27,7 +27,7 @@ def cells(count: int) -> list[str]:
 
 
 def write_arguments(
-    source: Source,
+    source: GeneratedFunction,
     leaves: list[torch.Tensor],
     state: object,
     grad: bool,
@@ -77,7 +77,7 @@ def write_arguments(
         source.line(f"if not {{}}.isdisjoint(({', '.join(held)},)): {LEAVE}", state)
 
 
-def write_surroundings(source: Source, alone: bool) -> None:
+def write_surroundings(source: GeneratedFunction, alone: bool) -> None:
     """Write the line that leaves if the call may be part of an enclosing trace.
 
     Args:
@@ -89,7 +89,7 @@ def write_surroundings(source: Source, alone: bool) -> None:
     source.line(f"if {conditions}: {LEAVE}", *(held for _, held in asked))
 
 
-def write_modes(source: Source, grad: bool, dtype: torch.dtype, alone: bool) -> None:
+def write_modes(source: GeneratedFunction, grad: bool, dtype: torch.dtype, alone: bool) -> None:
     """Write the lines that leave if PyTorch's modes differ.
 
     Args:

@@ -14,7 +14,7 @@ import torch
 from calque.device.memory.cell import regeometries
 from calque.device.runtime.placement import spread
 from calque.jitting.generated.kinds import kinds_of
-from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.jitting.guards import CellGuard, GradientGuard, Guard
 from calque.program.equal_state import EqualGuard
 from calque.program.pinning import PlacementGuard
@@ -51,7 +51,9 @@ def tensors_of(guards: Sequence[Guard]) -> list[torch.Tensor]:
     return list({id(tensor): tensor for tensor in found}.values())
 
 
-def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: bool) -> None:
+def write_guards(
+    source: GeneratedFunction, guards: Sequence[Guard], grad: bool, alone: bool
+) -> None:
     """Write the lines that leave the function if a guard does not hold.
 
     Args:
@@ -80,7 +82,9 @@ def write_guards(source: Source, guards: Sequence[Guard], grad: bool, alone: boo
     source.line(f"except ({errors}): {LEAVE}")
 
 
-def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]) -> None:
+def _write_gradients(
+    source: GeneratedFunction, guard: GradientGuard, seen: Collection[int]
+) -> None:
     """Write the lines that compare gradients, and flags of tensors whose ids are not in `seen`."""
     flags = [pair for pair in zip(guard.leaves, guard.flags) if id(pair[0]) not in seen]
     if len(flags) <= _FEW:
@@ -103,7 +107,7 @@ def _write_gradients(source: Source, guard: GradientGuard, seen: Collection[int]
         source.line(f"if {{}}.grad is not {{}}: {LEAVE}", leaf, gradient)
 
 
-def _write_cells(source: Source, guard: CellGuard) -> None:
+def _write_cells(source: GeneratedFunction, guard: CellGuard) -> None:
     """Write the lines that compare storages and geometries."""
     tensors = guard.tensors
     if len(tensors) <= _FEW:
@@ -121,18 +125,18 @@ def _write_cells(source: Source, guard: CellGuard) -> None:
     source.line(line, regeometries, guard, guard.have_shapes)
 
 
-def _write_placements(source: Source, guard: PlacementGuard) -> None:
+def _write_placements(source: GeneratedFunction, guard: PlacementGuard) -> None:
     if spread.exists:  # otherwise a call leaves as soon as there is a placement (see `placements`)
         source.line(f"if not {{}}(): {LEAVE}", guard.holds)
 
 
-def _write_equal(source: Source, guard: EqualGuard) -> None:
+def _write_equal(source: GeneratedFunction, guard: EqualGuard) -> None:
     """Write the line that compares arrays."""
     line = f"if not {{}}(map({{}}, map({{}}, {{}}), map({{}}, {{}}))) and not {{}}(): {LEAVE}"
     source.line(line, all, is_, _array, guard.cells, _array, guard.firsts, guard.holds)
 
 
-def _write_state(source: Source, guard: StateGuard) -> None:
+def _write_state(source: GeneratedFunction, guard: StateGuard) -> None:
     identities = guard.identities
     if identities.others:
         source.line(f"if not {{}}(): {LEAVE}", guard.holds)
@@ -168,7 +172,7 @@ def _write_state(source: Source, guard: StateGuard) -> None:
             source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", attrgetter(key), holder, value)
 
 
-_WRITERS: dict[type, Callable[[Source, Any], None]] = {
+_WRITERS: dict[type, Callable[[GeneratedFunction, Any], None]] = {
     CellGuard: _write_cells,
     EqualGuard: _write_equal,
     PlacementGuard: _write_placements,

@@ -24,7 +24,7 @@ def is_of_group(source: Source) -> bool:
     return type(source) is NumberSource and type(source.number) is HyperParameter
 
 
-class Numbers:
+class SettingNumbers:
     """The settings of optimizers, and their numbers in each call.
 
     Args:

@@ -9,7 +9,7 @@ import torch
 
 from calque.device.runtime.executable import OnDevices, sharding_of
 from calque.device.runtime.placement import placements_of, spread
-from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.program.pinning import PlacementGuard
 from calque.program.sources import CellSource
 
@@ -71,7 +71,9 @@ def _arrays_of(tensors: Sequence[torch.Tensor]) -> list[Any]:
     return [one.untyped_storage().cell.array for one in tensors]  # type: ignore[attr-defined]
 
 
-def write_placements(source: Source, args: Sequence[torch.Tensor], cells: Sequence[str]) -> None:
+def write_placements(
+    source: GeneratedFunction, args: Sequence[torch.Tensor], cells: Sequence[str]
+) -> None:
     """Write the lines that leave if an argument has a different placement.
 
     Args:
@@ -99,7 +101,7 @@ def guards_of_inputs(program: "JittedProgram") -> list[PlacementGuard]:
     return [guard for guard in guards if inputs.issuperset(guard.cells)]
 
 
-def write_arrays(source: Source, program: "JittedProgram") -> Any:
+def write_arrays(source: GeneratedFunction, program: "JittedProgram") -> Any:
     """Write the lines that leave if one of the `arrays` has a different placement.
 
     Returns:

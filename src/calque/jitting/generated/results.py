@@ -9,10 +9,10 @@ import torch
 from calque.device.memory.cell import Cell
 from calque.device.memory.geometry import contiguous_strides
 from calque.device.runtime.dtypes import to_torch
-from calque.jitting.generated.source import Source
+from calque.jitting.generated.source import GeneratedFunction
 from calque.program.gradients.carrying import Carried
 from calque.program.result_views import apart, viewed
-from calque.program.results import Argument, Constant, Description, Existing, Fresh
+from calque.program.results import Constant, Description, Existing, Fresh, OwnTensor
 from calque.upstream import torch_c
 
 if TYPE_CHECKING:
@@ -39,7 +39,7 @@ def are_simple(program: "JittedProgram") -> bool:
     return None not in fresh and len(set(outputs)) == len(outputs)
 
 
-_GIVEN = (Constant, Existing, Argument)
+_GIVEN = (Constant, Existing, OwnTensor)
 
 
 def _described(program: "JittedProgram") -> Iterator[Any]:
@@ -71,7 +71,7 @@ def _form(program: "JittedProgram", one: Fresh) -> tuple[tuple[int, ...], Any]:
     return aval.shape, to_torch(aval.dtype)
 
 
-def write_gradients(source: Source, program: "JittedProgram") -> None:
+def write_gradients(source: GeneratedFunction, program: "JittedProgram") -> None:
     """Write the lines that assign gradients."""
     for target, one in program.recording.gradients:
         assert isinstance(target, Existing)
@@ -79,7 +79,7 @@ def write_gradients(source: Source, program: "JittedProgram") -> None:
         source.line(f"{{}}.grad = {found}", target.tensor)
 
 
-def write_results(source: Source, program: "JittedProgram") -> None:
+def write_results(source: GeneratedFunction, program: "JittedProgram") -> None:
     """Write the lines that create the result of a call from the program's `outputs`."""
     recording = program.recording
     names = [_written(source, program, one) for one in recording.results]
@@ -89,13 +89,13 @@ def write_results(source: Source, program: "JittedProgram") -> None:
         source.line(f"result = {{}}([{', '.join(names)}])", program.rebuild)
 
 
-def _written(source: Source, program: "JittedProgram", one: Any) -> str:
+def _written(source: GeneratedFunction, program: "JittedProgram", one: Any) -> str:
     """Write the lines that create a described value; returns its name."""
     if isinstance(one, Constant):
         return source.name(one.value)
     if isinstance(one, Existing):
         return source.name(one.tensor)
-    if isinstance(one, Argument):
+    if isinstance(one, OwnTensor):
         return f"a{one.index}"
     bare = _bare(program, one)
     assert bare is not None

@@ -17,7 +17,7 @@ _CODES = 1024
 """The number of sources whose code is cached; programs of the same form have the same source."""
 
 
-class Source:
+class GeneratedFunction:
     """A function that is being generated.
 
     Its text consists of calque's own code and of numbered names. Nothing from the user's program

@@ -16,10 +16,10 @@ from jax.errors import JaxRuntimeError
 from calque.device.memory.cell import read
 from calque.device.runtime.executable import DEBUGGING
 from calque.jitting.generated.arguments import arguments, cells
-from calque.jitting.generated.numbers import Numbers, is_of_group
+from calque.jitting.generated.numbers import SettingNumbers, is_of_group
 from calque.jitting.generated.placements import write_arrays
 from calque.jitting.generated.results import are_simple, write_gradients, write_results
-from calque.jitting.generated.source import LEAVE, Source
+from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.jitting.guards import OptimizerGuard
 from calque.program.direct_call import RawExecutable
 from calque.program.donation import PICKED_ALONE, picker, protect
@@ -56,7 +56,7 @@ def is_simple(program: "JittedProgram") -> bool:
     )
 
 
-def write_step(source: Source, program: "JittedProgram") -> None:
+def write_step(source: GeneratedFunction, program: "JittedProgram") -> None:
     """Write the lines that read the numbers, run a program and return its result.
 
     Args:
@@ -92,15 +92,15 @@ def write_step(source: Source, program: "JittedProgram") -> None:
     source.line("return result")
 
 
-def _numbers(program: "JittedProgram", placed: dict[int, Any]) -> Numbers:
+def _numbers(program: "JittedProgram", placed: dict[int, Any]) -> SettingNumbers:
     guard = next((g for g in program.guards if type(g) is OptimizerGuard), None)
     passed = program.passed
     places = [i for i, one in enumerate(passed) if is_of_group(one.source)]
     sources: Sequence[Any] = [passed[i].source for i in places]
-    return Numbers(guard, sources, [placed[i] for i in places])
+    return SettingNumbers(guard, sources, [placed[i] for i in places])
 
 
-def _write_numbers(source: Source, numbers: Numbers) -> None:
+def _write_numbers(source: GeneratedFunction, numbers: SettingNumbers) -> None:
     if version_of is None:
         source.line(f"if not {{}}(): {LEAVE}", numbers.read)
     elif len(numbers.optimizers) == 1:
@@ -113,7 +113,9 @@ def _write_numbers(source: Source, numbers: Numbers) -> None:
         source.line(line, version_of, *held, numbers, numbers.read)
 
 
-def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) -> None:
+def _write_gather(
+    source: GeneratedFunction, program: "JittedProgram", numbers: SettingNumbers
+) -> None:
     """Write the list of the program's arguments."""
     count = program.recording.count
     for name, cell in zip(arguments(count), cells(count)):
@@ -140,7 +142,7 @@ def _write_gather(source: Source, program: "JittedProgram", numbers: Numbers) ->
         source.line(f"arrays = [{', '.join(items)}]")
 
 
-def _write_protection(source: Source, program: "JittedProgram") -> None:
+def _write_protection(source: GeneratedFunction, program: "JittedProgram") -> None:
     donated = list(map(program.position, program.donated))
     pick = picker(donated)
     found = [program.inputs[i].source for i in program.donated]
@@ -155,7 +157,9 @@ def _write_protection(source: Source, program: "JittedProgram") -> None:
     source.line("    {}(arrays, {}, {})", protect, donated, pick)
 
 
-def _write_changing(source: Source, program: "JittedProgram", bare: RawExecutable) -> None:
+def _write_changing(
+    source: GeneratedFunction, program: "JittedProgram", bare: RawExecutable
+) -> None:
     """Write the lines that run the program and make its changes.
 
     An exception set by another thread is raised only after a call, and one from a trace function at
@@ -177,7 +181,9 @@ def _write_changing(source: Source, program: "JittedProgram", bare: RawExecutabl
     _write_rest(source, program)
 
 
-def _write_changing_many(source: Source, program: "JittedProgram", bare: RawExecutable) -> None:
+def _write_changing_many(
+    source: GeneratedFunction, program: "JittedProgram", bare: RawExecutable
+) -> None:
     """Like `_write_changing`, for many results: one call runs the program and writes them."""
     run = "map(done.append, runs)"
     put = "map(setattr, {}, {}, {}(done))"
@@ -201,7 +207,7 @@ def _write_changing_many(source: Source, program: "JittedProgram", bare: RawExec
     source.indent(-2)
 
 
-def _write_rest(source: Source, program: "JittedProgram") -> None:
+def _write_rest(source: GeneratedFunction, program: "JittedProgram") -> None:
     """Write the lines that make changes other than to arrays, and create the result."""
     if program.handles:
         source.line("{}({})", torch_c.increment_version, program.handles)
@@ -209,7 +215,7 @@ def _write_rest(source: Source, program: "JittedProgram") -> None:
     write_results(source, program)
 
 
-def _write_failure(source: Source, program: "JittedProgram") -> None:
+def _write_failure(source: GeneratedFunction, program: "JittedProgram") -> None:
     source.line("except {} as error:", JaxRuntimeError)
     source.line("    raise {}.failed(error) from None", program)
 

@@ -16,7 +16,7 @@ from calque.errors import TraceError
 from calque.program.channels_last import channels_last
 from calque.program.execution import cause_of
 from calque.program.gradients.batched import batched, is_batched
-from calque.program.gradients.differentiable import Part
+from calque.program.gradients.differentiable import TracedPart
 from calque.program.jaxprs import Late, build, live, may_raise, without
 from calque.program.transposed_operands import materialized
 
@@ -28,11 +28,11 @@ class LatePart:
 
     Args:
         late: the jaxpr.
-        slots: the tensors (see `Part.results`) to which its incoming gradients belong.
+        slots: the tensors (see `TracedPart.results`) to which its incoming gradients belong.
         part: the traced backward pass.
     """
 
-    def __init__(self, late: Late, slots: list[int], part: Part) -> None:
+    def __init__(self, late: Late, slots: list[int], part: TracedPart) -> None:
         self._closed = late.closed
         self._residuals = late.residuals
         self._may_raise = may_raise(late.closed.jaxpr)

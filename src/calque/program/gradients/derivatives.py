@@ -13,16 +13,16 @@ import torch
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.program.gradients.border import Edge
-from calque.program.gradients.differentiable import Surroundings, cut
+from calque.program.gradients.differentiable import TraceBoundary, cut
 from calque.program.gradients.segments import segments
 from calque.program.lifting import Lifting
-from calque.program.results import Argument, Description
+from calque.program.results import Description, OwnTensor
 from calque.program.sources import GivenSource
 
 Tensor = torch.Tensor
 
 
-class Step(NamedTuple):
+class DerivativeStep(NamedTuple):
     """One step of differentiation.
 
     Attributes:
@@ -44,11 +44,11 @@ class Derived(NamedTuple):
     """
 
     gradients: list[Tensor]
-    around: Surroundings
+    around: TraceBoundary
 
 
 def derive(
-    lifting: Lifting, tensors: list[Tensor], around: Surroundings, path: Sequence[Step]
+    lifting: Lifting, tensors: list[Tensor], around: TraceBoundary, path: Sequence[DerivativeStep]
 ) -> Derived:
     """Returns the gradients at the end of a path, with their own graph.
 
@@ -78,7 +78,7 @@ def derive(
             inputs[edge.node, edge.output_nr] = index
         leaves = {id(leaf): len(rows) + index for index, leaf in enumerate(incoming)}
         edges = dict.fromkeys([*around.edges, *segment.ends, *inputs])
-        around = Surroundings(around.border, edges, _placing(inputs, leaves))
+        around = TraceBoundary(around.border, edges, _placing(inputs, leaves))
         tensors = [gradient for _, gradient in rows]
     return Derived(tensors, around)
 
@@ -95,6 +95,6 @@ def _placing(
         index = inputs.get(edge)
         if index is None:
             index = leaves.get(id(getattr(edge[0], "variable", None)))
-        return None if index is None else Argument(index)
+        return None if index is None else OwnTensor(index)
 
     return place

@@ -31,7 +31,7 @@ _REENTRANT = "torch.utils.checkpoint is incompatible with .grad()"
 Tensor = torch.Tensor
 
 
-class Part:
+class TracedPart:
     """The traced backward pass of some of the tensors (see `segments`).
 
     Attributes:
@@ -70,7 +70,7 @@ class Backward:
             (one.tensor.shape, one.tensor.dtype) for one in carriers
         ]
         self.errors: dict[int, str] = {}
-        self.parts: list[Part] = []
+        self.parts: list[TracedPart] = []
 
     @property
     def gradients(self) -> list[Array]:
@@ -78,7 +78,7 @@ class Backward:
         return [gradient for part in self.parts for gradient in part.gradients]
 
 
-class Surroundings(NamedTuple):
+class TraceBoundary(NamedTuple):
     """The ends of a trace's autograd graph.
 
     Attributes:
@@ -94,7 +94,7 @@ class Surroundings(NamedTuple):
 
 
 def trace_backward(
-    lifting: Lifting, carriers: Sequence[Carrier], around: Surroundings
+    lifting: Lifting, carriers: Sequence[Carrier], around: TraceBoundary
 ) -> Backward | None:
     """Trace the gradients of a function's results and other remaining tensors; returns None if
     there are none.
@@ -119,7 +119,7 @@ def trace_backward(
                     backward.errors[slot] = said
             alive = [slot for slot in slots if slot not in backward.errors]
             found = _gradients(lifting, tensors, alive, edges, backward.errors)
-        part = Part(number, [slot for slot in slots if slot not in backward.errors])
+        part = TracedPart(number, [slot for slot in slots if slot not in backward.errors])
         for end, gradient in zip(ends, found, strict=True):
             if gradient is not None:
                 part.receivers.append(end.place)
@@ -130,7 +130,7 @@ def trace_backward(
     return backward
 
 
-class End(NamedTuple):
+class SegmentEnd(NamedTuple):
     """An edge where a segment ends.
 
     Attributes:
@@ -145,17 +145,19 @@ class End(NamedTuple):
 
 
 @contextmanager
-def cut(tensors: list[Tensor], segment: Segment, around: Surroundings) -> Iterator[list[End]]:
+def cut(
+    tensors: list[Tensor], segment: Segment, around: TraceBoundary
+) -> Iterator[list[SegmentEnd]]:
     """A context manager in which no gradient passes the ends of a segment; yields the ends."""
     own: dict[Edge, int] = {}
     for slot, tensor in enumerate(tensors):
         own.setdefault((tensor.grad_fn, tensor.output_nr), slot)
-    ends: list[End] = []
+    ends: list[SegmentEnd] = []
     for (node, number), by in segment.ends.items():
         slot = own.get((node, number))
         place = around.place((node, number)) if slot is None else Carried(slot)
         if place is not None:
-            ends.append(End(GradientEdge(node, number), place, by))
+            ends.append(SegmentEnd(GradientEdge(node, number), place, by))
     others = [edge for edge, slot in own.items() if slot not in segment.results]
     leaves = [node.variable for node, _ in segment.ends if is_leaf_node(node)]
     ready = [tensors[own[edge]] for edge in others]

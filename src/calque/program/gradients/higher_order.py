@@ -12,7 +12,7 @@ from jax.extend.core import jaxpr_as_fun
 from calque.device.memory.cell import read, x64
 from calque.device.runtime.in_flight import settled
 from calque.program.channels_last import channels_last
-from calque.program.gradients.derivatives import Step
+from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
 from calque.program.lifting import Input
@@ -21,13 +21,13 @@ from calque.program.sources import GivenSource, HostSource, NumberSource, Source
 from calque.program.transposed_operands import materialized
 
 if TYPE_CHECKING:
-    from calque.jitting.recording import Recording
+    from calque.jitting.recording import TraceRecording
 
 Tensor = torch.Tensor
-Retrace = Callable[[list[Any], tuple[Step, ...]], "Recording"]
+Retrace = Callable[[list[Any], tuple[DerivativeStep, ...]], "TraceRecording"]
 
 
-class Origin(NamedTuple):
+class SavedValues(NamedTuple):
     """The values that a call saves for derivatives of its gradients.
 
     Attributes:
@@ -42,11 +42,11 @@ class Origin(NamedTuple):
     higher: "HigherDerivatives"
     arrays: list[Array]
     leaves: list[Any]
-    path: tuple[Step, ...] = ()
+    path: tuple[DerivativeStep, ...] = ()
     given: tuple[list[Array], ...] = ()
 
     def differentiable(
-        self, step: Step, targets: list[Tensor], incoming: list[Tensor]
+        self, step: DerivativeStep, targets: list[Tensor], incoming: list[Tensor]
     ) -> list[Tensor]:
         """Returns the gradients of one step, with a graph.
 
@@ -73,18 +73,18 @@ class HigherDerivatives:
         retrace: traces the function again, for the arguments of a call and a path.
     """
 
-    def __init__(self, inputs: list[Input], recording: "Recording", retrace: Retrace) -> None:
+    def __init__(self, inputs: list[Input], recording: "TraceRecording", retrace: Retrace) -> None:
         self._inputs = inputs
         self._recording = recording
         self._retrace = retrace
-        self._known: dict[tuple[Step, ...], _Derivative] = {}
+        self._known: dict[tuple[DerivativeStep, ...], _Derivative] = {}
 
     def values(self, arrays: list[Array]) -> dict[Source, Array]:
         """Returns the inputs of a call, by source."""
         rows = zip(self._inputs, arrays, strict=True)
         return {one.source: array for one, array in rows}
 
-    def derivative(self, path: tuple[Step, ...], leaves: list[Any]) -> "_Derivative":
+    def derivative(self, path: tuple[DerivativeStep, ...], leaves: list[Any]) -> "_Derivative":
         """Returns the program that computes the gradients of a path.
 
         Raises:
@@ -95,7 +95,7 @@ class HigherDerivatives:
             known = self._known[path] = _Derivative(self._traced(path, leaves))
         return known
 
-    def _traced(self, path: tuple[Step, ...], leaves: list[Any]) -> "Recording":
+    def _traced(self, path: tuple[DerivativeStep, ...], leaves: list[Any]) -> "TraceRecording":
         recording = self._recording
         _, inference, autocast, *_ = recording.ambient
         if recording.rewritten:
@@ -127,7 +127,7 @@ _REFUSED = "calque.jit cannot take the derivative of these gradients: the functi
 class _Derivative:
     """A program that computes gradients, and the autograd node that gives them a graph."""
 
-    def __init__(self, recording: "Recording") -> None:
+    def __init__(self, recording: "TraceRecording") -> None:
         backward = recording.backward
         self._carrying: Carrying | None = None
         if backward is None:
@@ -139,7 +139,7 @@ class _Derivative:
         self._results = recording.results
         self._count = recording.n_outputs
 
-    def __call__(self, origin: Origin, inputs: list[Tensor]) -> list[Tensor]:
+    def __call__(self, origin: SavedValues, inputs: list[Tensor]) -> list[Tensor]:
         """Returns the gradients.
 
         Args:

@@ -12,8 +12,8 @@ from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.program.gradients.backward_program import LatePart
 from calque.program.gradients.carrying import Blank
-from calque.program.gradients.derivatives import Step
-from calque.program.gradients.differentiable import Backward, Part
+from calque.program.gradients.derivatives import DerivativeStep
+from calque.program.gradients.differentiable import Backward, TracedPart
 from calque.program.gradients.spent_graph import SpentGraph
 from calque.program.jaxprs import split
 from calque.program.results import Fresh, Outputs
@@ -21,7 +21,7 @@ from calque.program.sources import IncomingSource
 from calque.upstream import torch_c
 
 if TYPE_CHECKING:
-    from calque.jitting.recording import Recording
+    from calque.jitting.recording import TraceRecording
 
 Tensor = torch.Tensor
 _empty = torch_c.acc.create_empty_tensor
@@ -45,7 +45,7 @@ class Carrying:
         self.gives_gradients: bool = any(late)
         self.bare: list[Fresh | Blank] = backward.bare
         self._nodes = [
-            Node(part, one, [backward.forms[slot] for slot in part.results])
+            ReplayNode(part, one, [backward.forms[slot] for slot in part.results])
             for part, one in zip(backward.parts, late, strict=True)
         ]
         self.errors: dict[int, SpentGraph] = {
@@ -73,7 +73,9 @@ class Carrying:
             node.carry(outputs, residuals, origin)
 
 
-def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, Carrying, list[int]]:
+def carrying(
+    recording: "TraceRecording", backward: Backward
+) -> tuple[ClosedJaxpr, Carrying, list[int]]:
     """Cut the jaxpr of a trace.
 
     Returns:
@@ -99,13 +101,13 @@ def carrying(recording: "Recording", backward: Backward) -> tuple[ClosedJaxpr, C
     return forward, Carrying(backward, late), kept
 
 
-class Node:
+class ReplayNode:
     """The autograd node of one part of the tensors."""
 
     def __init__(
-        self, part: Part, late: LatePart | None, forms: list[tuple[Any, torch.dtype]]
+        self, part: TracedPart, late: LatePart | None, forms: list[tuple[Any, torch.dtype]]
     ) -> None:
-        self.step: Step = Step(part.number, tuple(part.results))
+        self.step: DerivativeStep = DerivativeStep(part.number, tuple(part.results))
         self.late = late
         self._receivers = part.receivers
         self._watched = part.watched
@@ -120,12 +122,12 @@ class Node:
         results = [carried[slot] for slot in slots]
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)
-        call = Call(self, results, Kept(own, targets, origin), watched)
+        call = NodeCall(self, results, KeptValues(own, targets, origin), watched)
         for slot, tensor in zip(slots, _apply(call, *targets), strict=True):
             carried[slot] = tensor
 
 
-class Kept(NamedTuple):
+class KeptValues(NamedTuple):
     """The values that a call keeps for the backward pass of a node.
 
     Attributes:
@@ -139,7 +141,7 @@ class Kept(NamedTuple):
     origin: Any
 
 
-class Call:
+class NodeCall:
     """A call of a node.
 
     Args:
@@ -150,11 +152,11 @@ class Call:
     """
 
     def __init__(
-        self, node: Node, results: list[Tensor], kept: Kept, watched: list[Tensor]
+        self, node: ReplayNode, results: list[Tensor], kept: KeptValues, watched: list[Tensor]
     ) -> None:
         self._node = node
         self._results = results
-        self._kept: Kept | None = kept
+        self._kept: KeptValues | None = kept
         self._watched = watched
         self._is_seen = False
 
@@ -174,10 +176,10 @@ class Call:
             ctx.save_for_backward(_boxed(kept), *watched)
         return tuple(results)
 
-    def _found(self, ctx: Any) -> Kept:
+    def _found(self, ctx: Any) -> KeptValues:
         saved = ctx.saved_tensors
         if self._is_seen:
-            return Kept([read(tensor) for tensor in saved], [], None)
+            return KeptValues([read(tensor) for tensor in saved], [], None)
         return self._kept or _unboxed(saved[0])
 
     def gradients(self, ctx: Any, incoming: tuple[Tensor | None, ...]) -> list[Any]:
@@ -206,7 +208,9 @@ class Call:
             ]
         return late.reached(found, incoming)
 
-    def _differentiable(self, kept: Kept, incoming: tuple[Tensor | None, ...]) -> list[Tensor]:
+    def _differentiable(
+        self, kept: KeptValues, incoming: tuple[Tensor | None, ...]
+    ) -> list[Tensor]:
         given = [
             torch.zeros(shape, dtype=dtype, device="jax") if gradient is None else gradient
             for gradient, (shape, dtype) in zip(incoming, self._node.forms, strict=True)
@@ -218,7 +222,7 @@ class Replay(torch.autograd.Function):
     """The node."""
 
     @staticmethod
-    def forward(ctx: Any, call: Call, *targets: Tensor) -> Any:
+    def forward(ctx: Any, call: NodeCall, *targets: Tensor) -> Any:
         """Attach the graph to the tensors of a call."""
         ctx.set_materialize_grads(False)
         ctx.call = call
@@ -243,7 +247,7 @@ def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
     return found[0] if others else found
 
 
-def _check_unchanged(ctx: Any, kept: Kept) -> None:
+def _check_unchanged(ctx: Any, kept: KeptValues) -> None:
     """Raise RuntimeError if derivatives of gradients would not match the gradients."""
     if kept.origin is None:
         raise RuntimeError(
@@ -257,7 +261,7 @@ def _check_unchanged(ctx: Any, kept: Kept) -> None:
             )
 
 
-def _boxed(kept: Kept) -> Tensor:
+def _boxed(kept: KeptValues) -> Tensor:
     """Returns a tensor that holds the kept values,
     so that PyTorch frees them like saved tensors.
     """
@@ -266,7 +270,7 @@ def _boxed(kept: Kept) -> Tensor:
     return box
 
 
-def _unboxed(box: Tensor) -> Kept:
+def _unboxed(box: Tensor) -> KeptValues:
     return box.untyped_storage().kept  # type: ignore[attr-defined]
 
 

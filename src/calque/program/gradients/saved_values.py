@@ -11,13 +11,13 @@ from jax.extend.core import Literal
 
 from calque.device.memory.cell import Cell, cell_of
 from calque.program.jaxprs import live, variables
-from calque.program.results import Argument, Description, Existing, Made
+from calque.program.results import Description, Existing, Made, OwnTensor
 
 if TYPE_CHECKING:
-    from calque.jitting.recording import Recording
+    from calque.jitting.recording import TraceRecording
 
 
-def watch(recording: "Recording", late: int, made: Mapping[int, Description]) -> None:
+def watch(recording: "TraceRecording", late: int, made: Mapping[int, Description]) -> None:
     """Find the tensors that the parts of the backward pass read.
 
     Tensors from outside that get a new history are excluded.
@@ -43,7 +43,7 @@ def watch(recording: "Recording", late: int, made: Mapping[int, Description]) ->
 
 
 def _sources(
-    recording: "Recording", made: Mapping[int, Description]
+    recording: "TraceRecording", made: Mapping[int, Description]
 ) -> list[tuple[Any, Description]]:
     """Returns the variables of tensors after the call, and the tensors."""
     inner = recording.jaxpr.jaxpr
@@ -62,6 +62,6 @@ def _sources(
             if source in recording.handles:
                 found.append((variable, Existing(recording.handles[source])))
         elif source < recording.count:
-            found.append((variable, Argument(source)))
+            found.append((variable, OwnTensor(source)))
     behind = inner.outvars[len(recording.sinks) :]
     return found + [(v, made[i]) for i, v in enumerate(behind) if i in made]

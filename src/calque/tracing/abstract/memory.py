@@ -14,7 +14,7 @@ _MOST = 4096
 """The number of calls to remember before all are forgotten."""
 
 
-class Memory:
+class CallMemory:
     """The calls made on abstract values of one mode.
 
     Attributes:
@@ -31,17 +31,17 @@ class Memory:
 
 
 class _OfThread(threading.local):
-    memory: Memory | None = None
+    memory: CallMemory | None = None
 
 
 _here = _OfThread()
 
 
-def remembered() -> Memory:
+def remembered() -> CallMemory:
     """Returns the memory of the thread; a new one if it is full."""
     known = _here.memory
     if known is None or len(known.calls) > _MOST:
-        known = _here.memory = Memory()
+        known = _here.memory = CallMemory()
     return known
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 
 from calque.tracing.graph.checks import CHECKS, unpack
-from calque.tracing.graph.ir import Choice, Step, Value
+from calque.tracing.graph.ir import Choice, Step, StepValue
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import assert_fn
 from calque.upstream import torch_c
@@ -58,7 +58,7 @@ def writes(step: Step | Choice, resolve: Any) -> bool:
     return step.op.startswith("call") and (step.node is None or has_effect(step.node))
 
 
-def may_share_memory(value: Value) -> bool:
+def may_share_memory(value: StepValue) -> bool:
     """Returns True if a value may be an argument of its step, or a view of one."""
     if not isinstance(value, Step):
         return True

@@ -14,7 +14,7 @@ from torch.fx.node import Node
 from calque.tracing.core.origins import NodeOrigin
 
 
-class Value:
+class StepValue:
     """A step's result for later steps.
 
     Attributes:
@@ -26,7 +26,7 @@ class Value:
     origin: NodeOrigin | None
 
 
-class Step(Value):
+class Step(StepValue):
     """One operation.
 
     Attributes:
@@ -49,25 +49,25 @@ class Step(Value):
         self.optional = False
 
 
-class Result(Value):
+class Result(StepValue):
     """A value from the block of a choice that has run.
 
     Attributes:
         sides: the value in each block.
     """
 
-    def __init__(self, true: Value, false: Value) -> None:
-        self.sides: tuple[Value, Value] = true, false
+    def __init__(self, true: StepValue, false: StepValue) -> None:
+        self.sides: tuple[StepValue, StepValue] = true, false
         self.val: Any = true.val if false.val is not None else None
         self.origin: NodeOrigin | None = true.origin
 
 
 @dataclass(eq=False)
-class Block:
+class StepBlock:
     """Steps, and their results for later steps."""
 
     steps: list["Step | Choice"]
-    results: list[Value] = field(default_factory=list)
+    results: list[StepValue] = field(default_factory=list)
 
 
 @dataclass(eq=False)
@@ -79,10 +79,10 @@ class Choice:
         results: for each pair of results of the blocks, the value that later steps use.
     """
 
-    condition: Value
+    condition: StepValue
     origin: NodeOrigin | None
-    true: Block
-    false: Block
+    true: StepBlock
+    false: StepBlock
     results: list[Result]
 
 
@@ -90,7 +90,7 @@ class Mismatch(Exception):
     """Two steps or arguments differ."""
 
 
-def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
+def unified(a: Any, b: Any, values: Callable[[StepValue, StepValue], StepValue]) -> Any:
     """Merges two arguments.
 
     Args:
@@ -99,7 +99,7 @@ def unified(a: Any, b: Any, values: Callable[[Value, Value], Value]) -> Any:
     Raises:
         Mismatch: they differ by more than their values.
     """
-    if isinstance(a, Value) and isinstance(b, Value):
+    if isinstance(a, StepValue) and isinstance(b, StepValue):
         return values(a, b)
     if type(a) is not type(b):
         raise Mismatch
@@ -143,9 +143,9 @@ def equal_constants(a: torch.Tensor, b: torch.Tensor) -> bool:
     return bool(((a == b) | ((a != a) & (b != b))).all())
 
 
-def values_in(argument: object) -> Iterator[Value]:
+def values_in(argument: object) -> Iterator[StepValue]:
     """Yields the values inside an argument."""
-    if isinstance(argument, Value):
+    if isinstance(argument, StepValue):
         yield argument
     elif isinstance(argument, (tuple, list)):
         for part in argument:
@@ -166,9 +166,9 @@ class Join:
 
     def __init__(self) -> None:
         self.steps: list[Step | Choice] = []
-        self.pairs: dict[tuple[Value, Value], Result] = {}
-        self._made: dict[Value, tuple[Value, Value]] = {}
-        self._false: set[Value] = set()
+        self.pairs: dict[tuple[StepValue, StepValue], Result] = {}
+        self._made: dict[StepValue, tuple[StepValue, StepValue]] = {}
+        self._false: set[StepValue] = set()
 
     def add(self, true: Step | Choice, false: Step | Choice) -> None:
         """Merge the next steps of both blocks.
@@ -185,7 +185,7 @@ class Join:
             return self._choice(true, false)
         raise Mismatch
 
-    def _note(self, true: Value, false: Value, made: Value) -> None:
+    def _note(self, true: StepValue, false: StepValue, made: StepValue) -> None:
         self._made[true] = (false, made)
         self._false.add(false)
 
@@ -209,13 +209,13 @@ class Join:
             self._note(old, other, made)
         return Choice(condition, true.origin, blocks[0], blocks[1], results)
 
-    def _block(self, true: Block, false: Block) -> Block:
+    def _block(self, true: StepBlock, false: StepBlock) -> StepBlock:
         if len(true.steps) != len(false.steps):
             raise Mismatch
         steps = [self._joined(a, b) for a, b in zip(true.steps, false.steps)]
-        return Block(steps, [self._value(a, b) for a, b in zip(true.results, false.results)])
+        return StepBlock(steps, [self._value(a, b) for a, b in zip(true.results, false.results)])
 
-    def _value(self, true: Value, false: Value) -> Value:
+    def _value(self, true: StepValue, false: StepValue) -> StepValue:
         made = self._made.get(true)
         if made is not None and made[0] is false:
             return made[1]

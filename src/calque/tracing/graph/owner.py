@@ -6,7 +6,7 @@ The object is wrapped so that a module does not become a submodule of the graph.
 from typing import Any
 
 
-class Owner:
+class GraphOwner:
     """A module or dictionary of the program that the graph refers to.
 
     Args:
@@ -16,7 +16,7 @@ class Owner:
     def __init__(self, held: Any) -> None:
         self.held = held
 
-    def is_like(self, other: "Owner") -> bool:
+    def is_like(self, other: "GraphOwner") -> bool:
         """Returns True if both refer to the same object."""
         return self.held is other.held
 

@@ -25,7 +25,7 @@ from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph.checks import recorded
 
 
-class Template(NamedTuple):
+class ObjectTemplate(NamedTuple):
     """An object without its tensors.
 
     Attributes:
@@ -40,7 +40,7 @@ class Template(NamedTuple):
         return f"<{self.kind}>"
 
 
-def take_apart(value: Any) -> tuple[Template, list[Any]]:
+def take_apart(value: Any) -> tuple[ObjectTemplate, list[Any]]:
     """Returns the object without its tensors and proxies, and a list of them.
 
     Raises:
@@ -70,7 +70,7 @@ def take_apart(value: Any) -> tuple[Template, list[Any]]:
             f"the program returns a {type(value).__name__}, which cannot be pickled ({error}).\n"
             "Return the tensors in a tuple, a dictionary or a data class."
         ) from error
-    return Template(file.getvalue(), type(value).__name__), parts
+    return ObjectTemplate(file.getvalue(), type(value).__name__), parts
 
 
 def is_plain(value: object) -> bool:
@@ -135,7 +135,7 @@ def with_attributes(kind: type, attributes: dict[str, Any]) -> Any:
 
 
 @recorded
-def rebuilt(template: Template, *parts: Any) -> Any:
+def rebuilt(template: ObjectTemplate, *parts: Any) -> Any:
     """Returns a copy of the object that was taken apart, with the given tensors."""
 
     class Unpickler(pickle.Unpickler):
@@ -196,7 +196,7 @@ def one_object(value: Any) -> Any:
     return value
 
 
-class Results:
+class GraphResults:
     """The program's results, in the form in which a graph holds them.
 
     Args:

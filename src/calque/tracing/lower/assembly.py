@@ -19,13 +19,13 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.member_source import in_order_of
-from calque.tracing.graph.owner import Owner
+from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.checked_properties import copies_by_strides, properties_of_inputs
-from calque.tracing.lower.reads import Read
+from calque.tracing.lower.reads import GuardedRead
 from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensor, OpOverload
@@ -238,7 +238,7 @@ class Assembly:
             if key in source.meta:  # pyright: ignore[reportOptionalMemberAccess]
                 node.meta[key] = source.meta[key]  # pyright: ignore[reportOptionalMemberAccess]
 
-    def _guards(self, reads: list[Read]) -> dict[Node, list[Callable[[], None]]]:
+    def _guards(self, reads: list[GuardedRead]) -> dict[Node, list[Callable[[], None]]]:
         """Returns the functions that add guards of values, by the node that they follow."""
         (output,) = self._found.graph.find_nodes(op="output")
         count = sum(len(read.tensors) for read in reads)
@@ -248,7 +248,7 @@ class Assembly:
         for read in reads:
             nodes = {id(tensor): next(copies) for tensor in read.tensors}
 
-            def insert(read: Read = read, nodes: dict[int, Node] = nodes) -> None:
+            def insert(read: GuardedRead = read, nodes: dict[int, Node] = nodes) -> None:
                 read.insert(self._graph, lambda key: self._nodes[nodes[key]], self._kept)
 
             last = max(nodes.values(), key=order.__getitem__, default=output)
@@ -276,15 +276,15 @@ class Assembly:
         for node, value in run.assigned.items():
             owner: Any = node.args[0]
             module = resolve(self._old, str(owner.target))
-            held = module if isinstance(module, Owner) else Owner(module)
+            held = module if isinstance(module, GraphOwner) else GraphOwner(module)
             self._assign(held, node.args[1], self._structured(value, tensor), node)
         for each in run.layers.assigned:
             made = self._structured(each.value, tensor)
-            self._assign(Owner(each.module), each.name, made, each.caller)
+            self._assign(GraphOwner(each.module), each.name, made, each.caller)
         output = self._graph.output(structure)
         self._place(output, self._end)
 
-    def _assign(self, owner: Owner, name: Any, value: Any, source: Node | None) -> None:
+    def _assign(self, owner: GraphOwner, name: Any, value: Any, source: Node | None) -> None:
         kept = self._member(self._fresh("_owner"), owner)
         self._place(self._graph.call_function(checks.assign, (kept, name, value)), source)
 

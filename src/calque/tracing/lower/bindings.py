@@ -133,7 +133,7 @@ def _abstract(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:
         return made.requires_grad_(tensor.requires_grad)
 
 
-class State:
+class GraphState:
     """The tensors that a graph refers to by name: parameters, buffers and constants.
 
     Attributes:

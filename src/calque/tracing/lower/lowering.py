@@ -28,7 +28,7 @@ from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.assembly import Assembly, tensors_in
-from calque.tracing.lower.bindings import Inputs, State, resolve
+from calque.tracing.lower.bindings import GraphState, Inputs, resolve
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.functional_forms import FUNCTIONAL
@@ -38,8 +38,8 @@ from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
 from calque.tracing.lower.reads import (
     NUMBERS,
+    GuardedRead,
     PendingAnswer,
-    Read,
     is_guard,
     read_of,
     reads_elements,
@@ -96,7 +96,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
         refuse_unseen_writes(graph.graph)
     refuse_writes_to_choices(graph.graph)
     mode = AbstractMode()
-    inputs, state = Inputs(graph, args, kwargs, mode), State(graph, mode)
+    inputs, state = Inputs(graph, args, kwargs, mode), GraphState(graph, mode)
     try:
         return _lowered(graph, inputs, state, functional)
     except RuntimeError as error:
@@ -109,7 +109,9 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
 _WRITES_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an")
 
 
-def _lowered(graph: GraphModule, inputs: Inputs, state: State, functional: bool) -> GraphModule:
+def _lowered(
+    graph: GraphModule, inputs: Inputs, state: GraphState, functional: bool
+) -> GraphModule:
     replay = _Replay(graph, state, functional)
 
     def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
@@ -173,7 +175,7 @@ class _Replay(torch.fx.Interpreter):
         reads: the guards of values.
     """
 
-    def __init__(self, graph: GraphModule, state: State, functional: bool) -> None:
+    def __init__(self, graph: GraphModule, state: GraphState, functional: bool) -> None:
         super().__init__(graph, garbage_collect_values=True)
         self._overlaps = Overlaps() if functional else None
         self.extra_traceback = False
@@ -182,7 +184,7 @@ class _Replay(torch.fx.Interpreter):
         self.result: Any = None
         self.given_back: list[int | None] = []
         self.assigned: dict[Node, Any] = {}
-        self.reads: list[Read] = []
+        self.reads: list[GuardedRead] = []
         self.layers = LayerAttributes(self.module)  # pyright: ignore[reportArgumentType]
         self._state = state
         self._held: dict[str, torch.Tensor] = {}

@@ -21,7 +21,7 @@ class PendingAnswer(NamedTuple):
     node: Node
 
 
-class Read(NamedTuple):
+class GuardedRead(NamedTuple):
     """A node that reads values, and is a guard of the graph.
 
     Attributes:
@@ -75,7 +75,7 @@ def is_guard(node: Node) -> bool:
     return calls and bool(node.users) and all(u.target is expect_answer for u in node.users)
 
 
-def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read | None:
+def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> GuardedRead | None:
     """Returns the read that a node performs, given its arguments;
     None if a graph cannot contain it.
     """
@@ -89,7 +89,7 @@ def read_of(node: Node, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Read |
         args, kwargs = _copied((args, kwargs), copied)
     except TypeError:
         return None
-    return Read(node, args, kwargs, copies)
+    return GuardedRead(node, args, kwargs, copies)
 
 
 def _copied(value: Any, tensor: Callable[[torch.Tensor], Any]) -> Any:

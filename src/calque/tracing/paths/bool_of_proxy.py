@@ -8,11 +8,11 @@ import torch
 from calque.tracing.core.bytecode import is_assertion
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.refusals import describe, refuse_because
-from calque.tracing.paths.decisions import Path
+from calque.tracing.paths.decisions import ProgramPath
 from calque.tracing.paths.while_loops import while_loop
 
 
-def truth(tracer: object, path: Path, obj: Any) -> bool:
+def truth(tracer: object, path: ProgramPath, obj: Any) -> bool:
     """Returns the answer of this run.
 
     Args:

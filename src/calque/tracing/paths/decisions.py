@@ -51,7 +51,7 @@ class Decision(NamedTuple):
     asserts: bool
 
 
-class Path:
+class ProgramPath:
     """One path through a program.
 
     Args:

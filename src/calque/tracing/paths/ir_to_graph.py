@@ -10,10 +10,10 @@ from torch.fx.node import Node, map_aggregate
 
 from calque.tracing.graph.branching import Branch, cond
 from calque.tracing.graph.effects import step_has_effect
-from calque.tracing.graph.ir import Block, Choice, Step, Value, values_in
+from calque.tracing.graph.ir import Choice, Step, StepBlock, StepValue, values_in
 from calque.tracing.graph.purity import TracedGraph
 
-Nodes = dict[Value, Node]
+Nodes = dict[StepValue, Node]
 
 
 class Emitter:
@@ -27,7 +27,7 @@ class Emitter:
         self._tracer = tracer
         self._count = 0
 
-    def emit(self, block: Block, graph: Graph, nodes: Nodes) -> None:
+    def emit(self, block: StepBlock, graph: Graph, nodes: Nodes) -> None:
         """Append the steps of a block to a graph.
 
         Args:
@@ -92,7 +92,7 @@ class Emitter:
             else:
                 nodes[step] = nodes[first]
 
-    def _branch(self, block: Block, operands: list[Node], outer: Nodes) -> Branch:
+    def _branch(self, block: StepBlock, operands: list[Node], outer: Nodes) -> Branch:
         graph = TracedGraph(tracer_cls=type(self._tracer))
         inner: dict[Node, Node] = {}
         for source in operands:
@@ -105,7 +105,7 @@ class Emitter:
         return Branch.of(graph, self._tracer.resolve)
 
 
-def pruned(block: Block, used: set[Value], resolve: object) -> Block:
+def pruned(block: StepBlock, used: set[StepValue], resolve: object) -> StepBlock:
     """Returns the steps without unused optional ones.
 
     Args:
@@ -123,11 +123,11 @@ def pruned(block: Block, used: set[Value], resolve: object) -> Block:
         else:
             used.update(values_in((step.args, step.kwargs)))
         steps.append(step)
-    return Block(steps[::-1], block.results)
+    return StepBlock(steps[::-1], block.results)
 
 
 def _with_nodes(argument: Any, nodes: Nodes) -> Any:
-    return map_aggregate(argument, lambda a: nodes[a] if isinstance(a, Value) else a)
+    return map_aggregate(argument, lambda a: nodes[a] if isinstance(a, StepValue) else a)
 
 
 def _mark(node: Node, origin: Any) -> None:
@@ -149,7 +149,7 @@ def _attributes(choice: Choice) -> Iterator[Step]:
             yield step
 
 
-def _used(choice: Choice) -> Iterator[Value]:
+def _used(choice: Choice) -> Iterator[StepValue]:
     """Yields the values that the blocks of a choice use."""
     for block in (choice.true, choice.false):
         for step in block.steps:

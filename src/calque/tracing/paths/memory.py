@@ -8,11 +8,11 @@ the others are used afterwards.
 from collections.abc import Container, Iterable, Iterator
 
 from calque.tracing.graph.effects import is_of_torch, may_share_memory, writes
-from calque.tracing.graph.ir import Choice, Join, Result, Step, Value, values_in
+from calque.tracing.graph.ir import Choice, Join, Result, Step, StepValue, values_in
 
-Memory = set[Value | None]
+Memory = set[StepValue | None]
 """The values that created some memory; None for memory from outside of the program."""
-MemoryByValue = dict[Value | None, list[Memory]]
+MemoryByValue = dict[StepValue | None, list[Memory]]
 """For each result of a choice, the memory that it may refer to in either block."""
 
 
@@ -37,7 +37,7 @@ def last_lost_write(join: Join, resolve: object) -> int | None:
     return None
 
 
-def _is_shared(written: Value | None, used: Memory, given: MemoryByValue) -> bool:
+def _is_shared(written: StepValue | None, used: Memory, given: MemoryByValue) -> bool:
     """Returns True if, in either branch, other used values share memory with the written one."""
     for side in (0, 1):
         memory = given[written][side] if written in given else {written}
@@ -51,7 +51,7 @@ def _is_shared(written: Value | None, used: Memory, given: MemoryByValue) -> boo
     return False
 
 
-def memory_of(values: Iterable[Value], known: Container[Value] = ()) -> Memory:
+def memory_of(values: Iterable[StepValue], known: Container[StepValue] = ()) -> Memory:
     """Returns the values that created the memory of some values, back to the `known` ones."""
     found: Memory = set()
     left = list(values)
@@ -71,7 +71,7 @@ def memory_of(values: Iterable[Value], known: Container[Value] = ()) -> Memory:
     return found
 
 
-def _written(step: Step | Choice) -> Iterator[Value]:
+def _written(step: Step | Choice) -> Iterator[StepValue]:
     if isinstance(step, Choice):
         for inner in (*step.true.steps, *step.false.steps):
             yield from _written(inner)
@@ -81,7 +81,7 @@ def _written(step: Step | Choice) -> Iterator[Value]:
         yield from _used(step)
 
 
-def _used(step: Step | Choice) -> Iterator[Value]:
+def _used(step: Step | Choice) -> Iterator[StepValue]:
     if isinstance(step, Step):
         yield from values_in((step.args, step.kwargs))
         return

@@ -13,7 +13,7 @@ import torch
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.checks import raise_when
 from calque.tracing.graph.effects import step_has_effect
-from calque.tracing.graph.ir import Block, Choice, Join, Mismatch, Step, Value, values_in
+from calque.tracing.graph.ir import Choice, Join, Mismatch, Step, StepBlock, StepValue, values_in
 from calque.tracing.paths.decisions import Decision
 from calque.tracing.paths.memory import last_lost_write
 
@@ -25,7 +25,7 @@ class Fork:
     """A point at which a program branches."""
 
     decision: Decision
-    condition: Value
+    condition: StepValue
     true: "PathSegment"
     false: "PathSegment"
 
@@ -73,7 +73,9 @@ class Joiner:
     def _raising(self, fork: Fork, truth: bool, steps: Steps, error: Step) -> Steps:
         before: Steps = []
         if any(step_has_effect(step, self._resolve) for step in steps):
-            blocks = (Block(steps), Block([])) if truth else (Block([]), Block(steps))
+            blocks = (
+                (StepBlock(steps), StepBlock([])) if truth else (StepBlock([]), StepBlock(steps))
+            )
             before.append(Choice(fork.condition, fork.decision.origin, *blocks, []))
         check = Step("call_function", raise_when, (fork.condition, truth, error), {})
         check.origin = fork.decision.origin
@@ -97,7 +99,7 @@ class Joiner:
             shared -= 1 + write
         results = list(join.pairs.values())
         blocks = [
-            Block(steps[: len(steps) - shared], [pair[side] for pair in join.pairs])
+            StepBlock(steps[: len(steps) - shared], [pair[side] for pair in join.pairs])
             for side, steps in enumerate((true, false))
         ]
         choice = Choice(fork.condition, fork.decision.origin, blocks[0], blocks[1], results)
@@ -123,7 +125,7 @@ def _longest(true: Steps, false: Steps, shared: int) -> tuple[Join, int]:
     return Join(), 0
 
 
-def _uses(step: Step | Choice, value: Value) -> bool:
+def _uses(step: Step | Choice, value: StepValue) -> bool:
     if isinstance(step, Step):
         return any(used is value for used in values_in((step.args, step.kwargs)))
     blocks = (step.true, step.false)
@@ -133,7 +135,7 @@ def _uses(step: Step | Choice, value: Value) -> bool:
     )
 
 
-def _compatible(true: Value, false: Value) -> bool:
+def _compatible(true: StepValue, false: StepValue) -> bool:
     a, b = true.val, false.val
     if a is None or b is None:
         return True
@@ -143,7 +145,7 @@ def _compatible(true: Value, false: Value) -> bool:
 
 
 def _disagreement(
-    fork: Fork, true: Any, false: Any, pair: tuple[Value, Value] | None
+    fork: Fork, true: Any, false: Any, pair: tuple[StepValue, StepValue] | None
 ) -> SymbolicTraceError:
     """The error for two branches that return different types."""
     origin = fork.decision.origin
@@ -161,7 +163,7 @@ def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
     """Returns the first parts in which two returned structures differ."""
     if type(a) is type(b) and isinstance(a, (tuple, list)) and len(a) == len(b):
         for x, y in zip(a, b):
-            if not (isinstance(x, Value) and isinstance(y, Value)) and x is not y:
+            if not (isinstance(x, StepValue) and isinstance(y, StepValue)) and x is not y:
                 found = _first_difference(x, y)
                 if type(x) is not type(y) or found != (x, y) or x != y:
                     return found
@@ -171,7 +173,7 @@ def _first_difference(a: Any, b: Any) -> tuple[Any, Any]:
 
 
 def _described(value: object) -> str:
-    if isinstance(value, Value):
+    if isinstance(value, StepValue):
         val = value.val
         kind = "a value"
         if isinstance(val, torch.Tensor):
@@ -187,7 +189,7 @@ def _described(value: object) -> str:
     return repr(value)
 
 
-def _place(value: Value | None) -> str:
+def _place(value: StepValue | None) -> str:
     if value is None or value.origin is None:
         return ""
     return f", from line {value.origin.line}: {value.origin.text}"

@@ -12,8 +12,8 @@ def forward(self, x):
 
 from calque.tracing.record.api import record
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Call
+from calque.tracing.record.events import RecordedCall
 from calque.tracing.record.operator_mode import OperatorCounts
 from calque.tracing.record.recording import Recording
 
-__all__ = ["Call", "Escape", "Recording", "OperatorCounts", "record"]
+__all__ = ["RecordedCall", "Escape", "Recording", "OperatorCounts", "record"]

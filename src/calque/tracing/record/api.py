@@ -25,15 +25,15 @@ from calque.tracing.graph import checks
 from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.ends import given_to, mapped, place_of, result_of
-from calque.tracing.record.events import Call
+from calque.tracing.record.events import RecordedCall
 from calque.tracing.record.holding import entered, hold, new_objects_apart
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import RAISED, FinishedRun, Recording
 from calque.tracing.symbolic.changes import Change, held_in
-from calque.tracing.symbolic.leaves import Leaves
+from calque.tracing.symbolic.leaves import ModuleLeaves
 from calque.tracing.symbolic.objects import function_of
-from calque.tracing.symbolic.watching import Watch
+from calque.tracing.symbolic.watching import StateWatch
 from calque.upstream.torch_internals import LazyGraphModule, tree_leaves
 
 
@@ -104,9 +104,9 @@ def run_once(
     LazyGraphModule.force_recompile(program)  # its code is generated at its first call
     root, method, function = _parts(program)
     recorder = Recorder(root, strict, keeper)
-    watch = Watch(root, method, (args, kwargs), lambda *code: None)
+    watch = StateWatch(root, method, (args, kwargs), lambda *code: None)
     keeper.check_paths(recorder.paths)
-    recorder.leaves = Leaves(watch.modules)
+    recorder.leaves = ModuleLeaves(watch.modules)
     recorder.local.is_main = True
     tape = FinishedRun(root, method, _name(function), function, recorder)
     recorder.code = tape.code
@@ -194,7 +194,7 @@ def _give(
 def _end(
     tape: FinishedRun,
     recorder: Recorder,
-    watch: Watch,
+    watch: StateWatch,
     result: object,
     can_tell: bool,
     bound: dict[str, Any],
@@ -203,7 +203,7 @@ def _end(
     recorder.end()
     tape.result = result_of(recorder, result)
     tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
-    places = (event.place for event in tape.events if isinstance(event, Call))
+    places = (event.place for event in tape.events if isinstance(event, RecordedCall))
     watch.ran.update((place[0], place[2]) for place in places if place is not None)
     changes, unrepeatable = watch.seen()
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
@@ -258,7 +258,7 @@ def _computed(given: Any, recorder: Recorder) -> Any:
     return dict(zip(given, made)) if isinstance(given, dict) else type(given)(made)
 
 
-def _is_found(change: Change, recorder: Recorder, watch: Watch) -> bool:
+def _is_found(change: Change, recorder: Recorder, watch: StateWatch) -> bool:
     """Returns True if the program may have read what it then replaced,
     or checked whether it exists.
     """
@@ -275,7 +275,7 @@ def _assigned_by_graphs(tape: FinishedRun) -> set[tuple[int, Any]]:
     """Returns the attributes that graphs within the program have assigned, with the ids of the
     modules.
     """
-    calls = [e for e in tape.events if isinstance(e, Call) and e.target is checks.assign]
+    calls = [e for e in tape.events if isinstance(e, RecordedCall) and e.target is checks.assign]
     owners = [(call.args[0], call.args[1]) for call in calls]
     return {(id(getattr(owner, "held", owner)), name) for owner, name in owners}
 

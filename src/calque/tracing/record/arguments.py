@@ -9,14 +9,14 @@ import torch
 
 from calque.state import ATOMIC
 from calque.tracing.graph.templates import asks_when_made
-from calque.tracing.record.values import Value
+from calque.tracing.record.values import RunValue
 from calque.tracing.tracer.constants import is_constant
 
 _PLAIN = frozenset((*ATOMIC, torch.Size, torch.dtype, torch.device, torch.layout)) - {slice}
 _DEPTH = 3
 
 
-class Arguments:
+class ArgumentValues:
     """Finds the values in arguments and results.
 
     Args:
@@ -188,7 +188,7 @@ def takes_data(call: Any) -> bool:
     if named is None or not (call.args or named in call.kwargs):
         return False
     data = call.args[0] if call.args else call.kwargs[named]
-    numbers = (bool, int, float, complex, list, tuple, Value, torch.Tensor)
+    numbers = (bool, int, float, complex, list, tuple, RunValue, torch.Tensor)
     return not isinstance(data, numbers)
 
 

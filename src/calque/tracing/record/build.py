@@ -22,19 +22,19 @@ from calque.tracing.graph.answers import (
     number_of_parts,
 )
 from calque.tracing.graph.member_source import in_order_of, source_of_members
-from calque.tracing.graph.owner import Owner
+from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.proxies.proxy import record_call
-from calque.tracing.record.ends import AssignedContainer, Made, Rebuilt, mapped, paired
-from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.ends import AssignedContainer, CreatedObject, Rebuilt, mapped, paired
+from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.keeping import Keeper, edited
-from calque.tracing.record.known import Known, is_plain
+from calque.tracing.record.known import KnownValues, is_plain
 from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
 from calque.tracing.record.returned_arguments import ReturnedArguments
-from calque.tracing.record.values import Value, values_in
+from calque.tracing.record.values import RunValue, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
@@ -73,10 +73,10 @@ class Builder(NamingTracer):
         self.modules: dict[str, ModuleCall] = {}
         self.opened: dict[ModuleCall, str] = {}
         self._keeper = keeper
-        self._taken: list[tuple[Node, str, Value]] = []
+        self._taken: list[tuple[Node, str, RunValue]] = []
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
-        self._env: dict[Value, Node] = {}
+        self._env: dict[RunValue, Node] = {}
         self._returned_arguments = ReturnedArguments(self.resolve)
         self._parts: list[Node] = []
         self._made: dict[str, Any] = {}
@@ -89,7 +89,7 @@ class Builder(NamingTracer):
         self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[Any] = []
         self.nodes_of: dict[int, Any] = {}
-        self.abstract: Known = Known(self.resolve)
+        self.abstract: KnownValues = KnownValues(self.resolve)
 
     def build(self) -> GraphModule:
         """Returns the graph module, which shares the parameters of the program."""
@@ -136,7 +136,7 @@ class Builder(NamingTracer):
 
     def create_arg(self, a: Any) -> Argument:
         """Like `Tracer.create_arg`; values become the nodes that compute them."""
-        if type(a) is Value:
+        if type(a) is RunValue:
             return self._env[a]
         if isinstance(a, Node):
             return a
@@ -153,7 +153,7 @@ class Builder(NamingTracer):
 
     def _define(self, template: Any, node: Node) -> None:
         """Map the values in a result to a node and its parts."""
-        if type(template) is Value:
+        if type(template) is RunValue:
             before = self._env.get(template)
             if before is not None and node.target is not edited:
                 self._returned_arguments.note(before, node, self._origin)
@@ -229,15 +229,15 @@ class Builder(NamingTracer):
     def _abstract(self, leaf: object) -> Any:
         if isinstance(leaf, torch.Tensor):
             return self.abstract.of_member(leaf)
-        return self.abstract.like(leaf) if type(leaf) is Value else leaf
+        return self.abstract.like(leaf) if type(leaf) is RunValue else leaf
 
     def _take(self, name: str, value: Any, made: Any) -> None:
-        if type(value) is Value:
+        if type(value) is RunValue:
             self._env[value] = made.node
             self._taken.append((made.node, name, value))
 
     def _result(self, result: Any) -> Argument:
-        if isinstance(result, Made):
+        if isinstance(result, CreatedObject):
             args = tuple(self._result(part) for part in result.args)
             kwargs = {name: self._result(part) for name, part in result.kwargs.items()}
             return self.create_node("call_function", result.make, args, kwargs)
@@ -262,7 +262,7 @@ class Builder(NamingTracer):
                 self.create_node("call_function", change, made, {})
                 continue
             if module is self.root or isinstance(module, dict):
-                owner: Any = self.create_arg(Owner(module))
+                owner: Any = self.create_arg(GraphOwner(module))
             else:
                 owner = self.create_node("get_attr", self.path_of_module(module), (), {})
             target = (owner, name, self.create_arg(value))
@@ -276,14 +276,14 @@ class Builder(NamingTracer):
         self.opened = why_opened(self._tape, leaves, self._is_leaf, self._whole)
         opened: dict[torch.nn.Module, ModuleCall] = {}
         for event in self._tape.events:
-            module = event.module if isinstance(event, Call) else event.call.parent
+            module = event.module if isinstance(event, RecordedCall) else event.call.parent
             if module is not None and module in leaves.within:
                 continue
             if isinstance(event, Begin):
                 self._known_at[event.call] = len(self._env)
                 if event.call not in leaves.calls:
                     opened.setdefault(event.call.module, event.call)
-            elif isinstance(event, End):
+            elif isinstance(event, ModuleEnd):
                 if event.call in leaves.calls:
                     self._add_module(event.call)
                 self._edit(event.call.path, event.call, self._known_at[event.call])
@@ -344,7 +344,7 @@ class Builder(NamingTracer):
         yield
         self.create_node("call_function", torch_c.set_grad_enabled, (before,), {})
 
-    def _add_call(self, call: Call) -> None:
+    def _add_call(self, call: RecordedCall) -> None:
         self._enter_module(call.module)
         self._origin = call.origin()
         target: Any = _OPERATORS.get(call.name, call.target)
@@ -362,7 +362,7 @@ class Builder(NamingTracer):
             self._expect(length, len(call.result), f"the number of parts of {call.name}", call)
         self._define(call.result, node)
 
-    def _edit(self, name: str, call: Call | ModuleCall, known: int) -> None:
+    def _edit(self, name: str, call: RecordedCall | ModuleCall, known: int) -> None:
         """Replace the result of a call.
 
         Args:
@@ -384,7 +384,7 @@ class Builder(NamingTracer):
             node = self.create_node("call_function", edited, arguments, {})
             self._define(call.result, node)
 
-    def _expect(self, node: Node, answer: object, what: str, call: Call) -> None:
+    def _expect(self, node: Node, answer: object, what: str, call: RecordedCall) -> None:
         name = self.get_fresh_qualname("_answer")
         self.keep(name, Answer(answer))
         expected = self.create_node("get_attr", name, (), {})

@@ -10,7 +10,7 @@ from torch.fx.node import base_types
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.templates import (
-    Template,
+    ObjectTemplate,
     asks_when_made,
     attributes_of,
     is_made_by_call,
@@ -20,13 +20,13 @@ from calque.tracing.graph.templates import (
     take_apart,
     with_attributes,
 )
-from calque.tracing.record.values import Value
+from calque.tracing.record.values import RunValue
 from calque.upstream import torch_c
 
 _LAZY = (inspect.isgenerator, inspect.iscoroutine, inspect.isasyncgen)
 
 
-class Made(NamedTuple):
+class CreatedObject(NamedTuple):
     """An object that a graph creates with a call.
 
     Attributes:
@@ -85,7 +85,7 @@ def _is_record(value: object) -> bool:
 class Rebuilt(NamedTuple):
     """An object of a class that graphs cannot hold, taken apart."""
 
-    template: Template
+    template: ObjectTemplate
     parts: tuple[Any, ...]
 
 
@@ -104,7 +104,7 @@ def paired(given: Any, other: Any, leaf: Callable[[Any, Any], None]) -> None:
         leaf(given, other)
 
 
-def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any:
+def given_to(recorder: Any, given: Any, twins: list[tuple[RunValue, RunValue]]) -> Any:
     """Returns the argument with values instead of its tensors, and registers the tensors with a
     recorder.
 
@@ -120,7 +120,7 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[Value, Value]]) -> Any
             value = recorder.values.add(part)
             recorder.given.add(value)
             return value
-        twin = Value(known.looks)
+        twin = RunValue(known.looks)
         twins.append((known, twin))
         return twin
 
@@ -131,7 +131,7 @@ def _refuse_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
     """Refuse attributes that the program has set on a tensor that it created and returns."""
     with torch_c.DisableTorchFunction():
         names = [*vars(tensor)]
-    if not names or type(value) is not Value or value in recorder.given:
+    if not names or type(value) is not RunValue or value in recorder.given:
         return
     recorder.problems.append(
         f"the program sets {', '.join(names)} on a tensor that it returns, which the graph's "
@@ -152,16 +152,20 @@ def result_of(recorder: Any, result: Any) -> Any:
             return {key: result_of(recorder, part) for key, part in result.items()}
         return type(result)(result_of(recorder, part) for part in result)
     if type(result) is torch.Size or hasattr(type(result), "n_sequence_fields"):
-        return Made(type(result), (tuple(result_of(recorder, p) for p in result),), {})
+        return CreatedObject(type(result), (tuple(result_of(recorder, p) for p in result),), {})
     if isinstance(result, tuple) and hasattr(result, "_fields"):
         kind, parts = type(result), tuple(result_of(recorder, part) for part in result)
-        return Made(made_by, (kind, *parts), {}) if asks_when_made(kind) else Made(kind, parts, {})
+        return (
+            CreatedObject(made_by, (kind, *parts), {})
+            if asks_when_made(kind)
+            else CreatedObject(kind, parts, {})
+        )
     if dataclasses.is_dataclass(result) and not isinstance(result, (type, dict)):
         held = attributes_of(result)
         parts = {name: result_of(recorder, part) for name, part in held.items()}
         if is_made_by_call(result):
-            return Made(type(result), (), parts)
-        return Made(with_attributes, (type(result), parts), {})
+            return CreatedObject(type(result), (), parts)
+        return CreatedObject(with_attributes, (type(result), parts), {})
     if any(is_lazy(result) for is_lazy in _LAZY):
         kind = type(result).__name__
         recorder.problems.append(

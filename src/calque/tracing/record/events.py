@@ -24,7 +24,7 @@ class ModuleCall:
         is_changed: whether the program changed the module before the call, so that a later call may
             differ.
         is_open: whether the call cannot be one node because of something inside it.
-        grad: see `Call`.
+        grad: see `RecordedCall`.
         place: where it was called.
     """
 
@@ -69,13 +69,13 @@ class Begin(NamedTuple):
     call: ModuleCall
 
 
-class End(NamedTuple):
+class ModuleEnd(NamedTuple):
     """The call of a module returns."""
 
     call: ModuleCall
 
 
-class Call:
+class RecordedCall:
     """A call of a PyTorch function, as the program wrote it.
 
     Attributes:
@@ -136,7 +136,7 @@ class Call:
         return _origin(self.place, self.module)
 
 
-Event = Begin | End | Call
+Event = Begin | ModuleEnd | RecordedCall
 
 
 def _origin(place: Place | None, module: ModuleCall | None) -> NodeOrigin | None:

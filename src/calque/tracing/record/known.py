@@ -4,19 +4,19 @@ import torch
 
 from calque.state import ATOMIC
 from calque.tracing.abstract.abstract_values import AbstractValues
-from calque.tracing.record.values import Value
+from calque.tracing.record.values import RunValue
 from calque.upstream.torch_internals import FakeTensor
 
 _QUANTIZED = (torch.qint8, torch.quint8, torch.qint32)
 
 
-class Known(AbstractValues):
+class KnownValues(AbstractValues):
     """Abstract values of tensors that may have been freed."""
 
     def of(self, tensor: torch.Tensor) -> torch.Tensor:
         return tensor if isinstance(tensor, FakeTensor) else super().of(tensor)
 
-    def like(self, value: Value) -> torch.Tensor | None:
+    def like(self, value: RunValue) -> torch.Tensor | None:
         """Returns the abstract value for the recorded properties of a tensor."""
         looks = value.looks
         if looks is None or len(looks.stride) != len(looks.shape) or looks.dtype in _QUANTIZED:
@@ -34,4 +34,4 @@ def is_plain(template: object) -> bool:
         return all(map(is_plain, template))
     if isinstance(template, dict):
         return all(map(is_plain, template.values()))
-    return isinstance(template, torch.Tensor) or type(template) in (Value, *ATOMIC, torch.Size)
+    return isinstance(template, torch.Tensor) or type(template) in (RunValue, *ATOMIC, torch.Size)

@@ -6,14 +6,14 @@ from typing import Any, NamedTuple
 import torch
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.record.events import Begin, Call, Event, ModuleCall
+from calque.tracing.record.events import Begin, Event, ModuleCall, RecordedCall
 from calque.tracing.record.keeping import Keeper
-from calque.tracing.record.values import Value, values_in
+from calque.tracing.record.values import RunValue, values_in
 from calque.tracing.symbolic.leaves import has_backward_hooks
 from calque.upstream.torch_internals import pytree
 
 
-class Leaves(NamedTuple):
+class LeafCalls(NamedTuple):
     """Calls of modules that are one node each.
 
     Attributes:
@@ -30,7 +30,7 @@ def collapsible(
     is_leaf: Callable[[ModuleCall], bool],
     keeper: Keeper,
     whole: bool = False,
-) -> Leaves:
+) -> LeafCalls:
     """Returns the calls that can be one node, among those that should be.
 
     A call can be one node if the program did not change the module before it, if it uses no values
@@ -56,7 +56,7 @@ def collapsible(
 
 def _outermost(
     tape: Any, is_leaf: Callable[[ModuleCall], bool], refused: set[ModuleCall], whole: bool
-) -> Leaves:
+) -> LeafCalls:
     calls: set[ModuleCall] = set()
     within: set[ModuleCall] = set()
     changed = _changed(tape)
@@ -74,11 +74,11 @@ def _outermost(
         if fits and (is_leaf(call) or has_backward_hooks(call.module)):
             calls.add(call)
             within.add(call)
-    return Leaves(calls, within)
+    return LeafCalls(calls, within)
 
 
 def why_opened(
-    tape: Any, leaves: Leaves, is_leaf: Callable[[ModuleCall], bool], whole: bool
+    tape: Any, leaves: LeafCalls, is_leaf: Callable[[ModuleCall], bool], whole: bool
 ) -> dict[ModuleCall, str]:
     """Returns the calls that should be one node but are opened, with the reason for each."""
     changed = _changed(tape)
@@ -119,7 +119,7 @@ def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -
             event.call.is_changed = True
 
 
-def refuse_lost_hooks(tape: Any, leaves: Leaves) -> None:
+def refuse_lost_hooks(tape: Any, leaves: LeafCalls) -> None:
     """Raise for a module with backward hooks that is not a node of the graph.
 
     Raises:
@@ -139,7 +139,7 @@ def _edited(tape: Any, keeper: Keeper) -> set[ModuleCall]:
     """Returns the calls of modules in which a value is edited."""
     found: set[ModuleCall] = set()
     for event in tape.events if keeper.patterns else ():
-        if isinstance(event, Call):
+        if isinstance(event, RecordedCall):
             around = event.module
             name = f"{around.path if around is not None else ''}:{event.name}"
         else:
@@ -151,25 +151,25 @@ def _edited(tape: Any, keeper: Keeper) -> set[ModuleCall]:
     return found
 
 
-def _leaf_of(call: ModuleCall | None, leaves: Leaves) -> ModuleCall | None:
+def _leaf_of(call: ModuleCall | None, leaves: LeafCalls) -> ModuleCall | None:
     while call is not None and call not in leaves.calls:
         call = call.parent
     return call
 
 
-def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
+def _that_leak(tape: Any, leaves: LeafCalls) -> set[ModuleCall]:
     """Returns the calls whose inner values are used outside or were read into Python, and the calls
     that use values other than their arguments.
     """
-    home: dict[Value, ModuleCall] = {}
-    given: dict[ModuleCall, set[Value]] = {}
+    home: dict[RunValue, ModuleCall] = {}
+    given: dict[ModuleCall, set[RunValue]] = {}
     members: dict[torch.nn.Module, set[int]] = {}
-    elsewhere: set[Value] = set(tape.values_given())
+    elsewhere: set[RunValue] = set(tape.values_given())
     found: set[ModuleCall] = set()
     for event in tape.events:
-        inner = event.module if isinstance(event, Call) else event.call.parent
+        inner = event.module if isinstance(event, RecordedCall) else event.call.parent
         leaf = _leaf_of(inner, leaves)
-        if isinstance(event, Call):
+        if isinstance(event, RecordedCall):
             found |= _used((event.args, event.kwargs), home) - {leaf}
             if leaf is not None:
                 used = values_in((event.args, event.kwargs))
@@ -196,7 +196,7 @@ def _that_leak(tape: Any, leaves: Leaves) -> set[ModuleCall]:
     return found
 
 
-def _uses_of_others(event: Call, members: dict[torch.nn.Module, set[int]]) -> bool:
+def _uses_of_others(event: RecordedCall, members: dict[torch.nn.Module, set[int]]) -> bool:
     """Returns True if a PyTorch layer computes with a tensor that is not its member, because it was
     replaced for the call.
 
@@ -224,8 +224,8 @@ def _has_numbers(result: Any) -> bool:
         return any(map(_has_numbers, result.values()))
     if isinstance(result, (tuple, list)):
         return any(map(_has_numbers, result))
-    return not (result is None or isinstance(result, (Value, torch.Tensor)))
+    return not (result is None or isinstance(result, (RunValue, torch.Tensor)))
 
 
-def _used(template: Any, home: dict[Value, ModuleCall]) -> set[ModuleCall]:
+def _used(template: Any, home: dict[RunValue, ModuleCall]) -> set[ModuleCall]:
     return {home[value] for value in values_in(template) if value in home}

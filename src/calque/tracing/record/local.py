@@ -3,7 +3,7 @@
 import threading
 from typing import Any
 
-from calque.tracing.record.events import Call, ModuleCall
+from calque.tracing.record.events import ModuleCall, RecordedCall
 
 
 class Local(threading.local):
@@ -22,7 +22,7 @@ class Local(threading.local):
     """
 
     is_dynamic = is_editing = False
-    call: Call | None = None
+    call: RecordedCall | None = None
     module: ModuleCall | None = None
     is_main = is_entered = False
 

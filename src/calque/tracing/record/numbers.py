@@ -17,12 +17,12 @@ from calque.tracing.core.origins import is_engine
 from calque.tracing.core.statements import Place
 from calque.tracing.graph.answers import same_answer
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Call, Event
-from calque.tracing.record.reach import READS, Formula, NumberUse, Reach, Use, reach_of
-from calque.tracing.record.values import Value
+from calque.tracing.record.events import Event, RecordedCall
+from calque.tracing.record.reach import READS, Formula, NumberUse, NumberUses, Use, reach_of
+from calque.tracing.record.values import RunValue
 
 NUMBER = "number"
-"""The mark of a call that computes with numbers (`Call.what`)."""
+"""The mark of a call that computes with numbers (`RecordedCall.what`)."""
 
 _POINTWISE = frozenset(
     (
@@ -44,15 +44,15 @@ class Number:
         lost: whether it was used in a way that its function's source does not show.
     """
 
-    def __init__(self, call: Call, escape: Escape, pending: set[Place]) -> None:
-        self.call: Call = call
+    def __init__(self, call: RecordedCall, escape: Escape, pending: set[Place]) -> None:
+        self.call: RecordedCall = call
         self.escape: Escape = escape
         self.value: Any = escape.value
         self.pending: set[Place] = pending
         self.lost = False
 
 
-class Argument(NamedTuple):
+class NumberArgument(NamedTuple):
     """A number among the arguments of a call.
 
     Attributes:
@@ -67,7 +67,7 @@ class Argument(NamedTuple):
     numbers: dict[Place, Number]
 
 
-class Numbers:
+class RunNumbers:
     """Follows the numbers of a run.
 
     Attributes:
@@ -77,10 +77,10 @@ class Numbers:
 
     def __init__(self) -> None:
         self.all: list[Number] = []
-        self.used: list[tuple[Call, list[Argument]]] = []
+        self.used: list[tuple[RecordedCall, list[NumberArgument]]] = []
         self._read: dict[tuple[int, CodeType], dict[Place, Number]] = {}
 
-    def read(self, call: Call, escape: Escape) -> None:
+    def read(self, call: RecordedCall, escape: Escape) -> None:
         """Record that the program reads a number."""
         if call.name not in READS or type(escape.value) not in (int, float):
             return
@@ -93,7 +93,7 @@ class Numbers:
         self.all.append(number)
         self._read.setdefault((id(frame), frame.f_code), {})[place] = number
 
-    def use(self, call: Call, func: object) -> bool:
+    def use(self, call: RecordedCall, func: object) -> bool:
         """Record that the program calls a PyTorch function.
 
         Returns:
@@ -120,7 +120,7 @@ class Numbers:
         self.used.append((call, found))
         return not (call.name in _POINTWISE or (not site.name and call.name != "__getitem__"))
 
-    def given(self, call: Call) -> None:
+    def given(self, call: RecordedCall) -> None:
         """Handle the return of a call that may take numbers, on which only tensors may depend."""
         if self.used and self.used[-1][0] is call and not _is_of_values(call.result):
             for argument in self.used[-1][1]:
@@ -145,7 +145,7 @@ class Numbers:
         good = self.followed()
         if not good:
             return events
-        values = {number: Value() for number in good}
+        values = {number: RunValue() for number in good}
         reads = {number.call: number for number in good}
         uses = {
             call: arguments
@@ -154,11 +154,11 @@ class Numbers:
         }
         made: list[Event] = []
         for event in events:
-            if isinstance(event, Call) and event in reads:
+            if isinstance(event, RecordedCall) and event in reads:
                 changed = copy.copy(event)
                 changed.result, changed.reads = values[reads[event]], ()
                 event = changed
-            elif isinstance(event, Call) and event in uses:
+            elif isinstance(event, RecordedCall) and event in uses:
                 changed = copy.copy(event)
                 for argument in uses[event]:
                     value = _computed(argument, argument.formula, values, event, made)
@@ -169,7 +169,11 @@ class Numbers:
 
 
 def _computed(
-    argument: Argument, formula: Any, values: dict[Number, Value], at: Call, made: list[Event]
+    argument: NumberArgument,
+    formula: Any,
+    values: dict[Number, RunValue],
+    at: RecordedCall,
+    made: list[Event],
 ) -> Any:
     """Returns the value of a formula, after the calls that compute it."""
     if formula.read is not None:
@@ -177,13 +181,13 @@ def _computed(
     if formula.function is None:
         return formula.parts[0]
     parts = tuple(_computed(argument, part, values, at, made) for part in formula.parts)
-    call = Call(formula.function, parts, {}, at.module, at.place)
-    call.result, call.what = Value(), NUMBER
+    call = RecordedCall(formula.function, parts, {}, at.module, at.place)
+    call.result, call.what = RunValue(), NUMBER
     made.append(call)
     return call.result
 
 
-def _put(call: Call, argument: Argument, value: object) -> None:
+def _put(call: RecordedCall, argument: NumberArgument, value: object) -> None:
     if isinstance(argument.key, str):
         old = call.kwargs[argument.key]
         call.kwargs = {**call.kwargs, argument.key: _with(old, argument.path, value)}
@@ -208,8 +212,8 @@ def _with(given: Any, path: tuple[int | str, ...], value: Any) -> Any:
 
 
 def _argument(
-    call: Call, func: object, site: NumberUse, use: Use, known: dict[Place, Number]
-) -> Argument | None:
+    call: RecordedCall, func: object, site: NumberUse, use: Use, known: dict[Place, Number]
+) -> NumberArgument | None:
     """Returns the argument that a number was passed as; None if it is not found."""
     numbers = {place: known[place] for place in use.formula.reads() if place in known}
     if len(numbers) < len(use.formula.reads()):
@@ -223,12 +227,16 @@ def _argument(
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError):
             return None
         return (
-            Argument(key, use.path, use.formula, numbers) if same_answer(given, expected) else None
+            NumberArgument(key, use.path, use.formula, numbers)
+            if same_answer(given, expected)
+            else None
         )
     return None
 
 
-def _keys(call: Call, func: object, site: NumberUse, position: int | str) -> Iterator[int | str]:
+def _keys(
+    call: RecordedCall, func: object, site: NumberUse, position: int | str
+) -> Iterator[int | str]:
     """Returns the keys of an argument in the call, given its position in the source."""
     if isinstance(position, str):
         if position in call.kwargs:
@@ -264,7 +272,7 @@ def _is_of_values(result: object) -> bool:
     """Returns True if a result contains only tensors, or is None."""
     if isinstance(result, (tuple, list)):
         return all(map(_is_of_values, result))
-    return result is None or (type(result) is Value and result.looks is not None)
+    return result is None or (type(result) is RunValue and result.looks is not None)
 
 
 # Frames
@@ -293,7 +301,7 @@ def _is_programs(code: CodeType) -> bool:
     return code.co_filename.startswith("<eval_with_key>") or not is_engine(code.co_filename)
 
 
-def _reach(frame: FrameType) -> Reach | None:
+def _reach(frame: FrameType) -> NumberUses | None:
     reach = reach_of(frame.f_code)
     if reach is None:
         return None

@@ -65,7 +65,7 @@ class NumberUse(NamedTuple):
     uses: list[Use]
 
 
-class Reach(NamedTuple):
+class NumberUses(NamedTuple):
     """The uses of the numbers that a function reads.
 
     Attributes:
@@ -110,7 +110,7 @@ _SEEING = frozenset(
 
 
 @lru_cache(maxsize=256)
-def reach_of(code: CodeType) -> Reach | None:
+def reach_of(code: CodeType) -> NumberUses | None:
     """Returns the uses of the numbers that a function reads; None without its source."""
     # Its code calls `locals()` only to close blocks.
     is_graph = code.co_filename.startswith("<eval_with_key>")
@@ -136,7 +136,7 @@ class _Reader:
         self._bound: dict[str, set[Place]] = {}
         self._lost: set[str] = set()
 
-    def read(self, body: list[ast.stmt]) -> Reach:
+    def read(self, body: list[ast.stmt]) -> NumberUses:
         self._statements(body, {})
         for name in self._lost:
             self.escaped |= self._bound.get(name, set())
@@ -152,7 +152,7 @@ class _Reader:
             read: {place for place, site in kept.items() if read in _reads(site.uses)}
             for read in self.found - self.escaped
         }
-        return Reach({read: sites for read, sites in reads.items() if sites}, kept, self.names)
+        return NumberUses({read: sites for read, sites in reads.items() if sites}, kept, self.names)
 
     # Statements
 

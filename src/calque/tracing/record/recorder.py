@@ -18,22 +18,22 @@ from calque.state import call_watched, unwatched
 from calque.tracing.core.origins import program_frame
 from calque.tracing.core.scope import Scope
 from calque.tracing.graph.checks import fresh, make_generator, manual_seed, set_random_state
-from calque.tracing.record.arguments import Arguments, takes_data
+from calque.tracing.record.arguments import ArgumentValues, takes_data
 from calque.tracing.record.contexts import RecordedContexts
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall, Place
+from calque.tracing.record.events import Begin, Event, ModuleCall, ModuleEnd, Place, RecordedCall
 from calque.tracing.record.generators import MadeGenerator
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.leaf_modules import mark_changed
 from calque.tracing.record.local import Local
-from calque.tracing.record.numbers import Numbers
+from calque.tracing.record.numbers import RunNumbers
 from calque.tracing.record.operator_mode import set_properties
-from calque.tracing.record.results import Results
+from calque.tracing.record.results import KeptResults
 from calque.tracing.record.tracer import WithinTrace
-from calque.tracing.record.values import Value, Values
+from calque.tracing.record.values import RunValue, Values
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
-from calque.tracing.symbolic.leaves import Leaves
+from calque.tracing.symbolic.leaves import ModuleLeaves
 from calque.upstream import torch_c
 
 _in_functorch = torch_c.functorch.peek_interpreter_stack
@@ -77,24 +77,24 @@ class Recorder(WithinTrace):
         self.asked: set[str] = set()
         self.keeper = keeper
         self.assumed: Assumptions = Assumptions()
-        self.leaves: Leaves = Leaves({})
+        self.leaves: ModuleLeaves = ModuleLeaves({})
         self.scope: Scope = Scope("", None)
         self.values: Values = Values()
-        self.given: set[Value] = set()
-        self.arguments: Arguments = Arguments(self)
+        self.given: set[RunValue] = set()
+        self.arguments: ArgumentValues = ArgumentValues(self)
         self._contexts = RecordedContexts(self)
         self.ended = False
         self.local: Local = Local()
         self.refusal: Exception | None = None
         self.refused_at: Any = None
-        self.numbers: Numbers = Numbers()
+        self.numbers: RunNumbers = RunNumbers()
         self.generators: GeneratorStates = GeneratorStates()
         self.follows_default_generator = False
-        self._results = Results(self, strict)
+        self._results = KeptResults(self, strict)
         self._paths: dict[int, str] = {}
         self._numbers: dict[int, int] = {}
-        self._caught: list[tuple[Call, Exception]] = []
-        self.running: list[Call] = []
+        self._caught: list[tuple[RecordedCall, Exception]] = []
+        self.running: list[RecordedCall] = []
         self.code: CodeType | None = None
         if isinstance(root, torch.nn.Module):
             self._paths = {id(module): name for name, module in root.named_modules()}
@@ -123,10 +123,10 @@ class Recorder(WithinTrace):
             return None
         return frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name
 
-    def create_node(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> Value:
+    def create_node(self, kind: str, target: Any, args: Args, kwargs: dict[str, Any]) -> RunValue:
         """Record a call that the caller makes."""
-        call = Call(target, args, kwargs, self.local.module, self.place())
-        call.result = Value()
+        call = RecordedCall(target, args, kwargs, self.local.module, self.place())
+        call.result = RunValue()
         self.events.append(call)
         return call.result
 
@@ -189,7 +189,7 @@ class Recorder(WithinTrace):
             lowered = lower.tuple_of(args if given is None else given)
             named = lower.dict_of(kwargs) if kwargs else {}
         is_dynamic = local.is_dynamic
-        call = Call(target or func, lowered, named, local.module, self.place())
+        call = RecordedCall(target or func, lowered, named, local.module, self.place())
         if self.numbers.all:
             is_dynamic |= self.numbers.use(call, func)
         if local.objects:
@@ -251,7 +251,7 @@ class Recorder(WithinTrace):
         local, lower = self.local, self.arguments
         local.is_dynamic = False
         lowered, named = lower.tuple_of(args), lower.dict_of(kwargs)
-        call = Call(func, lowered, named, local.module, self.place())
+        call = RecordedCall(func, lowered, named, local.module, self.place())
         is_dynamic = local.is_dynamic
         self._results.guard_shapes(call)
         set_properties(call, func, args)
@@ -267,7 +267,7 @@ class Recorder(WithinTrace):
     @contextlib.contextmanager
     def apart(self) -> Iterator[None]:
         """A context manager in which nothing counts as a call of the program."""
-        before, self.local.call = self.local.call, Call(None, (), {}, None, None)
+        before, self.local.call = self.local.call, RecordedCall(None, (), {}, None, None)
         try:
             with torch_c.DisableTorchFunction():
                 yield
@@ -278,11 +278,11 @@ class Recorder(WithinTrace):
         """Record that the program created a tensor from data without a call that modes
         intercept.
         """
-        call = Call(fresh, (constant,), {}, self.local.module, self.place())
+        call = RecordedCall(fresh, (constant,), {}, self.local.module, self.place())
         call.result = self.values.add(tensor)
         self.events.append(call)
 
-    def refuse(self, why: str, call: Call | None = None) -> None:
+    def refuse(self, why: str, call: RecordedCall | None = None) -> None:
         """Record why a graph of this run would be wrong."""
         self.refuse_at(self.place() if call is None else call.place, why)
 
@@ -345,7 +345,7 @@ class Recorder(WithinTrace):
         with torch_c.DisableTorchFunction():
             call.result = self.arguments.of(result)
         call.is_open |= bool(local.taken())
-        self.events.append(End(call))
+        self.events.append(ModuleEnd(call))
         return self._kept(path, result)
 
     def end(self) -> None:

@@ -16,11 +16,11 @@ from calque.tracing.lower.lowering import lower
 from calque.tracing.record.build import Builder
 from calque.tracing.record.ends import mapped
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Begin, Call, End, Event, ModuleCall
+from calque.tracing.record.events import Begin, Event, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.keeping import Gradient, Keeper
 from calque.tracing.record.leaf_modules import is_layer
 from calque.tracing.record.operator_mode import OperatorCounts
-from calque.tracing.record.values import Value
+from calque.tracing.record.values import RunValue
 from calque.upstream.torch_internals import pytree
 
 RAISED = "the program has raised"
@@ -56,8 +56,8 @@ class FinishedRun:
         self.code: CodeType = bare.__code__
         self.names: list[str] = _names(self.code, isinstance(root, torch.nn.Module))
         self.arguments: dict[str, Any] = {}
-        self.twins: list[tuple[Value, Value]] = []
-        self.classes: dict[Value | None, str] = {}
+        self.twins: list[tuple[RunValue, RunValue]] = []
+        self.classes: dict[RunValue | None, str] = {}
         self.asks_class = self.asks_identity = False
         self.events: list[Event] = recorder.events
         self.numbers: Any = recorder.numbers
@@ -72,10 +72,10 @@ class FinishedRun:
         made.events = self.numbers.following(self.events)
         return made
 
-    def values_given(self) -> Iterator[Value]:
+    def values_given(self) -> Iterator[RunValue]:
         """Returns the values among the arguments."""
-        found: list[Value] = []
-        mapped(self.arguments, lambda leaf: found.append(leaf) if type(leaf) is Value else None)
+        found: list[RunValue] = []
+        mapped(self.arguments, lambda leaf: found.append(leaf) if type(leaf) is RunValue else None)
         return iter(found)
 
     def values_of_result(self) -> Any:
@@ -121,9 +121,9 @@ class Recording:
         }
 
     @property
-    def calls(self) -> list[Call]:
+    def calls(self) -> list[RecordedCall]:
         """The calls of PyTorch, in order."""
-        return [event for event in self._tape.events if isinstance(event, Call)]
+        return [event for event in self._tape.events if isinstance(event, RecordedCall)]
 
     @property
     def operator_counts(self) -> OperatorCounts:
@@ -235,7 +235,7 @@ def lowered(graph: GraphModule) -> GraphModule:
 def _lines(events: Sequence[Event]) -> Iterator[str]:
     depth = 0
     for event in events:
-        if isinstance(event, End):
+        if isinstance(event, ModuleEnd):
             depth -= 1
             continue
         call = event.call if isinstance(event, Begin) else event

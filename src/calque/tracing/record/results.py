@@ -12,8 +12,8 @@ from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, described
 from calque.tracing.record import escapes
 from calque.tracing.record.arguments import holds_tensors
 from calque.tracing.record.escapes import Escape
-from calque.tracing.record.events import Call
-from calque.tracing.record.values import Value, values_in
+from calque.tracing.record.events import RecordedCall
+from calque.tracing.record.values import RunValue, values_in
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_leaves
 
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from calque.tracing.record.recorder import Recorder
 
 
-class Results:
+class KeptResults:
     """Decides what the recording keeps of each result.
 
     A tensor becomes a value. A property that the program reads becomes a guard, unless the inputs'
@@ -36,7 +36,7 @@ class Results:
         self._recorder = recorder
         self._strict = strict
 
-    def guard_shapes(self, call: Call) -> None:
+    def guard_shapes(self, call: RecordedCall) -> None:
         """Guard the shapes of an operator's arguments, because the code that called it may have
         read them.
 
@@ -55,14 +55,14 @@ class Results:
             for value in filter(None, found):
                 self._guard_shape(value)
 
-    def _guard_shape(self, value: Value) -> None:
+    def _guard_shape(self, value: RunValue) -> None:
         if value.is_dynamic and value.looks is not None:
-            call = Call(
+            call = RecordedCall(
                 getattr, (value, "shape"), {}, self._recorder.local.module, self._recorder.place()
             )
             self._guard(call, torch.Size(value.looks.shape))
 
-    def add(self, call: Call, args: tuple[Any, ...], result: Any, is_dynamic: bool) -> None:
+    def add(self, call: RecordedCall, args: tuple[Any, ...], result: Any, is_dynamic: bool) -> None:
         """Keep the result of a call.
 
         Args:
@@ -97,7 +97,12 @@ class Results:
         self._answered(call, question, args, result, is_dynamic)
 
     def _answered(
-        self, call: Call, question: str, args: tuple[Any, ...], answer: object, is_dynamic: bool
+        self,
+        call: RecordedCall,
+        question: str,
+        args: tuple[Any, ...],
+        answer: object,
+        is_dynamic: bool,
     ) -> None:
         """Keep the result of a call that returned something other than tensors."""
         if question in escapes.FREE:
@@ -122,7 +127,9 @@ class Results:
         else:
             self._recorder.asked.update((aspect, "dtype") if question == "nbytes" else (aspect,))
 
-    def _escaped(self, call: Call, question: str, args: tuple[Any, ...], answer: object) -> None:
+    def _escaped(
+        self, call: RecordedCall, question: str, args: tuple[Any, ...], answer: object
+    ) -> None:
         if escapes.is_lost(question, sys._getframe(1)):
             return
         self._recorder.numbers.read(call, self._note(call, question, answer))
@@ -130,7 +137,7 @@ class Results:
             self._recorder.arguments.shared_with_python(args[0], call)
         self._guard(call, answer)
 
-    def _note(self, call: Call, question: str, answer: object) -> Escape:
+    def _note(self, call: RecordedCall, question: str, answer: object) -> Escape:
         """Record that a value is read into Python.
 
         Raises:
@@ -147,7 +154,7 @@ class Results:
             raise self._recorder.refusal
         return escape
 
-    def _guard(self, call: Call, answer: object) -> None:
+    def _guard(self, call: RecordedCall, answer: object) -> None:
         name = str(call.args[1]) if call.target is getattr else call.name
         try:
             call.reads = (answer_of(name, answer),)
@@ -160,7 +167,9 @@ class Results:
         self._recorder.events.append(call)
 
 
-def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: object) -> list[torch.Tensor]:
+def _may_be_reshaped(
+    call: RecordedCall, args: tuple[Any, ...], result: object
+) -> list[torch.Tensor]:
     """Returns the tensors that a call has written to and whose shape it may have changed."""
     if call.target is setattr:
         return [args[0]] if call.args[1] == "data" else []
@@ -169,7 +178,9 @@ def _may_be_reshaped(call: Call, args: tuple[Any, ...], result: object) -> list[
     return []
 
 
-def _splits_by_values(call: Call) -> bool:
+def _splits_by_values(call: RecordedCall) -> bool:
     """Returns True for `tensor_split` with a tensor of indices, which C++ reads unseen."""
     given = (*call.args[1:2], *call.kwargs.values())
-    return call.name == "tensor_split" and any(isinstance(v, Value | torch.Tensor) for v in given)
+    return call.name == "tensor_split" and any(
+        isinstance(v, RunValue | torch.Tensor) for v in given
+    )

@@ -14,7 +14,7 @@ from calque.tracing.lower.unseen_writes import is_view, name_of, written_by
 from calque.upstream.torch_internals import tree_leaves
 
 
-class Returned(NamedTuple):
+class ReturnedArgument(NamedTuple):
     """A call that returned its argument.
 
     Attributes:
@@ -41,13 +41,13 @@ class ReturnedArguments:
 
     def __init__(self, resolve: Callable[[str], Any]) -> None:
         self._resolve = resolve
-        self._found: list[Returned] = []
+        self._found: list[ReturnedArgument] = []
 
     def note(self, argument: Node, node: Node, origin: NodeOrigin | None) -> None:
         """Note that a node has returned a tensor that another node returned before."""
         if argument not in written_by(node):
             node.meta[RETURNED] = argument.name
-            self._found.append(Returned(node, argument, origin))
+            self._found.append(ReturnedArgument(node, argument, origin))
 
     def insert_checks(self, graph: Graph, always: bool) -> None:
         """Add a check where it matters.

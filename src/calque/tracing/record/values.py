@@ -30,7 +30,7 @@ class TensorAttributes(NamedTuple):
         return count
 
 
-class Value:
+class RunValue:
     """A tensor of a run, or an object that a PyTorch function returned; compared by identity.
 
     Attributes:
@@ -68,20 +68,20 @@ class Values:
     """
 
     def __init__(self) -> None:
-        self._tensors: dict[int, tuple[Any, Value]] = {}
-        self._objects: dict[int, tuple[Any, Value]] = {}
+        self._tensors: dict[int, tuple[Any, RunValue]] = {}
+        self._objects: dict[int, tuple[Any, RunValue]] = {}
 
-    def of(self, tensor: torch.Tensor) -> Value | None:
+    def of(self, tensor: torch.Tensor) -> RunValue | None:
         """Returns the value of a tensor; None if no recorded call has returned it."""
         found = self._tensors.get(tensor._cdata)
         return found[1] if found is not None else None
 
-    def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> Value:
+    def add(self, tensor: torch.Tensor, is_dynamic: bool = False) -> RunValue:
         """Add a tensor that is new to the recording.
 
         A sparse tensor counts as dynamic, because values determine the size of its parts.
         """
-        value = Value(looks_of(tensor), is_dynamic or tensor.layout is not torch.strided)
+        value = RunValue(looks_of(tensor), is_dynamic or tensor.layout is not torch.strided)
         self._tensors[tensor._cdata] = torch_c.WeakTensorRef(tensor), value
         return value
 
@@ -91,14 +91,14 @@ class Values:
         if value is not None:
             value.looks, value.is_dynamic = looks_of(tensor), True
 
-    def of_object(self, thing: Any) -> Value | None:
+    def of_object(self, thing: Any) -> RunValue | None:
         """Like `of`, for objects that are not tensors."""
         found = self._objects.get(id(thing))
         return found[1] if found is not None else None
 
-    def add_object(self, thing: object) -> Value:
+    def add_object(self, thing: object) -> RunValue:
         """Like `add`, for objects that are not tensors; they are kept alive."""
-        value = Value()
+        value = RunValue()
         self._objects[id(thing)] = thing, value
         return value
 
@@ -108,21 +108,21 @@ class Values:
         self._objects.clear()
 
 
-def values_in(template: object) -> list[Value]:
+def values_in(template: object) -> list[RunValue]:
     """Returns the values in an argument or a result, including those in containers.
 
     >>> a, b = Value(), Value()
     >>> values_in((a, [1, {"key": b}])) == [a, b]
     True
     """
-    found: list[Value] = []
+    found: list[RunValue] = []
     _collect(template, found)
     return found
 
 
-def _collect(template: Any, found: list[Value]) -> None:
+def _collect(template: Any, found: list[RunValue]) -> None:
     kind = type(template)
-    if kind is Value:
+    if kind is RunValue:
         found.append(template)
     elif kind is slice:
         _collect((template.start, template.stop, template.step), found)

@@ -10,7 +10,7 @@ import torch
 
 from calque.tracing.core.refusals import here, refuse_because
 from calque.tracing.graph import checks
-from calque.tracing.graph.owner import Owner
+from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.symbolic.changes import MISSING, Change, change_of, is_same
@@ -86,7 +86,7 @@ class Assignments:
         Raises:
             TraceError: a value is inside an object that a graph cannot hold.
         """
-        root = Owner(self._tracer.root)
+        root = GraphOwner(self._tracer.root)
         for module, name in self._before:
             value = _read(module, name)
             if value is MISSING or not has_proxy((value,)):

@@ -19,9 +19,17 @@ from calque.tracing.core.compiled import as_written
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.branching import Branch
 from calque.tracing.graph.checks import CHECKS
-from calque.tracing.graph.ir import Block, Mismatch, Step, Value, equal_constants, same, unified
-from calque.tracing.graph.templates import Outside, Template
-from calque.tracing.paths.decisions import Budget, Path
+from calque.tracing.graph.ir import (
+    Mismatch,
+    Step,
+    StepBlock,
+    StepValue,
+    equal_constants,
+    same,
+    unified,
+)
+from calque.tracing.graph.templates import ObjectTemplate, Outside
+from calque.tracing.paths.decisions import Budget, ProgramPath
 from calque.tracing.paths.ir_to_graph import Emitter, pruned
 from calque.tracing.paths.merge import Fork, Joiner, PathSegment, Steps
 from calque.tracing.proxies.proxy import has_proxy
@@ -29,7 +37,7 @@ from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
 from calque.tracing.symbolic.leaf_results import erase_checks
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
-from calque.tracing.symbolic.watching import Watch, refusal
+from calque.tracing.symbolic.watching import StateWatch, refusal
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensorConverter
 
@@ -37,7 +45,7 @@ if TYPE_CHECKING:
     from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
 
-class Run:
+class ProxyRun:
     """One run of the program, on proxies.
 
     Attributes:
@@ -47,14 +55,16 @@ class Run:
         left: the changes of state that it left, which were undone.
     """
 
-    def __init__(self, tracer: "SymbolicTracer", path: Path, error: Exception | None) -> None:
+    def __init__(
+        self, tracer: "SymbolicTracer", path: ProgramPath, error: Exception | None
+    ) -> None:
         self.tracer: Any = tracer
-        self.path: Path = path
+        self.path: ProgramPath = path
         self.error: Exception | None = error
         self.nodes: list[Node] = list(tracer.graph.nodes)
         self.left: list[Change] = []
-        self.watch: Watch | None = None
-        self.values: dict[Node, Value] = {}
+        self.watch: StateWatch | None = None
+        self.values: dict[Node, StepValue] = {}
 
 
 class Capture:
@@ -71,8 +81,8 @@ class Capture:
     def __init__(self, make: Callable[[], Any], root: Any, concrete_args: Any) -> None:
         self._make, self._root, self._concrete = make, root, concrete_args
         self._budget = Budget()
-        self._runs: list[Run] = []
-        self._watched: list[tuple[Watch, Any]] = []
+        self._runs: list[ProxyRun] = []
+        self._watched: list[tuple[StateWatch, Any]] = []
         self.tracer: Any = None
 
     def graph(self) -> Graph:
@@ -104,10 +114,10 @@ class Capture:
         steps, error = Joiner(self.tracer.resolve).join(way)
         if error is not None:
             raise self.tracer.kept[error.target].error
-        return self._emit(first, Block(steps))
+        return self._emit(first, StepBlock(steps))
 
-    def _run(self, answers: tuple[bool, ...]) -> Run:
-        tracer, path = self._make(), Path(answers)
+    def _run(self, answers: tuple[bool, ...]) -> ProxyRun:
+        tracer, path = self._make(), ProgramPath(answers)
         tracer.path = path
         if self.tracer is None:
             self.tracer = tracer
@@ -115,7 +125,7 @@ class Capture:
             mode = self.tracer.abstract.mode
             mode.fake_tensor_converter = FakeTensorConverter()  # drop the changes of earlier runs
             tracer.abstract.mode = mode
-        watch = Watch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
+        watch = StateWatch(self._root, tracer.traced_func_name, tracer.examples, tracer.starts)
         self._watched.append((watch, tracer))
         tracer.modules, tracer.outside = watch.modules, watch.known
         error: Exception | None = None
@@ -144,7 +154,7 @@ class Capture:
         left = tracer.assignments.undo()
         left += watch.leave(tracer.member_of)
         self.tracer.assumed.update(tracer.assumed)
-        run = Run(tracer, path, error)
+        run = ProxyRun(tracer, path, error)
         run.left, run.watch = left, watch
         self._runs.append(run)
         return run
@@ -181,7 +191,7 @@ class Capture:
                     run.watch.restore()  # including the order of keys
         install(change for change in left if change.is_constant)
 
-    def _check_again(self, run: Run, again: Run) -> None:
+    def _check_again(self, run: ProxyRun, again: ProxyRun) -> None:
         """Check that a run from the state that another run left does the same.
 
         Raises:
@@ -195,7 +205,7 @@ class Capture:
         if type(run.error) is not type(again.error) or any(c.is_constant for c in again.left):
             raise Mismatch
 
-    def _explain(self, error: Exception, path: Path) -> None:
+    def _explain(self, error: Exception, path: ProgramPath) -> None:
         asked = isinstance(error, TypeError) or has_proxy(error.args)
         if asked and self.tracer.examples is None and not isinstance(error, SymbolicTraceError):
             error.add_note(
@@ -207,7 +217,7 @@ class Capture:
             word = "true" if decision.answer else "false"
             error.add_note(f"on the path where the condition at {decision.origin} is {word}")
 
-    def _way(self, run: Run, depth: int) -> PathSegment:
+    def _way(self, run: ProxyRun, depth: int) -> PathSegment:
         """Returns the segment of a run after a decision, including the alternative runs."""
         decisions = run.path.decisions
         start = decisions[depth - 1].position if depth else 0
@@ -224,14 +234,14 @@ class Capture:
         self._check_repeated(run, other, depth)
         return PathSegment(steps, Fork(decision, condition, true, self._way(other, depth + 1)))
 
-    def _check_repeated(self, run: Run, other: Run, depth: int) -> None:
+    def _check_repeated(self, run: ProxyRun, other: ProxyRun, depth: int) -> None:
         """Check that another run is the same up to the decision where it branches off."""
         decision, again = run.path.decisions[depth], other.path.decisions[depth : depth + 1]
         if not again or again[0].position != decision.position:
             raise _not_repeated(decision.origin)
         self._compare(run, other, decision.position)
 
-    def _compare(self, run: Run, other: Run, length: int) -> None:
+    def _compare(self, run: ProxyRun, other: ProxyRun, length: int) -> None:
         """Check that the first nodes of two runs are the same."""
         for node, twin in itertools.zip_longest(run.nodes[:length], other.nodes[:length]):
             if node is None or twin is None:
@@ -248,7 +258,7 @@ class Capture:
                 raise _not_repeated(node.meta.get("origin")) from None
             other.values[twin] = value
 
-    def _step(self, run: Run, node: Node) -> Step:
+    def _step(self, run: ProxyRun, node: Node) -> Step:
         values: Any = run.values
         args, kwargs = (map_arg(a, lambda n: values[n]) for a in (node.args, node.kwargs))
         target: Any = node.target
@@ -280,12 +290,12 @@ class Capture:
         self.tracer.keep(name, Raised(error))
         return Step("get_attr", name, (), {})
 
-    def _emit(self, first: Run, block: Block) -> Graph:
+    def _emit(self, first: ProxyRun, block: StepBlock) -> Graph:
         tracer, old = self.tracer, self.tracer.graph
         block = pruned(block, set(), tracer.resolve)
         graph = type(old)(tracer_cls=type(tracer))
         graph._codegen, graph._co_fields = old._codegen, old._co_fields
-        nodes: dict[Value, Node] = {}
+        nodes: dict[StepValue, Node] = {}
         Emitter(tracer).emit(block, graph, nodes)
         kept = {node: nodes[v] for node, v in first.values.items() if v in nodes}
         tracer.graph = graph
@@ -296,7 +306,7 @@ class Capture:
         return graph
 
 
-def _failed_assertion(error: Exception, path: Path) -> AssertionError | None:
+def _failed_assertion(error: Exception, path: ProgramPath) -> AssertionError | None:
     """Returns the error for an `assert` whose message contains values; it shows the statement
     instead.
     """
@@ -310,7 +320,7 @@ def _are_alike(a: object, b: object) -> bool:
     """Returns True if two constants, from different runs, are the same."""
     if isinstance(a, torch.Tensor) and isinstance(b, torch.Tensor):
         return equal_constants(a, b)
-    if isinstance(a, Template) and isinstance(b, Template):
+    if isinstance(a, ObjectTemplate) and isinstance(b, ObjectTemplate):
         return a == b
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
@@ -325,7 +335,7 @@ def _is_check(node: Node) -> bool:
     return node.target in CHECKS
 
 
-def _identical(a: Value, b: Value) -> Value:
+def _identical(a: StepValue, b: StepValue) -> StepValue:
     if a is not b:
         raise Mismatch
     return a

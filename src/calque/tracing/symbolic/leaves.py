@@ -104,7 +104,7 @@ def _stands_for(now: Any, held: Any) -> bool:
     return code is not None and code.co_filename.startswith(_HOME) and now.__wrapped__ is held
 
 
-class Leaves:
+class ModuleLeaves:
     """Modules as they were before a run of the program.
 
     Args:

@@ -10,7 +10,7 @@ from typing import Any
 
 from torch.fx.node import Argument, Node
 
-from calque.tracing.graph.templates import Template
+from calque.tracing.graph.templates import ObjectTemplate
 from calque.tracing.symbolic.symbolic_proxies import ValueProxy
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
 
@@ -64,7 +64,7 @@ class Restoring(SymbolicTracer):
 
     def create_arg(self, a: Any) -> Argument:
         """Like `Tracer.create_arg`, but objects that the graph keeps become nodes."""
-        if type(a) is Template:  # not taken apart like other named tuples
+        if type(a) is ObjectTemplate:  # not taken apart like other named tuples
             return self._member(a)
         try:
             return super().create_arg(a)

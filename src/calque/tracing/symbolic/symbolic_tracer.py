@@ -36,10 +36,10 @@ from calque.tracing.core.torch_settings import hold_settings
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import FaithfulPyTree
 from calque.tracing.graph.purity import TracedGraph
-from calque.tracing.graph.templates import Results
+from calque.tracing.graph.templates import GraphResults
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.paths.bool_of_proxy import truth
-from calque.tracing.paths.decisions import Path
+from calque.tracing.paths.decisions import ProgramPath
 from calque.tracing.proxies.proxy import has_proxy, record_call
 from calque.tracing.proxies.wrapping import registered_identities
 from calque.tracing.symbolic.abstract_tracer import AbstractTracer
@@ -47,7 +47,7 @@ from calque.tracing.symbolic.assignments import Assignments
 from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
-from calque.tracing.symbolic.leaves import Leaves, ModuleState, has_backward_hooks
+from calque.tracing.symbolic.leaves import ModuleLeaves, ModuleState, has_backward_hooks
 from calque.tracing.symbolic.operators import hold_operators
 from calque.tracing.symbolic.packed import packed_result, takes_packed
 from calque.tracing.symbolic.randomness import hold_randomness
@@ -93,7 +93,7 @@ class SymbolicTracer(AbstractTracer):
         # Tensors whose Python attributes the program has changed.
         self.annotated: dict[int, Any] = {}
         self.annotated_before: dict[int, dict[str, Any]] = {}
-        self.path: Path | None = None
+        self.path: ProgramPath | None = None
         self._patches: Patches | None = None
         self.modules: Mapping[int, ModuleState] = {}
         self.outside: Mapping[int, Any] = {}
@@ -105,7 +105,7 @@ class SymbolicTracer(AbstractTracer):
         self.contexts: Contexts = Contexts(self)
         self.constants: Constants = Constants(self)
         self.assignments: Assignments = Assignments(self)
-        self.leaves: Leaves = Leaves({})
+        self.leaves: ModuleLeaves = ModuleLeaves({})
 
     # Running the program
 
@@ -124,7 +124,7 @@ class SymbolicTracer(AbstractTracer):
                 self.assumed.modes[""] = root.training
             if self.traced_func_name == "forward":
                 self._refuse_backward_hooks(root)
-        self.leaves = Leaves(self.modules)
+        self.leaves = ModuleLeaves(self.modules)
         with Patches() as patches:
             self._patches = patches
             for hold in _HOLDS:
@@ -165,7 +165,7 @@ class SymbolicTracer(AbstractTracer):
 
     def result_argument(self, value: object) -> Argument:
         """Lowers the program's result; objects of classes unknown to graphs are rebuilt."""
-        return Results(self).argument(value)
+        return GraphResults(self).argument(value)
 
     def call_module(
         self,

@@ -49,7 +49,7 @@ _NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
 _LOGGING = logging.__file__  # reads the time for each message, but no result depends on it
 
 
-class Watch:
+class StateWatch:
     """The state that the program could change, as it was before a run.
 
     Args:

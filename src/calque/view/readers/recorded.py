@@ -6,9 +6,9 @@ from typing import Any
 import torch
 
 from calque.tracing.record import Recording
-from calque.tracing.record.events import Begin, Call, End, ModuleCall
+from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.recording import Level
-from calque.tracing.record.values import Value, values_in
+from calque.tracing.record.values import RunValue, values_in
 from calque.view.families import family_of
 from calque.view.graph import TensorLook, ViewEdge, ViewGraph, ViewNode
 from calque.view.readers import fx
@@ -54,9 +54,9 @@ class _Calls:
         for name, given in self._recording._tape.arguments.items():
             yield self._made(name, "input", given)
         for event in self._recording._tape.events:
-            if isinstance(event, Call):
+            if isinstance(event, RecordedCall):
                 yield self._call(event)
-            elif isinstance(event, Begin | End):
+            elif isinstance(event, Begin | ModuleEnd):
                 self._group(event.call)
         yield self._taking("output", self._recording._tape.result)
 
@@ -66,7 +66,7 @@ class _Calls:
         self._maker.update((number, id) for number in map(_number, values))
         return ViewNode(id, name, name, kind, family=kind, outputs=_looks(values))
 
-    def _call(self, call: Call) -> ViewNode:
+    def _call(self, call: RecordedCall) -> ViewNode:
         id = self._id(call.name)
         self._link(id, (call.args, call.kwargs))
         values = values_in(call.result)
@@ -104,10 +104,10 @@ class _Calls:
         return id
 
 
-def _number(value: Value) -> int:
+def _number(value: RunValue) -> int:
     return id(value)
 
 
-def _looks(values: list[Value]) -> tuple[TensorLook, ...]:
+def _looks(values: list[RunValue]) -> tuple[TensorLook, ...]:
     looks = (value.looks for value in values)
     return tuple(TensorLook(str(k.dtype).removeprefix("torch."), k.shape) for k in looks if k)

@@ -27,6 +27,8 @@ OTHERS = {
     "view/readers/fx.py": "checks that are no nodes to look at",
     "view/served.py": "four that move nothing",
     "convert/counting.py": "what operators compute",
+    "convert/onnx_bessel.py": "PyTorch's operators, and how each is written with others",
+    "convert/onnx_matrices.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_decompositions.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_indexing.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_layers.py": "PyTorch's operators, and how each is written with ONNX's",

@@ -16,7 +16,7 @@ from torch.optim.optimizer import (
 from calque.device.memory.cell import active
 from calque.errors import TraceError
 from calque.federated.optimizer_steps import STEPS
-from calque.program.traced_numbers import Watch, number_of
+from calque.program.traced_numbers import Comparisons, number_of
 
 
 @contextmanager
@@ -24,7 +24,10 @@ def numbers_traced() -> Iterator[None]:
     """A context manager in which reading a one-element tensor returns a traced number."""
     lifting = active.trace
     assert lifting is not None
-    before, lifting.trace_number = lifting.trace_number, lambda array: number_of(array, Watch())
+    before, lifting.trace_number = (
+        lifting.trace_number,
+        lambda array: number_of(array, Comparisons()),
+    )
     try:
         yield
     except TraceError as error:

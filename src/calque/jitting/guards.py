@@ -19,7 +19,7 @@ from calque.device.memory.geometry import View
 from calque.jitting.host_tensors import has_same_bits
 from calque.jitting.optimizer_numbers import Group
 from calque.jitting.optimizers import settings_of
-from calque.program.traced_numbers import Place, Watch
+from calque.program.traced_numbers import Comparisons, Place
 from calque.state import Row
 from calque.state.versions import version_of
 
@@ -236,7 +236,7 @@ class OptimizerGuard:
     def __init__(
         self,
         optimizers: Iterable[Optimizer],
-        watch: Watch,
+        watch: Comparisons,
         traced: Collection[Place] = (),
         counters: Collection[Row] = (),
     ) -> None:

@@ -14,7 +14,13 @@ from torch.optim import Optimizer
 from calque.jitting.optimizer_states import states_of
 from calque.program.lifting import Lifting
 from calque.program.sources import NumberSource
-from calque.program.traced_numbers import NumberNeeded, Place, TracedFloat, Watch, input_number
+from calque.program.traced_numbers import (
+    Comparisons,
+    NumberNeeded,
+    Place,
+    TracedFloat,
+    input_number,
+)
 from calque.state import MISSING, Row, same_value
 
 Group = dict[str, Any]
@@ -125,7 +131,7 @@ class OptimizerNumbers:
         counters: the rows of states from which numbers are read.
     """
 
-    def __init__(self, lifting: Lifting, watch: Watch) -> None:
+    def __init__(self, lifting: Lifting, watch: Comparisons) -> None:
         self._lifting = lifting
         self._watch = watch
         self.keys: Callable[[Optimizer, Group, bool], Collection[str]] = lambda *_: ()

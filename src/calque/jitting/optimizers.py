@@ -38,7 +38,7 @@ from calque.jitting.prepared import Prepared
 from calque.jitting.state_placement import place_state
 from calque.program.lifting import Lifting
 from calque.program.traced_functions import functions_in
-from calque.program.traced_numbers import PICKS, NumberNeeded, Place, Watch, number_of
+from calque.program.traced_numbers import PICKS, Comparisons, NumberNeeded, Place, number_of
 from calque.program.trees import is_tensor
 from calque.program.turns import wait_for_traces
 from calque.state import MISSING, Running
@@ -66,7 +66,7 @@ class OptimizerTracing:
         self.lifting = lifting
         self.prepared: Prepared = prepared
         self._before = len(prepared)
-        self.watch: Watch = Watch()
+        self.watch: Comparisons = Comparisons()
         self.numbers: OptimizerNumbers = OptimizerNumbers(lifting, self.watch)
         self.optimizers: dict[Optimizer, None] = {}
         self._replaced: list[tuple[Group, str, Any]] = []

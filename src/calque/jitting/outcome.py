@@ -29,7 +29,7 @@ from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import TraceBoundary, trace_backward
 from calque.program.results import Constant, Description, Fresh, OwnTensor
-from calque.program.traced_numbers import NumberNeeded, Watch
+from calque.program.traced_numbers import Comparisons, NumberNeeded
 from calque.program.trees import is_tensor
 from calque.program.unread import Restructure, watching_objects
 from calque.program.value_checks import Checks
@@ -290,7 +290,7 @@ class Outcome:
         return effects
 
 
-def _check_numbers(watch: Watch) -> None:
+def _check_numbers(watch: Comparisons) -> None:
     """Refuse traced numbers of optimizers that outlive the trace.
 
     Raises:

@@ -119,7 +119,7 @@ def made_by(kind: type, *parts: Any) -> Any:
 def asks_when_made(kind: type) -> bool:
     """Returns True if a named tuple class has its own constructor.
 
-    >>> asks_when_made(torch.nn.utils.rnn.PackedSequence), asks_when_made(Template)
+    >>> asks_when_made(torch.nn.utils.rnn.PackedSequence), asks_when_made(ObjectTemplate)
     (True, False)
     """
     return not kind.__new__.__module__.startswith("namedtuple_")

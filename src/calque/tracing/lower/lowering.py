@@ -142,6 +142,12 @@ _IN_PLACE = {
     for word in ("and", "or", "xor")
     for mark in ("__", "")
 }
+_CHECKED_ELSEWHERE = (
+    checks.expect_given,
+    checks.expect_mode,
+    checks.expect_distinct,
+    expect_itself,
+)
 _INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
 
 
@@ -354,8 +360,7 @@ class _Replay(torch.fx.Interpreter):
                 "be lowered.\nReturn the new tensor, or write into the old one."
             )
         if target is checks.expect_tensor:  # functional tensors have no autograd state
-            looks = {what: args[2][what] for what in args[2] if what not in AUTOGRAD}
-            args = (*args[:2], looks)
+            args = (*args[:2], {k: v for k, v in args[2].items() if k not in AUTOGRAD})
         if target is expect_answer and (is_unknown(args[2]) or isinstance(args[0], PendingAnswer)):
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)
@@ -392,8 +397,7 @@ class _Replay(torch.fx.Interpreter):
     def located(self, error: Exception) -> Exception:
         """Returns the error with a note that names the program's line."""
         error = explained.explained(error)
-        origin = self._running.meta.get("origin") if self._running is not None else None
-        if origin is not None:
+        if self._running is not None and (origin := self._running.meta.get("origin")) is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")
         return error
 

@@ -179,9 +179,9 @@ def takes_data(call: Any) -> bool:
     """Returns True if a call may return a tensor in an array's memory, to which no graph may write.
 
     >>> import numpy as np
-    >>> from calque.tracing.record.events import Call
+    >>> from calque.tracing.record.events import RecordedCall
     >>> array, numbers = np.ones(2), [1.0, 1.0]
-    >>> [takes_data(Call(torch.as_tensor, (data,), {}, None, None)) for data in (array, numbers)]
+    >>> [takes_data(RecordedCall(torch.as_tensor, (data,), {}, None, None)) for data in (array, numbers)]
     [True, False]
     """
     named = {"as_tensor": "data", "asarray": "obj"}.get(call.name)

@@ -375,12 +375,10 @@ def _place_of(node: Any) -> Place:
 
 def _stored(node: ast.AST) -> set[str]:
     """Returns the names that a statement assigns or deletes."""
-    names = {
-        part.id
-        for part in ast.walk(node)
-        if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load)
-    }
+    names = set()
     for part in ast.walk(node):
+        if isinstance(part, ast.Name) and not isinstance(part.ctx, ast.Load):
+            names.add(part.id)
         given = (getattr(part, kind, None) for kind in ("name", "asname", "rest"))
         names.update(name for name in given if isinstance(name, str))
     return names

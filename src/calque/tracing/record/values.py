@@ -111,7 +111,7 @@ class Values:
 def values_in(template: object) -> list[RunValue]:
     """Returns the values in an argument or a result, including those in containers.
 
-    >>> a, b = Value(), Value()
+    >>> a, b = RunValue(), RunValue()
     >>> values_in((a, [1, {"key": b}])) == [a, b]
     True
     """

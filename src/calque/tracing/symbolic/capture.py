@@ -11,7 +11,8 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node, map_arg
 
 from calque.errors.handlers import is_of_handler
-from calque.state import unwatched, whose
+from calque.state import unwatched
+from calque.state.ownership import Owner
 from calque.tracing.abstract.interning import are_without_data_alike
 from calque.tracing.abstract.memory import forget
 from calque.tracing.core.bytecode import asks_none
@@ -28,12 +29,12 @@ from calque.tracing.graph.ir import (
     same,
     unified,
 )
+from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.templates import ObjectTemplate, Outside
 from calque.tracing.paths.decisions import Budget, ProgramPath
 from calque.tracing.paths.ir_to_graph import Emitter, pruned
 from calque.tracing.paths.merge import Fork, Joiner, PathSegment, Steps
 from calque.tracing.proxies.proxy import has_proxy
-from calque.tracing.symbolic.assignments import Owner
 from calque.tracing.symbolic.changes import Change, first_difference, install
 from calque.tracing.symbolic.leaf_results import erase_checks
 from calque.tracing.symbolic.raised_in_trace import Raised, is_deliberate
@@ -95,7 +96,7 @@ class Capture:
         try:
             with as_written():
                 graph = self._graph()
-            if not any(watch.asks(asks_none, whose.Owner.PACKAGE) for watch, _ in self._watched):
+            if not any(watch.asks(asks_none, Owner.PACKAGE) for watch, _ in self._watched):
                 erase_checks(graph)
             return graph
         finally:
@@ -324,7 +325,7 @@ def _are_alike(a: object, b: object) -> bool:
         return a == b
     if isinstance(a, torch.nn.Module) and not isinstance(a, Branch):
         return isinstance(b, torch.nn.Module) and are_without_data_alike(a, b)
-    kinds = Branch, Owner, Outside  # not by type(a): each graph module has its own class
+    kinds = Branch, GraphOwner, Outside  # not by type(a): each graph module has its own class
     return any(isinstance(a, kind) and isinstance(b, kind) and a.is_like(b) for kind in kinds)
 
 

@@ -271,7 +271,7 @@ def _fills_in_order_of_memory() -> bool:
     it.
     """
     drawn = []
-    for x in (torch.empty(8, 8), torch.empty(8, 8).t()):
+    for x in (torch.empty(8, 8, device="cpu"), torch.empty(8, 8, device="cpu").t()):
         drawn.append(x.bernoulli_(0.5, generator=torch.Generator().manual_seed(0)))
     return torch.equal(drawn[0], drawn[1].t())
 

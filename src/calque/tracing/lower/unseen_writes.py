@@ -107,7 +107,8 @@ def _is_tensor(node: Node) -> bool:
     return isinstance(_val(node), (torch.Tensor, tuple, list))
 
 
-_UNKNOWN: torch.Tensor = torch.empty(0, requires_grad=True)  # stands for an unknown value
+_UNKNOWN: torch.Tensor = torch.empty(0, requires_grad=True, device="cpu")
+"""Stands for an unknown value."""
 
 
 def _val(node: Node) -> Any:

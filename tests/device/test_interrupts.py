@@ -437,7 +437,7 @@ def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
 @pytest.mark.parametrize("kind", ["signal", "thread", "thread in a trace"])
 def test_what_a_number_of_cpp_asks_is_entered_and_left_before_an_interrupt(kind):
     in_trace = kind.endswith("trace")
-    number = traced_numbers.number_of(jax.numpy.ones(()), traced_numbers.Watch())
+    number = traced_numbers.number_of(jax.numpy.ones(()), traced_numbers.Comparisons())
     send = sender(kind)
     for question in ("is_float", "is_int", "is_bool", "is_symbolic", "has_hint", "maybe_as_float"):
         ask = getattr(number.node, question)

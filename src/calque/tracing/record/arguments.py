@@ -181,7 +181,8 @@ def takes_data(call: Any) -> bool:
     >>> import numpy as np
     >>> from calque.tracing.record.events import RecordedCall
     >>> array, numbers = np.ones(2), [1.0, 1.0]
-    >>> [takes_data(RecordedCall(torch.as_tensor, (data,), {}, None, None)) for data in (array, numbers)]
+    >>> calls = [RecordedCall(torch.as_tensor, (data,), {}, None, None) for data in (array, numbers)]
+    >>> [takes_data(call) for call in calls]
     [True, False]
     """
     named = {"as_tensor": "data", "asarray": "obj"}.get(call.name)

@@ -180,8 +180,8 @@ def takes_data(call: Any) -> bool:
 
     >>> import numpy as np
     >>> from calque.tracing.record.events import RecordedCall
-    >>> array, numbers = np.ones(2), [1.0, 1.0]
-    >>> calls = [RecordedCall(torch.as_tensor, (data,), {}, None, None) for data in (array, numbers)]
+    >>> pair = np.ones(2), [1.0, 1.0]
+    >>> calls = [RecordedCall(torch.as_tensor, (data,), {}, None, None) for data in pair]
     >>> [takes_data(call) for call in calls]
     [True, False]
     """

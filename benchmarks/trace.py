@@ -27,7 +27,7 @@ import calque
 from benchmarks.models import Encoder, ResNet
 from calque.tracing import lower
 from calque.tracing.abstract import memory
-from calque.tracing.proxies import appending
+from calque.tracing.proxies import node_creation
 
 
 class Chain(nn.Module):
@@ -82,11 +82,11 @@ def _equations(jaxpr: Any) -> int:
 
 @contextmanager
 def _without_origins() -> Any:
-    kept, appending.origin_here = appending.origin_here, lambda module, call: None
+    kept, node_creation.origin_here = node_creation.origin_here, lambda module, call: None
     try:
         yield
     finally:
-        appending.origin_here = kept
+        node_creation.origin_here = kept
 
 
 def _no_origins(model: nn.Module) -> int:

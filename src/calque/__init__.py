@@ -15,7 +15,7 @@ import torch as _torch
 
 from calque.errors.versions import UntestedVersionWarning
 from calque.errors.versions import warn_of_untested as _warn_of_untested
-from calque.program.collecting import collecting_nothing_new as _collecting_nothing_new
+from calque.program.trace_collection import collecting_nothing_new as _collecting_nothing_new
 
 # Before imports that may fail with an untested release.
 _warn_of_untested({"torch": _torch.__version__, "jax": _jax.__version__})

@@ -13,7 +13,7 @@ from torch.utils._pytree import tree_leaves
 
 import calque
 from calque.convert import Call, Calls, Converters, Placeholder
-from calque.convert.opening import opened
+from calque.convert.decomposition import opened
 from tests.laws.programs import PROGRAMS
 from tests.tracing.record.traps import TRAPS
 

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 import calque
-from calque.device.kernels import slots
+from calque.device.kernels import argument_slots
 
 REPEATED = range(6)
 
@@ -14,10 +14,10 @@ REPEATED = range(6)
 def test_rows_share_an_executable() -> None:
     x = torch.randn(40, 3, device="jax")
     torch.sin(x[0])
-    before = set(slots._VIEWED)
+    before = set(argument_slots._VIEWED)
     for row in range(40):
         assert torch.equal(torch.sin(x[row]).cpu(), torch.sin(x).cpu()[row])
-    assert set(slots._VIEWED) <= before
+    assert set(argument_slots._VIEWED) <= before
 
 
 def test_expanded_tensors_keep_their_strides() -> None:

@@ -33,7 +33,7 @@ from calque.device.memory.cell import x64
 from calque.device.runtime import interrupts
 from calque.interop import jax_programs
 from calque.interop.jax_programs import precision
-from calque.program import traced_numbers, turns
+from calque.program import call_serialization, traced_numbers
 from calque.state import Running, Snapshot
 from calque.upstream.jax_internals import enable_x64
 from calque.upstream.torch_internals import (
@@ -410,7 +410,7 @@ def test_a_trace_that_waits_for_another_threads_can_be_interrupted():
     begun, end = threading.Event(), threading.Event()
 
     def trace():
-        with turns.tracing():
+        with call_serialization.tracing():
             begun.set()
             end.wait(60)
 

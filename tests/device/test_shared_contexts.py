@@ -25,7 +25,7 @@ def contexts(monkeypatch: pytest.MonkeyPatch) -> list[object]:
     monkeypatch.setattr(shared_contexts, "sharing", shared_contexts._Sharing())
     monkeypatch.setattr("calque.device.runtime.staged_calls.sharing", shared_contexts.sharing)
     monkeypatch.setattr("calque.device.kernels.allocations.sharing", shared_contexts.sharing)
-    monkeypatch.setattr("calque.device.kernels.slots.sharing", shared_contexts.sharing)
+    monkeypatch.setattr("calque.device.kernels.argument_slots.sharing", shared_contexts.sharing)
     return made
 
 

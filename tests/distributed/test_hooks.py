@@ -18,7 +18,7 @@ dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
 mesh = dist.init_device_mesh("cpu", (1,))
 assert type(mesh) is dist.device_mesh.DeviceMesh
 assert mesh.get_group() is not None
-assert "calque.distributed.front" not in sys.modules
+assert "calque.distributed.dispatch_patches" not in sys.modules
 assert before[0] == vars(tensor)
 assert before[2] == vars(style.ColwiseParallel)
 assert DistributedDataParallel.__init__ is wrapped

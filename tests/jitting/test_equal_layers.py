@@ -10,7 +10,7 @@ from torch import nn
 from torch.nn import functional as F
 
 import calque
-from calque.program import shortened as programs
+from calque.program import repetitions as programs
 
 DEPTH, WIDTH = 4, 6
 

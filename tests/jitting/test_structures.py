@@ -9,8 +9,14 @@ from typing import Any
 import pytest
 import torch
 
+from calque.program.lazy_arguments import (
+    Restructure,
+    UnreadObject,
+    is_unread,
+    value_of,
+    watching_objects,
+)
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
-from calque.program.unread import Restructure, UnreadObject, is_unread, value_of, watching_objects
 
 
 @dataclasses.dataclass(frozen=True, slots=True)

@@ -6,7 +6,7 @@ import pytest
 
 from calque.device.memory import view_access
 from calque.device.memory.geometry import Layout, View
-from calque.program.gathered_once import untransposed
+from calque.program.sharded_products import untransposed
 
 
 def transposed(x):

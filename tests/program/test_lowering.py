@@ -11,8 +11,8 @@ from jax.extend.core import jaxpr_as_fun
 
 import calque
 from calque.program import lowering
-from calque.program.collecting import collect_new, collecting_less, collecting_nothing_new
 from calque.program.lowering import lowered
+from calque.program.trace_collection import collect_new, collecting_less, collecting_nothing_new
 
 X = jax.ShapeDtypeStruct((3, 4), jnp.float32)
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 import calque
-from calque.state.special import assignments
+from calque.state.code_attributes import assignments
 from tests.jitting.taking import Taken
 
 

@@ -16,7 +16,7 @@ from torch.fx.node import Node
 
 from calque.comparing.matching import common_ends, matched
 from calque.comparing.naming import called, nodes_of
-from calque.comparing.stretches import Stretch, single_calls, stretches
+from calque.comparing.regions import Stretch, single_calls, stretches
 from calque.tracing.core.origins import NodeOrigin, origin_of
 
 

@@ -12,8 +12,8 @@ from torch.fx.graph_module import GraphModule
 from calque.comparing.alignment import Pair, aligned
 from calque.comparing.differences import Differences
 from calque.comparing.naming import checks_device, vocabulary
+from calque.comparing.operands import Side, differing
 from calque.comparing.running import moved, on_device, same_random_numbers
-from calque.comparing.sides import Side, differing
 from calque.comparing.structure import positions, structural
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.record import Recording, record

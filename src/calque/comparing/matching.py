@@ -12,7 +12,7 @@ from typing import Any
 from torch.fx.node import Node
 
 from calque.comparing.naming import called, is_part
-from calque.comparing.stretches import Stretch
+from calque.comparing.regions import Stretch
 from calque.tracing.core.origins import origin_of
 
 Match = tuple[Stretch | None, Stretch | None]

@@ -9,14 +9,14 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.abstract.tensor_properties import ASPECTS
-from calque.tracing.graph.answers import HOST, OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import CHECKS, assign, expect_tensor, in_place, unpack
 from calque.tracing.graph.purity import has_effect, name_mutates
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.value_guards import HOST, OF_RECORDINGS
 from calque.tracing.lower.unseen_writes import is_view
 from calque.tracing.proxies.proxy import assert_fn
-from calque.tracing.record.reach import READS
+from calque.tracing.record.number_uses import READS
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     OperatorBase,

@@ -19,8 +19,8 @@ from calque.comparing.naming import (
     result_of,
     writes,
 )
-from calque.tracing.graph.answers import RETURNED
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.value_guards import RETURNED
 from calque.upstream.torch_internals import OpOverload
 
 

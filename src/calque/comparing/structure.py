@@ -17,9 +17,9 @@ from calque.comparing.naming import (
     module_of,
     result_of,
 )
+from calque.comparing.regions import Stretch
 from calque.comparing.same import same_arguments, same_results
 from calque.comparing.settings import other_settings
-from calque.comparing.stretches import Stretch
 from calque.tracing.core.origins import origin_of
 
 

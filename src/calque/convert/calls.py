@@ -21,7 +21,7 @@ from calque.convert.names import name_of
 from calque.convert.structure import container_of, given_by, is_guard, makes_container
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.tracing.core.origins import NodeOrigin, origin_of
-from calque.tracing.graph.answers import expect_answer
+from calque.tracing.graph.value_guards import expect_answer
 from calque.upstream.torch_internals import OpOverload
 
 _PLAIN = (bool, int, float, complex, str, bytes, torch.dtype, torch.device, torch.Size)

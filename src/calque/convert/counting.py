@@ -12,8 +12,8 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node, map_arg
 from torch.utils.flop_counter import flop_registry
 
-from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
+from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.lower.single_calls import Lowered, likeness, lower_singly
 from calque.tracing.lower.unseen_writes import name_of
 from calque.upstream import torch_c

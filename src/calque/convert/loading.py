@@ -30,8 +30,8 @@ from calque.device.runtime.dtypes import to_numpy
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.graph.interpreter import JaxInterpreter
-from calque.tracing.graph.answers import described, same_answer
 from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.graph.value_guards import described, same_answer
 from calque.upstream.torch_internals import OpOverload
 
 _OPERATOR = re.compile(r"(aten|prims)\.([a-z_][a-z0-9_]*)\.([A-Za-z_][A-Za-z0-9_]*)")

@@ -11,8 +11,8 @@ from torch.nn import functional as F
 from calque.convert.onnx_bessel import BESSEL
 from calque.convert.onnx_grids import GRIDS
 from calque.convert.onnx_matrices import MATRICES
-from calque.convert.onnx_places import PLACES
 from calque.convert.onnx_special import SPECIAL, is_negative
+from calque.convert.onnx_static_indexing import PLACES
 
 
 def _attend(

@@ -16,9 +16,9 @@ from torch.fx.node import Node
 
 from calque.convert.onnx_decompositions import WRITTEN_HERE
 from calque.convert.onnx_matrices import CHECKS_OF_MATRICES
-from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.purity import TracedGraph, has_effect
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.value_guards import expect_answer
 from calque.upstream.torch_internals import (
     OpOverload,
     decomposition_table,

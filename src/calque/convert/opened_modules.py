@@ -9,8 +9,8 @@ from calque.convert.named_arguments import named_arguments
 from calque.convert.names import name_of
 from calque.convert.tensor_infos import TensorInfo
 from calque.tracing.core.origins import NodeOrigin
-from calque.tracing.record.ends import mapped
 from calque.tracing.record.events import ModuleCall
+from calque.tracing.record.inputs_outputs import mapped
 from calque.tracing.record.values import RunValue
 
 

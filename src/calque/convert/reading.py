@@ -15,8 +15,8 @@ from torch.fx.node import Node
 
 from calque.convert.errors import ConversionError
 from calque.tracing.core.origins import origin_of
-from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.graph.value_guards import expect_answer
 
 _OF_ONE = frozenset(("item", "tolist", "__bool__", "__int__", "__float__", "__index__"))
 _OF_ONE |= {"numpy", "__array__", "is_nonzero", "aten._local_scalar_dense.default"}

@@ -11,9 +11,9 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.convert.calls import Call, Calls
+from calque.convert.decomposition import opened
 from calque.convert.names import function_names, is_operator, operator_names
 from calque.convert.opened_modules import Opened, call_of
-from calque.convert.opening import opened
 from calque.convert.structure import is_label, needless
 from calque.convert.tensor_infos import TensorInfo
 from calque.errors.handlers import is_of_handler

@@ -35,9 +35,9 @@ from calque.convert.reading import is_read, read_of, with_single_reads
 from calque.convert.structure import is_label
 from calque.tracing.core.files import alone_in, remove_parts, replacing
 from calque.tracing.core.origins import origin_of
-from calque.tracing.graph.answers import expect_answer
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.value_guards import expect_answer
 from calque.tracing.record import Recording
 from calque.upstream.torch_internals import OpOverload
 

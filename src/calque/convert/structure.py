@@ -13,11 +13,11 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.errors.handlers import is_of_handler
-from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.modes import BEGINNINGS, ENDS
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.graph.templates import made_by, rebuilt, with_attributes
+from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.lower.single_calls import lower_singly
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, pytree

@@ -17,8 +17,8 @@ from calque.convert.tensor_infos import TensorInfo
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of
-from calque.tracing.graph.answers import expect_one
 from calque.tracing.graph.purity import TracedGraph
+from calque.tracing.graph.value_guards import expect_one
 from calque.tracing.record import Recording
 from calque.tracing.record.recording import lowered
 

@@ -18,7 +18,7 @@ from torch.nn.parallel import DistributedDataParallel
 from calque.device.memory.cell import active, read
 from calque.device.runtime.placement import placement_of
 from calque.distributed.layouts import is_tensor
-from calque.distributed.pins import Pin, split
+from calque.distributed.sharding_constraints import Pin, split
 from calque.distributed.tensors import placement_spec
 from calque.sharding import P, mesh, shard
 from calque.sharding.placement import placement

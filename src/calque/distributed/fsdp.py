@@ -18,7 +18,7 @@ from torch.distributed.fsdp import FSDPModule, MixedPrecisionPolicy, OffloadPoli
 
 from calque.distributed.layouts import with_axes
 from calque.distributed.meshes import JaxDeviceMesh, in_use, is_ours
-from calque.distributed.pins import Pin, inputs_pinned, outputs_pinned, split
+from calque.distributed.sharding_constraints import Pin, inputs_pinned, outputs_pinned, split
 from calque.distributed.tensors import place, placement_spec
 from calque.errors.warning import warn
 from calque.sharding.mesh import axes_of

@@ -69,7 +69,7 @@ def _hugging_face() -> Any:
 
 
 def _front() -> Any:
-    return importlib.import_module("calque.distributed.front")
+    return importlib.import_module("calque.distributed.dispatch_patches")
 
 
 def _group(*args: Any) -> Any:

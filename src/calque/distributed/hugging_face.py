@@ -18,8 +18,8 @@ from torch import nn
 from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
-from calque.device.runtime.agreement import naming
 from calque.device.runtime.pending_placements import pending
+from calque.device.runtime.replicated_values import naming
 from calque.distributed.layouts import divides, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, is_ours
 from calque.distributed.styles import pin_output

@@ -16,7 +16,7 @@ from torch.distributed.tensor.placement_types import Placement, Replicate, Shard
 
 from calque.distributed.layouts import spec_of
 from calque.distributed.meshes import JaxDeviceMesh
-from calque.distributed.pins import Pin, first_input_pinned, laid, output_pinned
+from calque.distributed.sharding_constraints import Pin, first_input_pinned, laid, output_pinned
 from calque.distributed.tensors import place
 
 Placed = Callable[[str], Placement]

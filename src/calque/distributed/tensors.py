@@ -10,8 +10,8 @@ import torch
 from torch import nn
 from torch.distributed.tensor.placement_types import Placement
 
-from calque.device.runtime.agreement import naming
 from calque.device.runtime.pending_placements import pending, set_pending
+from calque.device.runtime.replicated_values import naming
 from calque.distributed.layouts import is_tensor, placements_of, spec_of
 from calque.distributed.meshes import JaxDeviceMesh, in_use, torch_mesh
 from calque.sharding import P, constrain, placement, shard

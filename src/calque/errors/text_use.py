@@ -17,8 +17,8 @@ from types import CodeType, FrameType, FunctionType
 from typing import Any
 
 from calque.errors.bytecode import LOCALS, Instruction, effect, instructions_of, is_branch
+from calque.errors.bytecode_uses import Use, parameter
 from calque.errors.frames import is_library
-from calque.errors.uses import Use, parameter
 
 _TEXTUAL = frozenset(
     (

@@ -16,7 +16,7 @@ from calque.federated.building_blocks import (
 from calque.federated.closures import Closure
 from calque.federated.computation import Computation, PolymorphicComputation
 from calque.federated.errors import type_error
-from calque.federated.local import Framework, compiled
+from calque.federated.local_functions import Framework, compiled
 from calque.federated.packing import Packing, annotated_packing, packing_of
 from calque.federated.tracing import fresh, outside, scope, to_block
 from calque.federated.tracing.values import Value

@@ -12,8 +12,8 @@ from calque.device.memory.cell import Cell, read
 from calque.device.memory.wrapping import wrap
 from calque.interop.functional_arguments import is_array, packed
 from calque.interop.functional_results import FlatResults
-from calque.program.gradients.border import has_graph
 from calque.program.gradients.differentiable import gradients_of
+from calque.program.gradients.graph_boundary import has_graph
 from calque.program.lifting import Lifting
 from calque.program.sources import ArgumentSource, KeySource
 from calque.state import Running

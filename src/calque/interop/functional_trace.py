@@ -13,9 +13,9 @@ from calque.errors import TraceError
 from calque.interop.array_functions import in_64_bits, picking, refusing
 from calque.interop.functional_arguments import is_array
 from calque.interop.functional_call import FunctionalCall, Pure
+from calque.program.index_narrowing import with_narrow_indices
 from calque.program.jaxprs import split
 from calque.program.lifted import lift
-from calque.program.narrowing import with_narrow_indices
 from calque.program.sources import ArgumentSource, IncomingSource, KeySource, Source
 from calque.state import Running
 

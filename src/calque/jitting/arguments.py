@@ -8,7 +8,7 @@ from typing import Any
 from torch import Tensor
 
 from calque.device.memory.cell import Cell, cell_of, is_whole, read
-from calque.jitting.histories import entered
+from calque.jitting.autograd_history import entered
 from calque.jitting.implicit_arguments import form
 from calque.jitting.state_arguments import SharesState
 from calque.program.results import Inseparable

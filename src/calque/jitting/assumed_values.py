@@ -26,7 +26,7 @@ from calque.device.memory.cell import active
 from calque.device.memory.host_reads import HostRead, NeedsValue, NeverServed, UnservableCall
 from calque.errors import preparing_errors
 from calque.errors.frames import caller_frame, is_library, is_packages, is_standard
-from calque.jitting.descriptions import Describer
+from calque.jitting.result_descriptions import Describer
 from calque.program.compile_flags import announced_as_compiling, compiling_flag
 from calque.program.value_checks import Checks
 

@@ -16,10 +16,10 @@ from jax import Array
 
 from calque.device.memory.cell import Cell
 from calque.errors import TraceError, noting_refusals, unrepeatable
-from calque.program.collecting import collect_new
-from calque.program.gradients.border import is_leaf
 from calque.program.gradients.differentiable import Backward
+from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.lifting import Lifting
+from calque.program.trace_collection import collect_new
 from calque.state import Row, same_value
 from calque.state.names import names_of
 from calque.state.ownership import Owner

@@ -6,6 +6,7 @@ from typing import Any
 
 from calque.program.results import container_at
 from calque.state import Row
+from calque.state.created_values import ValuesTemplate
 from calque.state.rows import (
     AttributeRow,
     CellRow,
@@ -15,7 +16,6 @@ from calque.state.rows import (
     NamedRow,
     set_attribute,
 )
-from calque.state.template import ValuesTemplate
 
 
 @dataclass(frozen=True)

@@ -23,7 +23,7 @@ from calque.jitting.generated.placements import guards_of_inputs, write_placemen
 from calque.jitting.generated.source import GeneratedFunction
 from calque.jitting.generated.steps import is_simple, write_step
 from calque.jitting.guards import OptimizerGuard
-from calque.program import turns
+from calque.program import call_serialization
 from calque.state import StateGuard
 
 if TYPE_CHECKING:
@@ -100,7 +100,7 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
     if alone:  # state shared by threads was checked before
         write_surroundings(source, not args)
     else:
-        source.line("{}.checked = {}.changes", program, turns.past)
+        source.line("{}.checked = {}.changes", program, call_serialization.past)
     guards = program.guards
     if alone:  # some guards are checked later, with their numbers and arrays
         later = guards_of_inputs(program)

@@ -17,7 +17,7 @@ from calque.device.memory.cell import Cell, view_of
 from calque.device.memory.wrapping import set_geometry
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
-from calque.program.gradients.border import is_leaf
+from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.lifting import Lifting
 from calque.state import unwatched
 from calque.upstream import torch_c

@@ -19,7 +19,6 @@ from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
 from calque.jitting.assumed_values import AssumedValues
-from calque.jitting.exchanged import Exchanged, Place
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import Call, FastCall
@@ -28,19 +27,20 @@ from calque.jitting.hints import add_hint, refuse_traced_by_jax
 from calque.jitting.inlined import is_inlined
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
-from calque.jitting.prepared import Prepared
+from calque.jitting.optimizer_rollback import Prepared
 from calque.jitting.program import JittedProgram
 from calque.jitting.recording import TraceRecording
+from calque.jitting.replaced_state import Exchanged, Place
 from calque.jitting.retraces import Retraces
 from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature, trees
-from calque.program.collecting import collecting_less
+from calque.program.call_serialization import Stale, tracing, wait_for_traces
 from calque.program.gradients.derivatives import DerivativeStep
-from calque.program.turns import Stale, tracing, wait_for_traces
-from calque.program.unread import Restructure
+from calque.program.lazy_arguments import Restructure
+from calque.program.trace_collection import collecting_less
 from calque.upstream.torch_internals import profiler_enabled
 
 P = ParamSpec("P")

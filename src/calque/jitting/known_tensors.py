@@ -7,8 +7,8 @@ import torch
 
 from calque.device.memory.cell import Cell, cell_of, read, write
 from calque.errors import TraceError
-from calque.jitting.histories import Histories
-from calque.program.gradients.border import is_leaf
+from calque.jitting.autograd_history import Histories
+from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.trees import is_tensor
 from calque.upstream import torch_c
 

@@ -13,7 +13,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.errors import TraceError
-from calque.program.collecting import collect_new
+from calque.program.trace_collection import collect_new
 from calque.program.trees import is_tensor
 from calque.state.contents import elements_of, items_of
 from calque.state.values import instance_dict

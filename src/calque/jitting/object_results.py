@@ -16,7 +16,7 @@ from jax.core import Tracer
 from torch.nn import Module
 from torch.optim import Optimizer
 
-from calque.program.collecting import collect_new
+from calque.program.trace_collection import collect_new
 from calque.state.plain import copied, tells_its_end
 
 _DEPTH = 12

@@ -11,8 +11,8 @@ from typing import Any
 
 from calque.program import signature, trees
 from calque.program.function_arguments import CALLED
+from calque.program.lazy_arguments import Restructure
 from calque.program.structures import Flattening, Structure, TooLarge, can_open, objects_in
-from calque.program.unread import Restructure
 
 _ANEW = frozenset((set, *CALLED))
 """Classes of Python's library whose objects are treated like plain objects."""

@@ -33,14 +33,14 @@ from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_numbers import Group, OptimizerNumbers
+from calque.jitting.optimizer_rollback import Prepared
 from calque.jitting.optimizer_states import counts_of, states_of
-from calque.jitting.prepared import Prepared
 from calque.jitting.state_placement import place_state
+from calque.program.call_serialization import wait_for_traces
 from calque.program.lifting import Lifting
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import PICKS, Comparisons, NumberNeeded, Place, number_of
 from calque.program.trees import is_tensor
-from calque.program.turns import wait_for_traces
 from calque.state import MISSING, Running
 from calque.state.stand_ins import standing_in
 from calque.upstream.torch_internals import HOOKED_STEP
@@ -280,7 +280,7 @@ class OptimizerTracing:
 
 @jax.jit
 def _foreach_widened(*counts: Array) -> list[Array]:
-    """Returns foreach operators that widen step counts (see `program.columns`)."""
+    """Returns foreach operators that widen step counts (see `program.foreach_splitting`)."""
     return [count.astype(np.float64) for count in counts]
 
 

@@ -12,26 +12,26 @@ from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
 from calque.errors.handlers import is_of_handler
 from calque.jitting.backward_effects import BackwardEffects
-from calque.jitting.descriptions import Describer
-from calque.jitting.exchanged import exchanged
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import ending, opened
 from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
+from calque.jitting.replaced_state import exchanged
+from calque.jitting.result_descriptions import Describer
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import apart_of
 from calque.program import signature
-from calque.program.collecting import collect_new
-from calque.program.gradients.border import Edge, has_graph, is_leaf, is_leaf_node
-from calque.program.gradients.carrying import Carriers
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import TraceBoundary, trace_backward
+from calque.program.gradients.escaping_tensors import Carriers
+from calque.program.gradients.graph_boundary import Edge, has_graph, is_leaf, is_leaf_node
+from calque.program.lazy_arguments import Restructure, watching_objects
 from calque.program.results import Constant, Description, Fresh, OwnTensor
+from calque.program.trace_collection import collect_new
 from calque.program.traced_numbers import Comparisons, NumberNeeded
 from calque.program.trees import is_tensor
-from calque.program.unread import Restructure, watching_objects
 from calque.program.value_checks import Checks
 from calque.state import Running
 from calque.state.names import names_of

@@ -18,16 +18,15 @@ from calque.device.runtime.placement import spread
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
 from calque.jitting.fast_call import FastCall, FastCalls
-from calque.jitting.gathering import Call, Changing, Gathering
 from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.input_sources import state_of
 from calque.jitting.modes import set_modes
+from calque.jitting.program_arguments import Call, Changing, Gathering
 from calque.jitting.recording import TraceRecording
-from calque.program import turns
+from calque.program import call_serialization
 from calque.program.channels_last import Order, channels_last
 from calque.program.compiler_options import Options, options_of
 from calque.program.equal_state import EqualGuard, equal_state
-from calque.program.gathered_once import untransposed
 from calque.program.gradients.higher_order import HigherDerivatives, Retrace, SavedValues
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
@@ -36,8 +35,9 @@ from calque.program.pinning import (
     PlacementGuard,
 )
 from calque.program.program import Program
+from calque.program.repetitions import shortened
 from calque.program.results import Outputs
-from calque.program.shortened import shortened
+from calque.program.sharded_products import untransposed
 from calque.program.sinks import CellSink, targets
 from calque.program.sources import CellSource
 from calque.program.stored_kernels import TransposedGathering, stored
@@ -130,7 +130,9 @@ class JittedProgram(Program[Call]):
         if self.turned:
             self.gather = TransposedGathering(self.gather, self.turned)
         self._changing = Changing(recording)
-        self.checked: int = turns.past.changes + 1  # the count when this trace has ended
+        self.checked: int = (
+            call_serialization.past.changes + 1
+        )  # the count when this trace has ended
         self._is_silent = self._changing.is_nothing and not (
             self.draws or recording.seeded or self.may_raise
         )
@@ -215,7 +217,7 @@ class JittedProgram(Program[Call]):
 
     def failing(self, leaves: list[Any], given: object = None) -> Guard | CallGuard | None:
         """Returns the first guard that fails for a call's leaves and (args, kwargs), or None."""
-        self.checked = turns.past.changes
+        self.checked = call_serialization.past.changes
         for guard in self.guards:
             if not guard.holds():
                 return guard
@@ -252,7 +254,7 @@ class JittedProgram(Program[Call]):
         if len(threads.present) < 2:
             arrays = self.gather(call)
         else:
-            arrays = turns.at_once(self.reads(call), partial(self.gather, call))
+            arrays = call_serialization.at_once(self.reads(call), partial(self.gather, call))
         try:
             outputs = self.execution.call(arrays)
             self.look(call, outputs)
@@ -270,15 +272,15 @@ class JittedProgram(Program[Call]):
 
     def check(self, call: Call) -> None:
         """Raise `Stale` if the program can no longer serve the call."""
-        if turns.past.changes == self.checked:
+        if call_serialization.past.changes == self.checked:
             return
         leaves = call[0]
         own = leaves[: self.recording.count]
         if self.failing(own, call[2]) is not None:
-            raise turns.Stale
+            raise call_serialization.Stale
         found = own + [leaf for s in self.recording.implicit for leaf in s.find(own) or ()]
         if len(found) != len(leaves) or not all(map(operator.is_, found, leaves)):
-            raise turns.Stale
+            raise call_serialization.Stale
 
     def look(self, call: Call, outputs: list[Array]) -> None:
         """Raise the errors of failed value checks."""

@@ -23,11 +23,12 @@ from calque.errors import TraceError
 from calque.jitting.effects import Effects, RowChange, stands_alone
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
+from calque.program.lazy_arguments import is_unread
 from calque.program.results import ArgumentContainer, AttributeStep
 from calque.program.structures import containers_in
-from calque.program.unread import is_unread
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
+from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.rows import (
     DictRow,
@@ -37,7 +38,6 @@ from calque.state.rows import (
     SlotsRow,
     slots_of,
 )
-from calque.state.template import ValuesTemplate
 from calque.state.values import ATOMIC, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)

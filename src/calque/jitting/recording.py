@@ -8,8 +8,8 @@ from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.implicit_arguments import Implicit
 from calque.jitting.modes import ambient
 from calque.jitting.python_effects import Rebound
-from calque.program.gradients.carrying import Attached
 from calque.program.gradients.differentiable import Backward
+from calque.program.gradients.escaping_tensors import Attached
 from calque.program.lifting import Input
 from calque.program.results import Description, Existing, OwnTensor
 from calque.program.sinks import Sink

@@ -6,7 +6,7 @@ from typing import Any
 
 import torch
 
-from calque.jitting.descriptions import Describer
+from calque.jitting.result_descriptions import Describer
 from calque.program import trees
 from calque.program.results import (
     ArgumentContainer,

@@ -14,8 +14,8 @@ from calque.device.memory.cell import Cell
 from calque.jitting.objects import Distinct
 from calque.jitting.python_effects import PythonState
 from calque.program.function_arguments import CALLED
+from calque.program.lazy_arguments import Restructure
 from calque.program.structures import Structure
-from calque.program.unread import Restructure
 from calque.state import Row, Snapshot
 from calque.state.rows import DictRow, ListRow
 

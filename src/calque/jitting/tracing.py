@@ -16,13 +16,12 @@ from calque.errors import TraceError
 from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import AssumedValues
+from calque.jitting.autograd_history import Histories, without_saved_hooks
 from calque.jitting.error_values import without_values
-from calque.jitting.exchanged import Place as Exchanged
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
     OptimizerGuard,
 )
-from calque.jitting.histories import Histories, without_saved_hooks
 from calque.jitting.host_tensors import HostTensorMode
 from calque.jitting.input_names import names_by_cell
 from calque.jitting.input_sources import SourceFinder, state_of
@@ -30,24 +29,25 @@ from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.layer_names import LayerNames
 from calque.jitting.modes import Modes, function_modes
 from calque.jitting.module_calls import watching_calls
+from calque.jitting.optimizer_rollback import Prepared
 from calque.jitting.optimizers import OF_TENSORS, OptimizerTracing
 from calque.jitting.outcome import Outcome
-from calque.jitting.prepared import Prepared
 from calque.jitting.python_effects import PythonState
 from calque.jitting.reachable import Reachable
 from calque.jitting.recording import TraceRecording
+from calque.jitting.replaced_state import Place as Exchanged
 from calque.jitting.state_arguments import Apart, Overlap, SharesState, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
 from calque.program import trees
-from calque.program.gradients.border import is_leaf
 from calque.program.gradients.derivatives import DerivativeStep
+from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.gradients.saved_values import watch
+from calque.program.lazy_arguments import is_unread
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
 from calque.program.results import Inseparable
 from calque.program.traced_numbers import NumberNeeded, Place
 from calque.program.trees import is_tensor
-from calque.program.unread import is_unread
 from calque.state import Snapshot
 from calque.state.ownership import Owner, owner_of_class
 from calque.upstream import torch_c

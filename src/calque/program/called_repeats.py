@@ -11,8 +11,8 @@ from typing import Any
 import jax
 from jax.extend.core import ClosedJaxpr, Literal
 
-from calque.program.alike import Alike
-from calque.program.columns import Region, columns_alike, regions
+from calque.program.foreach_splitting import Region, columns_alike, regions
+from calque.program.isomorphic_equations import Alike
 from calque.program.jaxprs import build
 from calque.program.lowering import placeholder_p
 from calque.program.repeats import repeats

@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal
 
 from calque.device.memory.cell import x64
-from calque.ops.table.undivided import undivided_p
+from calque.ops.table.unsharded_axes import undivided_p
 from calque.program.jaxprs import build, every
 from calque.upstream.jax_internals import jaxprs_in_params, source_info_util
 

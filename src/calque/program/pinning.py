@@ -24,8 +24,8 @@ from calque.device.runtime.placement import (
     placements_of,
     spread,
 )
+from calque.program.call_serialization import set_array
 from calque.program.jaxprs import constrained, every
-from calque.program.turns import set_array
 
 Placements = list[Sharding | None]
 _sharding_of = attrgetter("array.sharding")

@@ -2,7 +2,7 @@
 
 `calque.jit` and the backend of `torch.compile` create programs from their traces (`lifted`), and
 add their own parts: guards, results, gradients. From the jaxpr on, they share everything: donation,
-placements, lowering, compiling, and running as one step (`stepping`).
+placements, lowering, compiling, and running as one step (`atomic_calls`).
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -13,6 +13,7 @@ from jax.extend.core import ClosedJaxpr
 from jax.sharding import Sharding
 
 from calque.device.memory.cell import Cell, x64
+from calque.program.atomic_calls import Call, Stepping
 from calque.program.direct_call import direct
 from calque.program.equal_state import Equal
 from calque.program.execution import Execution
@@ -23,7 +24,6 @@ from calque.program.other_devices import elsewhere, moving, on_one_mesh, results
 from calque.program.pinning import Placements, avals, constraints, pinned, settled
 from calque.program.sinks import CellSink, Sink
 from calque.program.sources import RandomSource
-from calque.program.stepping import Call, Stepping
 
 _UNCHANGED: Mapping[int, tuple[int, ...]] = MappingProxyType({})
 

@@ -1,8 +1,8 @@
 """Finds repetitions in a jaxpr: the layers of a deep model, forward and backward.
 
-The Python code does not matter: consecutive layers are equal if their equations are (see `alike`).
-So hooks, dropout, attributes or patched methods make a layer different only if they change its
-equations.
+The Python code does not matter: consecutive layers are equal if their equations are (see
+`isomorphic_equations`). So hooks, dropout, attributes or patched methods make a layer different
+only if they change its equations.
 """
 
 from collections import Counter
@@ -12,7 +12,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from calque.program.alike import Alike, alike, key_of
+from calque.program.isomorphic_equations import Alike, alike, key_of
 
 LEAST = 6
 """The minimum number of equations in a layer."""

@@ -24,7 +24,7 @@ class Outputs:
         given: the call's (args, kwargs).
         storages: the tensors over whole arrays, by the index of the output.
         made: objects that occur several times, by description.
-        carried: the tensors with an autograd graph (see `carrying`).
+        carried: the tensors with an autograd graph (see `escaping_tensors`).
         kept: the objects that the call has stored in the state and also returns.
     """
 

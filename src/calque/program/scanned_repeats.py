@@ -16,7 +16,7 @@ from jax import lax
 from jax.extend.core import ClosedJaxpr, Literal, jaxpr_as_fun
 
 from calque.device.memory.cell import x64
-from calque.program.alike import Alike
+from calque.program.isomorphic_equations import Alike
 from calque.program.jaxprs import build
 from calque.program.repeats import Repeat, repeats
 from calque.program.scope_names import merged, renamed

@@ -11,9 +11,9 @@ from torch.nn import Module, Parameter
 
 from calque.device.runtime.placement import placement_of, spread
 from calque.program.function_arguments import IdentityKey
+from calque.program.lazy_arguments import is_unread, value_of
 from calque.program.structures import Structure
 from calque.program.trees import INEXACT, VALUES, is_tensor
-from calque.program.unread import is_unread, value_of
 
 _SHARING = ("jax", "cpu")
 _LASTING = (Module, type, FunctionType, MethodType)

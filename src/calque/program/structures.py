@@ -21,7 +21,7 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.program.function_arguments import CALLED, made_of, taken_apart
-from calque.program.unread import UnreadObject
+from calque.program.lazy_arguments import UnreadObject
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.plain import OF_PYTHON, bare, base_of
 from calque.state.rows import slots_of

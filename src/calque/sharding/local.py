@@ -11,7 +11,7 @@ from calque.device.kernels.copies import no_value
 from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_tensor, host_view
 from calque.device.memory.wrapping import wrap
-from calque.device.runtime import agreement, one_program
+from calque.device.runtime import one_program, replicated_values
 from calque.device.runtime.placement import spread
 from calque.launching import communication
 from calque.sharding.arguments import check_batches, check_spec, check_tensor
@@ -124,7 +124,7 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
     shape = (tensor.shape[0] * count, *tensor.shape[1:])
     values = host_view(tensor.detach().cpu()).copy()
     if count > 1 and one_program.is_installed():
-        agreement.check_shapes(values)
+        replicated_values.check_shapes(values)
     try:
         sharding = sharding_of(spec, shape, mesh)
     except ValueError as error:
@@ -138,7 +138,7 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
 
 def _spans(tensor: torch.Tensor) -> bool:
     """Returns True if a tensor already spans all processes."""
-    return tensor.device.type == "jax" and agreement.spans(read(tensor.detach()).sharding)
+    return tensor.device.type == "jax" and replicated_values.spans(read(tensor.detach()).sharding)
 
 
 def _from_rows(values: Any, sharding: NamedSharding, shape: tuple[int, ...]) -> jax.Array:

@@ -8,8 +8,8 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from torch.nn import Module
 
-from calque.device.runtime.agreement import naming
 from calque.device.runtime.pending_placements import pending
+from calque.device.runtime.replicated_values import naming
 from calque.sharding.arguments import check_module, check_plan
 from calque.sharding.mesh import Spec, mesh_or_latest, sharding_of
 from calque.sharding.placement import shard

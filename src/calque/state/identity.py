@@ -7,6 +7,7 @@ from itertools import chain, repeat
 from operator import attrgetter, call, is_
 from typing import Any
 
+from calque.state.code_attributes import SPECIAL, Special
 from calque.state.rows import (
     HOOKS_OF_TENSORS,
     AttributeRow,
@@ -19,7 +20,6 @@ from calque.state.rows import (
     Row,
     SetRow,
 )
-from calque.state.special import SPECIAL, Special
 from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 

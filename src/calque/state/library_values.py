@@ -11,7 +11,7 @@ import numpy as np
 import torch
 from torch.nn import Module
 
-from calque.state.differing import differs
+from calque.state.impure_builtins import differs
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 
 _MOST_ENTRIES = 10_000

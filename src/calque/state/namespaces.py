@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch.optim.lr_scheduler import LRScheduler
 
-from calque.state.intercepted import InterceptedBuiltin, Interception
+from calque.state.attribute_lookups import InterceptedBuiltin, Interception
 from calque.state.lookups import AllNames
 from calque.state.names import Names, calls_by_name, names_of
 from calque.state.ownership import Owner, owner_of_module, owner_of_name

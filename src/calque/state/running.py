@@ -25,12 +25,12 @@ import torch
 from torch.optim import Optimizer, lr_scheduler
 
 from calque.errors.frames import Origin, user_origin
-from calque.state.between import comes_between
-from calque.state.differing import NAMES, differs, home_of
+from calque.state.code_attributes import ASSIGNED, SPECIAL_NAMES, assignments
+from calque.state.foreign_callbacks import comes_between
+from calque.state.impure_builtins import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_code, owner_of_file
 from calque.state.snapshot import Snapshot
-from calque.state.special import ASSIGNED, SPECIAL_NAMES, assignments
 from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.", "shutil.", "tempfile.", "sqlite3.")

@@ -18,9 +18,9 @@ from torch.nn import Module
 from calque.device.backend.placed_gradients import placed_like
 from calque.device.memory.cell import active, cell_of, current, is_whole
 from calque.device.memory.placing import placement_like
-from calque.device.runtime.agreement import naming
 from calque.device.runtime.pending_placements import pending, set_pending
 from calque.device.runtime.placement import placed
+from calque.device.runtime.replicated_values import naming
 from calque.upstream.torch_internals import Optimizer
 
 Tensor = torch.Tensor

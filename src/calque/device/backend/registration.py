@@ -20,6 +20,7 @@ from calque.device.backend import (
 )
 from calque.device.kernels import (
     allocations,
+    assumed_checks,
     attention_backend,
     autocast,
     binding,
@@ -30,14 +31,13 @@ from calque.device.kernels import (
     refused_kinds,
     sequence_lengths,
     storage,
-    validations,
     views,
 )
 from calque.device.kernels.fallback import fall_back
 from calque.device.runtime import (
     async_dispatch,
     code_generation,
-    collection,
+    collection_tracebacks,
     persistent_cache,
     shared_contexts,
     sizes,
@@ -84,7 +84,7 @@ def register() -> None:
     for key, refuse in refused_kinds.fallbacks().items():
         everything.fallback(binding.untraced(refuse), key)
     composites.install(aten)
-    validations.install(aten)
+    assumed_checks.install(aten)
     sequence_lengths.install(aten)
     autocast.install(aten, everything)
     for part in (
@@ -100,7 +100,7 @@ def register() -> None:
         forks,
         async_dispatch,
         code_generation,
-        collection,
+        collection_tracebacks,
         persistent_cache,
         shared_contexts,
         backward_errors,

@@ -13,7 +13,7 @@ import torch
 from torch.nn import Parameter
 
 from calque.device.kernels.applying import UNUSED
-from calque.device.kernels.slots import number_array, viewed
+from calque.device.kernels.argument_slots import number_array, viewed
 from calque.device.memory.cell import Cell, is_whole
 from calque.device.runtime.placement import placement_of, spread
 

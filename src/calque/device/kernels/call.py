@@ -19,11 +19,11 @@ from torch.nn import Parameter
 
 from calque.device.kernels import growing_shapes
 from calque.device.kernels.applying import UNUSED, apply
+from calque.device.kernels.argument_slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.kernels.arguments import NUMBERS
 from calque.device.kernels.fast_path import wrap_result
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.remedies import MASK
-from calque.device.kernels.slots import SLOT, Slot, Viewed, slot_of, viewed
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device

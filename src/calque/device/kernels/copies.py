@@ -11,10 +11,11 @@ import numpy as np
 import torch
 from jax import Array
 
-from calque.device.kernels import remedies, validations
+from calque.device.kernels import assumed_checks, remedies
 from calque.device.kernels.allocations import output_stride, unset
 from calque.device.kernels.out_aliasing import Written
 from calque.device.memory import geometry
+from calque.device.memory.bitcasts import retype
 from calque.device.memory.cell import (
     active,
     cell_of,
@@ -29,7 +30,6 @@ from calque.device.memory.cell import (
 from calque.device.memory.host import check_device, host_array, host_tensor, host_view
 from calque.device.memory.host_reads import known
 from calque.device.memory.placing import placement_like
-from calque.device.memory.retyping import retype
 from calque.device.memory.wrapping import META, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
@@ -99,7 +99,7 @@ def local_scalar_dense(tensor: torch.Tensor) -> bool | int | float | complex:
         number = active.trace.number(tensor)
         if number is not None:
             return number
-        answer = validations.answer(tensor)
+        answer = assumed_checks.answer(tensor)
         if answer is not None:
             return answer
     use = "read as a Python number (item(), float(), bool(), `if`)"

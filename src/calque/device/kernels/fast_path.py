@@ -19,7 +19,7 @@ from calque.device.kernels.arguments import (
     describe,
     is_among,
 )
-from calque.device.kernels.serving import execution_of, serving, writing
+from calque.device.kernels.execution_choice import execution_of, serving, writing
 from calque.device.memory.cell import Cell, active, swap, x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.wrapping import is_row_major, wrap, wrap_strided

@@ -17,10 +17,10 @@ import torch
 
 from calque.device.kernels.copies import to_host
 from calque.device.memory import geometry
+from calque.device.memory.bitcasts import retype
 from calque.device.memory.cell import Cell, active, current, layout_of, replace, x64
 from calque.device.memory.geometry import Layout
 from calque.device.memory.host import host_array
-from calque.device.memory.retyping import retype
 from calque.device.memory.wrapping import share, wrap
 from calque.device.runtime.dtypes import to_numpy
 from calque.device.runtime.in_flight import settled

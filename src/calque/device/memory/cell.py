@@ -18,8 +18,8 @@ import torch
 from jax import Array
 
 from calque.device.memory import geometry, view_access
+from calque.device.memory.bitcasts import retype
 from calque.device.memory.geometry import Layout, View
-from calque.device.memory.retyping import retype
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import TO_NUMPY
 from calque.device.runtime.in_flight import settled
@@ -89,7 +89,8 @@ class _Active(threading.local):
         trace: the running trace; None in eager mode.
         observer: receives the values that the host reads outside traces.
         inlining: whether jitted functions are inlined into the enclosing one.
-        settling: whether the thread is changing cells for which other threads wait (see `turns`).
+        settling: whether the thread is changing cells for which other threads wait (see
+            `call_serialization`).
     """
 
     trace: Trace | None = None

@@ -16,7 +16,6 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
-from calque.device.memory.changes import is_changed, last_change
 from calque.device.memory.geometry import (
     Ints,
     Layout,
@@ -28,6 +27,7 @@ from calque.device.memory.geometry import (
     overlaps,
     repeated,
 )
+from calque.device.memory.overlapping_writes import is_changed, last_change
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.staged_calls import call
 

@@ -23,7 +23,7 @@ from weakref import WeakKeyDictionary, WeakValueDictionary
 import jax
 import numpy as np
 
-from calque.device.runtime import agreement
+from calque.device.runtime import replicated_values
 from calque.device.runtime.divergence import ProgramWatch
 from calque.device.runtime.in_flight import exchanges
 from calque.upstream.jax_internals import pjit, pxla
@@ -62,7 +62,7 @@ def install() -> None:
         own, is_of_all = _own(self, args), _is_of_all(self, placement)
         if own or is_of_all:  # otherwise a process may run it alone
             _check_program(self, placement)
-        agreement.check_all(own, placement)
+        replicated_values.check_all(own, placement)
         if not is_of_all:
             return jax.block_until_ready(run(self, *args))
         with watch.noting(self.name):
@@ -101,7 +101,7 @@ def _check_program(program: Any, placement: Any) -> None:
         return  # the text contains addresses of callbacks; and the check itself runs programs
     _checking.now = True
     try:
-        agreement.check_program(program.name, digest, placement)
+        replicated_values.check_program(program.name, digest, placement)
     finally:
         _checking.now = False
 
@@ -110,7 +110,7 @@ def _over_processes(program: Any) -> Any:
     """Returns a placement of a program over the devices of several processes, or None."""
     if program not in _placements:
         handlers = program.in_handler.in_shardings, program.out_handler.out_shardings
-        spans = [one for shardings in handlers for one in shardings if agreement.spans(one)]
+        spans = [one for shardings in handlers for one in shardings if replicated_values.spans(one)]
         _placements[program] = max(spans, key=lambda one: one.num_devices, default=None)
     return _placements[program]
 

@@ -13,7 +13,7 @@ import jax
 from jax import Array
 from jax.sharding import NamedSharding, PartitionSpec, Sharding, SingleDeviceSharding
 
-from calque.device.runtime import agreement
+from calque.device.runtime import replicated_values
 from calque.device.runtime.addressable import is_here
 from calque.device.runtime.in_flight import settled
 from calque.upstream.jax_internals import ArrayImpl, enable_x64
@@ -99,8 +99,8 @@ def placed(array: object, placement: Sharding) -> Array:
         if isinstance(array, jax.core.Tracer):
             return jax.lax.with_sharding_constraint(array, placement)
         spread.exists = True
-        if agreement.spans(placement) and is_here(array):
-            return agreement.spread_out(array, placement)
+        if replicated_values.spans(placement) and is_here(array):
+            return replicated_values.spread_out(array, placement)
         return settled(jax.device_put(array, placement))
 
 

@@ -28,12 +28,12 @@ from calque.dynamo.buckets.symbolic_shapes import (
 )
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
+from calque.program.call_serialization import Turn
 from calque.program.direct_call import compile_checked, direct
 from calque.program.execution import cause_of
 from calque.program.lifting import Input
 from calque.program.shared_memory import KeptArray
 from calque.program.sources import ArgumentSource, RandomSource
-from calque.program.turns import Turn
 from calque.upstream.jax_internals import is_symbolic_dim
 
 Tensor = torch.Tensor

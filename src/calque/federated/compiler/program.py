@@ -25,7 +25,7 @@ from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
 from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
 from calque.federated.compiler.planning import StagedPlan, lives_on_clients, plan
 from calque.federated.errors import type_error
-from calque.federated.local import precision, wide
+from calque.federated.local_functions import precision, wide
 from calque.federated.representation import to_python
 from calque.federated.transformations import transform
 from calque.federated.types import (

@@ -24,7 +24,7 @@ from calque.federated.building_blocks import (
     zip_result,
 )
 from calque.federated.errors import type_error
-from calque.federated.local import SIZES, is_open, precision
+from calque.federated.local_functions import SIZES, is_open, precision
 from calque.federated.representation import shapes_of
 from calque.federated.tracing.scopes import fresh
 from calque.federated.types import (

@@ -19,7 +19,7 @@ from calque.jitting.guards import CellGuard, GradientGuard, Guard
 from calque.program.equal_state import EqualGuard
 from calque.program.pinning import PlacementGuard
 from calque.state import StateGuard
-from calque.state.special import assignments
+from calque.state.code_attributes import assignments
 from calque.state.values import MISSING
 from calque.state.versions import version_of
 

@@ -10,7 +10,7 @@ from calque.device.memory.cell import Cell
 from calque.device.memory.geometry import contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.jitting.generated.source import GeneratedFunction
-from calque.program.gradients.carrying import Carried
+from calque.program.gradients.escaping_tensors import Carried
 from calque.program.result_views import apart, viewed
 from calque.program.results import Constant, Description, Existing, Fresh, OwnTensor
 from calque.upstream import torch_c

@@ -1,4 +1,4 @@
-"""Generates the lines that run a program as one step (see `program.stepping`), in simple cases.
+"""Generates the lines that run a program as one step (see `program.atomic_calls`), in simple cases.
 
 Simple programs read and write whole cells, arguments and numbers of param groups, and their results
 and gradients have separate memory. `Program` runs all others.

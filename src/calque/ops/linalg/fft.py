@@ -10,7 +10,7 @@ from jax import Array, lax
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import complex_dtype, real_dtype
 from calque.ops.table.registry import op
-from calque.ops.table.undivided import undivided
+from calque.ops.table.unsharded_axes import undivided
 
 _NONE, _BY_ROOT, _BY_SIZE = 0, 1, 2
 _MOST = 3  # axes of one XLA transform

@@ -15,7 +15,7 @@ from calque.ops.nn import convolution_forms as forms
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
-from calque.ops.table.undivided import undivided
+from calque.ops.table.unsharded_axes import undivided
 
 
 def _each(value: Any, ndim: int) -> tuple[int, ...]:

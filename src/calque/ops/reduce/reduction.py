@@ -23,7 +23,7 @@ from calque.ops.table.promotion import (
     type_name,
 )
 from calque.ops.table.registry import op
-from calque.ops.table.undivided import undivided
+from calque.ops.table.unsharded_axes import undivided
 
 
 def _reduced(function: Any, combine: Any, x: Array, dim: Any, keepdim: bool, dtype: Any) -> Array:

@@ -12,8 +12,8 @@ import torch
 
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
-from calque.program.gradients.border import Edge
 from calque.program.gradients.differentiable import TraceBoundary, cut
+from calque.program.gradients.graph_boundary import Edge
 from calque.program.gradients.segments import segments
 from calque.program.lifting import Lifting
 from calque.program.results import Description, OwnTensor

@@ -18,9 +18,9 @@ from torch.autograd.graph import GradientEdge, get_gradient_edge
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
-from calque.program.gradients.border import Border, Edge, blocked, is_leaf_node
-from calque.program.gradients.carrying import Blank, Carried, Carrier
+from calque.program.gradients.escaping_tensors import Blank, Carried, Carrier
 from calque.program.gradients.freed import freed
+from calque.program.gradients.graph_boundary import Border, Edge, blocked, is_leaf_node
 from calque.program.gradients.segments import Segment, segments
 from calque.program.lifting import Lifting
 from calque.program.results import Description, Fresh

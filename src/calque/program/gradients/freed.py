@@ -11,7 +11,7 @@ from typing import Any
 
 from torch.autograd.function import BackwardCFunction
 
-from calque.program.gradients.border import Edge
+from calque.program.gradients.graph_boundary import Edge
 
 _RAW = "_raw_saved_"
 

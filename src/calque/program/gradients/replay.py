@@ -11,9 +11,9 @@ from torch.autograd.graph import get_gradient_edge
 from calque.device.memory.cell import read
 from calque.device.memory.wrapping import wrap
 from calque.program.gradients.backward_program import LatePart
-from calque.program.gradients.carrying import Blank
 from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.differentiable import Backward, TracedPart
+from calque.program.gradients.escaping_tensors import Blank
 from calque.program.gradients.spent_graph import SpentGraph
 from calque.program.jaxprs import split
 from calque.program.results import Fresh, Outputs

@@ -13,7 +13,7 @@ from typing import Any
 
 import torch
 
-from calque.program.gradients.border import Edge, is_leaf_node
+from calque.program.gradients.graph_boundary import Edge, is_leaf_node
 
 Tensor = torch.Tensor
 logger: logging.Logger = logging.getLogger("calque.jit")

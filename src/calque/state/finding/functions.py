@@ -4,8 +4,8 @@ import functools
 import types
 from typing import TYPE_CHECKING, Any
 
-from calque.state.differing import differs
 from calque.state.finding.objects import hold_opaque
+from calque.state.impure_builtins import differs
 from calque.state.lookups import looks_names_up, words_of_getter
 from calque.state.ownership import Owner, owner_of_code, owner_of_module
 from calque.state.paths import Path

@@ -4,8 +4,8 @@ from collections import OrderedDict
 from collections.abc import Collection
 from typing import Any
 
+from calque.state.attribute_lookups import INTERCEPTED, InterceptedBuiltin
 from calque.state.contents import items_of
-from calque.state.intercepted import INTERCEPTED, InterceptedBuiltin
 from calque.state.paths import Path
 from calque.state.rows.row import Row
 from calque.state.stand_ins import original, present

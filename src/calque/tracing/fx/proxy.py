@@ -4,8 +4,8 @@ import torch.fx.proxy as _theirs
 
 from calque.tracing.core.errors import SymbolicTraceError as TraceError
 from calque.tracing.core.scope import Scope, ScopeContextManager
-from calque.tracing.proxies.appending import GraphAppendingTracer, TracerBase
 from calque.tracing.proxies.meta_proxy import MetaProxy
+from calque.tracing.proxies.node_creation import GraphAppendingTracer, TracerBase
 from calque.tracing.proxies.proxy import Attribute, ParameterProxy, Proxy, assert_fn
 
 __all__ = [

@@ -12,7 +12,6 @@ from typing import Any
 from torch.fx.graph import Graph
 from torch.fx.node import Node
 
-from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.branching import cond
 from calque.tracing.graph.checks import (
     CHECKS,
@@ -26,6 +25,7 @@ from calque.tracing.graph.checks import (
     unpack,
 )
 from calque.tracing.graph.codegen import ExactLiterals
+from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.proxies.proxy import assert_fn
 
 _IN_PLACE = frozenset(

@@ -7,7 +7,7 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import AUTOGRAD, expect_answer
+from calque.tracing.graph.value_guards import AUTOGRAD, expect_answer
 from calque.tracing.lower import explained
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.unseen_writes import name_of

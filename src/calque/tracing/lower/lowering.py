@@ -23,14 +23,15 @@ from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import AUTOGRAD, expect_answer, expect_itself, expect_one
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
+from calque.tracing.graph.value_guards import AUTOGRAD, expect_answer, expect_itself, expect_one
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import GraphState, Inputs, resolve
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
+from calque.tracing.lower.detaching import DetachingMode, forward_of
 from calque.tracing.lower.functional_forms import FUNCTIONAL
 from calque.tracing.lower.isolation import alone, quiet
 from calque.tracing.lower.layer_attributes import LayerAttributes
@@ -44,7 +45,6 @@ from calque.tracing.lower.reads import (
     read_of,
     reads_elements,
 )
-from calque.tracing.lower.ungraded import DetachingMode, forward_of
 from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c

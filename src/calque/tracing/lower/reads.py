@@ -12,7 +12,7 @@ import torch
 from torch.fx.graph import Graph
 from torch.fx.node import Node, base_types
 
-from calque.tracing.graph.answers import HOST, expect_answer
+from calque.tracing.graph.value_guards import HOST, expect_answer
 
 
 class PendingAnswer(NamedTuple):

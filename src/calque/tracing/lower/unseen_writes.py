@@ -13,10 +13,10 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.answers import OF_RECORDINGS
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.effects import may_return_view
 from calque.tracing.graph.purity import has_effect
+from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.upstream import torch_c
 
 _APART = ("data", "detach", "detach_")

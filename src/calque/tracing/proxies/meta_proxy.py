@@ -5,7 +5,7 @@ from typing import Any
 import torch.fx
 from torch.fx.node import Node
 
-from calque.tracing.proxies.appending import TracerBase
+from calque.tracing.proxies.node_creation import TracerBase
 from calque.tracing.proxies.proxy import Proxy
 
 

@@ -19,7 +19,7 @@ from torch.fx.node import Node
 
 from calque.state import call_watched, unwatched
 from calque.tracing.core.bytecode import is_assertion, unpacked_length
-from calque.tracing.proxies.appending import GraphAppendingTracer, TracerBase
+from calque.tracing.proxies.node_creation import GraphAppendingTracer, TracerBase
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import HigherOrderOperator, pytree, tree_leaves
 

@@ -24,9 +24,9 @@ from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph import checks
 from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
-from calque.tracing.record.ends import given_to, mapped, place_of, result_of
+from calque.tracing.record.call_patches import entered, hold, new_objects_apart
 from calque.tracing.record.events import RecordedCall
-from calque.tracing.record.holding import entered, hold, new_objects_apart
+from calque.tracing.record.inputs_outputs import given_to, mapped, place_of, result_of
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import RAISED, FinishedRun, Recording

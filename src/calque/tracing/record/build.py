@@ -15,20 +15,26 @@ from torch.fx.node import Argument, Node
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import NodeOrigin, origin_of_code
 from calque.tracing.graph import checks
-from calque.tracing.graph.answers import (
-    Answer,
-    expect_answer,
-    expect_one,
-    number_of_parts,
-)
 from calque.tracing.graph.member_source import in_order_of, source_of_members
 from calque.tracing.graph.owner import GraphOwner
 from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
+from calque.tracing.graph.value_guards import (
+    Answer,
+    expect_answer,
+    expect_one,
+    number_of_parts,
+)
 from calque.tracing.proxies.proxy import record_call
-from calque.tracing.record.ends import AssignedContainer, CreatedObject, Rebuilt, mapped, paired
 from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
+from calque.tracing.record.inputs_outputs import (
+    AssignedContainer,
+    CreatedObject,
+    Rebuilt,
+    mapped,
+    paired,
+)
 from calque.tracing.record.keeping import Keeper, edited
 from calque.tracing.record.known import KnownValues, is_plain
 from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, why_opened

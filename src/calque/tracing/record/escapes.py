@@ -1,7 +1,7 @@
 """Reads of tensors' values into Python: numbers, truth values, lists, numpy arrays.
 
 A replay cannot take a different branch than the run did. So a value that was read is a guard: the
-graph reads it again, and raises an error if it differs (`calque.tracing.graph.answers`).
+graph reads it again, and raises an error if it differs (`calque.tracing.graph.value_guards`).
 """
 
 import signal
@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 
 from calque.errors.frames import is_library
 from calque.tracing.core.origins import NodeOrigin
-from calque.tracing.graph.answers import described
+from calque.tracing.graph.value_guards import described
 
 SHARING = frozenset(("numpy", "__array__", "__dlpack__", "data_ptr", "untyped_storage"))
 """Reads whose result shares memory with the tensor, so that Python may write to it."""

@@ -1,8 +1,8 @@
 """Numbers that a program reads from tensors and passes only to PyTorch functions.
 
 A graph reads these again, and computes with the new values. The source tells where a number is used
-(`calque.tracing.record.reach`), and the run must confirm it: each such place must have been one
-call of PyTorch with that number among its arguments. All other numbers are guards.
+(`calque.tracing.record.number_uses`), and the run must confirm it: each such place must have been
+one call of PyTorch with that number among its arguments. All other numbers are guards.
 """
 
 import copy
@@ -15,10 +15,10 @@ from typing import Any, NamedTuple
 
 from calque.tracing.core.origins import is_engine
 from calque.tracing.core.statements import Place
-from calque.tracing.graph.answers import same_answer
+from calque.tracing.graph.value_guards import same_answer
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Event, RecordedCall
-from calque.tracing.record.reach import READS, Formula, NumberUse, NumberUses, Use, reach_of
+from calque.tracing.record.number_uses import READS, Formula, NumberUse, NumberUses, Use, reach_of
 from calque.tracing.record.values import RunValue
 
 NUMBER = "number"

@@ -14,9 +14,9 @@ from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.lowering import lower
 from calque.tracing.record.build import Builder
-from calque.tracing.record.ends import mapped
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Begin, Event, ModuleCall, ModuleEnd, RecordedCall
+from calque.tracing.record.inputs_outputs import mapped
 from calque.tracing.record.keeping import Gradient, Keeper
 from calque.tracing.record.leaf_modules import is_layer
 from calque.tracing.record.operator_mode import OperatorCounts

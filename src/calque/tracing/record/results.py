@@ -8,7 +8,7 @@ import torch
 from calque.tracing.abstract.abstract_values import RESHAPING
 from calque.tracing.abstract.tensor_properties import ASPECTS
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.graph.answers import AUTOGRAD, HOST, answer_of, described
+from calque.tracing.graph.value_guards import AUTOGRAD, HOST, answer_of, described
 from calque.tracing.record import escapes
 from calque.tracing.record.arguments import holds_tensors
 from calque.tracing.record.escapes import Escape

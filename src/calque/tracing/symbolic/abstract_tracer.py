@@ -13,8 +13,8 @@ from calque.tracing.core.refusals import refuse
 from calque.tracing.graph import checks
 from calque.tracing.graph.purity import has_effect
 from calque.tracing.symbolic.assumptions import Assumptions
-from calque.tracing.symbolic.identity import Identity
 from calque.tracing.symbolic.leaf_results import LeafResults
+from calque.tracing.symbolic.returned_arguments import Identity
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy, ValueProxy
 from calque.tracing.tracer.naming import NamingTracer
 

@@ -44,7 +44,6 @@ from calque.tracing.proxies.proxy import has_proxy, record_call
 from calque.tracing.proxies.wrapping import registered_identities
 from calque.tracing.symbolic.abstract_tracer import AbstractTracer
 from calque.tracing.symbolic.assignments import Assignments
-from calque.tracing.symbolic.catching import CallCatcher
 from calque.tracing.symbolic.contexts import Contexts, hold_contexts
 from calque.tracing.symbolic.entering import as_called
 from calque.tracing.symbolic.leaves import ModuleLeaves, ModuleState, has_backward_hooks
@@ -54,6 +53,7 @@ from calque.tracing.symbolic.randomness import hold_randomness
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld, writing_back
 from calque.tracing.symbolic.symbolic_proxies import TensorProxy
 from calque.tracing.symbolic.types import hold_builtins, hold_checks, hold_limits
+from calque.tracing.symbolic.unseen_calls import CallCatcher
 from calque.tracing.tracer.constants import Constants
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import PyTreeCodeGen

@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from calque.state import MISSING, Row, Running, same_value
-from calque.state.differing import NAMES
+from calque.state.impure_builtins import NAMES
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_class
 from calque.state.paths import Path

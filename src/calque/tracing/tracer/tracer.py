@@ -17,8 +17,8 @@ from torch.fx.node import Argument
 from calque.tracing.core.active import tracing
 from calque.tracing.core.patching import Patches
 from calque.tracing.core.scope import Scope, ScopeContextManager
-from calque.tracing.proxies.appending import TracerBase
 from calque.tracing.proxies.modules import ModuleHooks, hold_modules
+from calque.tracing.proxies.node_creation import TracerBase
 from calque.tracing.proxies.proxy import ParameterProxy
 from calque.tracing.proxies.wrapping import LeafFunctions
 from calque.tracing.tracer.constants import constant_argument

@@ -9,7 +9,7 @@ import jax
 from jax.sharding import Sharding
 from torch import Tensor
 
-from calque.device.kernels.slots import Viewed, slot_of
+from calque.device.kernels.argument_slots import Viewed, slot_of
 from calque.device.memory.cell import cell_of, x64
 from calque.device.runtime.executable import ExecutableCall, execution
 from calque.device.runtime.in_flight import settled

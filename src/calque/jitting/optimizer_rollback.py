@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from calque.device.runtime.interrupts import settles, waits
-from calque.program.turns import tracing
+from calque.program.call_serialization import tracing
 from calque.state import MISSING
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import torch
 
 from calque.device.memory.cell import Cell
+from calque.program.call_serialization import PYTHON
 from calque.program.lifting import Input
 from calque.program.results import Existing
-from calque.program.turns import PYTHON
 
 _array = attrgetter("array")
 _place = itemgetter(0)

@@ -115,7 +115,7 @@ _ROUTED = """
 def enclosing({names}):
     def routed(*args, **kwargs):
         lambda: [{names}]
-        from calque.distributed.front import routes  # this runs among another module's names
+        from calque.distributed.dispatch_patches import routes  # in another module
 
         return routes[{name!r}](*args, **kwargs)
     return routed

@@ -25,7 +25,7 @@ from jax import Array
 from calque.device.memory.cell import Cell, active
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import waits
-from calque.state.special import assignments
+from calque.state.code_attributes import assignments
 
 _Result = TypeVar("_Result")
 _free = threading.Condition(threads.turn)

@@ -23,8 +23,8 @@ from calque.device.memory.cell import cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.errors import unrepeatable
-from calque.program.gradients.border import has_graph
-from calque.program.gradients.carrying import Attached, Carried, Carriers
+from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
+from calque.program.gradients.graph_boundary import has_graph
 from calque.program.lifting import Lifting
 from calque.program.result_views import creation_of, has_edge, is_plain_view, source_of
 from calque.program.results import (
@@ -42,7 +42,7 @@ from calque.program.results import (
     ViewOf,
 )
 from calque.program.trees import is_tensor
-from calque.state.template import ValuesTemplate
+from calque.state.created_values import ValuesTemplate
 
 
 class Describer:

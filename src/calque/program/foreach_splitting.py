@@ -10,7 +10,7 @@ from typing import Any
 
 from jax.extend.core import Literal
 
-from calque.program.alike import Alike, alike, key_of
+from calque.program.isomorphic_equations import Alike, alike, key_of
 
 _LISTS = "_foreach_"
 _MOST = 4

@@ -14,7 +14,7 @@ from torch.autograd.graph import get_gradient_edge
 
 from calque.errors import TraceError, unrepeatable
 from calque.jitting.host_tensors import written
-from calque.program.gradients.border import Border, has_graph, is_leaf, node_of
+from calque.program.gradients.graph_boundary import Border, has_graph, is_leaf, node_of
 from calque.program.gradients.segments import segments
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_leaves

@@ -1,7 +1,8 @@
 """Makes each call of a program atomic: either all of its changes happen, or none.
 
 Signal handlers wait for the end of a step (`device.runtime.interrupts`), and so do other threads
-that read or change the same state (`turns`); an error of the program changes nothing (`execution`).
+that read or change the same state (`call_serialization`); an error of the program changes nothing
+(`execution`).
 """
 
 from collections import deque
@@ -17,8 +18,8 @@ from calque.device.memory import rng
 from calque.device.memory.cell import Cell
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
+from calque.program.call_serialization import Turn, set_array
 from calque.program.execution import Execution, cause_of
-from calque.program.turns import Turn, set_array
 
 Call = TypeVar("Call")
 _nowhere: deque[None] = deque(maxlen=0)

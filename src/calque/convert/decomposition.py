@@ -9,10 +9,10 @@ import torch.fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.tracing.graph.answers import expect_answer, expect_one
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.purity import TracedGraph, has_effect
 from calque.tracing.graph.templates import rebuilt
+from calque.tracing.graph.value_guards import expect_answer, expect_one
 from calque.tracing.lower.bindings import resolve
 from calque.tracing.lower.single_calls import OPERATORS, inputs_of, likeness, lower_singly
 from calque.upstream import torch_c

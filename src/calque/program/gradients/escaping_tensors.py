@@ -12,7 +12,7 @@ import torch
 
 from calque.device.memory.cell import cell_of, view_of
 from calque.device.memory.geometry import View
-from calque.program.gradients.border import has_graph
+from calque.program.gradients.graph_boundary import has_graph
 from calque.program.result_views import (
     PLAIN,
     Creation,

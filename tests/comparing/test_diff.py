@@ -159,6 +159,20 @@ def test_a_constant_of_another_tracer_and_a_tensor_without_data() -> None:
     assert all("buffer" not in each.what for each in found)
 
 
+@pytest.mark.parametrize(
+    ("one", "other"),
+    [
+        (lambda x: (x * 2.5).int(), lambda x: x * 2.5),
+        (lambda x: (x > 0).float().sum(), lambda x: (x > 0).sum()),
+        (lambda x: x.float() * 2, lambda x: x.float() * 3),
+        (lambda x: x.float() * 2, lambda x: x.float() + 3),
+    ],
+)
+def test_a_cast_is_a_difference(one: Any, other: Any) -> None:
+    assert calque.diff(calque.trace(one, inputs()), calque.trace(other, inputs()))
+    assert calque.diff(calque.trace(one), calque.trace(other))
+
+
 @pytest.mark.parametrize("second", [*GRAPHS, "exported"])
 def test_another_weight_is_named_by_its_layer_and_line(second: str) -> None:
     model, x = Model().eval(), inputs()

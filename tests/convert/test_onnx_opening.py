@@ -173,3 +173,24 @@ def test_tails_powers_and_means_of_nothing_agree() -> None:
         return x.erfc(), x.exp2(), leaky, nothing.mean(1), nothing.logsumexp(1), nothing.sum(1)
 
     agree(program, torch.linspace(-9, 9, 19))
+
+
+def test_what_says_whether_a_matrix_has_a_factor_is_not_lost() -> None:
+    def program(x: Tensor) -> tuple[Tensor, Tensor]:
+        factor, info = torch.linalg.cholesky_ex(x)
+        return factor.sum(), info
+
+    with pytest.raises(ConversionError, match="cholesky_ex"):
+        to_onnx(calque.record(program, torch.eye(2)))
+    agree(lambda x: torch.linalg.cholesky_ex(x @ x.mT + torch.eye(2)).L, torch.eye(2) * 3)
+    agree(torch.linalg.inv, torch.eye(2) * 3)
+
+
+def test_a_grid_with_nan_reads_nothing_there() -> None:
+    grid = torch.zeros(1, 2, 2, 2, 3)
+    grid[0, 0, 0, 0, 0] = torch.nan
+
+    def program(volume: Tensor, grid: Tensor) -> Tensor:
+        return F.grid_sample(volume, grid, align_corners=False)[..., 1:]
+
+    agree(program, torch.randn(1, 1, 2, 2, 2), grid)

@@ -123,3 +123,47 @@ def test_the_checks_survive_branches_copies_and_another_trace() -> None:
     for x in (torch.ones(2), -torch.ones(2)):
         for graph in (branching, copy.deepcopy(branching), calque.lower(branching)):
             torch.testing.assert_close(graph(x), asks_on_a_path(x))
+
+
+NOTHING = None
+
+
+def asks_for_the_class_of_none(x: Tensor) -> Tensor:
+    return x * 3 if isinstance(maybe(x), type(None)) else x * 5
+
+
+def asks_for_a_default(x: Tensor, nothing: Any = NOTHING) -> Tensor:
+    return x * 3 if maybe(x) is nothing else x * 5
+
+
+def asks_the_other_way(x: Tensor) -> Tensor:
+    y = maybe(x)
+    return x * 3 if NOTHING is y else x * 5
+
+
+@pytest.mark.parametrize(
+    "program", [asks_for_the_class_of_none, asks_for_a_default, asks_the_other_way]
+)
+def test_none_is_found_by_its_class_and_by_other_names(program: Any) -> None:
+    x = torch.ones(2)
+    graph = calque.trace(program, x)
+    torch.testing.assert_close(graph(x), program(x))
+    with pytest.raises(calque.TraceError, match="the result of maybe"):
+        graph(-x)
+
+
+def test_a_name_is_no_question() -> None:
+    def program(data_ptr: Tensor) -> Tensor:
+        return data_ptr * 2
+
+    class Holds(torch.nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.data_ptr = torch.nn.Parameter(torch.ones(2))
+
+        def forward(self, x: Tensor) -> Tensor:
+            return x * self.data_ptr
+
+    x = torch.ones(2)
+    torch.testing.assert_close(calque.trace(program, x)(x), x * 2)
+    torch.testing.assert_close(calque.trace(Holds(), x)(x), x)

@@ -81,7 +81,9 @@ def is_read(node: Node) -> bool:
     >>> is_read(graph.call_method("tolist", (x,))), is_read(graph.call_method("sum", (x,)))
     (True, False)
     """
-    return node.op in ("call_method", "call_function") and called(node) in _READS
+    if node.op == "call_method":  # `x.float()` gives a tensor, `float(x)` does not
+        return str(node.target) in HOST | READS
+    return node.op == "call_function" and called(node) in _READS
 
 
 _READS = HOST | READS | {name.strip("_") for name in READS}

@@ -1,4 +1,6 @@
-"""Says whether nodes of two graphs compute the same from the same, as far as the graphs show."""
+"""Decides whether nodes of two graphs apply the same function to the same arguments, as far as the
+graphs show.
+"""
 
 import inspect
 import operator

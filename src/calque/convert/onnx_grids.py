@@ -36,7 +36,7 @@ def _read(volume: Tensor, places: tuple[Tensor, ...]) -> Tensor:
     flat: Any = 0
     for place, size in zip(places, sizes):
         inside = inside & (place >= 0) & (place <= size - 1)
-        flat = flat * size + place.clamp(0, size - 1)
+        flat = flat * size + place.nan_to_num(0.0).clamp(0, size - 1)
     index = flat.to(torch.int64).reshape(batch, 1, -1).expand(batch, channels, -1)
     found = volume.reshape(batch, channels, -1).gather(2, index)
     return torch.where(inside.unsqueeze(1), found.reshape(batch, channels, *flat.shape[1:]), 0.0)

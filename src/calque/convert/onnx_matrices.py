@@ -1,6 +1,7 @@
 """Decompositions of linear algebra, unrolled for the size of the matrices.
 
-They are computed in float64, without the check of PyTorch that a matrix has an inverse.
+They are computed in float64, without the check of PyTorch that a matrix has an inverse. Results
+that say whether it has one (`info`) are None: a program that uses them is not decomposed.
 """
 
 from collections.abc import Callable, Sequence
@@ -56,13 +57,9 @@ def _identity(like: Tensor) -> Tensor:
     return torch.eye(like.shape[-1], dtype=like.dtype).expand(like.shape)
 
 
-def _no_errors(like: Tensor) -> Tensor:
-    return torch.zeros(like.shape[:-2], dtype=torch.int32)
-
-
-def _inverse(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, Tensor]:
+def _inverse(A: Tensor, *, check_errors: bool = False) -> tuple[Tensor, None]:
     a = _wide(A)
-    return _eliminate(a, _identity(a)).solution.to(A.dtype), _no_errors(A)
+    return _eliminate(a, _identity(a)).solution.to(A.dtype), None
 
 
 def _solve(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = False) -> Any:
@@ -74,7 +71,7 @@ def _solve(A: Tensor, B: Tensor, *, left: bool = True, check_errors: bool = Fals
     batch = torch.broadcast_shapes(a.shape[:-2], b.shape[:-2])
     found = _eliminate(a.expand(*batch, *a.shape[-2:]), b.expand(*batch, *b.shape[-2:])).solution
     found = found if left else found.mT
-    return (found.squeeze(-1) if is_vector else found).to(A.dtype), None, None, _no_errors(A)
+    return (found.squeeze(-1) if is_vector else found).to(A.dtype), None, None, None
 
 
 def _determinant(A: Tensor) -> tuple[Tensor | None, ...]:
@@ -108,7 +105,7 @@ def _cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 
 def _cholesky_ex(self: Tensor, *, upper: bool = False, check_errors: bool = False) -> Any:
-    return _cholesky(self, upper), _no_errors(self)
+    return _cholesky(self, upper), None
 
 
 def _triangular(

@@ -45,20 +45,11 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
             inner = _consists_of(node, table)
             if inner is not None and _is_converted(inner, converted) and _gives(inner, node):
                 _replace(made, node, inner)
-    _drop_checks_of_matrices(made.graph)
     _compute_constants(made, converted)
     _flatten_objects(made.graph)
     _settle_constant_guards(made)
     _remove_unused(made.graph)
     return made
-
-
-def _drop_checks_of_matrices(graph: torch.fx.Graph) -> None:
-    """Erase the checks of matrices that are opened: a model in ONNX cannot raise."""
-    for check in CHECKS_OF_MATRICES:
-        for node in graph.find_nodes(op="call_function", target=check):
-            if node.args[0].target is not operator.getitem:
-                graph.erase_node(node)
 
 
 def _flatten_objects(graph: torch.fx.Graph) -> None:
@@ -184,8 +175,15 @@ def _gives(inner: GraphModule, node: Node) -> bool:
     result: Any = inner.graph.output_node().args[0]
     if isinstance(result, Node):
         return True
-    places = [user.args[1] for user in node.users if user.target is operator.getitem]
-    return len(places) == len(node.users) and all(result[place] is not None for place in places)
+    uses: Any = list(node.users)
+    if any(use.target is not operator.getitem for use in uses):
+        return False
+    return all(result[use.args[1]] is not None or _is_only_checked(use) for use in uses)
+
+
+def _is_only_checked(use: Node) -> bool:
+    """Returns True if only checks of matrices use a result: a model in ONNX cannot raise."""
+    return all(user.target in CHECKS_OF_MATRICES for user in use.users)
 
 
 def _is_tuple(target: object) -> bool:
@@ -214,7 +212,11 @@ def _replace(graph: GraphModule, node: Node, inner: GraphModule) -> None:
     else:
         for use in list(node.users):
             place: Any = use.args[1]
-            use.replace_all_uses_with(result[place])
+            if result[place] is None:
+                for check in list(use.users):
+                    graph.graph.erase_node(check)
+            else:
+                use.replace_all_uses_with(result[place])
             graph.graph.erase_node(use)
     graph.graph.erase_node(node)
 

@@ -43,7 +43,7 @@ class FunctionalCall:
         functional: the module.
         lifting: the trace.
         running: records its reads of Python's state, if necessary.
-        arguments_are_leaves: as for `functional_trace.Trace`.
+        arguments_are_leaves: as for `functional_trace.FunctionalTrace`.
 
     Attributes:
         results: the flattened result.

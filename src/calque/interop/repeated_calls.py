@@ -33,7 +33,7 @@ def repeats(
     Args:
         functional: the module.
         leaves, spec: an example call, flattened.
-        arguments_are_leaves: as for `functional_trace.Trace`.
+        arguments_are_leaves: as for `functional_trace.FunctionalTrace`.
         between: called between the two; changes the state to values that it may have later. If the
             second call then raises, the state may never have those values.
     """

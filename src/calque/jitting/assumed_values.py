@@ -238,7 +238,7 @@ class Assumed:
         """Compare the outputs of a call, from index `first`.
 
         Raises:
-            Missed: a value differs.
+            WrongAssumption: a value differs.
         """
         arrays = [outputs[first + index] for index in self._outputs]
         try:

@@ -101,7 +101,7 @@ class ViewWindows:
         """Handle a query of a tensor's position in its storage.
 
         Raises:
-            Unseen: the tensor is in a window.
+            OutsideWindow: the tensor is in a window.
         """
         index = self.indexes.get(_cell_of(tensor))
         if index is not None:
@@ -112,7 +112,7 @@ class ViewWindows:
         """Check an operator that is about to run.
 
         Raises:
-            Unseen: the operator uses memory outside a window.
+            OutsideWindow: the operator uses memory outside a window.
         """
         place = offset_place(func)
         if place is None or not self.indexes:

@@ -42,7 +42,7 @@ def _slice_key(shape: Any, dim: int, start: Any, end: Any, step: int) -> tuple[A
 
 
 def _diagonal_key(shape: Any, offset: int, dim1: int, dim2: int) -> tuple[Any, ...]:
-    """Returns the indices of a diagonal: a key for `_with_last(array, dim1, dim2)`."""
+    """Returns the indices of a diagonal in an array whose last dimensions are `dim1` and `dim2`."""
     rows, columns = shape[dim1], shape[dim2]
     count = max(min(rows + min(offset, 0), columns - max(offset, 0)), 0)
     steps = jnp.arange(count, dtype=jnp.int32)

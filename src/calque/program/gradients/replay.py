@@ -64,7 +64,7 @@ class Carrying:
         Args:
             outputs: the outputs of the call.
             residuals: the residuals of the forward pass.
-            origin: what derivatives of the gradients need (see `higher_order.Origin`).
+            origin: what derivatives of the gradients need (see `higher_order.SavedValues`).
         """
         carried = outputs.carried = [bare.bare(outputs) for bare in self.bare]
         for slot, error in self.errors.items():

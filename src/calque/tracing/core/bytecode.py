@@ -98,14 +98,17 @@ def asks_none(code: CodeType) -> bool:
 
 
 def _tests_none(steps: list[dis.Instruction], at: int) -> bool:
-    """Returns True if the instruction there compares the last value with None."""
+    """Returns True if the instruction there compares the last value with None, or by `is` with
+    something that may be None.
+    """
     if at + 1 >= len(steps):
         return False
-    step = steps[at]
+    step, after = steps[at], steps[at + 1].opname
     if step.opname.endswith(("_IF_NONE", "_IF_NOT_NONE")):
         return True
-    follows = step.opname.startswith("LOAD_CONST") and step.argval is None
-    return follows and steps[at + 1].opname in ("IS_OP", "CONTAINS_OP")
+    if step.opname.startswith("LOAD_CONST"):
+        return step.argval is None and after in ("IS_OP", "CONTAINS_OP")
+    return step.opname.startswith("LOAD") and after == "IS_OP"
 
 
 def may_test_none(frame: FrameType, part: int = 0) -> bool:

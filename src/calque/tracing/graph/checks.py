@@ -343,7 +343,7 @@ def assign(owner: object, name: Any, value: Any) -> None:
     """Assign an attribute of a module, or an item of a dictionary, as the program does.
 
     Args:
-        owner: the module, an `Owner` that holds it, or the dictionary.
+        owner: the module, a `GraphOwner` that holds it, or the dictionary.
         name: the attribute, or the key.
     """
     held = getattr(owner, "held", owner)

@@ -272,8 +272,8 @@ def _leaving(
     """Wraps code so that its open blocks end if it raises.
 
     Args:
-        blocks: which these are (`modes.blocks_of`).
-        transform: what is done to the code beside that; may be None.
+        blocks: the blocks to end (`modes.blocks_of`).
+        transform: a further change of the code; may be None.
     """
     leave = writer.name("leave_blocks", modes.leave)
     values, error = writer.name("locals", locals), writer.name("BaseException", BaseException)

@@ -107,7 +107,7 @@ def leave(values: Mapping[str, Any], blocks: Sequence[Block]) -> None:
     """Leave the open blocks after an error.
 
     Args:
-        values: of the nodes that have run; None for what is not used any more.
+        values: the values of the nodes that have run; None for those no longer used.
         blocks: those of the graph, the last first.
     """
     for name, *device in blocks:

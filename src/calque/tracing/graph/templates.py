@@ -110,9 +110,7 @@ def attributes_of(value: Any) -> dict[str, Any]:
 
 @recorded
 def made_by(kind: type, *parts: Any) -> Any:
-    """Creates a named tuple without its class's constructor, which reads the values of its
-    parts.
-    """
+    """Creates a named tuple by its class's constructor, which reads the values of its parts."""
     return kind(*parts)
 
 

@@ -113,7 +113,7 @@ def _changed(tape: Any) -> set[ModuleCall]:
 
 
 def mark_changed(events: Iterable[Event], changed: Container[torch.nn.Module]) -> None:
-    """Mark the calls of modules that have changed since the run began."""
+    """Mark the calls of modules that have changed since they were first called."""
     for event in events:
         if isinstance(event, Begin) and event.call.module in changed:
             event.call.is_changed = True

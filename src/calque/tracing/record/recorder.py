@@ -59,7 +59,7 @@ class Recorder(WithinTrace):
         leaves: the modules as they were before.
         ended: whether the recording is over, whatever still runs.
         running: the calls that run now, in whatever threads.
-        code: of the program.
+        code: the program's code object.
         given: the values of the arguments.
         numbers: the numbers that were read, and their uses.
         generators: the generators that the program reaches, and their states.

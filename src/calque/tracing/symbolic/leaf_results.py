@@ -1,7 +1,7 @@
-"""What leaf functions return: nothing is known about it, and Python asks without telling.
+"""The results of leaf functions, of which a trace knows nothing.
 
 `y is None` and `isinstance(y, int)` answer for a proxy as for a value that is neither. Where the
-program may ask, the graph checks that it is so.
+program may compare a result so, the graph checks that the answer is right.
 """
 
 from typing import Any
@@ -14,6 +14,8 @@ from calque.tracing.core.origins import origin_here, program_frame
 from calque.tracing.graph.checks import class_name, expect_leaf
 
 _NONE = (class_name(None),)
+_IMPLICIT = "is_implicit"
+"""Marks the check of a value that the program may compare with None without telling."""
 
 
 class LeafResults:
@@ -32,7 +34,7 @@ class LeafResults:
         self._nodes.add(node)
         frame = program_frame(2)
         if frame is not None and not is_discarded(frame):
-            self.check(node, _NONE)
+            self.check(node, _NONE, _IMPLICIT)
 
     def add_part(self, node: Node, part: int = 0) -> None:
         """Add a part of a result; it is checked if the line or its variable is compared."""
@@ -41,7 +43,7 @@ class LeafResults:
         self._nodes.add(node)
         frame = program_frame(2)
         if frame is not None and may_test_none(frame, part):
-            self.check(node, _NONE)
+            self.check(node, _NONE, _IMPLICIT)
 
     def answer(self, node: Node, kinds: Any) -> None:
         """Check the answer that a value is of none of these classes, if it is such a result."""
@@ -49,15 +51,21 @@ class LeafResults:
             each = kinds if isinstance(kinds, tuple) else getattr(kinds, "__args__", (kinds,))
             self.check(node, tuple(class_name(None, kind) for kind in each))
 
-    def check(self, node: Node, kinds: tuple[str, ...]) -> None:
-        """Add the check that a result is of none of these classes."""
+    def check(self, node: Node, kinds: tuple[str, ...], mark: str | None = None) -> None:
+        """Add the check that a result is of none of these classes.
+
+        Args:
+            mark: a key that its node's metadata gets.
+        """
         origin = origin_here(self._tracer.scope.module_path, 0)
         what = f"{origin}: the result of {node.name}"
-        self._tracer.create_node("call_function", expect_leaf, (node, kinds, what), {})
+        made = self._tracer.create_node("call_function", expect_leaf, (node, kinds, what), {})
+        if mark is not None:
+            made.meta[mark] = True
 
 
 def erase_checks(graph: Graph) -> None:
     """Erase the checks that results are not None, for a program that never compares with it."""
     for node in graph.find_nodes(op="call_function", target=expect_leaf):
-        if node.args[1] == _NONE:
+        if _IMPLICIT in node.meta:
             graph.erase_node(node)

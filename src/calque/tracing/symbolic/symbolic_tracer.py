@@ -281,7 +281,7 @@ class SymbolicTracer(AbstractTracer):
         """Like `TracerBase.create_proxy`, but refuses arguments that no node can hold, and
         addresses of storages.
         """
-        if target == "data_ptr":
+        if kind == "call_method" and target == "data_ptr":
             refuse(args[0], target)
         try:
             return super().create_proxy(kind, target, args, kwargs, *rest, **options)

@@ -68,7 +68,7 @@ def label_of(node: Node, op: str) -> str:
 
 
 def member(module: GraphModule, node: Node) -> Any:
-    """Returns the path of the member that a node calls or gets; None if there is none."""
+    """Returns the member that a node calls or gets, found by its path; None if there is none."""
     found: Any = module
     for part in str(node.target).split("."):
         found = getattr(found, part, None)

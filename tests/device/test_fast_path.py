@@ -114,6 +114,22 @@ def test_lists_of_tensors_give_what_the_cpu_gives_every_time(target: str, join: 
         theirs += 1
 
 
+def test_shapes_that_depend_on_values_are_new_every_time() -> None:
+    for count in (3, 3, 3, 3, 1, 5, 0, 3, 2):
+        mask = torch.arange(6) < count
+        ours = mask.to("jax")
+        values = torch.arange(6.0, device="jax")
+        assert values[ours].tolist() == list(range(count))
+        assert torch.masked_select(values, ours).shape == (count,)
+        assert ours.nonzero().shape == (count, 1)
+        assert [t.shape for t in torch.unique(values.clamp(max=count), return_counts=True)] == [
+            (count + 1,),
+            (count + 1,),
+        ]
+        combined = torch.combinations(values[ours], 2)
+        assert combined.shape == (count * (count - 1) // 2, 2)
+
+
 @pytest.fixture
 def flushing():
     """PyTorch's CPU takes subnormal numbers for zeros, as XLA's does."""

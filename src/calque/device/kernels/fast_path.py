@@ -188,7 +188,8 @@ class _Results(_Calls):
         found = execution_of(function, arrays, destination) if single else None
         row_major = [is_row_major(t) for t in tree_leaves(tensors) if t is not None]
         if found is None:
-            kinds = _kinds(result) if all(row_major) else None
+            is_program = hasattr(function, "lower")  # else its results' shapes depend on values
+            kinds = _kinds(result) if is_program and all(row_major) else None
             self._functions.keep(key, _Function(function, all(row_major), destination, kinds))
         else:
             stride = None if row_major[0] else tensors.stride()

@@ -30,6 +30,7 @@ from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
 from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
+from calque.state.plain import tells_its_end
 from calque.state.rows import (
     DictRow,
     InstanceRow,
@@ -285,6 +286,8 @@ class PythonState:
             return None
         for one in containers_in(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
+                return None
+            if tells_its_end(one):
                 return None
         return trees.tensors_in(value)
 

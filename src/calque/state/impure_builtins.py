@@ -34,7 +34,7 @@ _SETTINGS = {
     "time": ("tzset",),
     "_codecs": ("register", "unregister"),
     "_csv": ("field_size_limit", "list_dialects", "register_dialect", "unregister_dialect"),
-    "_locale": ("localeconv", "setlocale"),
+    "_locale": ("localeconv",),  # `strptime` calls `setlocale` to ask for the locale
     "_signal": ("alarm", "getitimer", "getsignal", "pthread_sigmask", "setitimer", "signal"),
     "_socket": ("getdefaulttimeout", "setdefaulttimeout"),
     "_tracemalloc": ("is_tracing", "start", "stop"),

@@ -72,6 +72,8 @@ class Libraries:
         """Hold what a library's module depends on."""
         if module in _IMPLIED and ("i", module) not in self._snapshot.rows:
             name, read = _IMPLIED[module]
+            if module == "signal" and name not in self._snapshot.namespaces.own_words:
+                return  # some sixty handlers, which the program does not ask for
             path = Path(module, foreign=True).attribute(name)
             self._snapshot.hold(StateRow(vars(sys.modules[module]), path, read), ("i", module))
 

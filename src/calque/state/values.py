@@ -64,6 +64,8 @@ def same_value(a: Any, b: Any) -> bool:
     kind = type(a)
     if kind is not type(b):
         return False
+    if kind is bytes or kind is str:
+        return bool(a == b)
     if kind in _SCALARS:
         return repr(a) == repr(b)  # distinguishes -0.0 from 0.0, and treats nan as equal to nan
     if kind in _EQUAL:

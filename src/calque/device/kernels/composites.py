@@ -283,7 +283,10 @@ class _Kernels:
         """Returns True if the rule can replace PyTorch's composition, which refuses some calls."""
         if self._without_gradient is None:
             return True
-        key = [(v.shape, v.dtype, v.device) if type(v) is Tensor else (type(v), v) for v in values]
+        key = [
+            (type(v), v.shape, v.dtype, v.device) if isinstance(v, Tensor) else (type(v), v)
+            for v in values
+        ]
         hashed = tuple(key)
         try:
             found = self._served.get(hashed)

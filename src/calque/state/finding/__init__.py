@@ -63,7 +63,19 @@ __all__ = ["handler_of", "visit_logger", "visit_module"]
 Handler = Callable[["Snapshot", Any, Path], None]
 _OF_C = ctypes.Structure.__mro__[1]
 """The class of all values of `ctypes`."""
+_POINTERS = frozenset("OzZP")
+"""Codes of simple types whose bytes are addresses."""
 _WEAK_CONTAINERS = (weakref.WeakKeyDictionary, weakref.WeakValueDictionary, weakref.WeakSet)
+
+
+def _is_of_numbers(kind: Any) -> bool:
+    """Returns True if values of a `ctypes` type contain no pointers."""
+    if issubclass(kind, (ctypes.Structure, ctypes.Union)):
+        return all(_is_of_numbers(field[1]) for field in getattr(kind, "_fields_", ()))
+    inner = getattr(kind, "_type_", None)
+    if isinstance(inner, str):
+        return inner not in _POINTERS
+    return issubclass(kind, ctypes.Array) and _is_of_numbers(inner)
 
 
 def handler_of(value: object) -> Handler:
@@ -72,6 +84,8 @@ def handler_of(value: object) -> Handler:
     handler = _BY_CLASS.get(own)
     if handler is None and has_settings(value):
         return visit_settings
+    if handler is None and issubclass(own, _OF_C) and not _is_of_numbers(own):
+        return visit_object  # whose bytes are addresses, which must not be written back
     if handler is None:
         handler = next((h for kind, h in _BY_KIND if issubclass(own, kind)), visit_object)
     return handler

@@ -52,6 +52,9 @@ def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
         snapshot.locks.append((value, path))
         if not LOCKING.isdisjoint(snapshot.namespaces.own_words):
             hold_locks(snapshot)
+    elif isinstance(value, concurrent.futures.Future):
+        row = snapshot.hold(StateRow(value, path, _future_state))
+        snapshot.push_unnamed(row.before[None][1:], path)
     elif home in _SHOWN and not isinstance(value, _OF_THE_PROCESS):
         row = snapshot.hold(StateRow(value, path, _shown))
         for _, item in row.before[None]:
@@ -64,6 +67,10 @@ def hold_locks(snapshot: "Snapshot") -> None:
     while snapshot.locks:
         lock, path = snapshot.locks.pop()
         snapshot.hold(StateRow(lock, path, _Lock.locked))
+
+
+def _future_state(future: Any) -> tuple[Any, ...]:
+    return future._state, future._result, future._exception
 
 
 def _shown(value: Any) -> tuple[Any, ...]:

@@ -5,8 +5,8 @@ the other arguments, except numbers that are passed as data. Their executable, w
 path (`call.Runner`) creates, takes the arrays found in the call, in this order.
 """
 
-from collections.abc import Sequence
-from itertools import chain
+from collections.abc import Iterable, Sequence
+from itertools import chain, repeat
 from typing import Any
 
 import torch
@@ -27,7 +27,7 @@ _default_dtype = torch.get_default_dtype
 def describe(
     args: Sequence[Any],
     kwargs: dict[str, Any],
-    dynamic: Sequence[bool],
+    dynamic: Iterable[bool],
     named: dict[str, bool],
     arrays: list[Any],
 ) -> Description | None:
@@ -73,13 +73,14 @@ def describe(
             else:
                 key.append((kind, value))
         elif kind is list and value:
-            if type(value[0]) is not int:
-                if not _describe_tensors(value, key, arrays):
-                    return None
-            elif is_dynamic:
-                return None
+            if type(value[0]) is int:
+                found = None if is_dynamic else tuple(value)
             else:
-                key.append(tuple(value))
+                whole = cell_behind(value[0]) is not None
+                found = describe(value, {}, repeat(is_dynamic), {}, arrays) if whole else None
+            if found is None:
+                return None
+            key.append(found)
         elif value is None:
             key.append(None)
         elif kind in _OPTIONS:
@@ -87,30 +88,6 @@ def describe(
         else:
             return None
     return tuple(key)
-
-
-def _describe_tensors(tensors: list[Any], key: list[Any], arrays: list[Any]) -> bool:
-    """Append the description of a list of tensors; returns False if it needs the general path."""
-    key.append(len(tensors))
-    for tensor in tensors:
-        cell = cell_behind(tensor)
-        if cell is None:
-            return False
-        array = cell.array
-        aval = array.aval
-        key.append(aval.dtype)
-        key.append(aval.shape)
-        if spread.exists:
-            key.append(placement_of(array))
-        if not cell.viewed or (cell.stride is None and is_whole(cell, tensor)):
-            arrays.append(array)
-            continue
-        slot = viewed(cell, tensor, arrays)
-        if slot is None:
-            return False
-        key.append(slot)
-        key.append(tensor.stride())
-    return True
 
 
 def cell_behind(tensor: Any) -> Cell | None:

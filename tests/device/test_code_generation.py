@@ -28,7 +28,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]
         return compile_(backend, module, devices, options, *others)
 
     monkeypatch.setattr(code_generation, "_compile", seen)
-    monkeypatch.setattr(code_generation._Support, "known", None)
+    monkeypatch.setattr(code_generation, "_unknown", set())
     monkeypatch.setenv("XLA_FLAGS", "")
     return found
 
@@ -73,20 +73,35 @@ def test_flags_of_the_user_count(compiled: list[Any], monkeypatch: pytest.Monkey
     assert _options(compiled, "aten_cos") == {PARTS: 1}
 
 
-def test_a_release_without_the_options_compiles_without_them(
-    compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("missing", "size"), [({EMITTERS}, 53), ({PARTS}, 59), ({EMITTERS, PARTS}, 61)]
+)
+def test_a_release_without_an_option_compiles_without_it(
+    compiled: list[Any], monkeypatch: pytest.MonkeyPatch, missing: set[str], size: int
 ) -> None:
     compile_ = code_generation._compile
 
     def refuses(backend: Any, module: Any, devices: Any, options: Any, *others: Any) -> Any:
-        made = compile_(backend, module, devices, options, *others)
-        if options.env_option_overrides:
-            raise JaxRuntimeError("No such compile option")
-        return made
+        for name, _ in options.env_option_overrides:
+            if name in missing:
+                raise JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: '{name}'")
+        return compile_(backend, module, devices, options, *others)
 
     monkeypatch.setattr(code_generation, "_compile", refuses)
-    for size in (53, 59):
-        x = torch.ones(size, device="jax")
-        assert x.cos().sum().item() == pytest.approx(size * 0.5403023, rel=1e-5)
-    assert code_generation._Support.known is False
-    assert len([options for _, options in compiled if options]) == 1
+    x = torch.ones(size, device="jax")
+    x.tan()  # asks for one option only
+    assert x.cos().sum().item() == pytest.approx(size * 0.5403023, rel=1e-5)
+    assert code_generation._unknown == missing
+    assert not missing & set().union(*(options for _, options in compiled))
+
+
+def test_another_error_of_the_compiler_is_raised(
+    compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(*_: Any) -> Any:
+        raise JaxRuntimeError("RESOURCE_EXHAUSTED: no more room")
+
+    monkeypatch.setattr(code_generation, "_compile", fails)
+    with pytest.raises(RuntimeError, match="no more room"):
+        torch.ones(67, device="jax").cos()
+    assert code_generation._unknown == set()

@@ -36,10 +36,8 @@ _SLOWER = re.compile(
 """What is slower, in large arrays, if its code is generated directly."""
 
 
-class _Support:
-    """Whether this release of XLA has the options: None before they were tried."""
-
-    known: bool | None = None
+_unknown: set[str] = set()
+"""The options that this release of XLA turned out not to have."""
 
 
 def install() -> None:
@@ -51,21 +49,20 @@ def _choose(
     backend: Any, module: Any, devices: Any, options: Any, *others: Any, **more: Any
 ) -> Any:
     """Compiles a program, like JAX's own function."""
-    if not sharing.wanted or _Support.known is False or backend.platform != "cpu":
+    if not sharing.wanted or backend.platform != "cpu":
         return _compile(backend, module, devices, options, *others, **more)
     before = list(options.env_option_overrides)
-    options.env_option_overrides = [*before, *_options(module)]
-    try:
-        made = _compile(backend, module, devices, options, *others, **more)
-    except JaxRuntimeError:
-        if _Support.known:
-            raise
-        options.env_option_overrides = before
-        made = _compile(backend, module, devices, options, *others, **more)
-        _Support.known = False
-    else:
-        _Support.known = True
-    return made
+    chosen = _options(module)
+    while True:
+        chosen = [option for option in chosen if option[0] not in _unknown]
+        options.env_option_overrides = [*before, *chosen]
+        try:
+            return _compile(backend, module, devices, options, *others, **more)
+        except JaxRuntimeError as error:
+            refused = {name for name, _ in chosen if f"'{name}'" in str(error)}
+            if not refused:
+                raise
+            _unknown.update(refused)
 
 
 def _options(module: Any) -> list[tuple[str, Any]]:

@@ -70,6 +70,8 @@ WeakTensorRef = _C._WeakTensorRef
 increment_version: Callable[[Iterable[torch.Tensor]], None] = _C._increment_version
 swap_tensor_impl: Callable[[torch.Tensor, torch.Tensor], Any] = _C._swap_tensor_impl
 from_dlpack: Callable[[Any], torch.Tensor] = _C._from_dlpack
+untyped_storage: Callable[..., Any] = _C.TensorBase.untyped_storage
+data_ptr: Callable[[torch.Tensor], int] = _C.TensorBase.data_ptr
 to_dlpack: Callable[..., Any] = _C._to_dlpack
 
 # Gradients.

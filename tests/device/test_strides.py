@@ -302,3 +302,35 @@ def test_a_kernel_asks_the_operands_that_it_asks_on_the_cpu(call):
         expected = pytree.tree_map(torch.Tensor.stride, call(*operands))
         actual = call(*(o.to("jax") for o in operands))
         assert pytree.tree_map(torch.Tensor.stride, actual) == expected
+
+
+def _channels_inside(x: Tensor) -> Tensor:
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "dtype", "operand"),
+    [
+        (3, torch.float32, "input"),
+        (3, torch.float32, "kernel"),
+        (4, torch.float32, "gradient"),
+        (5, torch.float32, "input"),
+        (5, torch.float64, "kernel"),
+    ],
+)
+def test_convolutions_lie_as_on_the_cpu(rank: int, dtype: torch.dtype, operand: str) -> None:
+    """Some kernels of the CPU have no `channels_last` form, and none asks how a gradient lies."""
+
+    def run(device: str) -> list[tuple[int, ...]]:
+        space = (5, 4, 3)[: rank - 2]
+        operands = {"input": (2, 4, *space), "kernel": (6, 4, *[3] * len(space))}
+        operands["gradient"] = (2, 6, *space)
+        made = {name: torch.ones(shape, dtype=dtype) for name, shape in operands.items()}
+        made[operand] = _channels_inside(made[operand])
+        x, kernel, gradient = (t.to(device) for t in made.values())
+        x.requires_grad_(), kernel.requires_grad_()
+        convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[rank]
+        y = convolve(x, kernel, padding=1)
+        return [t.stride() for t in (y, *torch.autograd.grad(y, (x, kernel), gradient))]
+
+    assert run("jax") == run("cpu")

@@ -190,7 +190,7 @@ facts(
 )
 facts(
     "avg_pool2d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
-    layout="convolution",
+    layout="any_images",
 )
 facts(
     "avg_pool3d",

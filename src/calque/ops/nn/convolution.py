@@ -17,7 +17,6 @@ from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
 from calque.ops.table.unsharded_axes import undivided
 
-
 _OPERANDS = (0, 1, *range(3, 9))
 """The places of a convolution's input, kernel and options, of which its layout is a function."""
 

@@ -334,3 +334,30 @@ def test_convolutions_lie_as_on_the_cpu(rank: int, dtype: torch.dtype, operand: 
         return [t.stride() for t in (y, *torch.autograd.grad(y, (x, kernel), gradient))]
 
     assert run("jax") == run("cpu")
+
+
+HEADS_INSIDE = (0, 2, 1, 3)
+WIDTH_OUTSIDE = (3, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "masked"),
+    [
+        ((2, 3, 5, 4), HEADS_INSIDE, False),
+        ((2, 3, 5, 4), HEADS_INSIDE, True),
+        ((2, 3, 5, 4), WIDTH_OUTSIDE, False),
+        ((3, 5, 4), (1, 0, 2), False),
+        ((5, 4), (1, 0), False),
+    ],
+)
+def test_attention_lies_as_the_query_where_the_kernel_of_the_cpu_is_fused(shape, order, masked):
+    x = torch.ones([shape[axis] for axis in order]).permute(
+        [order.index(a) for a in range(len(order))]
+    )
+    mask = torch.ones(5, 5, dtype=torch.bool) if masked else None
+    expected = F.scaled_dot_product_attention(x, x, x, attn_mask=mask).stride()
+    ours = x.to("jax")
+    assert ours.stride() == x.stride()
+    mask = mask if mask is None else mask.to("jax")
+    for _ in range(2):
+        assert F.scaled_dot_product_attention(ours, ours, ours, attn_mask=mask).stride() == expected

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from jax import Array
 
-from calque.device.memory import axis_order, convolution_format
+from calque.device.memory import axis_order, kernel_choice
 from calque.device.memory.geometry import Ints, contiguous_strides
 from calque.device.memory.wrapping import META, is_row_major, wrap, wrap_strided
 from calque.ops.table.facts import fact_of
@@ -137,10 +137,10 @@ def any_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) ->
 def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """Results are `channels_last` where PyTorch convolves in that format."""
     input, weight, *options = args
-    if not convolution_format.is_channels_last(input, weight, options):
+    if not kernel_choice.is_channels_last(input, weight, options):
         return None
     return [
-        convolution_format.strides(r.shape) if r is not None and r.ndim > 2 else None
+        kernel_choice.strides_in_channels_last(r.shape) if r is not None and r.ndim > 2 else None
         for r in results
     ]
 
@@ -196,8 +196,11 @@ def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str
 
 
 def attention(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output follows the queries."""
-    return [of_attention(results[0], args[0])]
+    """The output follows the queries if PyTorch's fused kernel makes it."""
+    query = args[0]
+    if query.is_contiguous() or not kernel_choice.is_fused(args, kwargs):
+        return None
+    return [of_attention(results[0], query)]
 
 
 def _heads_inside(shape: Ints) -> Ints:

@@ -1,14 +1,16 @@
-"""The memory format in which PyTorch's CPU kernels convolve.
+"""What PyTorch computes a convolution and attention with on the CPU, which decides how results lie.
 
 A convolution along one axis is one of images of height 1. PyTorch makes the input contiguous
-before, but not the kernel. Some of its implementations have no `channels_last` form.
+before, but not the kernel. Some of its implementations have no `channels_last` form. Of attention,
+only the fused kernel keeps the order of the query's axes.
 """
 
 from collections.abc import Sequence
 from functools import lru_cache
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch.nn.attention import SDPBackend
 
 from calque.device.memory import axis_order
 from calque.device.memory.geometry import Ints
@@ -40,7 +42,17 @@ def is_channels_last(input: torch.Tensor, weight: torch.Tensor, options: Sequenc
     return _has_form(*shapes, input.dtype, given, torch_c.get_num_threads())
 
 
-def strides(shape: Ints) -> Ints:
+def is_fused(args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+    """Returns True if PyTorch calls its fused kernel for some arguments of
+    `scaled_dot_product_attention`, without a gradient.
+    """
+    named = dict(zip(("scale", "enable_gqa"), args[6:], strict=False)) | kwargs
+    operands = tuple(map(_described, args[:6]))
+    options = tuple((name, _described(value)) for name, value in named.items())
+    return _is_fused(operands, options, torch_c.get_flash_sdp_enabled())
+
+
+def strides_in_channels_last(shape: Ints) -> Ints:
     """Returns the strides of a result in `channels_last`."""
     if len(shape) != 3:
         return axis_order.channels_last(shape)
@@ -65,9 +77,9 @@ def _has_form(shape: Ints, kernel: Ints, dtype: torch.dtype, options: Any, threa
     if len(shape) == 3:
         shape, kernel = _with_height(shape), _with_height(kernel)
         steps, padding, gaps, extra = (1, *steps), (0, *padding), (1, *gaps), (0, *extra)
-    places = (_place(shape, dtype), _place(kernel, dtype), None)
+    operands = [_place(size, (0,) * len(size), dtype) for size in (shape, kernel)]
     chosen = torch_c.select_conv_backend(
-        *places, steps, padding, gaps, transposed, extra, groups, None
+        *operands, None, steps, padding, gaps, transposed, extra, groups, None
     )
     return chosen not in _ROW_MAJOR_ONLY
 
@@ -76,9 +88,36 @@ def _with_height(shape: Ints) -> Ints:
     return (*shape[:2], 1, shape[2])
 
 
-def _place(shape: Ints, dtype: torch.dtype) -> torch.Tensor:
-    """Returns a tensor on the CPU of which all elements are one."""
-    steps = (0,) * len(shape)
+class _Described(NamedTuple):
+    """What the choice of a kernel for attention depends on."""
+
+    shape: Ints
+    inner: int  # 1 if the last axis is contiguous
+    dtype: torch.dtype
+
+
+def _described(value: object) -> object:
+    if not isinstance(value, torch.Tensor):
+        return value
+    return _Described(tuple(value.shape), 1 if value.stride(-1) == 1 else 2, value.dtype)
+
+
+@lru_cache(maxsize=1024)
+def _is_fused(operands: tuple[Any, ...], options: tuple[tuple[str, Any], ...], flash: bool) -> bool:
+    given = [_undescribed(value) for value in operands]
+    named = {name: _undescribed(value) for name, value in options}
+    choice = torch.ops.aten._fused_sdp_choice.default.redispatch(_CPU, *given, **named)
+    return choice == SDPBackend.FLASH_ATTENTION.value
+
+
+def _undescribed(value: object) -> object:
+    if not isinstance(value, _Described):
+        return value
+    stride = (*[0] * (len(value.shape) - 1), value.inner)
+    return _place(value.shape, stride, value.dtype)
+
+
+def _place(shape: Ints, stride: Ints, dtype: torch.dtype) -> torch.Tensor:
     return torch.ops.aten.empty_strided.default.redispatch(
-        _CPU, shape, steps, dtype=dtype, device=torch.device("cpu")
+        _CPU, shape, stride, dtype=dtype, device=torch.device("cpu")
     )

@@ -292,6 +292,13 @@ def test_polygamma_in_place():
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
         lambda x, y: torch.ops.aten.binary_cross_entropy_backward(x.sum(), x, y),
         lambda x, y: torch.ops.aten._adaptive_avg_pool2d_backward(x, y),
+        lambda x, y: torch.ops.aten.avg_pool2d_backward(x, y, [1], [1], [0], False, True, None),
+        lambda x, y: torch.ops.aten.reflection_pad3d(x, [1] * 6),
+        lambda x, y: torch.ops.aten.replication_pad3d_backward(x, y, [0] * 6),
+        lambda x, y: torch.native_batch_norm(x * y, None, None, None, None, True, 0.1, 1e-5)[0],
+        lambda x, y: torch.ops.aten.native_batch_norm_backward(
+            x, y, None, None, None, x[0, :, 0, 0], x[0, :, 0, 0], True, 1e-5, [True, False, False]
+        )[0],
         lambda x, y: F.rrelu(x),
     ],
 )

@@ -29,6 +29,7 @@ from calque.program.structures import containers_in
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
 from calque.state.created_values import ValuesTemplate
+from calque.state.grown import is_at_left, new_items
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
 from calque.state.rows import (
@@ -76,6 +77,7 @@ class PythonState:
         freed: variables that held tensors, to which `effects` assigns different ones.
         counted: variables whose number each call increments.
         assigned: other variables of the state that change, with None for all keys of a row.
+        appended: lists to which each call appends.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -92,6 +94,7 @@ class PythonState:
         self.freed: list[Rebound] = []
         self.counted: set[tuple[Row, Any]] = set()
         self.assigned: set[tuple[Row, Any]] = set()
+        self.appended: set[Row] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -167,7 +170,8 @@ class PythonState:
         """Returns what the function changes: the id of a row and a key, or None for all keys."""
         found = {(id(place.holder), place.key) for place in rebound}
         for change, _ in self._changes:
-            found.update((id(change.row), key) for key in ([None] if change.whole else change.keys))
+            whole = change.whole or change.appends
+            found.update((id(change.row), key) for key in ([None] if whole else change.keys))
         return found
 
     def restore(self) -> None:
@@ -235,6 +239,8 @@ class PythonState:
         rebound: list[Rebound] | None,
         path: tuple[Any, ...] | None,
     ) -> None:
+        if path is None and type(row) is ListRow and self._append(row, now):
+            return
         before = row.before
         kept = [key for key in before if key in now]
         order = kept + [key for key in now if key not in before]
@@ -268,6 +274,20 @@ class PythonState:
                 rebound.append(Rebound(row, key, *held, *leaves))
         if keys:
             self._changes.append((RowChange(row, keys, False, path), values))
+
+    def _append(self, row: ListRow, now: dict[Any, Any]) -> bool:
+        """Returns True if the function has appended to a list that it does not read, which each
+        call repeats.
+        """
+        ways = self.snapshot.namespaces.grown().ways_into(row.owner)
+        new = None if ways is None else new_items(row, now.values(), ways)
+        if ways is None or new is None:
+            return False
+        left = bool(is_at_left(ways))
+        change = RowChange(row, list(range(len(new))), False, appends=True, at_left=left)
+        self._changes.append((change, new))
+        self.appended.add(row)
+        return True
 
     def _count(self, row: Row, key: Any, by: int) -> None:
         """Record a changed number; if code does not read it, each call adds the same amount."""

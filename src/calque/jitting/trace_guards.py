@@ -22,6 +22,7 @@ from calque.jitting.python_effects import PythonState
 from calque.jitting.recording import TraceRecording
 from calque.jitting.state_arguments import Apart
 from calque.state import guard_of
+from calque.state.hidden_items import forget, hidden_items
 
 
 def guards_of_state(
@@ -42,8 +43,10 @@ def guards_of_state(
         state: the Python state.
         optimizers: the guard of the optimizers that stepped.
     """
+    hidden = _leave_out_appended(state, given)
     before, weak = known.before, state.snapshot.weak
     found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
+    found = [row for row in found if id(row[0]) not in hidden]
     own, unread = [], []
     for row in found:  # the program keeps the tensors that it reads alive anyway
         (unread if id(row[0]) in weak and row[1].cell not in cells else own).append(row)
@@ -64,6 +67,22 @@ def guards_of_state(
         rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
         guards.append(WeakGradientGuard(rows))
     return guards if optimizers is None else [*guards, optimizers]
+
+
+def _leave_out_appended(state: PythonState, given: Set[int]) -> Set[int]:
+    """Leave out lists to which the function only appends, with what nothing else holds; returns
+    the ids of the latter.
+    """
+    if not state.appended:
+        return frozenset()
+    snapshot = state.snapshot
+    lists = snapshot.namespaces.grown().among(state.appended)
+    known = given | snapshot.unnamed | snapshot.weak.keys()
+    hidden = hidden_items(snapshot.rows, lists, known)
+    for row in lists:
+        row.leave_out()
+    forget(snapshot.rows, hidden)
+    return hidden.keys()
 
 
 def guards_of_calls(

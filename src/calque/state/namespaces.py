@@ -10,7 +10,9 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.attribute_lookups import InterceptedBuiltin, Interception
+from calque.state.grown import Grown
 from calque.state.lookups import AllNames
+from calque.state.named import Named, Place
 from calque.state.names import Names, calls_by_name, names_of
 from calque.state.ownership import Owner, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
@@ -18,7 +20,7 @@ from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
 from calque.state.stand_ins import original
-from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
+from calque.state.unread import Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
 
 if TYPE_CHECKING:
@@ -183,24 +185,31 @@ class Namespaces:
             counted: the variables that each call increments.
             assigned: other variables that the function changes.
         """
+        return Unread(self._named_by_code(counted, assigned))
+
+    def grown(self) -> Grown:
+        """Returns what finds the lists to which code only appends."""
+        named = self._named_by_code((), ())
+        named.look()
+        return Grown(named, self._snapshot.rows.values())
+
+    def _named_by_code(self, counted: Collection[Place], assigned: Collection[Place]) -> Named:
         if self.whole:
-            return Unread(Named())
+            return Named()
         snapshot = self._snapshot
         codes, rows = snapshot.codes, snapshot.rows.values()
         packages = any(names_of(c).whole for c, o in codes.items() if o is Owner.PACKAGE)
         variables = [] if self._computes else [row for row in rows if is_by_name(row)]
-        return Unread(
-            Named(
-                codes=tuple(codes),
-                words=self._otherwise | self._words_of_layers | _CALLED,
-                computed=self._computed,
-                rows=[*self._layers, *variables],
-                dicts=not packages,
-                objects=self._objects,
-                unnamed=snapshot.unnamed,
-                counted=counted,
-                assigned=assigned,
-            )
+        return Named(
+            codes=tuple(codes),
+            words=self._otherwise | self._words_of_layers | _CALLED,
+            computed=self._computed,
+            rows=[*self._layers, *variables],
+            dicts=not packages,
+            objects=self._objects,
+            unnamed=snapshot.unnamed,
+            counted=counted,
+            assigned=assigned,
         )
 
     # Relevant names -------------------------------------------------------------------------------

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
+from calque.jitting.appended_items import appended
 from calque.jitting.effects import Effects, RowChange, stands_alone
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
@@ -29,7 +30,6 @@ from calque.program.structures import containers_in
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
 from calque.state.created_values import ValuesTemplate
-from calque.state.grown import is_at_left, new_items
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
 from calque.state.rows import (
@@ -239,8 +239,13 @@ class PythonState:
         rebound: list[Rebound] | None,
         path: tuple[Any, ...] | None,
     ) -> None:
-        if path is None and type(row) is ListRow and self._append(row, now):
-            return
+        if path is None and type(row) is ListRow:
+            given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
+            found = appended(self.snapshot, row, now.values(), given)
+            if found is not None:
+                self._changes.append(found)
+                self.appended.add(row)
+                return
         before = row.before
         kept = [key for key in before if key in now]
         order = kept + [key for key in now if key not in before]
@@ -274,20 +279,6 @@ class PythonState:
                 rebound.append(Rebound(row, key, *held, *leaves))
         if keys:
             self._changes.append((RowChange(row, keys, False, path), values))
-
-    def _append(self, row: ListRow, now: dict[Any, Any]) -> bool:
-        """Returns True if the function has appended to a list that it does not read, which each
-        call repeats.
-        """
-        ways = self.snapshot.namespaces.grown().ways_into(row.owner)
-        new = None if ways is None else new_items(row, now.values(), ways)
-        if ways is None or new is None:
-            return False
-        left = bool(is_at_left(ways))
-        change = RowChange(row, list(range(len(new))), False, appends=True, at_left=left)
-        self._changes.append((change, new))
-        self.appended.add(row)
-        return True
 
     def _count(self, row: Row, key: Any, by: int) -> None:
         """Record a changed number; if code does not read it, each call adds the same amount."""

@@ -7,6 +7,7 @@ import torch
 
 from calque.device.memory.cell import Cell, view_of
 from calque.jitting.alias_guards import PinnedGuard, StorageGuard
+from calque.jitting.appended_items import leave_out_appended
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
     CallGuard,
@@ -22,7 +23,6 @@ from calque.jitting.python_effects import PythonState
 from calque.jitting.recording import TraceRecording
 from calque.jitting.state_arguments import Apart
 from calque.state import guard_of
-from calque.state.hidden_items import forget, hidden_items
 
 
 def guards_of_state(
@@ -32,6 +32,7 @@ def guards_of_state(
     implicit: ImplicitFinder,
     state: PythonState,
     optimizers: OptimizerGuard | None,
+    apart: Apart | None,
 ) -> list[Guard]:
     """Returns the guards of the state, cheapest first.
 
@@ -42,8 +43,11 @@ def guards_of_state(
         implicit: the implicit arguments.
         state: the Python state.
         optimizers: the guard of the optimizers that stepped.
+        apart: the guard that distinguishes arguments from the state.
     """
-    hidden = _leave_out_appended(state, given)
+    hidden = leave_out_appended(state.snapshot, state.appended, given)
+    if apart is not None:
+        apart.forget(hidden)
     before, weak = known.before, state.snapshot.weak
     found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
     found = [row for row in found if id(row[0]) not in hidden]
@@ -67,22 +71,6 @@ def guards_of_state(
         rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
         guards.append(WeakGradientGuard(rows))
     return guards if optimizers is None else [*guards, optimizers]
-
-
-def _leave_out_appended(state: PythonState, given: Set[int]) -> Set[int]:
-    """Leave out lists to which the function only appends, with what nothing else holds; returns
-    the ids of the latter.
-    """
-    if not state.appended:
-        return frozenset()
-    snapshot = state.snapshot
-    lists = snapshot.namespaces.grown().among(state.appended)
-    known = given | snapshot.unnamed | snapshot.weak.keys()
-    hidden = hidden_items(snapshot.rows, lists, known)
-    for row in lists:
-        row.leave_out()
-    forget(snapshot.rows, hidden)
-    return hidden.keys()
 
 
 def guards_of_calls(

@@ -1,7 +1,7 @@
 """Lists to which the code that ran only appends."""
 
 from collections import defaultdict, deque
-from collections.abc import Collection, Iterable
+from collections.abc import Callable, Collection, Iterable
 from typing import Any
 
 from calque.state.growth import Way, growth_of
@@ -108,25 +108,40 @@ class Grown:
         return all(n is not None and n not in passed and not is_plain_dict(r) for r, n in holders)
 
 
-def new_items(row: Row, now: Collection[Any], ways: Collection[str]) -> list[Any] | None:
+def may_lose_items(row: ListRow) -> bool:
+    """Returns True if appending to a list may have changed nothing that can be seen."""
+    return isinstance(row.owner, deque) and len(row.before) == row.owner.maxlen
+
+
+def new_items(
+    row: ListRow, now: Collection[Any], ways: Collection[str], hidden: Callable[[], Collection[int]]
+) -> list[Any] | None:
     """Returns the items that a trace has appended, in this order; None if that is not certain.
 
     Args:
         row: the row of a list, with its earlier contents.
         now: its contents.
         ways: the methods by which code appends to it.
+        hidden: returns the ids of the items that nothing else holds.
     """
     before, after = list(row.before.values()), list(now)
     at_left = is_at_left(ways)
-    if at_left is None or len(after) <= len(before):
+    if at_left is None or after == []:
         return None
-    if isinstance(row.owner, deque) and before and len(after) == row.owner.maxlen:
-        return None  # it may have lost items
     if at_left:
         before.reverse()
         after.reverse()
-    kept = after[: len(before)]
-    return after[len(before) :] if all(a is b for a, b in zip(before, kept)) else None
+    if not before or not isinstance(row.owner, deque) or len(after) != row.owner.maxlen:
+        return after[len(before) :] if _begins(after, before) else None
+    # A full deque loses its first items. What it keeps, the function cannot have appended again.
+    kept = next(before[n:] for n in range(len(before) + 1) if _begins(after, before[n:]))
+    alone = hidden() if kept else ()
+    return after[len(kept) :] if all(id(one) in alone for one in kept) else None
+
+
+def _begins(values: list[Any], first: list[Any]) -> bool:
+    """Returns True if a list begins with these objects."""
+    return len(first) <= len(values) and all(a is b for a, b in zip(values, first))
 
 
 def is_at_left(ways: Collection[str]) -> bool | None:

@@ -8,7 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
-from calque.state.grown import Grown
+from calque.state.grown import Grown, may_lose_items
 from calque.state.library_values import functions_of
 from calque.state.named import (
     LISTS,
@@ -163,8 +163,9 @@ class Unread:
             holders = holders_of(rows, self._by_name())
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
             for row in Grown(self._named, rows).among(found):
-                row.leave_out()
-                yield row
+                if not may_lose_items(row):
+                    row.leave_out()
+                    yield row
 
     def _is_unread(self, value: object, holders: "Holders", seen: set[int]) -> bool:
         """Returns True if a list or dict is held only under names that no code reads, or in state

@@ -5,6 +5,7 @@ call, a function that makes a change before some calls, and a function that retu
 """
 
 import dataclasses
+import pprint
 import sys
 from collections import defaultdict, deque
 from types import SimpleNamespace
@@ -786,6 +787,21 @@ def a_namespace_is_compared(device, jit):
         return x * (2 if space == other else 3)
 
     return jit(step), nothing, lambda: space.entries
+
+
+@reading
+def a_library_prints_it(device, jit):
+    @dataclasses.dataclass
+    class Log:
+        entries: list
+
+    log = Log([])
+
+    def step(x, i):
+        log.entries.append(1)
+        return x * len(pprint.pformat(log))
+
+    return jit(step), nothing, lambda: log.entries
 
 
 @reading

@@ -20,7 +20,7 @@ from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
-from calque.jitting.appended_items import appended
+from calque.jitting.appended_items import Appending
 from calque.jitting.effects import Effects, RowChange, stands_alone
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
@@ -216,13 +216,20 @@ class PythonState:
         self._holders.update(returned)
         self.unrepeatable += self.snapshot.unrepeatable
         changed, self._changed = self._changed, []
+        given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
+        appending = Appending(self.snapshot, [row for row, _ in changed], given)
         for row, now in changed:
             if not row.restored:  # a library's private state
                 row.guarded = False
             elif not row.settable:
                 self.unrepeatable.append(f"{row.path} moves on")
             else:
-                self._collect(row, now, rebound, None)
+                found = appending.change(row, now.values())
+                if found is None:
+                    self._collect(row, now, rebound, None)
+                else:
+                    self._changes.append(found)
+                    self.appended.add(row)
                 row.restore()
         del changed
         for steps, row in self._arguments:
@@ -239,13 +246,6 @@ class PythonState:
         rebound: list[Rebound] | None,
         path: tuple[Any, ...] | None,
     ) -> None:
-        if path is None and type(row) is ListRow:
-            given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
-            found = appended(self.snapshot, row, now.values(), given)
-            if found is not None:
-                self._changes.append(found)
-                self.appended.add(row)
-                return
         before = row.before
         kept = [key for key in before if key in now]
         order = kept + [key for key in now if key not in before]

@@ -2,16 +2,17 @@
 
 from collections import defaultdict, deque
 from collections.abc import Callable, Collection, Iterable
+from types import CodeType
 from typing import Any
 
 from calque.state.growth import Way, growth_of
 from calque.state.named import Named, holders_of, is_plain_dict
 from calque.state.names import names_of
-from calque.state.rows import ListRow, Row
+from calque.state.rows import CellRow, ListRow, NamedRow, Row
 
 _LISTS = (list, deque)
 _AT_LEFT = frozenset(("appendleft", "extendleft"))
-_SEEING = frozenset(
+_REACHING = frozenset(
     (
         *("f_locals", "f_globals", "__globals__", "__closure__", "cell_contents"),
         *("get_objects", "get_referrers", "get_referents"),
@@ -36,17 +37,16 @@ class Grown:
         self._others: set[str] = {*named.words, *named.computed}
         self._mixed: set[str] = set(self._others)
         self._ways: defaultdict[str, set[Way]] = defaultdict(set)
-        self._sees = not named.dicts
         for code in named.codes:
             found = growth_of(code)
             self._others |= found.others
             self._mixed |= found.mixed
             for name, way in found.ways:
                 self._ways[name].add(way)
-            self._sees |= not _SEEING.isdisjoint(names_of(code).words)
         by_name = {*named.rows, *(row for row, _ in named.objects)}
         self._objects = {id(row): value for row, value in named.objects}
-        self._holders = holders_of(rows, by_name) if self._ways and not self._sees else {}
+        found = self._ways and not named.reached
+        self._holders = holders_of(rows, by_name) if found else {}
 
     def ways_into(self, value: object) -> Collection[str] | None:
         """Returns the methods by which code appends to a list; None if it may do more with it."""
@@ -82,6 +82,8 @@ class Grown:
                 return whole
         if name is None or name in self._others:
             return None
+        if self._named.searched and not _is_of_variables(row):
+            return None
         if id(row) in self._objects and not self._is_apart(self._objects[id(row)]):
             return None
         if any(inner > depth for _, inner in self._ways[name]):  # takes items of the list
@@ -106,6 +108,18 @@ class Grown:
             return False
         passed, holders = self._named.passed, self._holders.get(id(value), ())
         return all(n is not None and n not in passed and not is_plain_dict(r) for r, n in holders)
+
+
+def reaches_variables(code: CodeType) -> bool:
+    """Returns True if code may reach objects that it does not name."""
+    return not _REACHING.isdisjoint(names_of(code).words)
+
+
+def _is_of_variables(row: Row) -> bool:
+    """Returns True if a row holds variables of modules or functions, in which other code does not
+    search.
+    """
+    return type(row) is CellRow or (type(row) is NamedRow and "__builtins__" in row.owner)
 
 
 def may_lose_items(row: ListRow) -> bool:

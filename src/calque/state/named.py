@@ -31,6 +31,8 @@ class Named:
         computed: names of attributes that code has computed.
         rows: rows whose keys are read only if code names them.
         dicts: whether dicts may be ignored too, because no package's code searches objects.
+        searched: whether code of packages or of Python's library searches objects.
+        reached: whether code reaches variables of functions that it does not name.
         objects: namespaces without methods, with the rows of their attributes.
         unnamed: dicts that are not held under a name, by id.
         counted: variables whose number the trace increments, as each call does.
@@ -42,6 +44,8 @@ class Named:
     computed: Collection[str] = ()
     rows: Collection[Row] = ()
     dicts: bool = False
+    searched: bool = True
+    reached: bool = False
     objects: Collection[tuple[Row, Any]] = ()
     unnamed: Collection[int] = ()
     counted: Collection[Place] = ()

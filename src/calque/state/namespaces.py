@@ -10,7 +10,7 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.attribute_lookups import InterceptedBuiltin, Interception
-from calque.state.grown import Grown
+from calque.state.grown import Grown, reaches_variables
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
 from calque.state.names import Names, calls_by_name, names_of
@@ -198,14 +198,16 @@ class Namespaces:
             return Named()
         snapshot = self._snapshot
         codes, rows = snapshot.codes, snapshot.rows.values()
-        packages = any(names_of(c).whole for c, o in codes.items() if o is Owner.PACKAGE)
+        searching = {o for c, o in codes.items() if names_of(c).whole}
         variables = [] if self._computes else [row for row in rows if is_by_name(row)]
         return Named(
             codes=tuple(codes),
             words=self._otherwise | self._words_of_layers | _CALLED,
             computed=self._computed,
             rows=[*self._layers, *variables],
-            dicts=not packages,
+            dicts=Owner.PACKAGE not in searching,
+            searched=not searching.isdisjoint((Owner.PACKAGE, Owner.PYTHON)),
+            reached=any(map(reaches_variables, (c for c, o in codes.items() if o > Owner.PYTHON))),
             objects=self._objects,
             unnamed=snapshot.unnamed,
             counted=counted,

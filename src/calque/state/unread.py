@@ -155,13 +155,12 @@ class Unread:
         """Yields the lists, sets and dicts that have changed,
         and that no code refers to by name, or the code only appends to them.
         """
-        if not self._named.dicts:
-            return
         found = [row for row in rows if _is_container(row) and row.is_changed()]
         found = [row for row in found if all(one is not row for one, _ in self._named.assigned)]
-        if found:
+        if found and self._named.dicts:
             holders = holders_of(rows, self._by_name())
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
+        if found:
             for row in Grown(self._named, rows).among(found):
                 if not may_lose_items(row):
                     row.leave_out()

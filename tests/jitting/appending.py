@@ -4,14 +4,22 @@ A program is a function of a device and of what compiles a function. It returns 
 call, a function that makes a change before some calls, and a function that returns the lists.
 """
 
+import contextvars
 import dataclasses
+import functools
+import operator
+import pickle as serializer
 import pprint
 import sys
-from collections import defaultdict, deque
+import threading
+import weakref
+from collections import ChainMap, defaultdict, deque
+from copy import deepcopy as copied
 from types import SimpleNamespace
 
 import torch
 from torch import nn
+from torch.utils import _pytree as pytree
 
 APPENDING = {}
 READING = {}
@@ -305,6 +313,73 @@ def gradients(device, jit):
             found[-1].backward()
 
     return jit(step), change, lambda: (found, weight.grad, [one.requires_grad for one in found])
+
+
+@appending(2)
+def sums_of_losses(device, jit):
+    weight, found = torch.ones(2, device=device, requires_grad=True), []
+
+    def step(x, i):
+        found.append((x * weight).square().sum())
+
+    def change(i):
+        if i in (3, 5):
+            sum(found[-2:]).backward()
+            found.clear()
+
+    return jit(step), change, lambda: (found, weight.grad)
+
+
+@appending()
+def new_objects(device, jit):
+    class Meter:
+        def __init__(self):
+            self.values, self.logs = [], {"a": []}
+
+    holder = SimpleNamespace(meter=Meter())
+    kept = []
+
+    def step(x, i):
+        holder.meter.values.append(x)
+        holder.meter.logs["a"].append(x + 1)
+
+    def change(i):
+        if i in (3, 5):
+            kept.append(holder.meter)
+            holder.meter = Meter()
+
+    return jit(step), change, lambda: [(one.values, one.logs) for one in (*kept, holder.meter)]
+
+
+@appending(2)
+def views_of_state(device, jit):
+    weight, found = torch.ones(2, 2, device=device), []
+
+    def step(x, i):
+        weight.add_(x)
+        found.append(weight.detach())
+        found.append(weight[0])
+        found.append(weight.clone())
+
+    return jit(step), nothing, lambda: found
+
+
+@appending(2)
+def a_flag_and_a_clear(device, jit):
+    state = SimpleNamespace(log=[], keeps=True)
+
+    def step(x, i):
+        y = x * 2
+        if state.keeps:
+            state.log.append(y)
+        return y
+
+    def change(i):
+        state.keeps = i not in (1, 2, 4)
+        if i == 3:
+            state.log = []
+
+    return jit(step), change, lambda: state.log
 
 
 @appending()
@@ -802,6 +877,171 @@ def a_library_prints_it(device, jit):
         return x * len(pprint.pformat(log))
 
     return jit(step), nothing, lambda: log.entries
+
+
+@reading
+def it_is_pickled(device, jit):
+    @dataclasses.dataclass
+    class Log:
+        entries: list
+
+        def __reduce__(self):
+            return list, (self.entries,)
+
+    log = Log([])
+
+    def step(x, i):
+        log.entries.append(1)
+        return x * len(serializer.dumps(log))
+
+    return jit(step), nothing, lambda: log.entries
+
+
+@reading
+def it_is_copied(device, jit):
+    class Log:
+        def __init__(self):
+            self.entries = []
+
+    log = Log()
+
+    def step(x, i):
+        log.entries.append(1)
+        return x * len(copied(log).entries)
+
+    return jit(step), nothing, lambda: log.entries
+
+
+@reading
+def a_registered_class(device, jit):
+    @dataclasses.dataclass
+    class Log:
+        entries: list
+
+    pytree.register_dataclass(Log)
+    log, flat = Log([]), pytree.tree_flatten
+
+    def step(x, i):
+        log.entries.append(x)
+        return sum(flat(log)[0]) * 2
+
+    return jit(step), nothing, lambda: log.entries
+
+
+@reading
+def a_getter(device, jit):
+    found, get = {"a": []}, operator.itemgetter("a")
+
+    def step(x, i):
+        found["a"].append(x)
+        return x * len(get(found))
+
+    return jit(step), nothing, lambda: found
+
+
+@reading
+def a_chain_of_dicts(device, jit):
+    found = {"a": []}
+    chain = ChainMap({}, found)
+
+    def step(x, i):
+        found["a"].append(x)
+        return x * len(chain["a"])
+
+    return jit(step), nothing, lambda: found
+
+
+@reading
+def a_helper(device, jit):
+    values = []
+
+    def add(to, x):
+        to.append(x)
+        return len(to)
+
+    def step(x, i):
+        return x * add(values, x)
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_context_variable(device, jit):
+    values, variable = [], contextvars.ContextVar("values")
+    variable.set(values)
+
+    def step(x, i):
+        values.append(x)
+        return x * len(variable.get())
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_local_of_a_thread(device, jit):
+    values, local = [], threading.local()
+    local.seen = values
+
+    def step(x, i):
+        values.append(x)
+        return x * len(local.seen)
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_partial(device, jit):
+    values = []
+    size = functools.partial(len, values)
+
+    def step(x, i):
+        values.append(x)
+        return x * size()
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_cached_result(device, jit):
+    values = []
+
+    @functools.lru_cache
+    def cached():
+        return values
+
+    cached()
+
+    def step(x, i):
+        values.append(x)
+        return x * len(cached())
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_weak_reference(device, jit):
+    values = deque()
+    weak = weakref.ref(values)
+
+    def step(x, i):
+        values.append(x)
+        return x * len(weak())
+
+    return jit(step), nothing, lambda: values
+
+
+@reading
+def a_frame_is_read(device, jit):
+    values = []
+
+    def size():
+        return len(sys._getframe(1).f_locals["values"])
+
+    def step(x, i):
+        values.append(x)
+        return x * size()
+
+    return jit(step), nothing, lambda: values
 
 
 @reading

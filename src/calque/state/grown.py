@@ -19,6 +19,14 @@ _REACHING = frozenset(
     )
 )
 """Names through which code reaches objects that it does not name."""
+_TAKING_APART = frozenset(
+    (
+        *("dump", "dumps", "save", "deepcopy", "asdict", "astuple", "getsizeof"),
+        *("tree", "tree_flatten", "tree_leaves", "tree_map", "tree_map_", "tree_structure"),
+        *("tree_all", "tree_any", "tree_iter", "tree_reduce"),
+    )
+)
+"""Names of functions that read all attributes of an object."""
 
 
 class Grown:
@@ -108,6 +116,11 @@ class Grown:
             return False
         passed, holders = self._named.passed, self._holders.get(id(value), ())
         return all(n is not None and n not in passed and not is_plain_dict(r) for r, n in holders)
+
+
+def takes_objects_apart(code: CodeType) -> bool:
+    """Returns True if code may call a library that reads all attributes of an object."""
+    return not _TAKING_APART.isdisjoint(names_of(code).words)
 
 
 def reaches_variables(code: CodeType) -> bool:

@@ -10,11 +10,11 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.attribute_lookups import InterceptedBuiltin, Interception
-from calque.state.grown import Grown, reaches_variables
+from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
 from calque.state.names import Names, calls_by_name, names_of
-from calque.state.ownership import Owner, owner_of_module, owner_of_name
+from calque.state.ownership import Owner, owner_of_class, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
@@ -22,6 +22,7 @@ from calque.state.settings import is_setting
 from calque.state.stand_ins import original
 from calque.state.unread import Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
+from calque.upstream.torch_internals import pytree
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -199,6 +200,8 @@ class Namespaces:
         snapshot = self._snapshot
         codes, rows = snapshot.codes, snapshot.rows.values()
         searching = {o for c, o in codes.items() if names_of(c).whole}
+        taking = any(takes_objects_apart(c) for c, o in codes.items() if o is Owner.USER)
+        taking = taking or not pytree.SUPPORTED_NODES.keys().isdisjoint(self._users_classes())
         variables = [] if self._computes else [row for row in rows if is_by_name(row)]
         return Named(
             codes=tuple(codes),
@@ -206,13 +209,17 @@ class Namespaces:
             computed=self._computed,
             rows=[*self._layers, *variables],
             dicts=Owner.PACKAGE not in searching,
-            searched=not searching.isdisjoint((Owner.PACKAGE, Owner.PYTHON)),
+            searched=taking or not searching.isdisjoint((Owner.PACKAGE, Owner.PYTHON)),
             reached=any(map(reaches_variables, (c for c, o in codes.items() if o > Owner.PYTHON))),
             objects=self._objects,
             unnamed=snapshot.unnamed,
             counted=counted,
             assigned=assigned,
         )
+
+    def _users_classes(self) -> list[type]:
+        found = self._snapshot.classes.values()
+        return [kind for kind in found if owner_of_class(kind) is Owner.USER]
 
     # Relevant names -------------------------------------------------------------------------------
 

@@ -48,6 +48,7 @@ class Unread:
     def __init__(self, named: Named) -> None:
         self._named = named
         self._fresh: list[Row] = []
+        self._looked = False
         self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
@@ -70,7 +71,7 @@ class Unread:
         if self._named.rows or self._named.dicts:
             self._named.look()
         changed = [self._ignore(row) for row in (*self._named.rows, *self._dicts(rows))]
-        dropped = set(self._lists(rows)) - self.dropped
+        dropped = {*self._lists(rows), *self._grown(rows)} - self.dropped
         self.dropped |= dropped
         return any(changed) or bool(dropped)
 
@@ -153,18 +154,30 @@ class Unread:
 
     def _lists(self, rows: Collection[Row]) -> Iterator[Row]:
         """Yields the lists, sets and dicts that have changed,
-        and that no code refers to by name, or the code only appends to them.
+        and that no code refers to by name.
         """
-        found = [row for row in rows if _is_container(row) and row.is_changed()]
-        found = [row for row in found if all(one is not row for one, _ in self._named.assigned)]
-        if found and self._named.dicts:
+        if not self._named.dicts:
+            return
+        found = [row for row in self._unassigned(rows) if row.is_changed()]
+        if found:
             holders = holders_of(rows, self._by_name())
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
-        if found:
-            for row in Grown(self._named, rows).among(found):
-                if not may_lose_items(row):
-                    row.leave_out()
-                    yield row
+
+    def _unassigned(self, rows: Collection[Row]) -> list[Row]:
+        """Returns the rows of containers that the function does not change."""
+        assigned = {id(row) for row, _ in self._named.assigned}
+        return [row for row in rows if _is_container(row) and id(row) not in assigned]
+
+    def _grown(self, rows: Collection[Row]) -> Iterator[Row]:
+        """Yields, once, the lists to which code only appends."""
+        if self._looked:
+            return
+        self._looked = True
+        found = [row for row in self._unassigned(rows) if type(row) is ListRow]
+        found = [row for row in found if not (row.grown or may_lose_items(row))]
+        for row in Grown(self._named, rows).among(found) if found else ():
+            row.leave_out()
+            yield row
 
     def _is_unread(self, value: object, holders: "Holders", seen: set[int]) -> bool:
         """Returns True if a list or dict is held only under names that no code reads, or in state

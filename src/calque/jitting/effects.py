@@ -20,7 +20,7 @@ from calque.state.rows import (
 
 @dataclass(frozen=True)
 class RowChange:
-    """The keys of a row that change, or all of its contents, in order.
+    """The keys of a row that change, or all of its contents, in order, or what is appended to it.
 
     Attributes:
         row: the row.
@@ -29,6 +29,8 @@ class RowChange:
         path: the steps to it from a call's (args, kwargs), if it is one of the call's containers,
             or the attributes of one of its tensors.
         counts: whether the values are added to the row's numbers.
+        appends: whether they are appended to a list; at its left if `at_left`.
+        described: what is appended, in comparable form, if each trace finds it.
     """
 
     row: Row
@@ -36,10 +38,17 @@ class RowChange:
     whole: bool
     path: tuple[Any, ...] | None = None
     counts: bool = False
+    appends: bool = False
+    at_left: bool = False
+    described: tuple[Any, ...] = ()
 
     def apply(self, values: list[Any], given: Any) -> None:
         """Make the change, in a call with these (args, kwargs)."""
         row = self.row
+        if self.appends:
+            assert isinstance(row, ListRow)
+            row.append(values, self.at_left)
+            return
         if self.path is not None:
             row = type(row)(container_at(self.path, given), row.path)
         if self.whole:
@@ -73,6 +82,16 @@ class Effects:
 
     def __bool__(self) -> bool:
         return bool(self._changes or self._computed or self._returns)
+
+    @property
+    def appended(self) -> tuple[Any, ...]:
+        """Returns what is appended to lists, in comparable form."""
+        return tuple(c.described for c in self._changes if c.described)
+
+    @property
+    def lists(self) -> list[str]:
+        """Returns the lists to which items are appended."""
+        return [str(change.row.path) for change in self._changes if change.appends]
 
     def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
         """Make the changes; returns the values that the function also returns.

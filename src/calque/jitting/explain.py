@@ -34,6 +34,8 @@ class Explanation:
                 lines.append(f"    lifted: {len(names)} x {kind}{_named(names)}")
             if program["rebound"]:
                 lines.append(f"    rebound at each call: {', '.join(program['rebound'])}")
+            if program["appended"]:
+                lines.append(f"    appended to at each call: {', '.join(program['appended'])}")
             if program["assumed"]:
                 lines.append(f"    specialized: {program['hits']} hits, {program['misses']} misses")
                 lines += [f"      {value}" for value in program["assumed"][:_SHOWN]]

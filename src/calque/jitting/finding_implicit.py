@@ -103,7 +103,7 @@ class ImplicitFinder:
         """
         held: Counter[int] = Counter()
         for row in self._state.snapshot.rows.values():
-            stack = list(row.before.values())
+            stack = [] if row in self._state.appended else list(row.before.values())
             while stack:
                 value = stack.pop()
                 held[id(value)] += 1

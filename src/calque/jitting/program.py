@@ -183,6 +183,7 @@ class JittedProgram(Program[Call]):
             "written": self.n_written,
             "donated": len(self.donated),
             "rebound": [place.holder.name(place.key) for place, _ in self.recording.rebound],
+            "appended": self.recording.effects.lists,
             "assumed": self.assumed.lines() if self.assumed else [],
             "hits": self.assumed.hits if self.assumed else 0,
             "misses": self.assumed.misses if self.assumed else 0,

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
+from calque.jitting.appended_items import Appending
 from calque.jitting.effects import Effects, RowChange, stands_alone
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
@@ -76,6 +77,7 @@ class PythonState:
         freed: variables that held tensors, to which `effects` assigns different ones.
         counted: variables whose number each call increments.
         assigned: other variables of the state that change, with None for all keys of a row.
+        appended: lists to which each call appends.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -92,6 +94,7 @@ class PythonState:
         self.freed: list[Rebound] = []
         self.counted: set[tuple[Row, Any]] = set()
         self.assigned: set[tuple[Row, Any]] = set()
+        self.appended: set[Row] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -167,7 +170,8 @@ class PythonState:
         """Returns what the function changes: the id of a row and a key, or None for all keys."""
         found = {(id(place.holder), place.key) for place in rebound}
         for change, _ in self._changes:
-            found.update((id(change.row), key) for key in ([None] if change.whole else change.keys))
+            whole = change.whole or change.appends
+            found.update((id(change.row), key) for key in ([None] if whole else change.keys))
         return found
 
     def restore(self) -> None:
@@ -212,13 +216,20 @@ class PythonState:
         self._holders.update(returned)
         self.unrepeatable += self.snapshot.unrepeatable
         changed, self._changed = self._changed, []
+        given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
+        appending = Appending(self.snapshot, [row for row, _ in changed], given)
         for row, now in changed:
             if not row.restored:  # a library's private state
                 row.guarded = False
             elif not row.settable:
                 self.unrepeatable.append(f"{row.path} moves on")
             else:
-                self._collect(row, now, rebound, None)
+                found = appending.change(row, now.values())
+                if found is None:
+                    self._collect(row, now, rebound, None)
+                else:
+                    self._changes.append(found)
+                    self.appended.add(row)
                 row.restore()
         del changed
         for steps, row in self._arguments:

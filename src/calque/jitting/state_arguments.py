@@ -6,6 +6,7 @@ each call, with the container itself.
 """
 
 from collections.abc import Collection, Iterator, Mapping
+from operator import attrgetter, is_
 from typing import Any
 
 import torch
@@ -20,6 +21,7 @@ from calque.state import Row, Snapshot
 from calque.state.rows import DictRow, ListRow
 
 Steps = tuple[Any, ...]
+_owner = attrgetter("owner")
 
 
 class Overlap(Exception):
@@ -109,10 +111,12 @@ class Apart:
         distinct: Distinct | None = None,
     ) -> None:
         self._distinct = distinct
-        held = [r.owner for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
-        self._containers = set(map(id, held)) if containers else None
+        held = [r for r in rows.values() if type(r) in (DictRow, ListRow) and r.guarded]
+        self._rows = held if containers else []
+        self._owners = [row.owner for row in self._rows]
+        self._containers = set(map(id, self._owners))
         self._tensors = None if tensors is None else frozenset(tensors)
-        self._kept = held, dict(tensors or {})  # so that their ids are not reused
+        self._kept = dict(tensors or {})  # so that their ids are not reused
         self._shared = self._among(leaves)
 
     def _among(self, leaves: list[Any]) -> list[tuple[int, int]]:
@@ -126,9 +130,21 @@ class Apart:
             return False
         if given is not None and self._distinct is not None and self._distinct.shared(given):
             return False
-        if self._containers is None or given is None:
+        if not self._rows or given is None:
             return True
+        if not all(map(is_, map(_owner, self._rows), self._owners)):  # others took their places
+            self._owners = [row.owner for row in self._rows]
+            self._containers = set(map(id, self._owners))
         return not any(id(one) in self._containers for _, one in containers(given))
+
+    def forget(self, hidden: Collection[int]) -> None:
+        """Release tensors and containers that the function cannot reach."""
+        if self._tensors is not None:
+            self._tensors = self._tensors.difference(hidden)
+        self._kept = {key: one for key, one in self._kept.items() if key not in hidden}
+        self._rows = [row for row in self._rows if id(row.owner) not in hidden]
+        self._owners = [owner for owner in self._owners if id(owner) not in hidden]
+        self._containers.difference_update(hidden)
 
     def why(self) -> str:
         """Returns what differs."""
@@ -165,7 +181,7 @@ def apart_of(
         if not found <= own_containers:
             raise Overlap(found)
     tensors = {**own_tensors, **snapshot.tensors} if snapshot.compares_objects else None
-    changes = changes and given is not None and not own_containers
+    changes = changes and not own_containers and any(containers(given))
     if changes or tensors is not None or distinct is not None:
         return Apart(snapshot.rows, changes, tensors, leaves, distinct)
     return None

@@ -7,6 +7,7 @@ import torch
 
 from calque.device.memory.cell import Cell, view_of
 from calque.jitting.alias_guards import PinnedGuard, StorageGuard
+from calque.jitting.appended_items import leave_out_appended
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
     CallGuard,
@@ -31,6 +32,7 @@ def guards_of_state(
     implicit: ImplicitFinder,
     state: PythonState,
     optimizers: OptimizerGuard | None,
+    apart: Apart | None,
 ) -> list[Guard]:
     """Returns the guards of the state, cheapest first.
 
@@ -41,9 +43,14 @@ def guards_of_state(
         implicit: the implicit arguments.
         state: the Python state.
         optimizers: the guard of the optimizers that stepped.
+        apart: the guard that distinguishes arguments from the state.
     """
+    hidden = leave_out_appended(state.snapshot, state.appended, given)
+    if apart is not None:
+        apart.forget(hidden)
     before, weak = known.before, state.snapshot.weak
     found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
+    found = [row for row in found if id(row[0]) not in hidden]
     own, unread = [], []
     for row in found:  # the program keeps the tensors that it reads alive anyway
         (unread if id(row[0]) in weak and row[1].cell not in cells else own).append(row)

@@ -355,6 +355,7 @@ class JitTrace:
             self.implicit,
             self.state,
             self._guard_of(optimizers) if optimizers else None,
+            self.apart,
         )
         recording.call_guards = guards_of_calls(
             self.leaves, self.host_tensor_mode.values(), self.apart, recording, pinned_hosts

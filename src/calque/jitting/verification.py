@@ -55,6 +55,7 @@ class Fingerprint:
             for one in program.recording.results
             if isinstance(one, Constant)
         ]
+        self._appended = program.recording.effects.appended
 
     def fits(self, leaves: list[Any]) -> bool:
         """Returns True if arguments have the same positions in their storages; if not, the inputs
@@ -68,6 +69,8 @@ class Fingerprint:
             return (
                 f"it returns {tuple(self._constants)} at first, and then {tuple(other._constants)}"
             )
+        if not same_value(self._appended, other._appended):
+            return f"it appends {self._appended} at first, and then {other._appended}"
         found = program_text.difference(self._text, other._text)
         if found is None:
             return None

@@ -10,16 +10,19 @@ import torch
 from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state.attribute_lookups import InterceptedBuiltin, Interception
+from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
+from calque.state.named import Named, Place
 from calque.state.names import Names, calls_by_name, names_of
-from calque.state.ownership import Owner, owner_of_module, owner_of_name
+from calque.state.ownership import Owner, owner_of_class, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
 from calque.state.stand_ins import original
-from calque.state.unread import Named, Place, Unread, is_by_name, words_of_class
+from calque.state.unread import Unread, is_by_name, words_of_class
 from calque.state.values import ATOMIC
+from calque.upstream.torch_internals import pytree
 
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
@@ -183,25 +186,40 @@ class Namespaces:
             counted: the variables that each call increments.
             assigned: other variables that the function changes.
         """
+        return Unread(self._named_by_code(counted, assigned))
+
+    def grown(self) -> Grown:
+        """Returns what finds the lists to which code only appends."""
+        named = self._named_by_code((), ())
+        named.look()
+        return Grown(named, self._snapshot.rows.values())
+
+    def _named_by_code(self, counted: Collection[Place], assigned: Collection[Place]) -> Named:
         if self.whole:
-            return Unread(Named())
+            return Named()
         snapshot = self._snapshot
         codes, rows = snapshot.codes, snapshot.rows.values()
-        packages = any(names_of(c).whole for c, o in codes.items() if o is Owner.PACKAGE)
+        searching = {o for c, o in codes.items() if names_of(c).whole}
+        taking = any(takes_objects_apart(c) for c, o in codes.items() if o is Owner.USER)
+        taking = taking or not pytree.SUPPORTED_NODES.keys().isdisjoint(self._users_classes())
         variables = [] if self._computes else [row for row in rows if is_by_name(row)]
-        return Unread(
-            Named(
-                codes=tuple(codes),
-                words=self._otherwise | self._words_of_layers | _CALLED,
-                computed=self._computed,
-                rows=[*self._layers, *variables],
-                dicts=not packages,
-                objects=self._objects,
-                unnamed=snapshot.unnamed,
-                counted=counted,
-                assigned=assigned,
-            )
+        return Named(
+            codes=tuple(codes),
+            words=self._otherwise | self._words_of_layers | _CALLED,
+            computed=self._computed,
+            rows=[*self._layers, *variables],
+            dicts=Owner.PACKAGE not in searching,
+            searched=taking or not searching.isdisjoint((Owner.PACKAGE, Owner.PYTHON)),
+            reached=any(map(reaches_variables, (c for c, o in codes.items() if o > Owner.PYTHON))),
+            objects=self._objects,
+            unnamed=snapshot.unnamed,
+            counted=counted,
+            assigned=assigned,
         )
+
+    def _users_classes(self) -> list[type]:
+        found = self._snapshot.classes.values()
+        return [kind for kind in found if owner_of_class(kind) is Owner.USER]
 
     # Relevant names -------------------------------------------------------------------------------
 

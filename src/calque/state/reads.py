@@ -12,13 +12,13 @@ from typing import NamedTuple
 
 from calque.state.names import names_of, words_in
 
-_HIDDEN = frozenset(("CACHE", "PRECALL", "EXTENDED_ARG", "NOP", "RESUME", "PUSH_NULL"))
-_VARIABLES = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"))
-_ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"))
-_OF_ATTRIBUTES = _ATTRIBUTES | {"STORE_ATTR", "DELETE_ATTR"}
-_OF_CELLS = frozenset(("LOAD_CLOSURE", "MAKE_CELL"))
+HIDDEN = frozenset(("CACHE", "PRECALL", "EXTENDED_ARG", "NOP", "RESUME", "PUSH_NULL"))
+VARIABLES = frozenset(("LOAD_GLOBAL", "LOAD_NAME", "LOAD_DEREF", "LOAD_CLASSDEREF"))
+ATTRIBUTES = frozenset(("LOAD_ATTR", "LOAD_METHOD", "LOAD_SUPER_ATTR"))
+_OF_ATTRIBUTES = ATTRIBUTES | {"STORE_ATTR", "DELETE_ATTR"}
+OF_CELLS = frozenset(("LOAD_CLOSURE", "MAKE_CELL"))
 _PLACES = frozenset(("STORE_GLOBAL", "STORE_DEREF", "STORE_NAME"))
-_SUBSCRIPTS = frozenset(("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"))
+SUBSCRIPTS = frozenset(("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"))
 _SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CONST"))
 _COUNTING = frozenset(("+=", "-="))
 _ADDING = frozenset(("+", "-"))
@@ -61,7 +61,7 @@ def reads_of(code: CodeType) -> Reads:
 class _Reading:
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self._steps = [i for i in dis.get_instructions(code) if i.opname not in _HIDDEN]
+        self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
         self._tallies: set[int] = set()
         self._counted = self._counting()
         self._values: set[str] = set()
@@ -87,10 +87,10 @@ class _Reading:
         name = one.opname
         if name == "LOAD_CONST":
             self._look_at_constant(place)
-        elif name in _VARIABLES or name in _ATTRIBUTES:
+        elif name in VARIABLES or name in ATTRIBUTES:
             if place in self._counted:
                 return
-            if _is_called(one):
+            if is_called(one):
                 self._called.add(one.argval)
                 return
             self._values.add(one.argval)
@@ -99,7 +99,7 @@ class _Reading:
             key = self._key(place)
             if key is not None:
                 self._reach(place, key)
-        elif isinstance(one.argval, str) and name not in _OF_CELLS:  # any other name
+        elif isinstance(one.argval, str) and name not in OF_CELLS:  # any other name
             if place not in self._counted and "_FAST" not in name:
                 for names in (self._values, self._used, self._passed):
                     names.add(one.argval)
@@ -134,7 +134,7 @@ class _Reading:
     def _is_key(self, place: int) -> bool:
         """Returns True if a constant is the key of an item."""
         following = [one.opname for one in self._steps[place + 1 : place + 4]]
-        if following[:1] and following[0] in _SUBSCRIPTS:
+        if following[:1] and following[0] in SUBSCRIPTS:
             return True
         return following == ["COPY", "COPY", "BINARY_SUBSCR"]
 
@@ -173,8 +173,8 @@ class _Reading:
             return set()
         if any(self._steps[i].opname != "SWAP" for i in range(operation + 1, place)):
             return set()
-        where = _position(one)
-        loads = [i for i in range(operation) if where and _position(self._steps[i]) == where]
+        where = position_of(one)
+        loads = [i for i in range(operation) if where and position_of(self._steps[i]) == where]
         loads = [i for i in loads if self._steps[i].opname in _LOADS_FOR[_kind(one)]]
         if len(loads) != 1:
             return set()
@@ -188,10 +188,10 @@ class _Reading:
 
     def _tally(self, load: int) -> None:
         """Record an item that is counted by a computed key: `counts[kind] += 1`."""
-        whole = _position(self._steps[load])
+        whole = position_of(self._steps[load])
         assert whole is not None
         for place in range(load - 1, -1, -1):
-            part = _position(self._steps[place])
+            part = position_of(self._steps[place])
             if part is not None and part[0::2] == whole[0::2] and part != whole:
                 self._tallies.add(place)
                 return
@@ -209,7 +209,7 @@ class _Reading:
         if loaded.opname not in _LOADS_FOR[_kind(one)] or added.opname not in _SIMPLE:
             return set()
         owner = self._steps[load - behind : load]
-        if any(i.opname not in _SIMPLE for i in owner) or (owner and _is_called(owner[0])):
+        if any(i.opname not in _SIMPLE for i in owner) or (owner and is_called(owner[0])):
             return set()
         again = self._steps[operation + 1 : place]
         if [(i.opname, i.argval) for i in owner] != [(i.opname, i.argval) for i in again]:
@@ -250,7 +250,7 @@ class _Reading:
 _LOADS_FOR: dict[str, frozenset[str]] = {
     "attribute": frozenset(("LOAD_ATTR",)),
     "item": frozenset(("BINARY_SUBSCR",)),
-    "variable": _VARIABLES,
+    "variable": VARIABLES,
 }
 
 
@@ -266,7 +266,8 @@ def _is_operation(one: dis.Instruction, symbols: frozenset[str]) -> bool:
     return one.opname == "BINARY_OP" and one.argrepr in symbols
 
 
-def _is_called(one: dis.Instruction) -> bool:
+def is_called(one: dis.Instruction) -> bool:
+    """Returns True if what an instruction loads is called at once."""
     if one.opname == "LOAD_METHOD":
         return True
     by_bit = ("LOAD_ATTR",) if _ATTRIBUTES_TELL else ()
@@ -276,7 +277,8 @@ def _is_called(one: dis.Instruction) -> bool:
 _ATTRIBUTES_TELL = sys.version_info >= (3, 12)
 
 
-def _position(one: dis.Instruction) -> tuple[int, int, int, int] | None:
+def position_of(one: dis.Instruction) -> tuple[int, int, int, int] | None:
+    """Returns an instruction's first and last line, and its first and last column."""
     at = one.positions
     if at is None or at.lineno is None or at.end_lineno is None:
         return None

@@ -1,83 +1,35 @@
 """Numbers and strings in Python state that no traced code reads."""
 
 import functools
-from collections import Counter, OrderedDict, defaultdict, deque
-from collections.abc import Collection, Iterable, Iterator, Mapping
-from dataclasses import dataclass, field, replace
-from types import CodeType, SimpleNamespace
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import replace
+from types import CodeType
 from typing import Any
 
 from torch.nn import Module
 
-from calque.state.contents import elements_of
+from calque.state.grown import Grown, may_lose_items
 from calque.state.library_values import functions_of
+from calque.state.named import (
+    LISTS,
+    WITHOUT_METHODS,
+    Holders,
+    Named,
+    Place,
+    holders_of,
+    is_plain_dict,
+    is_special,
+    variable_of,
+)
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_class
-from calque.state.reads import reads_of
-from calque.state.rows import CellRow, DictRow, ListRow, NamedRow, Row, SetRow
+from calque.state.rows import CellRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
 
 _TEXT = ("__repr__", "extra_repr")
 """Methods that insert attributes named in a format string."""
 _FILLING = ("__setstate__",)
 """Methods that set an object's attributes and read none."""
-_DICTS = (dict, defaultdict, OrderedDict, Counter)
-WITHOUT_METHODS = (SimpleNamespace,)
-"""Classes in C that read all attributes of an object (to compare or print it)."""
-_LISTS = (list, deque, set)
-_REACHED = (*_DICTS, *_LISTS, *WITHOUT_METHODS)
-
-Place = tuple[Row, Any]
-"""A row and a key."""
-
-
-@dataclass(frozen=True)
-class Named:
-    """A trace's knowledge about the names that code uses.
-
-    Attributes:
-        codes: the code that ran and looks up only names that it contains.
-        words: names that are read by other means.
-        computed: names of attributes that code has computed.
-        rows: rows whose keys are read only if code names them.
-        dicts: whether dicts may be ignored too, because no package's code searches objects.
-        objects: namespaces without methods, with the rows of their attributes.
-        unnamed: dicts that are not held under a name, by id.
-        counted: variables whose number the trace increments, as each call does.
-        assigned: other variables that the trace changes.
-    """
-
-    codes: Collection[CodeType] = ()
-    words: Collection[str] = ()
-    computed: Collection[str] = ()
-    rows: Collection[Row] = ()
-    dicts: bool = False
-    objects: Collection[tuple[Row, Any]] = ()
-    unnamed: Collection[int] = ()
-    counted: Collection[Place] = ()
-    assigned: Collection[Place] = ()
-    read: set[str] = field(default_factory=set)
-    keys: set[str] = field(default_factory=set)
-    called: set[str] = field(default_factory=set)
-    used: set[str] = field(default_factory=set)
-    passed: set[str] = field(default_factory=set)
-
-    def look(self) -> None:
-        """Read the code, which is slow and rarely needed."""
-        if self.read:
-            return
-        for found in (self.read, self.used, self.passed):
-            found.update(self.computed)
-        self.read.update(self.words)
-        self.keys.update(self.words)
-        # A first increment of an instance's number may read the class attribute.
-        self.read.update(key for _, key in self.assigned if isinstance(key, str))
-        for reads in map(reads_of, self.codes):
-            self.read.update(reads.values)
-            self.keys.update(reads.keys)
-            self.called.update(reads.called)
-            self.used.update(reads.used)
-            self.passed.update(reads.passed)
 
 
 class Unread:
@@ -96,6 +48,7 @@ class Unread:
     def __init__(self, named: Named) -> None:
         self._named = named
         self._fresh: list[Row] = []
+        self._looked = False
         self.dropped: set[Row] = set()
 
     def among(self, rows: Mapping[Row, Row]) -> "Unread":
@@ -118,7 +71,7 @@ class Unread:
         if self._named.rows or self._named.dicts:
             self._named.look()
         changed = [self._ignore(row) for row in (*self._named.rows, *self._dicts(rows))]
-        dropped = set(self._lists(rows)) - self.dropped
+        dropped = {*self._lists(rows), *self._grown(rows)} - self.dropped
         self.dropped |= dropped
         return any(changed) or bool(dropped)
 
@@ -147,7 +100,7 @@ class Unread:
         if _has_items(row):
             if name in self._named.keys:
                 return False
-        elif not isinstance(name, str) or name in self._named.read or _is_special(name):
+        elif not isinstance(name, str) or name in self._named.read or is_special(name):
             return False
         if appears and name in self._named.called:  # it now hides a method, or no longer does
             return False
@@ -173,7 +126,7 @@ class Unread:
         found = [(row, row.owner) for row in rows if _has_items(row)]
         found = [pair for pair in (*found, *self._named.objects) if pair[0].is_changed()]
         if found:
-            holders = _holders(rows, self._by_name())
+            holders = holders_of(rows, self._by_name())
             yield from (row for row, value in found if self._is_reached(value, holders, set()))
 
     def _is_reached(self, value: object, holders: "Holders", seen: set[int]) -> bool:
@@ -189,7 +142,7 @@ class Unread:
         for row, name in holders[id(value)]:
             if name is None or name in closed:
                 return False
-            if _is_plain_dict(row) and not self._is_reached(row.owner, holders, seen):
+            if is_plain_dict(row) and not self._is_reached(row.owner, holders, seen):
                 return False
         return True
 
@@ -205,11 +158,26 @@ class Unread:
         """
         if not self._named.dicts:
             return
-        found = [row for row in rows if _is_container(row) and row.is_changed()]
-        found = [row for row in found if all(one is not row for one, _ in self._named.assigned)]
+        found = [row for row in self._unassigned(rows) if row.is_changed()]
         if found:
-            holders = _holders(rows, self._by_name())
+            holders = holders_of(rows, self._by_name())
             yield from (row for row in found if self._is_unread(row.owner, holders, set()))
+
+    def _unassigned(self, rows: Collection[Row]) -> list[Row]:
+        """Returns the rows of containers that the function does not change."""
+        assigned = {id(row) for row, _ in self._named.assigned}
+        return [row for row in rows if _is_container(row) and id(row) not in assigned]
+
+    def _grown(self, rows: Collection[Row]) -> Iterator[Row]:
+        """Yields, once, the lists to which code only appends."""
+        if self._looked:
+            return
+        self._looked = True
+        found = [row for row in self._unassigned(rows) if type(row) is ListRow]
+        found = [row for row in found if not (row.grown or may_lose_items(row))]
+        for row in Grown(self._named, rows).among(found) if found else ():
+            row.leave_out()
+            yield row
 
     def _is_unread(self, value: object, holders: "Holders", seen: set[int]) -> bool:
         """Returns True if a list or dict is held only under names that no code reads, or in state
@@ -224,7 +192,7 @@ class Unread:
 
     def _hides(self, row: Row, name: str | None, holders: "Holders", seen: set[int]) -> bool:
         if name is not None and name not in self._named.read:
-            return not _is_plain_dict(row) or self._is_reached(row.owner, holders, set())
+            return not is_plain_dict(row) or self._is_reached(row.owner, holders, set())
         return _is_container(row) and self._is_unread(row.owner, holders, seen)
 
 
@@ -249,75 +217,17 @@ class CountedRow(Row):
         return self.owner.name(self._key)
 
 
-Holders = dict[int, list[tuple[Row, str | None]]]
-"""The holders of dicts, by id: the row and its name there; None if it has no name."""
-
-
-def _is_special(name: str) -> bool:
-    """Returns True if Python itself reads a name."""
-    return name.startswith("__") and name.endswith("__")
-
-
-def _is_plain_dict(row: Row) -> bool:
-    if type(row) is not DictRow or row.attribute or row.path.foreign:
-        return False
-    return type(row.owner) in _DICTS
-
-
 def _has_items(row: Row) -> bool:
     """Returns True if code increments items of a row."""
     if type(row) is ListRow:
         return type(row.owner) is list and not row.path.foreign
-    return _is_plain_dict(row)
+    return is_plain_dict(row)
 
 
 def _is_container(row: Row) -> bool:
-    if _is_plain_dict(row):
+    if is_plain_dict(row):
         return True
-    return type(row) in (ListRow, SetRow) and type(row.owner) in _LISTS and not row.path.foreign
-
-
-def variable_of(row: Row) -> str | None:
-    """Returns the name of a cell's variable."""
-    path = row.path
-    return path.key if path.parent is None and isinstance(path.key, str) else None
-
-
-def _holders(rows: Iterable[Row], by_name: Collection[Row]) -> Holders:
-    """Returns the holders of each container and each object without methods.
-
-    Args:
-        by_name: rows that are read only by name.
-    """
-    found: Holders = defaultdict(list)
-    for row in rows:
-        for key, value in row.before.items():
-            if type(value) in _REACHED:
-                found[id(value)].append((row, _name_in(row, key, by_name)))
-            elif type(value) not in ATOMIC:
-                for one in _inside(value):
-                    found[id(one)].append((row, None))
-    return found
-
-
-def _name_in(row: Row, key: object, by_name: Collection[Row]) -> str | None:
-    """Returns the name by which code refers to a row's contents."""
-    if row not in by_name and not _is_plain_dict(row):
-        return None
-    if type(row) is CellRow:
-        return variable_of(row)
-    return key if isinstance(key, str) and not _is_special(key) else None
-
-
-def _inside(value: object) -> Iterator[Any]:
-    """Yields the dicts in a value without its own row."""
-    stack = [value] if isinstance(value, tuple | frozenset) else []
-    while stack:
-        for one in elements_of(stack.pop()):
-            if isinstance(one, tuple | frozenset):
-                stack.append(one)
-            elif type(one) in _REACHED:
-                yield one
+    return type(row) in (ListRow, SetRow) and type(row.owner) in LISTS and not row.path.foreign
 
 
 @functools.lru_cache(maxsize=4096)

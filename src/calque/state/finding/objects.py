@@ -17,11 +17,11 @@ from calque.errors import TraceError
 from calque.state.finding.classes import hold_kind, hold_own_dict
 from calque.state.finding.waiting import visit_waiting
 from calque.state.library_values import is_of_the_user, is_random
+from calque.state.named import WITHOUT_METHODS
 from calque.state.opaque import moves, objects_in, opaque
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, DictRow, StateRow, set_attribute
-from calque.state.unread import WITHOUT_METHODS
 from calque.state.values import ATOMIC, instance_dict
 
 if TYPE_CHECKING:

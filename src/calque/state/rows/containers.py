@@ -10,19 +10,28 @@ from typing import Any
 import numpy as np
 
 from calque.state.contents import elements_of, kind_of
+from calque.state.paths import Path
 from calque.state.rows.row import Row
 from calque.state.values import MISSING
 
 
 class ListRow(Row):
-    """A list or a deque."""
+    """A list or a deque.
 
-    __slots__ = ()
+    Attributes:
+        grown: whether code only appends to it, so that what it holds is not state.
+    """
+
+    __slots__ = ("grown",)
 
     attribute = False
 
+    def __init__(self, owner: Any, path: Path) -> None:
+        self.grown: bool = False
+        super().__init__(owner, path)
+
     def items(self) -> dict[Any, Any]:
-        return dict(enumerate(elements_of(self.owner)))
+        return {} if self.grown else dict(enumerate(elements_of(self.owner)))
 
     def put(self, key: object, value: object) -> None:
         kind_of(self.owner).__setitem__(self.owner, key, value)
@@ -33,6 +42,19 @@ class ListRow(Row):
             deque.extend(self.owner, items.values())
         else:
             list.__setitem__(self.owner, slice(None), items.values())
+
+    def append(self, values: list[Any], at_left: bool) -> None:
+        """Append values, at the left or at the right."""
+        if not isinstance(self.owner, deque):
+            list.extend(self.owner, values)
+        elif at_left:
+            deque.extendleft(self.owner, values)
+        else:
+            deque.extend(self.owner, values)
+
+    def leave_out(self) -> None:
+        """Make what the list holds no part of the state."""
+        self.grown, self.guarded, self.before = True, False, {}
 
 
 class SetRow(Row):

@@ -247,6 +247,11 @@ def _multi_margin(
     return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
 
 
+def _are_long(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    if target.dtype != np.int64:
+        raise RuntimeError(f"expected scalar type Long but found {type_name(target.dtype)}")
+
+
 def _classes(name: str, least: int) -> Any:
     """Returns a check that labels are at least `least` and below the number of classes."""
 
@@ -263,6 +268,7 @@ def _classes(name: str, least: int) -> Any:
     "multi_margin_loss",
     static=("p", "margin"),
     autocast="float32",
+    condition=_are_long,
     values=_classes("multi_margin_loss", 0),
 )
 def multi_margin_loss(
@@ -316,7 +322,11 @@ def _multilabel_margin(x: Array, target: Array, reduction: int) -> Array:
     return reduce((jnp.sum(gap, axis=(1, 2)) / matrix.shape[1]).reshape(samples), reduction)
 
 
-@op("multilabel_margin_loss_forward", values=_classes("multilabel_margin_loss", -1))
+@op(
+    "multilabel_margin_loss_forward",
+    condition=_are_long,
+    values=_classes("multilabel_margin_loss", -1),
+)
 def multilabel_margin_loss_forward(
     self: Array, target: Array, reduction: int
 ) -> tuple[Array, Array]:

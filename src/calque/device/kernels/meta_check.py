@@ -139,7 +139,8 @@ class Outline:
 
     def _is_of_zeros(self, refusal: Exception, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
         """Returns True if an error is about the zeros that the CPU's kernel was asked with: it is
-        raised for another dtype too."""
+        raised for another dtype too.
+        """
         if "values" not in fact_of_form(self.op.name()) or not isinstance(args[0], jax.Array):
             return False
         try:

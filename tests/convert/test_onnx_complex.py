@@ -28,7 +28,7 @@ def rotated(x: Tensor) -> Tensor:
 def arithmetic(x: Tensor) -> tuple[Tensor, ...]:
     a, b = torch.complex(x, x + 1), torch.complex(x.sin(), x)
     found = (a * b, a / (b + 0.1), 1j * x - (3 + 1j), (1j * x).exp(), (a + 0.1).log(), a**2, x / a)
-    return (*map(torch.view_as_real, found), a.abs(), a.angle(), a.conj().imag)
+    return (*map(torch.view_as_real, found), a.abs(), a.angle(), a.conj().imag * 1)
 
 
 def shaped(x: Tensor) -> tuple[Tensor, ...]:

@@ -236,6 +236,33 @@ def test_hooks_of_leaves_run_in_pytorchs_order_in_a_backward_pass_outside(regist
         torch.testing.assert_close(one, other)
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_what_a_result_does_not_depend_on_do_not_run(register):
+    w, v, u = (torch.ones(2, device="jax", requires_grad=True) for _ in range(3))
+    seen = []
+    for name, leaf in (("w", w), ("v", v)):
+        getattr(leaf, register)(lambda given, name=name: seen.append((name, given is None)))
+
+    @calque.jit
+    def run(x, y):
+        shared = x * w
+        return shared.sum(), (shared * v).sum(), (shared * y).sum()
+
+    def called(index):
+        y = u * 2
+        y.register_hook(lambda given: seen.append(("y", given is None)))
+        run(torch.ones(2, device="jax"), y)[index].backward()
+        found = set(seen)
+        seen.clear()
+        return found
+
+    for _ in range(2):
+        assert called(0) == {("w", False)}
+        assert called(1) == {("w", False), ("v", False)}
+        assert called(2) == {("w", False), ("y", False)}
+    assert (w.grad.tolist(), v.grad.tolist(), u.grad.tolist()) == ([8, 8], [2, 2], [4, 4])
+
+
 def test_an_optimizer_in_a_post_accumulate_hook():
     def train(device, wrap):
         torch.manual_seed(0)

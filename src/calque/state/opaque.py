@@ -33,6 +33,12 @@ _MOVING = (
 )
 
 
+_HASHING = frozenset(
+    ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2")
+)
+"""The modules of the classes of hash objects."""
+
+
 def moves(value: object) -> bool:
     """Returns True if an object advances when it is used."""
     return issubclass(type(value), _MOVING)
@@ -73,6 +79,8 @@ def opaque(value: object) -> Opaque | None:
         return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
     if isinstance(value, Iterator):
         return Opaque(_reduced, None, False, _stands_on(value))
+    if type(value).__module__ in _HASHING and hasattr(value, "digest"):
+        return Opaque(_digest, None, True)
     if isinstance(value, contextvars.Context):
         return Opaque(lambda o: tuple(o.items()), None, True)
     if _reduced(value) is None:
@@ -140,6 +148,14 @@ def _position(value: io.IOBase) -> Any:
         return value.closed or value.tell()
     except (OSError, ValueError):  # the position is not available, as for a terminal
         return None if value is sys.stdout or value is sys.stderr else object()
+
+
+def _digest(value: Any) -> bytes:
+    """Returns what a hash object has computed."""
+    try:
+        return value.digest()
+    except TypeError:  # of any length
+        return value.digest(32)
 
 
 def _reduce(value: object) -> Any:

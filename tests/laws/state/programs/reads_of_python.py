@@ -8,6 +8,7 @@ import csv
 import ctypes
 import functools
 import gc
+import hashlib
 import logging
 import multiprocessing
 import queue
@@ -116,6 +117,12 @@ def table_of_a_module_of_python(case: Case) -> Seen:
 def settings_that_only_functions_tell(case: Case) -> Seen:
     case.undo(csv.field_size_limit, csv.field_size_limit())
     yield from _read(case, csv.field_size_limit, lambda: csv.field_size_limit(5))
+
+
+@program(states=2)
+def digest_of_a_hash_object(case: Case) -> Seen:
+    found = hashlib.sha256(b"one")
+    yield from _read(case, lambda: found.digest()[0] + 1, lambda: found.update(b"two"))
 
 
 @program(states=3)

@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calque.errors.handlers import is_of_handler
-from calque.state.values import ATOMIC
+from calque.state.values import ATOMIC, same_value
 
 _DEEPEST = 8
 _MOVING = (
@@ -78,12 +78,12 @@ def opaque(value: object) -> Opaque | None:
     if isinstance(value, io.IOBase):
         return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
     if isinstance(value, Iterator):
-        return Opaque(_reduced, None, False, _stands_on(value))
+        return Opaque(_reduced, None, False, _stands_on(value)) if _is_steady(value) else None
     if type(value).__module__ in _HASHING and hasattr(value, "digest"):
         return Opaque(_digest, None, True)
     if isinstance(value, contextvars.Context):
         return Opaque(lambda o: tuple(o.items()), None, True)
-    if _reduced(value) is None:
+    if _reduced(value) is None or not _is_steady(value):
         return Opaque(_referents, None, True) if _referents(value) else None
     return Opaque(_reduced, None, True)
 
@@ -172,6 +172,11 @@ def _reduce(value: object) -> Any:
 def _reduced(value: object) -> Any:
     found = _reduce(value)
     return found if found is None or isinstance(found, str) else comparable(found)
+
+
+def _is_steady(value: object) -> bool:
+    """Returns False if an object's reduction differs although nothing has happened to it."""
+    return same_value(_reduced(value), _reduced(value))
 
 
 def _stands_on(value: object) -> tuple[Any, ...]:

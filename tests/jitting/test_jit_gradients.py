@@ -236,6 +236,21 @@ def test_hooks_of_leaves_run_in_pytorchs_order_in_a_backward_pass_outside(regist
         torch.testing.assert_close(one, other)
 
 
+def test_gradients_that_depend_on_nothing_have_no_graph():
+    layer = nn.Linear(3, 2).to("jax")
+    run = calque.jit(lambda x: layer(x).tanh())
+    plain = calque.jit(lambda x: layer(x))
+    x = torch.ones(4, 3, device="jax")
+    for _ in range(2):
+        for fn, has_graph in ((run, True), (plain, False)):
+            found = torch.autograd.grad(fn(x).sum(), layer.weight, create_graph=True)[0]
+            assert found.requires_grad is has_graph
+            incoming = torch.ones(4, 2, device="jax", requires_grad=True)
+            first = torch.autograd.grad(fn(x), layer.weight, incoming, create_graph=True)[0]
+            (second,) = torch.autograd.grad(first.sum(), incoming)
+            assert second.shape == (4, 2)
+
+
 @pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
 def test_hooks_of_what_a_result_does_not_depend_on_do_not_run(register):
     w, v, u = (torch.ones(2, device="jax", requires_grad=True) for _ in range(3))

@@ -118,8 +118,10 @@ class ReplayNode:
         """Attach the graph to its tensors."""
         carried, late, slots = outputs.carried, self.late, self.step.results
         targets = [one.build(outputs) for one in self._receivers]
-        if not any(target.requires_grad for target in targets):  # may have changed since the trace
-            targets.append(_anchor())
+        if not any(target.requires_grad for target in targets):
+            if origin is not None and origin.path:  # gradients that depend only on incoming ones
+                return
+            targets.append(_anchor())  # the targets may have changed since the trace
         results = [carried[slot] for slot in slots]
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)

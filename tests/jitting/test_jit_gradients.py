@@ -237,6 +237,14 @@ def test_hooks_of_leaves_run_in_pytorchs_order_in_a_backward_pass_outside(regist
 
 
 def test_gradients_that_depend_on_nothing_have_no_graph():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).to("jax")
+    whole = calque.jit(lambda x: model(x).sum())
+    found = torch.autograd.grad(
+        whole(torch.ones(4, 2, device="jax")), [*model.parameters()], create_graph=True
+    )
+    assert [one.requires_grad for one in found] == [True, True, True, False]
+    sum(one.square().sum() for one in found).backward()
+    assert model[2].bias.grad is None
     layer = nn.Linear(3, 2).to("jax")
     run = calque.jit(lambda x: layer(x).tanh())
     plain = calque.jit(lambda x: layer(x))
@@ -245,6 +253,8 @@ def test_gradients_that_depend_on_nothing_have_no_graph():
         for fn, has_graph in ((run, True), (plain, False)):
             found = torch.autograd.grad(fn(x).sum(), layer.weight, create_graph=True)[0]
             assert found.requires_grad is has_graph
+            found = torch.autograd.grad(fn(x).sum(), [*layer.parameters()], create_graph=True)
+            assert [one.requires_grad for one in found] == [has_graph, has_graph]
             incoming = torch.ones(4, 2, device="jax", requires_grad=True)
             first = torch.autograd.grad(fn(x), layer.weight, incoming, create_graph=True)[0]
             (second,) = torch.autograd.grad(first.sum(), incoming)

@@ -1,5 +1,8 @@
 """Lists to which a function appends: compiled if it does nothing else with them."""
 
+import gc
+import hashlib
+import weakref
 from collections import deque
 
 import pytest
@@ -8,6 +11,10 @@ from torch.utils import _pytree as pytree
 
 import calque
 from tests.jitting.appending import APPENDING, READING
+
+
+def ones(*shape):
+    return torch.ones(*shape, device="jax")
 
 
 def plain(value):
@@ -64,3 +71,92 @@ def test_appending_is_compiled(name):
 @pytest.mark.parametrize("name", READING)
 def test_what_is_read_is_right(name):
     compare(READING[name])
+
+
+def test_a_program_does_not_keep_alive_what_lists_hold():
+    values, bounded, logs = [], deque(maxlen=20), [{"x": ones(2)} for _ in range(5)]
+    values += [ones(2) for _ in range(5)]
+    bounded.extend(values)
+    weight = torch.ones(1, device="jax", requires_grad=True)
+
+    @calque.jit
+    def step(x):
+        values.append(x * 2)
+        bounded.append(x * weight)
+        logs.append({"x": (x, x + 1), "n": 3})
+        return x is weight  # compares objects
+
+    for _ in range(4):
+        step(ones(2))
+    step(ones(3))
+    assert len(step.history) == 2
+    held = [*values, *bounded, *(one["x"] for one in logs)]
+    found = [weakref.ref(one) for one in held if isinstance(one, torch.Tensor)]
+    del held
+    values.clear(), bounded.clear(), logs.clear()
+    gc.collect()
+    assert len(found) > 20 and not any(one() is not None for one in found)
+    step(ones(2))
+    step(ones(3))
+    assert len(step.history) == 2 and len(values) == len(bounded) == len(logs) == 2
+
+
+def test_explain_names_the_lists():
+    values = []
+
+    @calque.jit
+    def step(x):
+        values.append(x)
+
+    step(ones(2))
+    assert "appended to at each call: values" in str(step.explain())
+
+
+def test_two_traces_must_append_the_same():
+    values, hashed = [], hashlib.sha1()  # its contents are not seen
+
+    @calque.jit
+    def step(x):
+        values.append(hashed.hexdigest()[:4])
+        return x * 2
+
+    step(ones(2))
+    hashed.update(b"a")
+    with pytest.warns(calque.RetraceWarning, match=r"it appends .* at first, and then"):
+        step(ones(2))
+    hashed.update(b"b")
+    step(ones(2))
+    expected = [b"", b"a", b"ab"]
+    assert values == [hashlib.sha1(one).hexdigest()[:4] for one in expected]
+
+
+def test_a_failing_call_appends_nothing():
+    values = []
+
+    @calque.jit(checks=True)
+    def pick(rows, i):
+        values.append(rows[i])
+        return rows[i]
+
+    rows = torch.eye(3, device="jax")
+    for index in (0, 2, 1):
+        pick(rows, torch.tensor([index], device="jax"))
+    with pytest.raises(IndexError):
+        pick(rows, torch.tensor([3], device="jax"))
+    assert [one.argmax().item() for one in values] == [0, 2, 1]
+    assert pick.history == ["first call"]
+
+
+def test_values_that_are_assumed():
+    values = []
+
+    @calque.jit(specialize=True)
+    def step(x):
+        y = x if x.sum() > 0 else -x
+        values.append(y)
+        return y
+
+    for sign in (1, 1, -1, 1, -1, -1, 1):
+        step(sign * ones(2))
+    assert [one.tolist() for one in values] == [[1, 1]] * 7
+    assert len(step.history) <= 2

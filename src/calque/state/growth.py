@@ -150,7 +150,7 @@ class _Reading:
         """
         start, depth = _start(self._steps[place]), 0
         found: int | None = place
-        while start is not None and found is not None and found + 1 < len(self._steps):
+        while found is not None and found + 1 < len(self._steps):
             after = self._steps[found + 1]
             if after.opname == "STORE_FAST":
                 ways = self._locals.get(after.argval, set())
@@ -170,8 +170,10 @@ class _Reading:
             depth += 1
         return set()
 
-    def _next(self, place: int, start: tuple[int, int]) -> int | None:
+    def _next(self, place: int, start: tuple[int, int] | None) -> int | None:
         """Returns the next step of the expression that begins with a loaded value."""
+        if start is None:
+            return None
         for index in range(place, len(self._steps)):
             one = self._steps[index]
             if one.opname != "COPY" and _start(one) == start:

@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import ChainMap, defaultdict, deque
 from copy import deepcopy as copied
+from pickle import dumps as pickled
 from types import SimpleNamespace
 
 import torch
@@ -898,6 +899,22 @@ def it_is_pickled(device, jit):
 
 
 @reading
+def another_name_pickles_it(device, jit):
+    log = Picklable()
+
+    def step(x, i):
+        log.entries.append(1)
+        return x * len(pickled(log))
+
+    return jit(step), nothing, lambda: log.entries
+
+
+class Picklable:
+    def __init__(self):
+        self.entries = []
+
+
+@reading
 def it_is_copied(device, jit):
     class Log:
         def __init__(self):
@@ -1042,6 +1059,29 @@ def a_frame_is_read(device, jit):
         return x * size()
 
     return jit(step), nothing, lambda: values
+
+
+@reading
+def a_namespace_with_a_dict_is_printed(device, jit):
+    space = SimpleNamespace(logs={"a": [], "b": 1})
+
+    def step(x, i):
+        space.logs["a"].append(1)
+        return x * len(repr(space)) * space.logs["b"]
+
+    return jit(step), nothing, lambda: space.logs
+
+
+@reading
+def a_namespace_is_an_argument(device, jit):
+    space = SimpleNamespace(entries=[])
+
+    def inside(x, given):
+        space.entries.append(1)
+        return x * len(repr(given))
+
+    inner = jit(inside)
+    return lambda x, i: inner(x, space), nothing, lambda: space.entries
 
 
 @reading

@@ -486,6 +486,35 @@ def a_hidden_state(device, jit):
 
 
 @appending(2)
+def the_last_one(device, jit):
+    class Trainer:
+        def __init__(self):
+            self.last, self.losses = None, []
+
+        def step(self, x, i):
+            loss = (x if self.last is None else x + self.last).sum()
+            self.last = loss
+            self.losses.append(loss.detach())
+            self.losses.append(loss.detach()[None])
+
+    trainer = Trainer()
+    return jit(trainer.step), nothing, lambda: (trainer.last, trainer.losses)
+
+
+@appending(3)
+def changed_and_then_replaced(device, jit):
+    holder = SimpleNamespace(last=torch.zeros(2, device=device), values=[])
+
+    def step(x, i):
+        holder.last.mul_(0.5)  # also changes what the list holds of it
+        holder.last = holder.last + x
+        holder.values.append(holder.last)
+        holder.values.append(holder.last.detach()[0])
+
+    return jit(step), nothing, lambda: (holder.last, holder.values)
+
+
+@appending(2)
 def a_training_step(device, jit):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(device)

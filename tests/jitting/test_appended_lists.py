@@ -2,14 +2,17 @@
 
 import gc
 import hashlib
+import threading
 import weakref
 from collections import deque
+from types import SimpleNamespace
 
 import pytest
 import torch
 from torch.utils import _pytree as pytree
 
 import calque
+from calque.jitting.python_effects import PythonState
 from tests.jitting.appending import APPENDING, READING
 
 
@@ -160,3 +163,83 @@ def test_values_that_are_assumed():
         step(sign * ones(2))
     assert [one.tolist() for one in values] == [[1, 1]] * 7
     assert len(step.history) <= 2
+
+
+def test_what_another_thread_appends_during_a_trace_is_not_repeated(monkeypatch):
+    values, meanwhile = [], ["of another thread"]
+
+    @calque.jit
+    def step(x):
+        values.append(x)
+
+    look = PythonState.look
+
+    def looking(state):
+        values.extend(meanwhile)
+        meanwhile.clear()
+        return look(state)
+
+    monkeypatch.setattr(PythonState, "look", looking)
+    step(ones(2))
+    with pytest.warns(calque.RetraceWarning, match="it appends"):
+        step(ones(2))
+    step(ones(2))
+    assert [one for one in values if isinstance(one, str)] == ["of another thread"]
+    assert len(values) == 4
+
+
+def test_threads_append_to_one_list():
+    values = []
+
+    @calque.jit
+    def step(x):
+        values.append(x * 2)
+
+    step(ones(2)), step(ones(2))
+
+    def work(start):
+        for i in range(start, start + 25):
+            step(i * ones(2))
+
+    threads = [threading.Thread(target=work, args=(100 * n,)) for n in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    found = sorted(int(one[0].item()) // 2 for one in values[2:])
+    assert found == sorted(100 * n + i for n in range(3) for i in range(25))
+    assert step.history == ["first call"]
+
+
+def test_an_appended_tensor_is_the_one_that_is_kept_elsewhere():
+    holder = SimpleNamespace(last=None, values=[])
+
+    @calque.jit
+    def step(x):
+        y = x * 2
+        holder.values.append(y)
+        holder.values.append((y, y[0]))
+        holder.last = y
+        y.add_(1)
+
+    for i in range(4):
+        step(i * ones(2))
+        assert holder.values[-2] is holder.last is holder.values[-1][0]
+        holder.last[0] = -5.0
+        assert holder.values[-1][1].item() == -5.0  # a view of it
+    assert [one[0].tolist() for one in holder.values[1::2]] == [[-5, 1 + 2 * i] for i in range(4)]
+    assert len(step.history) <= 3
+
+
+def test_a_hook_that_appends_in_the_backward_of_a_result_is_refused():
+    values, weight = [], torch.ones(2, device="jax", requires_grad=True)
+
+    @calque.jit
+    def step(x):
+        y = x * weight
+        y.register_hook(lambda gradient: values.append(gradient))
+        return y.sum()
+
+    with pytest.raises(calque.TraceError, match="values"):
+        step(ones(2))
+    assert values == []

@@ -8,7 +8,8 @@ import gc
 import multiprocessing.pool
 import sys
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -72,23 +73,64 @@ def _remove(functions: TorchFunctionMode) -> None:
 
 
 @contextlib.contextmanager
-def new_objects_apart() -> Iterator[Callable[[], bool]]:
-    """A context manager in which the garbage collector's youngest generation has only objects
+def new_tensors_apart() -> Iterator[Callable[[], Collection[int] | None]]:
+    """A context manager in which the garbage collector's youngest generation has all objects
     created inside.
 
-    The collector is disabled meanwhile. Yields a function that returns True as long as this holds:
-    the program may run the collector itself. (`gc.freeze` would work too, but it distorts the
-    collector's estimate of the heap, so every later collection would be a full one.)
+    The collector is disabled meanwhile. Yields a function that returns the ids of the tensors
+    created inside, in any thread; or None if this is not known, because the program itself has run
+    the collector. (`gc.freeze` would work too, but it distorts the collector's estimate of the
+    heap, so every later collection would be a full one.)
+
+    If there is such a context already, in another thread, the older tensors of that generation are
+    kept alive to the end, so that no new one gets the id of one of them.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    older: dict[int, torch.Tensor] = {}
+    this = object()
     try:
-        gc.collect(0)
-        before = _collections()
-        yield lambda: _collections() == before
+        with _apart.lock:
+            if not _apart.running:
+                _apart.enabled = gc.isenabled()
+            _apart.running.add(this)
+            gc.disable()
+            if len(_apart.running) == 1:
+                gc.collect(0)
+            else:
+                older = _young_tensors()
+            before = _collections()
+        yield lambda: None if _collections() != before else _young_tensors().keys() - older.keys()
     finally:
-        if enabled:
-            gc.enable()
+        with _apart.lock:
+            _apart.running.discard(this)
+            if not _apart.running and _apart.enabled:
+                gc.enable()
+
+
+class _Apart:
+    """The contexts of `new_tensors_apart` in all threads.
+
+    Attributes:
+        running: one object for each.
+        enabled: whether the collector was enabled before the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a finalizer may record
+        self.running: set[object] = set()
+        self.enabled = True
+
+
+_apart = _Apart()
+
+
+def _young_tensors() -> dict[int, torch.Tensor]:
+    # One call of C code: another thread that runs meanwhile may be building a tuple, which fails if
+    # there is a reference to it.
+    young = chain.from_iterable(map(gc.get_objects, (0,)))
+    return {id(tensor): tensor for tensor in list(filter(_is_tensor, young))}
+
+
+_is_tensor = functools.partial(type.__instancecheck__, torch.Tensor)
 
 
 def _collections() -> list[int]:

@@ -1,7 +1,6 @@
 """Several threads record different programs at once, and none disturbs another."""
 
 import threading
-from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -14,29 +13,22 @@ def test_a_recording_begins_and_ends_while_another_runs() -> None:
     """Neither suspects the tensors that the other, or what came before it, has created."""
     x, found = torch.ones(2, 3), []
 
+    def work(model: nn.Module) -> None:
+        found.append((calque.record(model, x).graph()(x), model(x)))
+
     class Waits(nn.Module):
         def forward(self, x: Tensor) -> Tensor:
             y = x * 2
-            model = nn.Linear(3, 3)  # created since the first recording began
-            thread = threading.Thread(target=lambda: None)
-            thread.start()
-            record_elsewhere(model)
+            begin.set()
+            assert done.wait(60)
             return y + 1
 
-    def record_elsewhere(model: nn.Module) -> None:
-        def work() -> None:
-            found.append(calque.record(model, torch.ones(2, 3)).graph()(x))
-
-        begin.set()
-        inner.append((model, work))
-        assert done.wait(60)
-
-    begin, done, inner = threading.Event(), threading.Event(), list[Any]()
+    begin, done = threading.Event(), threading.Event()
 
     def other() -> None:
         assert begin.wait(60)
         try:
-            inner[0][1]()
+            work(nn.Linear(3, 3))  # created since the first recording began
         finally:
             done.set()
 
@@ -44,8 +36,8 @@ def test_a_recording_begins_and_ends_while_another_runs() -> None:
     thread.start()
     outer = calque.record(Waits(), x)
     thread.join()
-    assert len(found) == 1 and torch.equal(found[0], inner[0][0](x))
-    assert outer.result is not None
+    assert torch.equal(outer.result, x * 2 + 1)
+    assert len(found) == 1 and torch.equal(*found[0])
 
 
 def test_tensors_are_told_apart_in_nested_contexts() -> None:

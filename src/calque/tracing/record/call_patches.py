@@ -8,6 +8,7 @@ import gc
 import multiprocessing.pool
 import sys
 import threading
+import time
 from collections.abc import Callable, Collection, Iterator
 from itertools import chain
 from typing import Any
@@ -25,6 +26,7 @@ from calque.tracing.symbolic.contexts import hold_contexts
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.upstream.torch_internals import get_current_function_mode_stack, pop_mode, push_mode
 
+_PATIENCE = 100  # milliseconds; this thread itself may be in a collection, in a finalizer
 _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
@@ -94,7 +96,7 @@ def new_tensors_apart() -> Iterator[Callable[[], Collection[int] | None]]:
             _apart.running.add(this)
             gc.disable()
             if len(_apart.running) == 1:
-                gc.collect(0)
+                _collect_young()
             else:
                 older = _young_tensors()
             before = _collections()
@@ -104,6 +106,16 @@ def new_tensors_apart() -> Iterator[Callable[[], Collection[int] | None]]:
             _apart.running.discard(this)
             if not _apart.running and _apart.enabled:
                 gc.enable()
+
+
+def _collect_young() -> None:
+    """Collect the youngest generation, once a collection of another thread is over."""
+    for _ in range(_PATIENCE):
+        before = _collections()
+        gc.collect(0)
+        if _collections() != before:
+            return
+        time.sleep(0.001)
 
 
 class _Apart:

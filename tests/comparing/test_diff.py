@@ -517,3 +517,36 @@ def test_what_a_trace_sets_or_reads_is_compared_where_it_leaves() -> None:
         return torch.tensor(x.tolist())
 
     assert calque.diff(calque.trace(one, x), calque.record(other, x), x)
+
+
+def test_a_constant_that_a_recording_copies_is_no_difference() -> None:
+    def program(x: Tensor) -> Tensor:
+        return torch.cat([x, torch.Tensor([1e10]).expand(x[:1].shape)]) * 2
+
+    x = torch.randn(2)
+    assert not calque.diff(calque.trace(program, x), calque.record(program, x), x)
+
+
+class Written(nn.Module):
+    """Writes what has a gradient to a buffer, as caches of keys and values do."""
+
+    cache: Tensor
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.layer = nn.utils.weight_norm(nn.Linear(2, 2))
+        self.register_buffer("cache", torch.zeros(3, 2))
+
+    def forward(self, x: Tensor) -> Tensor:
+        self.cache[:1] = self.layer(x)
+        return self.cache.sum(0)
+
+
+@pytest.mark.filterwarnings("ignore:`torch.nn.utils.weight_norm`", "ignore:The .grad attribute")
+def test_modules_with_tensors_that_pytorch_does_not_copy() -> None:
+    module, x = Written(), torch.randn(1, 2)
+    assert not calque.diff(module, module, x)
+    module(x)
+    before = module.cache.clone()
+    assert not calque.diff(module, module, torch.randn(1, 2))
+    assert torch.equal(module.cache, before)

@@ -194,3 +194,31 @@ def test_a_grid_with_nan_reads_nothing_there() -> None:
         return F.grid_sample(volume, grid, align_corners=False)[..., 1:]
 
     agree(program, torch.randn(1, 1, 2, 2, 2), grid)
+
+
+class Rounded(torch.autograd.Function):
+    """Rounds, with a gradient as if it did not."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor) -> Tensor:
+        return x.round()
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> Tensor:  # pyright: ignore[reportIncompatibleMethodOverride]
+        return gradient
+
+
+def test_gradients_of_ones_own_are_left_out() -> None:
+    layer = nn.Linear(3, 2)
+    agree(lambda x: F.linear(x, Rounded.apply(layer.weight * 9) / 9), torch.randn(2, 3))
+
+
+def test_simulated_quantization_agrees() -> None:
+    scale, zero = torch.tensor([0.1, 0.3]), torch.tensor([0, 2], dtype=torch.int32)
+
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        whole = torch.fake_quantize_per_tensor_affine(x, 0.1, 3, 0, 255)
+        learned = torch.fake_quantize_per_tensor_affine(x, scale[0], zero[1], -8, 7)
+        return whole, learned, torch.fake_quantize_per_channel_affine(x, scale, zero, 1, -8, 7)
+
+    agree(program, 3 * torch.randn(4, 2, 3))

@@ -292,6 +292,13 @@ def test_polygamma_in_place():
         lambda x, y: F.binary_cross_entropy(x.sigmoid(), y.sigmoid(), reduction="none"),
         lambda x, y: torch.ops.aten.binary_cross_entropy_backward(x.sum(), x, y),
         lambda x, y: torch.ops.aten._adaptive_avg_pool2d_backward(x, y),
+        lambda x, y: torch.ops.aten.avg_pool2d_backward(x, y, [1], [1], [0], False, True, None),
+        lambda x, y: torch.ops.aten.reflection_pad3d(x, [1] * 6),
+        lambda x, y: torch.ops.aten.replication_pad3d_backward(x, y, [0] * 6),
+        lambda x, y: torch.native_batch_norm(x * y, None, None, None, None, True, 0.1, 1e-5)[0],
+        lambda x, y: torch.ops.aten.native_batch_norm_backward(
+            x, y, None, None, None, x[0, :, 0, 0], x[0, :, 0, 0], True, 1e-5, [True, False, False]
+        )[0],
         lambda x, y: F.rrelu(x),
     ],
 )
@@ -302,3 +309,62 @@ def test_a_kernel_asks_the_operands_that_it_asks_on_the_cpu(call):
         expected = pytree.tree_map(torch.Tensor.stride, call(*operands))
         actual = call(*(o.to("jax") for o in operands))
         assert pytree.tree_map(torch.Tensor.stride, actual) == expected
+
+
+def _channels_inside(x: Tensor) -> Tensor:
+    return x.movedim(1, -1).contiguous().movedim(-1, 1)
+
+
+@pytest.mark.parametrize(
+    ("rank", "dtype", "operand"),
+    [
+        (3, torch.float32, "input"),
+        (3, torch.float32, "kernel"),
+        (4, torch.float32, "gradient"),
+        (5, torch.float32, "input"),
+        (5, torch.float64, "kernel"),
+    ],
+)
+def test_convolutions_lie_as_on_the_cpu(rank: int, dtype: torch.dtype, operand: str) -> None:
+    """Some kernels of the CPU have no `channels_last` form, and none asks how a gradient lies."""
+
+    def run(device: str) -> list[tuple[int, ...]]:
+        space = (5, 4, 3)[: rank - 2]
+        operands = {"input": (2, 4, *space), "kernel": (6, 4, *[3] * len(space))}
+        operands["gradient"] = (2, 6, *space)
+        made = {name: torch.ones(shape, dtype=dtype) for name, shape in operands.items()}
+        made[operand] = _channels_inside(made[operand])
+        x, kernel, gradient = (t.to(device) for t in made.values())
+        x.requires_grad_(), kernel.requires_grad_()
+        convolve = {3: F.conv1d, 4: F.conv2d, 5: F.conv3d}[rank]
+        y = convolve(x, kernel, padding=1)
+        return [t.stride() for t in (y, *torch.autograd.grad(y, (x, kernel), gradient))]
+
+    assert run("jax") == run("cpu")
+
+
+HEADS_INSIDE = (0, 2, 1, 3)
+WIDTH_OUTSIDE = (3, 2, 1, 0)
+
+
+@pytest.mark.parametrize(
+    ("shape", "order", "masked"),
+    [
+        ((2, 3, 5, 4), HEADS_INSIDE, False),
+        ((2, 3, 5, 4), HEADS_INSIDE, True),
+        ((2, 3, 5, 4), WIDTH_OUTSIDE, False),
+        ((3, 5, 4), (1, 0, 2), False),
+        ((5, 4), (1, 0), False),
+    ],
+)
+def test_attention_lies_as_the_query_where_the_kernel_of_the_cpu_is_fused(shape, order, masked):
+    x = torch.ones([shape[axis] for axis in order]).permute(
+        [order.index(a) for a in range(len(order))]
+    )
+    mask = torch.ones(5, 5, dtype=torch.bool) if masked else None
+    expected = F.scaled_dot_product_attention(x, x, x, attn_mask=mask).stride()
+    ours = x.to("jax")
+    assert ours.stride() == x.stride()
+    mask = mask if mask is None else mask.to("jax")
+    for _ in range(2):
+        assert F.scaled_dot_product_attention(ours, ours, ours, attn_mask=mask).stride() == expected

@@ -6,6 +6,7 @@ import traceback
 import weakref
 from functools import partial
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -343,6 +344,19 @@ def test_the_reason_of_every_trace_is_told():
     assert run.history[2] == "argument 1 was 1 and is 2"
     assert "model.training was True and is False" in run.history[3]
     assert "model.p was 0.5 and is 0.1" in run.history[4]
+
+
+def test_a_new_trace_names_the_values_of_numpys_numbers():
+    run = calque.jit(lambda x, pair: x * pair[0])
+    x = torch.ones(2, device="jax")
+    for number in (np.float32(0.5), np.float32(1.5)):
+        run(x, (number, np.ones(3)))
+    assert run.history[1] == "argument 1 was float32(0.5) and is float32(1.5)"
+    run(x, (number, np.ones(4)))
+    assert run.history[2] == (
+        "argument 2 was a NumPy array of shape (3,) and dtype float64 and is a NumPy array of "
+        "shape (4,) and dtype float64"
+    )
 
 
 def test_the_loss_of_a_step_says_that_its_graph_is_freed():

@@ -211,6 +211,31 @@ def test_hooks_inside_a_jitted_step():
     handle.remove()
 
 
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_leaves_run_in_pytorchs_order_in_a_backward_pass_outside(register):
+    def orders(device, jit):
+        torch.manual_seed(0)
+        model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).to(device)
+        last = torch.ones(2, device=device, requires_grad=True)
+        order = []
+        for name, leaf in (*model.named_parameters(), ("last", last)):
+            getattr(leaf, register)(lambda _, name=name: order.append(name))
+        run = jit(lambda x: (model(x) * last).sum() + model[0].bias.sum())
+        x = torch.ones(4, 2, device=device)
+        run(x).backward()
+        (run(x) * 2 + last.sum() + model[2].bias.sum()).backward()
+        known = list(order)
+        first = torch.autograd.grad(run(x), list(model.parameters()), create_graph=True)
+        sum(g.square().sum() for g in first).backward()
+        return known, [p.grad.cpu() for p in model.parameters()]
+
+    order, gradients = orders("cpu", lambda fn: fn)
+    found, others = orders("jax", calque.jit)
+    assert found == order
+    for one, other in zip(gradients, others, strict=True):
+        torch.testing.assert_close(one, other)
+
+
 def test_an_optimizer_in_a_post_accumulate_hook():
     def train(device, wrap):
         torch.manual_seed(0)

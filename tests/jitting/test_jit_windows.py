@@ -274,6 +274,22 @@ def test_a_geometry_that_changes_in_place_is_refused(change):
             assert tensor.flatten().tolist() == list(range(6))
 
 
+@pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
+@pytest.mark.parametrize("shape", [(6,), (2, 2), (3, 2)])
+def test_an_out_argument_that_would_be_resized_is_refused(shape):
+    state = torch.zeros(shape, device="jax")
+    for run in (
+        calque.jit(lambda x, out: torch.add(x, 1, out=out)),
+        calque.jit(lambda x, out: torch.add(x, 1, out=state) + out.sum()),
+    ):
+        out = torch.zeros(shape, device="jax")
+        with pytest.raises(calque.TraceError, match=r"test_jit_windows.*(is resized|geometry)"):
+            run(torch.ones(2, 3, device="jax"), out)
+        for tensor in (out, state):
+            assert tensor.shape == shape
+            assert not tensor.any()
+
+
 def test_a_geometry_that_changes_in_place_is_fine_on_what_the_function_made():
     run = calque.jit(lambda x: (x * 1).t_().unsqueeze_(0) + x.view(2, 3).t_().squeeze_())
     x = torch.arange(6.0, device="jax").view(2, 3)

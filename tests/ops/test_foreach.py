@@ -157,3 +157,11 @@ def test_a_list_is_refused_as_its_tensors_are() -> None:
     assert once.tolist() == [0, 0, 0]
     with pytest.raises(NotImplementedError, match="frac_cpu"):
         torch._foreach_frac([torch.ones(2, device="jax"), torch.ones(2, device="jax").long()])
+
+
+def test_booleans_are_not_clamped_by_numbers() -> None:
+    x = [torch.tensor([True, False], device="jax")]
+    for clamp in (torch._foreach_clamp_min, torch._foreach_maximum):
+        with pytest.raises(RuntimeError, match="clamp_min_scalar_cpu"):
+            clamp(x, True)
+        assert clamp(x, [~x[0]])[0].tolist() == [True, True]

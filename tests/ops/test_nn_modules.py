@@ -287,3 +287,12 @@ def test_shapes_are_refused_as_on_the_cpu(call: Callable[[torch.Tensor], object]
     for device in ("cpu", "jax"):
         with pytest.raises(RuntimeError, match=r"non-zero size|has to be a"):
             call(torch.zeros(2, 3, 4, 4, device=device, requires_grad=True))
+
+
+def test_embedding_bag_with_offsets_refuses_bags_of_equal_size() -> None:
+    """PyTorch's operator reads beyond such indices; its function makes offsets of them."""
+    weight, bags = torch.randn(10, 3, device="jax"), torch.tensor([[1, 2, 4], [4, 3, 9]])
+    with pytest.raises(RuntimeError, match=r"functional.embedding_bag\(input, weight\)"):
+        torch.embedding_bag(weight, bags.to("jax"), torch.tensor([0, 1], device="jax"))
+    found = F.embedding_bag(bags.to("jax"), weight)
+    torch.testing.assert_close(found.cpu(), F.embedding_bag(bags, weight.cpu()))

@@ -309,3 +309,12 @@ def test_booleans_are_limited_by_one_tensor_only() -> None:
             with pytest.raises(NotImplementedError, match="clamp_.*scalar_cpu.*Bool"):
                 x.clamp(**bounds)
         assert x.clamp(min=0, max=1).dtype == torch.int64
+
+
+def test_alpha_is_rounded_to_the_dtype_of_the_operands() -> None:
+    generator = torch.Generator().manual_seed(0)
+    for dtype in (torch.bfloat16, torch.float16):
+        x, y = (torch.randn(1024, generator=generator).to(dtype) for _ in range(2))
+        for combine in (torch.add, torch.sub):
+            found = combine(x.to("jax"), y.to("jax"), alpha=0.3).cpu()
+            assert (found != combine(x, y, alpha=0.3)).sum() < 8  # of 1024; 240 with a float's 0.3

@@ -168,3 +168,38 @@ def test_segments_are_reduced_by_either_name_of_an_extremum() -> None:
     for reduce in ("amax", "max", "amin", "min"):
         for actual, expected in zip(found("jax", reduce), found("cpu", reduce), strict=True):
             assert torch.equal(actual, expected)
+
+
+def _lengths(*lengths: int) -> dict[str, torch.Tensor]:
+    return {"lengths": torch.tensor(lengths)}
+
+
+@pytest.mark.parametrize(
+    ("data", "runs"),
+    [
+        (torch.zeros(6), _lengths(2, 3)),
+        (torch.zeros(6), _lengths(-2, 8)),
+        (torch.zeros(6), {"lengths": torch.tensor([6.0])}),
+        (torch.zeros(6), {"offsets": torch.tensor([0.0, 6.0])}),
+        (torch.zeros(6, dtype=torch.int64), _lengths(2, 4)),
+        (torch.zeros(6, dtype=torch.complex64), _lengths(2, 4)),
+    ],
+)
+def test_segments_are_refused_as_on_the_cpu(
+    data: torch.Tensor, runs: dict[str, torch.Tensor]
+) -> None:
+    messages = []
+    for device in ("cpu", "jax"):
+        moved = {name: x.to(device) for name, x in runs.items()}
+        with pytest.raises(RuntimeError) as refused:
+            torch.segment_reduce(data.to(device), "sum", **moved)
+        messages.append(str(refused.value).splitlines()[0])
+    assert messages[0] in messages[1]
+
+
+def test_a_norm_of_integers_is_refused_with_every_dtype() -> None:
+    x = torch.ones(3, dtype=torch.int8, device="jax")
+    for norm in (torch.linalg.vector_norm, lambda x, dtype: torch._foreach_norm([x], dtype=dtype)):
+        for dtype in (torch.float32, torch.int8):
+            with pytest.raises(RuntimeError, match=r"linalg\.vector_norm"):
+                norm(x, dtype=dtype)

@@ -470,3 +470,13 @@ def test_functions_that_may_share_memory_compute_what_they_do() -> None:
     args = torch.randn(3, 4), torch.randn(3, 4), torch.randn(())[None, None]
     found = lower(calque.trace(program, *args))(*args)
     torch.testing.assert_close(found, program(*args), rtol=0, atol=0)
+
+
+def test_numbers_in_a_list_are_not_known() -> None:
+    def cropped(x: Tensor, box: Tensor) -> Tensor:
+        left, right = box.tolist()
+        return x[left:right]
+
+    graph = calque.trace(cropped, torch.arange(5.0), torch.tensor([1, 3]))
+    with pytest.raises(calque.TraceError, match="tolist reads a number, which is not known"):
+        lower(graph)

@@ -257,3 +257,31 @@ def test_covariances_are_lowered(dtype: torch.dtype) -> None:
     ):
         assert torch.ops.aten.mm.default in {node.target for node in graph.graph.nodes}
         torch.testing.assert_close(graph(other), program(other), rtol=0, atol=0, equal_nan=True)
+
+
+def test_a_signal_from_its_spectrogram_is_lowered() -> None:
+    def program(x: torch.Tensor) -> tuple[torch.Tensor, ...]:
+        spectrogram = torch.stft(x, 16, 4, window=torch.hann_window(16), return_complex=True)
+        signal = torch.istft(spectrogram, 16, 4, window=torch.hann_window(16))
+        return signal, spectrogram.istft(16, 4, window=torch.ones(16), length=24)
+
+    x, other = torch.randn(2, 32), torch.randn(2, 32)
+    for graph in (calque.record(program, x).graph("aten"), calque.lower(calque.trace(program, x))):
+        assert torch.ops.aten._fft_c2r.default in {node.target for node in graph.graph.nodes}
+        torch.testing.assert_close(graph(other), program(other), rtol=0, atol=0)
+
+
+def test_an_operator_of_a_library_that_writes_is_named() -> None:
+    @torch.library.custom_op("calque_tests::accumulate_", mutates_args=("x",))
+    def accumulate_(x: torch.Tensor, y: torch.Tensor) -> None:
+        x.add_(y)
+
+    def program(x: torch.Tensor) -> torch.Tensor:
+        total = torch.zeros_like(x)
+        accumulate_(total, x)
+        return total
+
+    graph = calque.trace(program, torch.ones(2))
+    with pytest.raises(calque.TraceError, match=r"calque_tests::accumulate_ .* writes to its arg"):
+        calque.lower(graph)
+    assert calque.lower(graph, functional=False)(torch.ones(2)).tolist() == [1, 1]

@@ -239,3 +239,16 @@ def test_gradients_computed_inside_are_named(call: Any) -> None:
     graph = calque.record(program, x).graph()
     with pytest.raises(calque.TraceError, match=f"autograd.{call.__name__} computes gradients"):
         calque.lower(graph)
+
+
+@pytest.mark.parametrize("tracer", [calque.trace, calque.record])
+def test_a_write_to_a_parameter_that_is_read_again_is_refused(tracer: Any) -> None:
+    weight = nn.Parameter(torch.ones(2))
+
+    def program(x: Tensor) -> Tensor:
+        weight.data.copy_(x)
+        return x * weight
+
+    traced: Any = tracer(program, torch.ones(2))
+    with pytest.raises(calque.TraceError, match="copy_ writes to a tensor where autograd"):
+        calque.lower(traced) if tracer is calque.trace else traced.graph("aten")

@@ -1,6 +1,5 @@
 """`calque.diff(...)`."""
 
-import copy
 import types
 from collections.abc import Callable
 from typing import Any
@@ -13,7 +12,7 @@ from calque.comparing.alignment import Pair, aligned
 from calque.comparing.differences import Differences
 from calque.comparing.naming import checks_device, vocabulary
 from calque.comparing.operands import Side, differing
-from calque.comparing.running import moved, on_device, same_random_numbers
+from calque.comparing.running import copied, moved, on_device, same_random_numbers
 from calque.comparing.structure import positions, structural
 from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.record import Recording, record
@@ -178,7 +177,7 @@ def _run(
     """Returns a recording of a copy of a program, on a device."""
     is_method = isinstance(program, types.MethodType)
     owner = program.__self__ if is_method else program
-    twin = copy.deepcopy(owner) if isinstance(owner, torch.nn.Module) else None
+    twin = copied(owner) if isinstance(owner, torch.nn.Module) else None
     if twin is not None:
         twin = twin if device is None else twin.to(device)
         program = types.MethodType(program.__func__, twin) if is_method else twin

@@ -1,6 +1,5 @@
 """The two graphs that are compared, each run separately."""
 
-import copy
 import warnings
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -12,7 +11,7 @@ from torch.fx.node import Node
 from calque.comparing.alignment import Pair, origin_of_pair
 from calque.comparing.differences import Difference
 from calque.comparing.naming import flat, has_values, result_of
-from calque.comparing.running import GraphRun, moved, on_device, same_random_numbers
+from calque.comparing.running import GraphRun, copied, moved, on_device, same_random_numbers
 from calque.comparing.values import NUMBERS, compared, kept, other_structure, parts_of
 from calque.tracing.core.origins import NodeOrigin, origin_of
 
@@ -26,7 +25,7 @@ class Side:
         with warnings.catch_warnings():
             # Raised by PyTorch for its own tree specs.
             warnings.simplefilter("ignore", FutureWarning)
-            self.graph: GraphModule = copy.deepcopy(graph)
+            self.graph: GraphModule = copied(graph)
         self._own = {node.name: node for node in graph.graph.nodes}
         if device is not None:
             self.graph.to(device)

@@ -1,6 +1,7 @@
 """Runs a graph node by node, and reports each node's result."""
 
 import contextlib
+import copy
 import inspect
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -119,6 +120,22 @@ def same_random_numbers(device: str) -> Iterator[None]:
 def on_device(device: str | None) -> Any:
     """A context in which tensors without an explicit device are created on the given one."""
     return torch.device(device) if device is not None else contextlib.nullcontext()
+
+
+def copied(module: torch.nn.Module) -> Any:
+    """Returns a copy of a module or graph.
+
+    PyTorch does not copy a tensor that another one was computed into (a buffer that a call has
+    written to, a weight of `torch.nn.utils.weight_norm`): the copy has its values, and no gradient.
+    """
+    owned = (vars(part) | part._parameters | part._buffers for part in module.modules())
+    memo: dict[int, Any] = {
+        id(tensor): tensor.detach().clone()
+        for names in owned
+        for tensor in names.values()
+        if isinstance(tensor, torch.Tensor) and not tensor.is_leaf
+    }
+    return copy.deepcopy(module, memo)
 
 
 def moved(value: Any, device: str | None) -> Any:

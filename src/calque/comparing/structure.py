@@ -21,6 +21,7 @@ from calque.comparing.regions import Stretch
 from calque.comparing.same import same_arguments, same_results
 from calque.comparing.settings import other_settings
 from calque.tracing.core.origins import origin_of
+from calque.tracing.graph.checks import fresh
 
 
 def positions(rows: list[Pair | Unpaired], *graphs: GraphModule) -> dict[Any, float]:
@@ -74,14 +75,14 @@ def _of_calls(rows: list[Pair | Unpaired], twins: dict[Node, Node]) -> Iterator[
 
 
 def _calls_that_matter(stretch: Stretch | None) -> list[str]:
-    """Returns what the nodes of a stretch call, without those that nothing but checks use, and
-    without reads of values, which are only checked in a recording.
+    """Returns what the nodes of a stretch call, without those that nothing but checks use, without
+    reads of values, which are only checked in a recording, and without its copies of constants.
     """
     nodes = stretch.nodes if stretch is not None else ()
     return [
         called(node)
         for node in nodes
-        if not (is_part(node) or is_read(node) or is_only_checked(node))
+        if not (is_part(node) or is_read(node) or is_only_checked(node) or node.target is fresh)
     ]
 
 

@@ -11,6 +11,7 @@ from torch.nn import functional as F
 from calque.convert.onnx_bessel import BESSEL
 from calque.convert.onnx_grids import GRIDS
 from calque.convert.onnx_matrices import MATRICES
+from calque.convert.onnx_quantization import QUANTIZATION
 from calque.convert.onnx_special import SPECIAL, is_negative
 from calque.convert.onnx_static_indexing import PLACES
 
@@ -323,6 +324,7 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     **GRIDS,
     **MATRICES,
     **PLACES,
+    **QUANTIZATION,
     **SPECIAL,
     torch.ops.prims.convert_element_type.default: lambda a, dtype: a.to(dtype),
 }

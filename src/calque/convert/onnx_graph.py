@@ -1,9 +1,12 @@
 """`to_onnx`: converts a recorded program to an ONNX model, operator by operator."""
 
+import contextlib
 from collections.abc import Collection, Iterable
 from typing import Any
 
 import numpy as np
+import torch
+from torch.fx.graph_module import GraphModule
 
 from calque.convert.calls import Calls, leaves
 from calque.convert.errors import ConversionError
@@ -11,6 +14,7 @@ from calque.convert.onnx_calls import NARROW, WIDE, kind_of, library
 from calque.convert.onnx_opening import opened
 from calque.convert.onnx_operators import converters_for, table
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.record import Recording
 
 OPSET = 20
@@ -29,7 +33,7 @@ def to_onnx(recording: Recording) -> Any:
         ImportError: onnx is not installed.
     """
     onnx = library()
-    program = opened(recording.graph("aten"), table())
+    program = opened(_operators_of(recording), table())
     calls = Calls(program)
     graph = OnnxGraph(
         {info.name for info in (*calls.inputs, *(o for c in calls for o in c.outputs))}
@@ -74,6 +78,19 @@ def to_onnx(recording: Recording) -> Any:
             f"an operator cannot be expressed in ONNX with these dtypes or shapes: {error}"
         ) from None
     return model
+
+
+def _operators_of(recording: Recording) -> GraphModule:
+    """Returns the graph of operators. ONNX has no gradients, so where the gradient is what cannot
+    be lowered (that of an `autograd.Function`, for instance), it is lowered without.
+    """
+    try:
+        return recording.graph("aten")
+    except SymbolicTraceError:
+        if not recording.problems:
+            with torch.no_grad(), contextlib.suppress(SymbolicTraceError):
+                return recording.graph("aten")
+        raise
 
 
 def _value(info: TensorInfo) -> Any:

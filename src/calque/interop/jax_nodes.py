@@ -155,13 +155,13 @@ def _run(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
     return list(map(wrap, program_of(number)(_arrays(tensors))))
 
 
-def _fake_results(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
+def _meta_results(tensors: Sequence[Tensor], number: int) -> list[Tensor]:
     shapes = [jax.ShapeDtypeStruct(tuple(map(int, t.shape)), to_numpy(t.dtype)) for t in tensors]
     return [
-        torch.empty(one.shape, dtype=to_torch(one.dtype), device="jax")
+        torch.empty(one.shape, dtype=to_torch(one.dtype), device="meta")
         for one in program_of(number).shapes(shapes)
     ]
 
 
 _library.impl("from_jax", _run, "CompositeExplicitAutograd")
-torch.library.register_fake("calque::from_jax", _fake_results, lib=_library)
+_library.impl("from_jax", _meta_results, "Meta")

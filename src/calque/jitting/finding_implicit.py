@@ -10,10 +10,11 @@ import torch
 
 from calque.device.memory.cell import Cell, cell_of
 from calque.jitting.arguments import Arguments
-from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit, is_hooked
+from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit
 from calque.jitting.known_tensors import KnownTensors
 from calque.jitting.python_effects import PythonState, Rebound
 from calque.jitting.recording import Target
+from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.program.trees import is_tensor
 from calque.state import ATOMIC, Row

@@ -5,7 +5,8 @@ input, a computation with it on the CPU becomes a guard on its value, and a writ
 because the program could not repeat it.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -88,12 +89,20 @@ class HostTensorMode(DispatchMode):
             return _regeometry(func, args, kwargs)
         if not on_device and _takes_traced_number(args, kwargs) and not _goes_to_device(kwargs):
             args, kwargs = _on_the_device(func, args, kwargs)
-        result = foreign.run(func, args, kwargs)
+        with self._keeping_geometry(func, args, kwargs):
+            result = foreign.run(func, args, kwargs)
         if func in _SETS and args[0].device.type == "cpu":
             if _memory(args[0]) not in self.lifting.host_memory:
                 self._look_at(args[0], "The function accesses the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
         return result
+
+    def _keeping_geometry(self, func: Any, args: Any, kwargs: Any) -> AbstractContextManager[None]:
+        """A context manager that refuses an operator that resizes an `out=` from outside."""
+        if not (kwargs and func._schema.is_mutable):
+            return nullcontext()
+        known = [one for one in written(func, args, kwargs) if id(one) in self._outside]
+        return _same_geometry(func, known) if known else nullcontext()
 
     def see(self, tensor: torch.Tensor) -> None:
         """Record that a tensor on the device is read or written without an operator."""
@@ -222,19 +231,27 @@ def _bytes(tensor: torch.Tensor) -> torch.Tensor:
 
 def _regeometry(func: Any, args: Any, kwargs: Any) -> torch.Tensor:
     """Run an operator, which must not change its tensor's geometry."""
-    tensor = args[0]
-    before = view_of(tensor)
-    func(*args, **kwargs)
-    if view_of(tensor) != before:
-        after = tuple(tensor.shape)
+    with _same_geometry(func, args[:1]):
+        func(*args, **kwargs)
+    return args[0]
+
+
+@contextmanager
+def _same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]:
+    """A context manager in which an operator runs that must not change the tensors' geometry."""
+    known = [(tensor, view_of(tensor)) for tensor in tensors if tensor.device.type == "jax"]
+    yield
+    for tensor, before in known:
+        if (after := view_of(tensor)) == before:
+            continue
         set_geometry(tensor, before)
         raise unrepeatable(
             f"{func} changes the geometry of a tensor {_described(tensor)} from outside to shape "
-            f"{after},",
+            f"{after.size},",
             "which the compiled program could not repeat",
-            "Use a view instead (`x.t()` for `x.t_()`), or change the tensor before the call.",
+            "Use a view instead (`x.t()` for `x.t_()`), give `out=` the result's shape, or change "
+            "the tensor before the call.",
         )
-    return tensor
 
 
 def _goes_to_device(kwargs: Any) -> bool:

@@ -9,6 +9,7 @@ import torch
 from calque.device.memory.cell import cell_of
 from calque.jitting.python_effects import Rebound
 from calque.program import signature, trees
+from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor
 from calque.state.rows import Row
 
@@ -69,16 +70,6 @@ class GradientOf:
 
     def why(self) -> str:
         return "a gradient has another shape, dtype or stride than before"
-
-
-def is_hooked(leaf: object) -> bool:
-    """Returns True if a leaf of the autograd graph has hooks."""
-    return (
-        isinstance(leaf, torch.Tensor)
-        and leaf.requires_grad
-        and leaf.is_leaf
-        and bool(leaf._backward_hooks or leaf._post_accumulate_grad_hooks)
-    )
 
 
 def form(leaf: Any) -> Any:

@@ -138,9 +138,10 @@ class Lifting:
         if self.on_write is not None:
             self.on_write(cell, array)
         if array.shape != cell.array.shape or array.dtype != cell.array.dtype:
-            raise TraceError(
-                f"a tensor made outside of calque.jit is resized inside it, from "
-                f"{cell.array.shape} to {array.shape}; resize it before the call"
+            raise unrepeatable(
+                "a tensor made outside of calque.jit is resized inside it,",
+                f"from {cell.array.shape} to {array.shape}",
+                "Resize it before the call.",
             )
         self.values[cell] = array
         self.written[cell] = None

@@ -15,6 +15,7 @@ from jax import Array
 from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.host import host_array, host_tensor
+from calque.device.runtime.dtypes import TO_NUMPY
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import extension
 
@@ -28,7 +29,7 @@ def array_over(tensor: torch.Tensor) -> Array:
     shareable = (
         tensor.is_contiguous()
         and tensor.numel()
-        and tensor.data_ptr() % _ALIGNMENT == 0
+        and torch_c.data_ptr(tensor) % _ALIGNMENT == 0
         and not (tensor.is_conj() or tensor.is_neg())
         and tensor.dtype != torch.bool
     )
@@ -52,6 +53,56 @@ def tensor_over(array: Array) -> torch.Tensor:
             return host_tensor(array)
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
+
+
+class _Result(weakref.ref):
+    """A storage that is the memory of an array, which a program has returned.
+
+    The array does not keep the storage alive.
+    """
+
+    __slots__ = ("array", "storage_id")
+    array: Array
+    storage_id: int
+
+
+_results: dict[int, _Result] = {}
+"""By the storage's `id`, as long as it lives: gradients and saved activations."""
+
+
+def remember(tensor: torch.Tensor, array: Array) -> None:
+    """Let `result_over` find an array of which a CPU tensor has the memory."""
+    if tensor.dtype == torch.bool:
+        return  # other code may write bytes to its memory that are neither 0 nor 1
+    memory = torch_c.untyped_storage(tensor)
+    result = _Result(memory, _forget)
+    result.array, result.storage_id = array, id(memory)
+    _results[result.storage_id] = result
+
+
+def _forget(result: _Result) -> None:
+    if _results.get(result.storage_id) is result:
+        del _results[result.storage_id]
+
+
+def result_over(tensor: torch.Tensor) -> Array | None:
+    """Returns the array of a program whose memory and geometry a CPU tensor has, or None.
+
+    An array over shared memory has the memory's values when a program runs.
+    """
+    memory = torch_c.untyped_storage(tensor)
+    result = _results.get(id(memory))
+    if result is None or result() is not memory:
+        return None
+    array = result.array
+    is_same = (
+        array.unsafe_buffer_pointer() == torch_c.data_ptr(tensor)
+        and array.shape == tensor.shape
+        and array.dtype is TO_NUMPY[tensor.dtype]
+        and tensor.is_contiguous()
+        and not (tensor.is_neg() or tensor.is_conj())
+    )
+    return array if is_same else None
 
 
 def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
@@ -79,33 +130,42 @@ def _direct() -> Any:
 
 
 class KeptArray:
-    """The array over a parameter's memory, which is kept between calls.
+    """The array over the memory of the tensor that one input of a program had in its last call.
 
-    An array over shared memory has the memory's values when a program runs. It is kept as long as
-    the parameter lives and uses this memory.
+    It is kept as long as the tensor lives and uses this memory. An array over shared memory has the
+    memory's values when a program runs.
 
     Args:
         order: the order of the array's axes, if it differs from the tensor's.
     """
 
-    __slots__ = ("_array", "_of", "_order", "_pointer")
+    __slots__ = ("_array", "_of", "_order", "_pointer", "_stride")
 
     def __init__(self, order: Ints | None = None) -> None:
         self._order = order
         self._of: Any = None
         self._array: Array | None = None
         self._pointer = 0
+        self._stride: Ints = ()
 
     def __call__(self, tensor: torch.Tensor) -> Array:
-        """Returns the array of a CPU tensor."""
-        pointer = tensor.data_ptr()
+        """Returns the array of a CPU tensor, whose shape and dtype are the input's."""
+        pointer = torch_c.data_ptr(tensor)
         array = self._array
-        if array is not None and self._of() is tensor and pointer == self._pointer:
+        if (
+            array is not None
+            and self._of() is tensor
+            and pointer == self._pointer
+            and tensor.stride() == self._stride
+        ):
             return array
-        array = array_over(tensor if self._order is None else tensor.permute(self._order))
-        if type(tensor) is torch.nn.Parameter and _address(array) == pointer:
-            self._array, self._pointer = array, pointer
-            self._of = weakref.ref(tensor, self._drop)
+        ordered = tensor if self._order is None else tensor.permute(self._order)
+        array = result_over(ordered)
+        if array is None:
+            array = array_over(ordered)
+            if _address(array) == pointer:
+                self._array, self._pointer, self._stride = array, pointer, tensor.stride()
+                self._of = weakref.ref(tensor, self._drop)
         return array
 
     def _drop(self, of: object) -> None:

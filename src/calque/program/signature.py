@@ -234,7 +234,7 @@ def _described(key: Any) -> str:
     if len(key) == 2:
         return key[1] if key[0] in INEXACT else repr(key[1])
     if len(key) == 4:
-        return f"a NumPy value of shape {key[1]}"
+        return _described_array(*key)
     _, shape, stride, dtype, device, gradient, *attributes = key
     requires = ", requires_grad" if gradient else ""
     said = f"a tensor of shape {tuple(shape)}, stride {stride}, {dtype} on {device}{requires}"
@@ -244,6 +244,13 @@ def _described(key: Any) -> str:
     for name, part in (pair for found in attributes for pair in found):
         said += f", whose {name} is {_described(part)}"
     return said
+
+
+def _described_array(kind: type, shape: tuple[int, ...], dtype: str, contents: bytes) -> str:
+    """Returns the value of a NumPy scalar, and the kind of an array."""
+    if issubclass(kind, np.generic):
+        return f"{kind.__name__}({np.frombuffer(contents, dtype)[0]})"
+    return f"a NumPy array of shape {shape} and dtype {np.dtype(dtype)}"
 
 
 def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:

@@ -25,9 +25,9 @@ _DIFFERING = {
 
 _SETTINGS = {
     "atexit": ("register", "unregister"),
-    "faulthandler": ("enable", "disable", "is_enabled"),
+    "faulthandler": ("enable", "disable"),
     "gc": ("enable", "disable", "freeze", "unfreeze", "set_debug", "set_threshold")
-    + ("isenabled", "get_debug", "get_threshold"),
+    + ("get_threshold",),  # calque raises it during a trace
     "posix": ("nice", "umask"),
     "resource": ("getrlimit", "getrusage", "setrlimit"),
     "sys": ("setrecursionlimit", "setswitchinterval", "set_int_max_str_digits"),
@@ -36,8 +36,8 @@ _SETTINGS = {
     "_csv": ("field_size_limit", "list_dialects", "register_dialect", "unregister_dialect"),
     "_locale": ("localeconv",),  # `strptime` calls `setlocale` to ask for the locale
     "_signal": ("alarm", "getitimer", "getsignal", "pthread_sigmask", "setitimer", "signal"),
-    "_socket": ("getdefaulttimeout", "setdefaulttimeout"),
-    "_tracemalloc": ("is_tracing", "start", "stop"),
+    "_socket": ("setdefaulttimeout",),
+    "_tracemalloc": ("start", "stop"),
 }
 """What they set is no state that could be compared, or set again by each call."""
 _ALL = {

@@ -11,6 +11,13 @@ from calque.state.values import ATOMIC, MISSING
 _BEGINNINGS = ("get", "is_", "are_", "preferred_", "initial_seed")
 _ENDINGS = ("_enabled", "_allowed")
 _HOMES = frozenset(("torch", "numpy", "sys", "decimal", "_decimal", "locale", "jax"))
+_READERS = {
+    "gc": ("isenabled", "get_debug"),
+    "faulthandler": ("is_enabled",),
+    "_socket": ("getdefaulttimeout",),
+    "_tracemalloc": ("is_tracing",),
+}
+"""Other functions that return a setting, by their module."""
 _OTHERWISE = frozenset(
     (
         *(
@@ -29,11 +36,13 @@ _OTHERWISE = frozenset(
 
 def is_setting(value: object, name: str) -> bool:
     """Returns True if a value named by code is a function that may return a setting."""
-    if name in _OTHERWISE or not (name.startswith(_BEGINNINGS) or name.endswith(_ENDINGS)):
-        return False
     if not isinstance(value, types.FunctionType | types.BuiltinFunctionType):
         return False
     home = getattr(value, "__module__", None) or ""
+    if home in _READERS:
+        return value.__name__ in _READERS[home]
+    if name in _OTHERWISE or not (name.startswith(_BEGINNINGS) or name.endswith(_ENDINGS)):
+        return False
     return home.partition(".")[0] in _HOMES
 
 

@@ -28,6 +28,12 @@ current_autograd_node: Callable[[], Any] = _C._current_autograd_node  # that of 
 next_autograd_node: Callable[[], int] = _C._autograd._get_sequence_nr  # the next sequence number
 dispatch_get_all_op_names: Callable[[], list[str]] = _C._dispatch_get_all_op_names
 
+# The kernels of the CPU.
+ConvBackend = _C._ConvBackend
+select_conv_backend: Callable[..., Any] = _C._select_conv_backend  # what computes a convolution
+get_num_threads: Callable[[], int] = _C.get_num_threads
+get_flash_sdp_enabled: Callable[[], bool] = _C._get_flash_sdp_enabled
+
 # The dispatcher.
 DispatchKey = _C.DispatchKey
 DispatchKeySet = _C.DispatchKeySet
@@ -70,6 +76,8 @@ WeakTensorRef = _C._WeakTensorRef
 increment_version: Callable[[Iterable[torch.Tensor]], None] = _C._increment_version
 swap_tensor_impl: Callable[[torch.Tensor, torch.Tensor], Any] = _C._swap_tensor_impl
 from_dlpack: Callable[[Any], torch.Tensor] = _C._from_dlpack
+untyped_storage: Callable[..., Any] = _C.TensorBase.untyped_storage
+data_ptr: Callable[[torch.Tensor], int] = _C.TensorBase.data_ptr
 to_dlpack: Callable[..., Any] = _C._to_dlpack
 
 # Gradients.

@@ -36,6 +36,19 @@ def test_a_real_dtype_is_aggregated_as_by_numpy(operator: str, dtype: str) -> No
         )
 
 
+def test_a_dtype_without_zero_is_carried_but_not_aggregated() -> None:
+    values = VALUES[:, 1:].clip(1).astype(ml_dtypes.float8_e8m0fnu)
+    made = fed.computation("{float8_e8m0fnu[1]}@CLIENTS")(
+        lambda x: fed.federated_collect(fed.federated_map(lambda v: v * v, x))
+    )
+    np.testing.assert_array_equal(made(values).elements, values * values)
+    for aggregation in (fed.federated_sum, fed.federated_mean, fed.federated_max):
+        with pytest.raises(fed.FederatedTypeError, match="expects"):
+            fed.computation("{float8_e8m0fnu}@CLIENTS")(aggregation)
+    with pytest.raises(fed.FederatedTypeError, match="cannot weight"):
+        fed.computation("{float32}@CLIENTS", "{float8_e8m0fnu}@CLIENTS")(fed.federated_mean)
+
+
 @pytest.mark.parametrize("operator", ["min", "max"])
 def test_the_furthest_value_of_a_dtype_is_a_result(operator: str) -> None:
     aggregation = getattr(fed, f"federated_{operator}")

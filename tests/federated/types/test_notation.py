@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from calque.device.runtime.dtypes import TO_NUMPY
 from calque.errors import FederatedTypeError
 from calque.federated.types import (
     CLIENTS,
@@ -182,3 +183,7 @@ def test_parsing_what_was_printed_gives_the_type_back(kind: Type) -> None:
 @given(types)
 def test_equal_types_have_equal_hashes(kind: Type) -> None:
     assert hash(parse_type(str(kind))) == hash(kind)
+
+
+def test_every_dtype_of_the_device_is_a_dtype_of_tensors() -> None:
+    assert set(DTYPES.values()) == set(TO_NUMPY.values())

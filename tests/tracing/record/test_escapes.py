@@ -122,6 +122,12 @@ def test_problems_are_listed_all_at_once() -> None:
     assert "Python writes" in str(raised.value)
 
 
+def decoded(x: Tensor) -> Tensor:
+    """Calls an operator that writes in place below autograd."""
+    state = torch.ones(1, 2)
+    return torch.gru_cell(x[None], state, torch.ones(6, 2), torch.ones(6, 2))[0]
+
+
 @pytest.mark.parametrize(
     "program",
     [
@@ -132,8 +138,9 @@ def test_problems_are_listed_all_at_once() -> None:
         lambda x: x * 2 if torch.allclose(x, x * 1) and x.sum() == 0 else x,
         lambda x: torch.cond(x.sum() > 1, lambda y: y + 1, lambda y: y * 2, (x,)),
         lambda x: x.add_(1) * int(x.sum()),
+        lambda x: decoded(x) * 2 if x.sum() > 1 else decoded(x),
     ],
-    ids=["numpy", "tolist", "item", "repr", "allclose", "cond", "between writes"],
+    ids=["numpy", "tolist", "item", "repr", "allclose", "cond", "between writes", "gru"],
 )
 def test_a_graph_of_operators_has_the_guards_too(program: Any) -> None:
     graph = calque.record(program, torch.zeros(2)).graph("aten")

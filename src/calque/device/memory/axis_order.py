@@ -51,6 +51,21 @@ def channels_last(shape: Ints) -> Ints:
     return (outer, last, *inner)
 
 
+def lies_as_images(shape: Ints, stride: Ints) -> bool:
+    """Returns True if PyTorch treats strides as `channels_last`, which includes parts of such
+    images.
+    """
+    least = 0
+    if stride[1] == 0:
+        return False
+    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
+        step, length = stride[axis], shape[axis]
+        if length == 0 or step < least or (axis == 0 and least == stride[1]):
+            return False
+        least = step * max(length, 1)
+    return True
+
+
 def _where_alike(shape: Ints, strides: Sequence[Ints]) -> Ints | None:
     """Returns the strides if no axes need to be sorted, otherwise None."""
     formats: list[Callable[[Ints], Ints]] = [contiguous_strides]

@@ -14,7 +14,7 @@ from typing import Any, NamedTuple
 import torch
 from jax import Array
 
-from calque.device.memory import axis_order
+from calque.device.memory import axis_order, kernel_choice
 from calque.device.memory.geometry import Ints, contiguous_strides
 from calque.device.memory.wrapping import META, is_row_major, wrap, wrap_strided
 from calque.ops.table.facts import fact_of
@@ -129,35 +129,31 @@ def large_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) 
     return None if all(t.is_contiguous() for t in first) else _as_images(results, first)
 
 
-def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+def any_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """Like `images`, if any tensor is `channels_last`."""
     return _as_images(results, _tensors(args))
+
+
+def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Results are `channels_last` where PyTorch convolves in that format."""
+    input, weight, *options = args
+    if not kernel_choice.is_channels_last(input, weight, options):
+        return None
+    return [
+        kernel_choice.strides_in_channels_last(r.shape) if r is not None and r.ndim > 2 else None
+        for r in results
+    ]
 
 
 def _as_images(results: Results, tensors: Sequence[Tensor]) -> Strides:
     for tensor in tensors:
         if tensor.ndim not in _IMAGE_RANKS or is_row_major(tensor):
             continue
-        if _lies_as_images(tensor.shape, tensor.stride()):
+        if axis_order.lies_as_images(tensor.shape, tensor.stride()):
             like = [r is not None and r.ndim == tensor.ndim for r in results]
             rows = zip(results, like, strict=True)
             return [axis_order.channels_last(r.shape) if fits else None for r, fits in rows]
     return None
-
-
-def _lies_as_images(shape: Ints, stride: Ints) -> bool:
-    """Returns True if PyTorch treats strides as `channels_last`, which includes parts of such
-    images.
-    """
-    least = 0
-    if stride[1] == 0:
-        return False
-    for axis in (1, *range(len(shape) - 1, 1, -1), 0):
-        step, length = stride[axis], shape[axis]
-        if length == 0 or step < least or (axis == 0 and least == stride[1]):
-            return False
-        least = step * max(length, 1)
-    return True
 
 
 def columns(
@@ -200,8 +196,11 @@ def attention_of_the_cpu(results: Results, args: Sequence[Any], kwargs: dict[str
 
 
 def attention(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
-    """The output follows the queries."""
-    return [of_attention(results[0], args[0])]
+    """The output follows the queries if PyTorch's fused kernel makes it."""
+    query = args[0]
+    if query.is_contiguous() or not kernel_choice.is_fused(args, kwargs):
+        return None
+    return [of_attention(results[0], query)]
 
 
 def _heads_inside(shape: Ints) -> Ints:
@@ -296,6 +295,7 @@ _LAYERS: dict[str, Layer | None] = {
     "each": each,
     "images": images,
     "large_images": large_images,
+    "any_images": any_images,
     "convolution": convolutions,
     "transform": transforms,
     "sequence": sequences,

@@ -28,7 +28,7 @@ from calque.dynamo.graphs.aliasing import (
 from calque.dynamo.graphs.inputs import storage
 from calque.errors import TraceError
 from calque.graph.node_location import line_of, located
-from calque.program.shared_memory import restrided, tensor_over
+from calque.program.shared_memory import remember, restrided, tensor_over
 
 Tensor = torch.Tensor
 _UNKNOWN = (
@@ -227,12 +227,17 @@ def _maker(
     """
     if device is None or device.type != "cpu":
         return wrapper(shape, stride, dtype)
-    if permutation(shape, stride) is not None:
-        return lambda array: tensor_over(array).as_strided(shape, stride).detach()
+    order = permutation(shape, stride)
 
     def on_host(array: Array) -> Tensor:
         made = tensor_over(array)
-        return made if made.stride() == stride else restrided(made, stride)
+        if order is not None:
+            made = made.as_strided(shape, stride).detach()
+        elif made.stride() != stride:
+            return restrided(made, stride)
+        if len(array.devices()) == 1:
+            remember(made, array)
+        return made
 
     return on_host
 

@@ -154,12 +154,17 @@ def whole_number(value: Any, what: str) -> int:
     return int(value)
 
 
+def is_a_number(dtype: np.dtype, kinds: str) -> bool:
+    """Returns True if a dtype is of one of these NumPy kinds and has a zero."""
+    return dtype.kind in kinds and not np.zeros((), np.float32).astype(dtype)
+
+
 def require_kinds(argument: BuildingBlock, kinds: str, what: str, expected: str) -> None:
     """Raise unless all tensors have dtypes of these NumPy kinds; "V" means 8-bit floats and
-    bfloat16.
+    bfloat16. A dtype without zero (float8_e8m0fnu) can't be aggregated.
     """
     for part in walk(argument.type):
-        wrong = isinstance(part, TensorType) and part.dtype.kind not in kinds
+        wrong = isinstance(part, TensorType) and not is_a_number(part.dtype, kinds)
         if wrong or isinstance(part, SequenceType):
             raise type_error(
                 f"{what} expects {expected}, not {argument.type}",

@@ -11,6 +11,7 @@ from calque.federated.intrinsics.checks import (
     INT32,
     accumulation,
     function_of,
+    is_a_number,
     pair,
     placed,
     placement_of,
@@ -151,7 +152,7 @@ def federated_mean(value: Any, weight: Any = None) -> Value:
     weights = placed(weight, "federated_mean", CLIENTS)
     require_kinds(argument, "fcV", "federated_mean", "floats")
     member = weights.type.member if isinstance(weights.type, FederatedType) else None
-    if not isinstance(member, TensorType) or member.shape or member.dtype.kind not in "iufV":
+    if not isinstance(member, TensorType) or member.shape or not is_a_number(member.dtype, "iufV"):
         raise type_error(
             f"federated_mean cannot weight {argument.type} by {weights.type}",
             "Pass one real number for each client as the weight.",

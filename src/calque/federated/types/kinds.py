@@ -26,7 +26,10 @@ _NAMES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),
     *("float16", "float32", "float64", "complex64", "complex128"),
 )
-_EXTENDED = ("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz")
+_EXTENDED = (
+    *("bfloat16", "float8_e4m3fn", "float8_e5m2", "float8_e4m3fnuz", "float8_e5m2fnuz"),
+    "float8_e8m0fnu",
+)
 DTYPES: dict[str, np.dtype] = {
     **{name: np.dtype(name) for name in _NAMES},
     **{name: np.dtype(getattr(ml_dtypes, name)) for name in _EXTENDED},

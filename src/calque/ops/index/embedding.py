@@ -136,6 +136,12 @@ def _bag_ranks(weight: Any, indices: Any, offsets: Any, *_: Any, **__: Any) -> N
             raise RuntimeError(
                 f"{name} has to be a {allowed} Tensor, but got Tensor of dimension {x.ndim}"
             )
+    if indices.ndim == 2:  # PyTorch's kernel reads the lengths of one axis, and then beyond it
+        raise RuntimeError(
+            "torch.embedding_bag takes 1D indices with offsets. Call "
+            "torch.nn.functional.embedding_bag(input, weight), which takes bags of equal size as "
+            "2D indices, without offsets"
+        )
 
 
 @op("_embedding_bag", "_embedding_bag_forward_only", values=_bags, condition=_bag_ranks)

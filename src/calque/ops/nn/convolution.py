@@ -17,6 +17,9 @@ from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
 from calque.ops.table.unsharded_axes import undivided
 
+_OPERANDS = (0, 1, *range(3, 9))
+"""The places of a convolution's input, kernel and options, of which its layout is a function."""
+
 
 def _each(value: Any, ndim: int) -> tuple[int, ...]:
     value = (value,) if isinstance(value, int) else tuple(value)
@@ -221,13 +224,19 @@ def convolution(
 facts(
     "convolution",
     layout="convolution",
+    laid_by=_OPERANDS,
     autocast="lower",
     refuses=no_kernel("slow_conv2d_cpu", BOOL),
 )
-facts("convolution_overrideable", layout="convolution", refuses=no_kernel("slow_conv2d_cpu", BOOL))
+facts(
+    "convolution_overrideable",
+    layout="convolution",
+    laid_by=_OPERANDS,
+    refuses=no_kernel("slow_conv2d_cpu", BOOL),
+)
 
 
-@op("convolution_backward_overrideable", layout="convolution")
+@op("convolution_backward_overrideable", layout="convolution", laid_by=(1, 2, *range(3, 9)))
 def convolution_backward_overrideable(
     grad_output: Array,
     input: Array,
@@ -255,7 +264,7 @@ def convolution_backward_overrideable(
     )
 
 
-@op("convolution_backward", layout="convolution")
+@op("convolution_backward", layout="convolution", laid_by=(1, 2, *range(4, 10)))
 def convolution_backward(
     grad_output: Array,
     input: Array,

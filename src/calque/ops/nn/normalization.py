@@ -213,7 +213,7 @@ def batch_norm_no_update(
     return out, _empty(input), _empty(input), _reserve()
 
 
-@op("native_batch_norm_backward", layout="convolution")
+@op("native_batch_norm_backward", layout="images", laid_by=(1,))
 def native_batch_norm_backward(
     grad_out: Array,
     input: Array,
@@ -253,7 +253,7 @@ def native_batch_norm_backward(
     )
 
 
-@op("batch_norm_backward", layout="convolution")
+@op("batch_norm_backward", layout="images", laid_by=(1,))
 def batch_norm_backward(
     grad_out: Array,
     input: Array,

@@ -88,10 +88,15 @@ def constant_pad_nd(self: Array, pad: Any, value: Any = 0) -> Array:
     return lax.pad(self, fill, [(before, after, 0) for before, after in amounts])
 
 
-facts("reflection_pad2d replication_pad2d", layout="images")
+facts("reflection_pad2d reflection_pad3d replication_pad2d replication_pad3d", layout="images")
 facts(
     "reflection_pad1d reflection_pad2d reflection_pad3d",
     "replication_pad1d replication_pad2d replication_pad3d",
     refuses=no_kernel("pad", BOOL),
 )
-facts("reflection_pad2d_backward replication_pad2d_backward", layout="convolution")
+facts(
+    "reflection_pad2d_backward reflection_pad3d_backward",
+    "replication_pad2d_backward replication_pad3d_backward",
+    layout="images",
+    laid_by=(1,),
+)

@@ -190,7 +190,8 @@ facts(
 )
 facts(
     "avg_pool2d_backward max_pool2d_with_indices_backward max_pool3d_with_indices_backward",
-    layout="convolution",
+    layout="images",
+    laid_by=(1,),
 )
 facts(
     "avg_pool3d",

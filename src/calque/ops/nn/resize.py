@@ -238,7 +238,7 @@ facts(
     "_upsample_bicubic2d_aa_backward _upsample_bilinear2d_aa_backward",
     "_upsample_nearest_exact2d_backward upsample_bilinear2d_backward",
     "upsample_nearest2d_backward upsample_trilinear3d_backward",
-    layout="convolution",
+    layout="any_images",
 )
 facts(
     "upsample_bicubic2d upsample_bilinear2d upsample_nearest2d upsample_nearest3d",

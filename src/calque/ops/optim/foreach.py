@@ -13,7 +13,7 @@ from jax import Array
 
 # These imports add the rules that are repeated over lists to the table.
 from calque.ops.reduce import extrema  # noqa: F401
-from calque.ops.reduce.reduction import powsum, vector_norm
+from calque.ops.reduce.reduction import powsum, vector_norm, vector_norm_condition
 from calque.ops.table.conditions import check
 from calque.ops.table.facts import facts
 from calque.ops.table.promotion import is_complex
@@ -74,22 +74,10 @@ TABLE: dict[str, tuple[str, dict[str, str]]] = {
         {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars", "Tensor": "other"},
     ),
     "pow": ("pow.Tensor_Tensor", {"List": "*exponent"}),
-    "clamp_max": (
-        "clamp_max.Tensor",
-        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
-    ),
-    "clamp_min": (
-        "clamp_min.Tensor",
-        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
-    ),
-    "maximum": (
-        "clamp_min.Tensor",
-        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
-    ),
-    "minimum": (
-        "clamp_max.Tensor",
-        {"List": "*other", "Scalar": "scalar", "ScalarList": "*scalars"},
-    ),
+    "clamp_max": ("clamp_max.Tensor", {"List": "*other"}),
+    "clamp_min": ("clamp_min.Tensor", {"List": "*other"}),
+    "maximum": ("clamp_min.Tensor", {"List": "*other"}),
+    "minimum": ("clamp_max.Tensor", {"List": "*other"}),
     "lerp": (
         "lerp.Tensor",
         {"List": "*tensors1 *weights"},
@@ -105,6 +93,17 @@ TABLE: dict[str, tuple[str, dict[str, str]]] = {
          "Tensor": "*tensor1 *tensor2 *scalars"},
     ),
 }  # fmt: skip
+
+LIMITS: dict[str, tuple[str, dict[str, str]]] = {
+    name: (rule, {"Scalar": "scalar", "ScalarList": "*scalars"})
+    for name, rule in (
+        ("clamp_max", "clamp_max"),
+        ("clamp_min", "clamp_min"),
+        ("maximum", "clamp_min"),
+        ("minimum", "clamp_max"),
+    )
+}
+"""Like `TABLE`, for limits that are numbers, by which booleans cannot be clamped."""
 
 
 def _parameter(spec: str) -> Parameter:
@@ -158,7 +157,7 @@ def _rule(name: str) -> Callable[..., Array]:
 for _name in UNARY:
     op(f"_foreach_{_name}", layout="each")(_foreach(_name, ["*self"]))
 facts("_foreach_zero", writes_in_place="fills")
-for _name, (_base, _overloads) in TABLE.items():
+for _name, (_base, _overloads) in (*TABLE.items(), *LIMITS.items()):
     for _overload, _specs in _overloads.items():
         op(f"_foreach_{_name}.{_overload}", layout="each")(
             _foreach(_base, ["*self", *_specs.split()])
@@ -178,7 +177,11 @@ op("_foreach_pow.ScalarList", layout="each", static=("exponent",))(
 op("_foreach_pow.ScalarAndTensor")(_foreach("pow.Scalar", ["self", "*exponent"]))
 
 
-@op("_foreach_norm.Scalar", static=("ord",))
+def _norm_condition(self: Any, ord: Any = 2, dtype: Any = None) -> None:
+    vector_norm_condition(self, dtype=dtype)
+
+
+@op("_foreach_norm.Scalar", static=("ord",), condition=_norm_condition)
 def foreach_norm(self: list[Array], ord: Any = 2, dtype: Any = None) -> list[Array]:
     return [vector_norm(x, ord, dtype=dtype) for x in self]
 

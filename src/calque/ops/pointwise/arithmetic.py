@@ -5,6 +5,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from calque.ops.pointwise import complex_functions as of_complex
@@ -136,12 +137,16 @@ for _name, _function in TO_FLOAT.items():
 # Sums and products --------------------------------------------------------------------------------
 
 
-def _scaled(y: Array, alpha: Any) -> Array:
-    """Returns `alpha * y` in y's dtype; raises if PyTorch refuses the type of alpha."""
+def _factor(alpha: Any, dtype: np.dtype) -> Any:
+    """Returns alpha rounded to a dtype, None for 1; raises if PyTorch refuses its type."""
     if isinstance(alpha, int) and alpha == 1:
-        return y
-    check_factor("alpha", alpha, y.dtype)
-    return y * jnp.asarray(alpha).astype(y.dtype)
+        return None
+    check_factor("alpha", alpha, dtype)
+    return jnp.asarray(alpha).astype(dtype)
+
+
+def _scaled(y: Array, alpha: Any) -> Array:
+    return y if alpha is None else y * alpha
 
 
 @opmath
@@ -171,7 +176,8 @@ def _refuse_bool_sub(*operands: Any) -> None:
 
 @op("add.Tensor", "add.Scalar", numbers=Holds("alpha"))
 def add(self: Array, other: Any, alpha: Any = 1) -> Array:
-    return _add(*promote(self, other), alpha)
+    x, y = promote(self, other)
+    return _add(x, y, _factor(alpha, y.dtype))
 
 
 @op("_add_relu.Tensor", "_add_relu.Scalar", layout="elementwise", numbers=Holds("alpha"))
@@ -182,7 +188,8 @@ def add_relu(self: Array, other: Any, alpha: Any = 1) -> Array:
 @op("sub.Tensor", "sub.Scalar", numbers=Holds("alpha"))
 def sub(self: Array, other: Any, alpha: Any = 1) -> Array:
     _refuse_bool_sub(self, other)
-    return _subtract(*promote(self, other), alpha)
+    x, y = promote(self, other)
+    return _subtract(x, y, _factor(alpha, y.dtype))
 
 
 @op("rsub.Tensor", "rsub.Scalar", numbers=Holds("alpha"))

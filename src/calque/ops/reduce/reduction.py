@@ -174,9 +174,10 @@ def count_nonzero(self: Array, dim: Any = None) -> Array:
 # Norms --------------------------------------------------------------------------------------------
 
 
-def _vector_norm_condition(
+def vector_norm_condition(
     self: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> None:
+    """Raise if a norm cannot have this dtype."""
     if dtype is not None and is_integral(dtype):
         raise RuntimeError(
             "linalg.vector_norm: dtype should be floating point or complex, but got "
@@ -189,13 +190,13 @@ def _vector_norm_condition(
     static=("ord",),
     writes=("exact_dtype",),
     autocast="float32",
-    condition=_vector_norm_condition,
+    condition=vector_norm_condition,
 )
 def vector_norm(
     self: Array, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None
 ) -> Array:
     """Returns the p-norm over some dimensions, in the real dtype."""
-    if dtype is None and is_integral(self.dtype):
+    if is_integral(self.dtype):
         raise RefusedDtype(
             "linalg.vector_norm: Expected a floating point or complex tensor as input. Got "
             f"{type_name(self.dtype)}"

@@ -10,11 +10,14 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array
 
+from calque.ops.table.facts import no_kernel
 from calque.ops.table.helpers import segment_maximum, segment_minimum, wrap_dim
-from calque.ops.table.promotion import opmath
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, RefusedDtype, opmath, type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 REDUCTIONS: dict[str, tuple[Any, float]] = {
     "sum": (jax.ops.segment_sum, 0.0),
@@ -97,7 +100,45 @@ def _check(reduce: str, data: Array, lengths: Any, offsets: Any, axis: int) -> t
     return reduce, axis
 
 
-@op("segment_reduce", static=("initial",))
+def _runs_condition(
+    data: Any, reduce: str, lengths: Any = None, indices: Any = None, offsets: Any = None, **_: Any
+) -> None:
+    kind, given = ("lengths", lengths) if lengths is not None else ("offsets", offsets)
+    if given is not None and given.dtype not in (np.int32, np.int64):
+        raise RefusedDtype(
+            f'"_segment_reduce_{kind}_cpu_kernel1" not implemented for {type_name(given.dtype)!r}'
+        )
+
+
+def _lengths_fit(
+    data: TensorArgument,
+    reduce: str,
+    lengths: TensorArgument | None = None,
+    indices: Any = None,
+    offsets: Any = None,
+    axis: int = 0,
+    unsafe: bool = False,
+    initial: Any = None,
+) -> None:
+    counts = None if lengths is None or unsafe else lengths.values()
+    if counts is None or not counts.ndim:
+        return
+    if (counts < 0).any():
+        raise RuntimeError("lengths contains negative value!")
+    if (counts.sum(-1) != data.shape[counts.ndim - 1]).any():
+        raise RuntimeError(
+            "segment_reduce(): Expected all rows of lengths along axis to sum to "
+            "data.size(lengths.dim()-1) when !unsafe."
+        )
+
+
+@op(
+    "segment_reduce",
+    static=("initial",),
+    refuses=no_kernel("_segment_reduce_cpu", INT, BOOL, COMPLEX),
+    condition=_runs_condition,
+    values=_lengths_fit,
+)
 @opmath
 def segment_reduce(
     data: Array,

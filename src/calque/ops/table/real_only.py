@@ -7,7 +7,6 @@ from calque.ops.table.facts import facts, no_kernel, senseless
 from calque.ops.table.promotion import COMPLEX
 
 _KERNELS: dict[str, str] = {
-    "_segment_reduce_cpu": "segment_reduce",
     "adaptive_max_pool2d": "adaptive_max_pool2d",
     "adaptive_max_pool3d_cpu": "adaptive_max_pool3d",
     "arange_cpu": "mvlgamma",

@@ -9,7 +9,7 @@ backward pass.
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import torch
 from jax import Array
@@ -20,7 +20,14 @@ from calque.device.memory.wrapping import wrap
 from calque.errors import CalqueError
 from calque.program.gradients.escaping_tensors import Blank, Carried, Carrier
 from calque.program.gradients.freed import freed
-from calque.program.gradients.graph_boundary import Border, Edge, blocked, is_leaf_node
+from calque.program.gradients.graph_boundary import (
+    Border,
+    Edge,
+    arrivals,
+    blocked,
+    is_hooked,
+    is_leaf_node,
+)
 from calque.program.gradients.segments import Segment, segments
 from calque.program.lifting import Lifting
 from calque.program.results import Description, Fresh
@@ -41,6 +48,8 @@ class TracedPart:
         by: for each of them, the results (by place) that it was used for.
         gradients: their traced gradients; none after the trace.
         watched: the tensors whose values it needs, as they are after the forward.
+        order: the receivers with hooks, by index, in the order in which the hooks run; empty if
+            it is any.
         whole: what is to be said where only some of the results go backward; empty if any may.
     """
 
@@ -52,6 +61,7 @@ class TracedPart:
         self.by: list[frozenset[int]] = []
         self.gradients: list[Array] = []
         self.watched: list[Description] = []
+        self.order: list[int] = []
 
 
 class Backward:
@@ -110,6 +120,9 @@ def trace_backward(
     tensors = [carrier.tensor for carrier in carriers]
     for number, segment in enumerate(segments(tensors, around.edges)):
         slots = sorted(segment.results)
+        hooked = [
+            node for node, _ in segment.ends if is_leaf_node(node) and is_hooked(node.variable)
+        ]
         with cut(tensors, segment, around) as ends:
             edges = [end.edge for end in ends]
             goals = {(edge.node, edge.output_nr) for edge in edges}
@@ -118,13 +131,19 @@ def trace_backward(
                 if said is not None:
                     backward.errors[slot] = said
             alive = [slot for slot in slots if slot not in backward.errors]
-            found = _gradients(lifting, tensors, alive, edges, backward.errors)
+            with arrivals(node.variable for node in hooked) as arrived:
+                found = _gradients(lifting, tensors, alive, edges, backward.errors)
         part = TracedPart(number, [slot for slot in slots if slot not in backward.errors])
+        places: dict[Any, int] = {}
         for end, gradient in zip(ends, found, strict=True):
             if gradient is not None:
+                places[end.edge.node] = len(part.receivers)
                 part.receivers.append(end.place)
                 part.by.append(frozenset(i for i, s in enumerate(part.results) if s in end.by))
                 part.gradients.append(read(gradient))
+        if len(hooked) > 1:
+            nodes = (hooked[index] for index in dict.fromkeys(arrived))
+            part.order = [places[node] for node in nodes if node in places]
         if part.results:
             backward.parts.append(part)
     return backward

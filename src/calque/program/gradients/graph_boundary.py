@@ -4,8 +4,9 @@ Gradients flow from the function's results back to these. Some are leaves; other
 outside the program, and the function's graph ends where that begins.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from typing import Any
 
 import torch
@@ -38,6 +39,16 @@ def is_leaf(tensor: Tensor) -> bool:
 def has_graph(value: object) -> bool:
     """Returns True if a value is a tensor with an autograd graph."""
     return isinstance(value, Tensor) and value.requires_grad and node_of(value) is not None
+
+
+def is_hooked(value: object) -> bool:
+    """Returns True for a leaf of the autograd graph that has hooks."""
+    return (
+        isinstance(value, Tensor)
+        and value.requires_grad
+        and value.is_leaf
+        and bool(value._backward_hooks or value._post_accumulate_grad_hooks)
+    )
 
 
 class Border:
@@ -80,6 +91,25 @@ class Border:
                 running.update(known)
             for tensor, gradient in kept:
                 tensor.grad = gradient
+
+
+@contextmanager
+def arrivals(leaves: Iterable[Tensor]) -> Iterator[list[int]]:
+    """A context manager that yields a list, to which a backward pass adds the index of each leaf
+    when its gradient is complete.
+    """
+    arrived: list[int] = []
+    removed: list[Callable[[], None]] = []
+    for index, leaf in enumerate(leaves):
+        had = leaf._backward_hooks
+        removed.append(leaf.register_hook(lambda _, index=index: arrived.append(index)).remove)
+        if had is None:
+            removed.append(partial(setattr, leaf, "_backward_hooks", None))
+    try:
+        yield arrived
+    finally:
+        for remove in removed:
+            remove()
 
 
 @contextmanager

@@ -110,6 +110,7 @@ class ReplayNode:
         self.step: DerivativeStep = DerivativeStep(part.number, tuple(part.results))
         self.late = late
         self._receivers = part.receivers
+        self.order: list[int] = part.order[::-1]
         self._watched = part.watched
         self.forms = forms
 
@@ -123,7 +124,8 @@ class ReplayNode:
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)
         call = NodeCall(self, results, KeptValues(own, targets, origin), watched)
-        for slot, tensor in zip(slots, _apply(call, *targets), strict=True):
+        given = _in_order(targets, self.order) if self.order else targets
+        for slot, tensor in zip(slots, _apply(call, *given), strict=True):
             carried[slot] = tensor
 
 
@@ -195,7 +197,7 @@ class NodeCall:
         if not torch.is_grad_enabled():
             return late(kept.residuals, incoming)
         try:
-            _check_unchanged(ctx, kept)
+            _check_unchanged(ctx, kept, self._node.order)
             found = self._differentiable(kept, incoming)
         except RuntimeError as error:
             with torch.no_grad():
@@ -240,6 +242,16 @@ class Replay(torch.autograd.Function):
 _apply: Any = super(torch.autograd.Function, Replay).apply  # type: ignore[misc]
 
 
+def _in_order(targets: list[Tensor], order: list[int]) -> list[Tensor]:
+    """Returns the targets, some of them as aliases that receive their gradients one after the
+    other, the last first: PyTorch runs the node that was created last.
+    """
+    given = list(targets)
+    for index in order:
+        given[index] = torch.ops.aten.alias.default(targets[index])
+    return given
+
+
 def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
     """Returns a gradient whose derivatives with respect to some tensors raise an error."""
     error = torch_c.functions.DelayedError(message, 1 + len(others))
@@ -247,13 +259,15 @@ def _failing(message: str, gradient: Tensor, others: list[Tensor]) -> Tensor:
     return found[0] if others else found
 
 
-def _check_unchanged(ctx: Any, kept: KeptValues) -> None:
+def _check_unchanged(ctx: Any, kept: KeptValues, order: list[int]) -> None:
     """Raise RuntimeError if derivatives of gradients would not match the gradients."""
     if kept.origin is None:
         raise RuntimeError(
             "calque.jit cannot take the derivative of gradients under hooks for saved tensors"
         )
-    for target, edge in zip(kept.targets, ctx.next_functions, strict=True):
+    for index, (target, edge) in enumerate(zip(kept.targets, ctx.next_functions, strict=True)):
+        if index in order and edge[0] is not None:
+            (edge,) = edge[0].next_functions
         if edge[0] is not None and get_gradient_edge(target)[:2] != edge:
             raise RuntimeError(
                 "calque.jit cannot take the derivative of gradients of a tensor of shape "

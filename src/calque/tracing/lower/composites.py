@@ -6,7 +6,7 @@ fill one in the order of its memory.
 - Recurrent layers are a single CPU operator, or write to their own intermediate results. Their
   decompositions in `torch._decomp` do neither.
 - `fill_diagonal_` has no functional form, and is implemented here as a write to a view.
-- `cov` and `corrcoef` read a number on which no value depends.
+- `cov` and `corrcoef` read a number on which no value depends, and so does `istft` (`spectra`).
 """
 
 import contextlib
@@ -24,6 +24,7 @@ from torch import Tensor
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.patching import Patches
 from calque.tracing.lower import sharing
+from calque.tracing.lower.spectra import istft
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import VariableFunctions
 
@@ -37,7 +38,7 @@ def held(functional: bool) -> Iterator[None]:
     Args:
         functional: whether to replace operators that write.
     """
-    table = {**RECURRENT, **COVARIANCE}
+    table = {**RECURRENT, **READING}
     methods: dict[str, Any] = {}
     if functional:
         table |= {**RANDOM, **NORMALIZATION, **sharing.FUNCTIONS}
@@ -135,10 +136,10 @@ def _corrcoef(input: Tensor) -> Tensor:
     return torch.complex(scaled.real.clip(-1, 1), scaled.imag.clip(-1, 1))
 
 
-COVARIANCE: dict[str, Callable[..., Any]] = {"cov": _cov, "corrcoef": _corrcoef}
+READING: dict[str, Callable[..., Any]] = {"cov": _cov, "corrcoef": _corrcoef, "istft": istft}
 METHODS: dict[str, Callable[..., Any]] = {
     "fill_diagonal_": _fill_diagonal_,
-    **COVARIANCE,
+    **READING,
     **sharing.METHODS,
 }
 

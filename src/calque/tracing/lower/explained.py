@@ -11,6 +11,7 @@ from calque.upstream.torch_internals import (
     UnsupportedOperatorException,
 )
 
+_OF_CUSTOM_OPERATOR = re.compile(r"custom \(non-ATen\) operator .*annotations: ([\w.:]+)\(")
 _OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
 
 
@@ -29,6 +30,12 @@ def explained(error: Exception) -> Exception:
             "a branch or a loop body writes to a tensor from outside, or returns one, which "
             "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
             "graph as it is, without lowering."
+        )
+    if isinstance(error, RuntimeError) and (found := _OF_CUSTOM_OPERATOR.search(str(error))):
+        return SymbolicTraceError(
+            f"{found[1]} is an operator of torch.library that writes to its arguments, for which "
+            "PyTorch knows no form without writes.\nHave it return the new tensor, lower with "
+            "functional=False, or use the graph as it is, without lowering."
         )
     if isinstance(error, UnsupportedOperatorException):
         return SymbolicTraceError(

@@ -8,13 +8,12 @@ so that writes to them are seen; afterwards each is a `get_attr` again.
 import copy
 import operator
 import re
-from collections.abc import Callable
 from typing import Any
 
 import torch
 import torch.fx
 from torch.fx import traceback as fx_traceback
-from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
+from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
@@ -25,7 +24,13 @@ from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
-from calque.tracing.graph.value_guards import AUTOGRAD, expect_answer, expect_itself, expect_one
+from calque.tracing.graph.value_guards import (
+    AUTOGRAD,
+    HOST,
+    expect_answer,
+    expect_itself,
+    expect_one,
+)
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.assembly import Assembly, tensors_in
 from calque.tracing.lower.bindings import GraphState, Inputs, resolve
@@ -45,6 +50,7 @@ from calque.tracing.lower.reads import (
     read_of,
     reads_elements,
 )
+from calque.tracing.lower.recorded_nodes import RecordedNodes
 from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, refuse_unseen_writes, takes_gradient
 from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
@@ -126,7 +132,7 @@ def _lowered(
             found = make_fx(traced, table, tracing_mode="fake", _allow_non_fake_inputs=True)(
                 *state.values, *inputs.tensors
             )
-            place = replay.source_in(found)
+            place = replay.recorded.source_in(found, replay.writers)
             if functional:
                 found, place = without_writes(found, place, [*state.values, *inputs.tensors], table)
     except Exception as error:
@@ -171,7 +177,7 @@ class _Replay(torch.fx.Interpreter):
     """Runs the graph for `make_fx`, and tracks which node is running.
 
     Attributes:
-        source: maps each node that `make_fx` created to the node that was running.
+        recorded: the nodes that `make_fx` created.
         writers: for each leaf that was written to, the node of the last write.
         result: what the graph returned, with its containers.
         given_back: for each tensor that it returned or assigned, the index of the leaf that it is,
@@ -185,7 +191,7 @@ class _Replay(torch.fx.Interpreter):
         super().__init__(graph, garbage_collect_values=True)
         self._overlaps = Overlaps() if functional else None
         self.extra_traceback = False
-        self.source: dict[Node, Node] = {}
+        self.recorded = RecordedNodes()
         self.writers: dict[int, Node] = {}
         self.result: Any = None
         self.given_back: list[int | None] = []
@@ -197,7 +203,6 @@ class _Replay(torch.fx.Interpreter):
         self._given: dict[str, Any] = {}
         self._leaves: tuple[torch.Tensor, ...] = ()
         self._running: Node | None = None
-        self._seen: Node | None = None
         self._gradient = True
         self._ungraded = DetachingMode()
 
@@ -253,13 +258,16 @@ class _Replay(torch.fx.Interpreter):
         self._running = n
         if reads_elements(n):
             return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
+        if n.op == "call_method" and n.target in HOST:
+            raise explained.reads_a_number(n.target)
         writes = n.op.startswith("call") and has_effect(n)
         before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
         if writes and self._overlaps is not None:
             self._overlaps.refuse_write(n)
         try:
             result = super().run_node(n)
-        except DataDependentOutputException:
+        except DataDependentOutputException as error:
+            self.recorded.forget(error.func)
             later = self._later(n)
             if later is None and n.target in NUMBERS:
                 raise explained.reads_a_number(_name_of(n.target)) from None
@@ -274,7 +282,7 @@ class _Replay(torch.fx.Interpreter):
         for index, count in enumerate(before):
             if _writes_to(self._leaves[index]) != count:
                 self.writers[index] = n
-        self._claim(n)
+        self.recorded.claim(n)
         return result
 
     def _later(self, n: Node) -> PendingAnswer | None:
@@ -283,20 +291,8 @@ class _Replay(torch.fx.Interpreter):
         if read is None:
             return None
         self.reads.append(read)
-        self._claim(n)
+        self.recorded.claim(n)
         return PendingAnswer(n)
-
-    def _claim(self, n: Node) -> None:
-        """Attribute the nodes created since the last call to `n`."""
-        mode = get_proxy_mode()
-        if mode is None:
-            return
-        made = next(iter(reversed(mode.tracer.graph.nodes)), None)
-        last = made
-        while made is not None and made is not self._seen and made.op != "root":
-            self.source.setdefault(made, n)
-            made = made.prev
-        self._seen = last
 
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
         """Copies lists, as the generated code does, because the function may change them."""
@@ -378,21 +374,6 @@ class _Replay(torch.fx.Interpreter):
                 return done
         target = composites.written_here(target)
         return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
-
-    def source_in(self, found: GraphModule) -> Callable[[Node], Node | None]:
-        """Returns the node that a node found by `make_fx` comes from.
-
-        A final copy to a leaf comes from the node that wrote to it last.
-        """
-        leaves = {node: i for i, node in enumerate(found.graph.find_nodes(op="placeholder"))}
-
-        def source(node: Node) -> Node | None:
-            if node in self.source:
-                return self.source[node]
-            target = node.args[0] if node.args else None
-            return self.writers.get(leaves.get(target, -1)) if isinstance(target, Node) else None
-
-        return source
 
     def located(self, error: Exception) -> Exception:
         """Returns the error with a note that names the program's line."""

@@ -32,11 +32,14 @@ def refuse_unseen_writes(graph: Graph) -> None:
     apart: set[Node] = set()  # detached nodes that share memory with tensors that have gradients
     unseen: dict[Node, Node] = {}
     listed: dict[Node, list[Node]] = {}  # the nodes of a list's tensors
+    members: dict[Any, Node] = {}  # the first node of each member of the module
     enabled: Any = True
     for node in graph.nodes:
         if node.target is torch_c.set_grad_enabled:
             enabled = node.args[0] is not False
             continue
+        if node.op == "get_attr" and members.setdefault(node.target, node) is not node:
+            roots[node] = members[node.target]
         used = [n for n in node.all_input_nodes if roots.get(n, n) in unseen]
         writes = written_by(node)
         for source in used if enabled else ():

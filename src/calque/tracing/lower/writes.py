@@ -5,7 +5,7 @@ are decomposed below it (`gru_cell` adds in place to its own results). The graph
 no longer contains such operators, so it can be functionalized.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -15,10 +15,8 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.tracing.lower.recorded_nodes import Place, RecordedNodes
 from calque.upstream.torch_internals import OpOverload
-
-Place = Callable[[Node], Node | None]
-"""Maps a node to the node of the program that it belongs to."""
 
 COPY = torch.ops.aten.copy_.default
 GEOMETRY = torch.ops.aten.as_strided_.default  # which changes no element
@@ -81,8 +79,7 @@ class _Rerun(torch.fx.Interpreter):
         self.extra_traceback = False
         self._old: list[Node] = found.graph.find_nodes(op="placeholder")
         self._copies = found.graph.find_nodes(op="call_function", target=COPY)
-        self._from: dict[Node, Node] = {}
-        self._seen: Node | None = None
+        self._recorded = RecordedNodes()
 
     def flat(self, *leaves: torch.Tensor) -> Any:
         """Returns the results in order."""
@@ -91,14 +88,7 @@ class _Rerun(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         """Runs a node, and attributes to it the operators that are recorded meanwhile."""
         result = super().run_node(n)
-        mode = get_proxy_mode()
-        if mode is None:
-            return result
-        last = made = next(iter(reversed(mode.tracer.graph.nodes)), None)
-        while made is not None and made is not self._seen and made.op != "root":
-            self._from.setdefault(made, n)
-            made = made.prev
-        self._seen = last
+        self._recorded.claim(n)
         return result
 
     def mark_unseen(self, made: GraphModule) -> None:
@@ -121,7 +111,7 @@ class _Rerun(torch.fx.Interpreter):
         last = {leaf: copies[old] for leaf, old in zip(new, self._old) if old in copies}
 
         def found_at(node: Node) -> Node | None:
-            old = self._from.get(node) or next(
+            old = self._recorded.source.get(node) or next(
                 (last[arg] for arg in node.args if arg in last), None
             )
             return place(old) if old is not None else None

@@ -114,16 +114,19 @@ def table_of_a_module_of_python(case: Case) -> Seen:
 
 @program(each_call=True)
 def settings_that_only_functions_tell(case: Case) -> Seen:
-    case.undo(socket.setdefaulttimeout, None)
     case.undo(csv.field_size_limit, csv.field_size_limit())
+    yield from _read(case, csv.field_size_limit, lambda: csv.field_size_limit(5))
+
+
+@program(states=3)
+def settings_in_c(case: Case) -> Seen:
+    case.undo(socket.setdefaulttimeout, None)
     case.undo(gc.enable)
 
     def read():
-        return (socket.getdefaulttimeout() or 1) + csv.field_size_limit() + gc.isenabled()
+        return (socket.getdefaulttimeout() or 1) + gc.isenabled()
 
-    yield from _read(
-        case, read, lambda: socket.setdefaulttimeout(6), lambda: csv.field_size_limit(5), gc.disable
-    )
+    yield from _read(case, read, lambda: socket.setdefaulttimeout(6), gc.disable)
 
 
 @program(states=2)

@@ -1362,3 +1362,39 @@ def a_closure_is_searched(device, jit):
         return x * len(note.__closure__[0].cell_contents)
 
     return jit(step), nothing, lambda: values
+
+
+@reading
+def an_inner_dict_is_read(device, jit):
+    logs = {"run_a": {"list_a": []}}
+
+    def step(x, i):
+        logs["run_a"]["list_a"].append(x)
+        inner = logs["run_a"]
+        return [x * len(one) for one in inner.values()]
+
+    return jit(step), nothing, lambda: logs
+
+
+@reading
+def an_inner_dict_is_compared(device, jit):
+    logs, other = {"run_a": {"list_a": []}}, {"list_a": [1, 1, 1]}
+
+    def step(x, i):
+        logs["run_a"]["list_a"].append(1)
+        return x * (2 if logs["run_a"] == other else 3)
+
+    return jit(step), nothing, lambda: logs
+
+
+@reading
+def computed_keys_at_the_other_end(device, jit):
+    logs, keys = {"run_a": deque(), "run_b": deque()}, ["run_a"]
+
+    def step(x, i):
+        for key in keys:
+            logs[key].appendleft(x)
+        logs["run_a"].append(x + 1)
+        return x * len(logs["run_b"])
+
+    return jit(step), nothing, lambda: logs

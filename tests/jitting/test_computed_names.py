@@ -157,3 +157,35 @@ def test_a_hook_on_a_view_that_is_hung_by_a_computed_name_runs() -> None:
             step(x).sum().backward()
             assert x.grad is not None
             assert x.grad.tolist() == [10, 10, 10]
+
+
+class Point:
+    __match_args__ = ("left", "right")
+
+    def __init__(self, left, right):
+        self.left, self.right = left, right
+
+
+class Inner(Point):
+    pass
+
+
+def test_patterns_read_attributes_by_position():
+    point = Inner(1, x())
+
+    @calque.jit
+    def step(x):
+        match point:
+            case Point(1, scale):
+                return x * scale
+            case Point(_, scale):
+                return x - scale
+
+    assert step(x()).tolist() == [1, 4]
+    point.right = x() + 1
+    assert step(x()).tolist() == [2, 6]
+    point.left = 2
+    assert step(x()).tolist() == [-1, -1]
+    point.left = 1
+    step(x())
+    assert len(step.history) <= 3

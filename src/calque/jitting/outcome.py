@@ -146,6 +146,7 @@ class Outcome:
         leaves, recording.spec = containers.flatten(result)
         del result  # otherwise its tensors would seem to outlive the trace
         self._leaves = leaves
+        trace.state.keep(leaves)
         known = {**trace.state.snapshot.known, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
         recording.object_results = opened(leaves, self._is_made_here, kept.union(trace.state.given))

@@ -22,6 +22,7 @@ from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
 from calque.jitting.effects import Effects, RowChange, stands_alone
+from calque.jitting.kept_objects import kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
 from calque.program.lazy_arguments import is_unread
@@ -78,6 +79,7 @@ class PythonState:
         counted: variables whose number each call increments.
         assigned: other variables of the state that change, with None for all keys of a row.
         appended: lists to which each call appends.
+        kept: the ids of objects of the state that each call returns or stores.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -95,6 +97,7 @@ class PythonState:
         self.counted: set[tuple[Row, Any]] = set()
         self.assigned: set[tuple[Row, Any]] = set()
         self.appended: set[Row] = set()
+        self.kept: set[int] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -351,11 +354,16 @@ class PythonState:
         kinds = (torch.Tensor, Tracer)  # tracers are then refused
         template = ValuesTemplate(values, self.snapshot.known, describe, given, kinds)
         refuse_kept(template.texts)
+        self.keep(template.kept)
         for value in template.unmade:
             self.unrepeatable.append(
                 f"a {type(value).__name__} is stored, which cannot be created again in each call"
             )
         return template
+
+    def keep(self, values: Iterable[Any]) -> None:
+        """Record what each call returns or stores."""
+        self.kept |= kept_objects(values, self.snapshot.known)
 
     @contextmanager
     def seen_apart(self) -> Iterator[None]:

@@ -65,7 +65,7 @@ def guards_of_state(
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed, looked_at),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
-        guard_of(state.snapshot, implicit.free, state.counted, state.assigned),
+        guard_of(state.snapshot, implicit.free, state.counted, state.assigned, state.kept),
     ]
     if unread:
         rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]

@@ -100,11 +100,11 @@ class ValuesTemplate:
         if id(value) in self._given:
             self._made.append(self._given[id(value)])
             place = ("made", len(self._made) - 1)
-        elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
-            place = self._keep(value)
         elif isinstance(value, self._kinds):
             self._made.append(self._describe(value))
             place = ("made", len(self._made) - 1)
+        elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
+            place = self._keep(value)
         elif tells_its_end(value):
             self.unmade.append(value)
             place = self._keep(value)
@@ -112,6 +112,11 @@ class ValuesTemplate:
             return None
         self._places[id(value)] = place
         return place
+
+    @property
+    def kept(self) -> list[Any]:
+        """Returns the objects that are the same in each call."""
+        return self._kept
 
     @property
     def texts(self) -> str:

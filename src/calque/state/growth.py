@@ -59,7 +59,7 @@ def growth_of(code: CodeType) -> Growth:
     ...     self.norms["y"].append(self.norms["z"])
     >>> found = growth_of(step.__code__)
     >>> sorted(found.others), sorted(found.mixed)
-    (['last', 'norms', 'z'], ['last'])
+    (['last', 'norms', 'z'], ['last', 'rest', 'z'])
     """
     return _Reading(code).result()
 
@@ -113,8 +113,8 @@ class _Reading:
             self._ways |= {(one.argval, way) for way in ways}
             if not ways:
                 self._others.add(one.argval)
-                if not self._is_item_of_constant(place):
-                    self._mixed.add(one.argval)
+            if self._takes_other_items(place, ways):
+                self._mixed.add(one.argval)
         elif isinstance(one.argval, str) and one.opname not in OF_CELLS:
             if "_FAST" not in one.opname and not one.opname.startswith(("STORE_", "DELETE_")):
                 self._use((one.argval,))
@@ -128,6 +128,8 @@ class _Reading:
                 self._ways |= {(text, way) for way in ways}
                 if not ways:
                     self._others |= words_in(text) | {text}
+                if self._takes_other_items(self._after_copies(place), ways):
+                    self._mixed |= words_in(text) | {text}
             else:
                 self._use(words_in(text) | {text})
 
@@ -136,6 +138,13 @@ class _Reading:
         following = [one.opname for one in self._steps[place + 1 : place + 4]]
         return following == _AUGMENTED or any(name in SUBSCRIPTS for name in following[:1])
 
+    def _takes_other_items(self, place: int, ways: set[Way]) -> bool:
+        """Returns True if code uses a loaded value for more than an item with a constant key, or
+        to append to it.
+        """
+        deep = not ways or any(depth for _, depth in ways)
+        return deep and not self._is_item_of_constant(place)
+
     def _is_item_of_constant(self, place: int) -> bool:
         """Returns True if code takes an item with a constant key from the loaded value."""
         key = self._steps[place + 1 : place + 2]
@@ -143,10 +152,14 @@ class _Reading:
         return is_text and self._is_key(place + 1)
 
     def _growth_of_key(self, place: int) -> set[Way]:
-        while self._steps[place + 1].opname == "COPY":
+        item = self._after_copies(place)
+        return self._growth(item) if self._steps[item].opname == "BINARY_SUBSCR" else set()
+
+    def _after_copies(self, place: int) -> int:
+        place += 1
+        while self._steps[place].opname == "COPY":
             place += 1
-        is_read = self._steps[place + 1].opname == "BINARY_SUBSCR"
-        return self._growth(place + 1) if is_read else set()
+        return place
 
     # Appending ----------------------------------------------------------------------------------
 

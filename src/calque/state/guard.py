@@ -2,7 +2,7 @@
 
 import copy
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from types import CellType, FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
@@ -40,6 +40,7 @@ class StateGuard:
         rows: the rows of a snapshot, with the expected contents in their `before`.
         free: keys of rows that may hold anything, as (row, key).
         unread: attributes that are not compared.
+        kept: the ids of objects that calls return or store, so that no others may replace them.
 
     Attributes:
         identities: the comparisons of identities.
@@ -54,7 +55,9 @@ class StateGuard:
         rows: Mapping[Any, Row],
         free: Collection[tuple[Row, Any]] = (),
         unread: "Unread | None" = None,
+        kept: Container[int] = (),
     ) -> None:
+        self._kept = kept
         self._unread = unread
         self._free: dict[Row, set[Any]] = {}
         for row, key in free:
@@ -135,7 +138,7 @@ class StateGuard:
             return True
         if id(old) in seen:
             return seen[id(old)] is new
-        if type(old) is not type(new) or len(seen) > _MOST_ADOPTED:
+        if type(old) is not type(new) or len(seen) > _MOST_ADOPTED or id(old) in self._kept:
             return False
         # Sharing must be preserved, so objects with several references are not replaced.
         if self._held_now[id(old)] > 1 or self._held_now[id(new)]:
@@ -262,6 +265,7 @@ def guard_of(
     free: Collection[tuple[Row, Any]] = (),
     counted: Collection[tuple[Row, Any]] = (),
     assigned: Collection[tuple[Row, Any]] = (),
+    kept: Container[int] = (),
 ) -> StateGuard:
     """Returns the guard of everything in a snapshot.
 
@@ -269,6 +273,7 @@ def guard_of(
         free: keys of its rows that may hold anything, as (row, key).
         counted: those whose number each call increments.
         assigned: other keys whose values each call changes.
+        kept: the ids of objects that calls return or store.
     """
     rows = weakened(snapshot.rows, snapshot.weak.values())
     unread = snapshot.namespaces.unread(counted, assigned)
@@ -276,7 +281,7 @@ def guard_of(
         moved = {row: rows[key] for key, row in snapshot.rows.items()}
         free = [(moved.get(row, row), key) for row, key in free]
         unread = unread.among(moved)
-    return StateGuard(rows, free, unread)
+    return StateGuard(rows, free, unread, kept)
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

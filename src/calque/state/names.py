@@ -17,9 +17,12 @@ _MACHINERY = frozenset(("__spec__", "__loader__"))
 _LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
 _LOAD_CONST = dis.opmap["LOAD_CONST"]
 _IS = dis.opmap["IS_OP"]
+_MATCH_CLASS = dis.opmap["MATCH_CLASS"]
 _EXTENDED = dis.opmap["EXTENDED_ARG"]
 _BY_NAME = frozenset(("getattr", "setattr", "hasattr", "delattr"))
 _OF_ONE = _BY_NAME | {"vars", "dir"}
+MATCHED = "__match_args__"
+"""The attribute of a class that names what `case Class(x, y)` reads."""
 _WHOLE_WORDS = frozenset(("__dict__", "__getattribute__", "__getstate__", "__reduce_ex__"))
 _WHOLE_GLOBALS = frozenset(
     (
@@ -85,6 +88,8 @@ def names_of(code: CodeType, reported: bool = False) -> Names:
         elif isinstance(constant, tuple | frozenset):
             for item in constant:
                 words |= words_in(item) if isinstance(item, str) else set()
+    if _matches_by_position(code):
+        words.add(MATCHED)
     targets: set[str | None] = set()
     if not words.isdisjoint(_OF_ONE | _WHOLE_WORDS | _FORMATS):
         targets = set(_looked_into(code, reported))
@@ -144,6 +149,12 @@ def _compares_objects(code: CodeType) -> bool:
     raw = code.co_code
     places = [i for i in range(0, len(raw), 2) if raw[i] == _IS]
     return any(raw[place - 2] != _LOAD_CONST for place in places)
+
+
+def _matches_by_position(code: CodeType) -> bool:
+    """Returns True if code has a pattern `case Class(x)`, which does not name the attribute."""
+    raw = code.co_code
+    return any(raw[i] == _MATCH_CLASS and raw[i + 1] for i in range(0, len(raw), 2))
 
 
 def _globals(code: CodeType) -> set[str]:

@@ -13,7 +13,7 @@ from calque.state.attribute_lookups import InterceptedBuiltin, Interception
 from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
-from calque.state.names import Names, calls_by_name, names_of
+from calque.state.names import MATCHED, Names, calls_by_name, names_of
 from calque.state.ownership import Owner, owner_of_class, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
@@ -101,6 +101,8 @@ class Namespaces:
 
     def hold_class(self, kind: type, path: Path) -> None:
         """Record a class of the user."""
+        if MATCHED in self.words:
+            self._use_matched(kind)
         row = ClassRow(kind, path, self._everything if self.whole else self.words)
         self._snapshot.hold(row, ("c", id(kind)))
         if _FAMILY in self.words:
@@ -113,6 +115,10 @@ class Namespaces:
         row = StateRow(kind, path.attribute(_FAMILY), lambda k: tuple(type.__subclasses__(k)))
         self._snapshot.hold(row, ("b", id(kind)))
         self._snapshot.stack += [(below, Path(below.__name__)) for below in row.before[None]]
+
+    def _use_matched(self, kind: type) -> None:
+        """Make the attributes relevant that patterns of a class read by position."""
+        self.use(frozenset(getattr(kind, MATCHED, ())))
 
     def hold_functional(self, names: frozenset[str]) -> None:
         """Record functions that PyTorch's modules call, which the user may have replaced."""
@@ -253,6 +259,9 @@ class Namespaces:
         if _FAMILY in fresh:
             for row in [row for row in snapshot.rows.values() if isinstance(row, ClassRow)]:
                 self._hold_subclasses(row.kind, row.path)
+        if MATCHED in fresh:
+            for row in [row for row in snapshot.rows.values() if isinstance(row, ClassRow)]:
+                self._use_matched(row.kind)
         for row in self._rows:
             for name in fresh & row.owner.keys():
                 if type(row.owner[name]) is InterceptedBuiltin:

@@ -504,6 +504,9 @@ assert torch.equal(before[2], after[2])
         lambda x: x * 2 if x._version else x,
         lambda x: x * 2 if x.is_set_to(x) else x,
         lambda x: x * 2 if x.storage_type() else x,
+        lambda x: x * 2 if x.is_shared() else x,
+        lambda x: x * 2 if x.is_inference() else x,
+        lambda x: x * 2 if x.output_nr else x,
         lambda x: x * 2 if x.untyped_storage().data_ptr() else x,
     ],
 )

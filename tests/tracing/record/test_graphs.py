@@ -349,3 +349,27 @@ def test_members_have_the_order_of_the_program() -> None:
     optimizer = torch.optim.Adam(traced.parameters())
     optimizer.load_state_dict(saved)  # matches state by position
     assert all(a is b for a, b in zip(optimizer.param_groups[0]["params"], model.parameters()))
+
+
+def test_the_function_of_vjp_may_be_called_later() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        scale = x * 2
+        (y, z), pull = torch.func.vjp(lambda a, b: (a * scale, (a @ b).tanh()), x, x + 1)
+        return (*pull((y, z)), z)
+
+    recording = calque.record(program, torch.randn(3))
+    for level in ("function", "aten"):
+        x = torch.randn(3, requires_grad=True)
+        found, expected = recording.graph(level)(x), program(x)
+        assert all(map(torch.equal, found, expected))
+        gradients = [
+            torch.autograd.grad(sum(t.sum() for t in ts), x)[0] for ts in (found, expected)
+        ]
+        torch.testing.assert_close(*gradients)
+
+
+@pytest.mark.filterwarnings("ignore:Attempted to insert a get_attr Node")
+def test_a_level_of_forward_mode_that_pytorch_enters_is_named() -> None:
+    recording = calque.record(lambda x: torch.func.linearize(torch.sin, x)[1](x), torch.randn(3))
+    with pytest.raises(calque.TraceError, match=r"test_graphs\.py:\d+ .*forward_ad"):
+        recording.graph()

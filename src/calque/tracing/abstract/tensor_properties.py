@@ -24,6 +24,7 @@ REFUSED = frozenset(
     (
         *("grad", "grad_fn", "backward", "register_hook", "numpy"),
         *("data_ptr", "_cdata", "_version", "is_set_to", "storage_type"),
+        *("is_shared", "is_inference", "output_nr"),
     )
 )
 

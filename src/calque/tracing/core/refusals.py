@@ -57,6 +57,18 @@ _REASONS = {
         "is asked whether it shares memory, which a trace does not have",
         'Trace with tracer="record".',
     ),
+    "is_shared": (
+        "is asked whether other processes share its memory, which a trace does not have",
+        'Trace with tracer="record".',
+    ),
+    "is_inference": (
+        "is asked whether it was made in inference mode, which differs between runs",
+        'Ask torch.is_inference_mode_enabled(), or trace with tracer="record".',
+    ),
+    "output_nr": (
+        "has its place in the graph of autograd read, which differs between runs",
+        'Trace with tracer="record".',
+    ),
     "storage_type": (
         "has the class of its storage read, which a trace does not have",
         "Ask for x.dtype.",

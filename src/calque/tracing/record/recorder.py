@@ -150,9 +150,11 @@ class Recorder(WithinTrace):
         if _in_functorch() is not None:
             self._results.guard_shapes_in_functorch(args)
             return call_watched(func, *args, **kwargs)
+        name = getattr(func, "__name__", "")
+        if (func is torch.autograd.grad or name == "__get__") and _is_of_transform(args[0]):
+            return call_watched(func, *args, **kwargs)
         if func is torch_c.set_grad_enabled:
             return self._contexts.set_grad(*args)
-        name = getattr(func, "__name__", "")
         if name == "__get__":
             attribute = func.__self__.__name__  # pyright: ignore[reportFunctionMemberAccess]
             return self.run(func, args, kwargs, getattr, (args[0], attribute))
@@ -359,6 +361,14 @@ class Recorder(WithinTrace):
         for call, error in self._caught:
             what = f"{call.name} raised {type(error).__name__}, which the program caught"
             self.refuse(what, call)
+
+
+def _is_of_transform(outputs: object) -> bool:
+    """Returns True for results of a transform that is over: the function that `torch.func.vjp` has
+    returned differentiates them, and its operators are recorded as those of the transform are.
+    """
+    parts = outputs if isinstance(outputs, (tuple, list)) else (outputs,)
+    return any(torch_c.functorch.is_gradtrackingtensor(part) for part in parts)
 
 
 class FunctionMode(TorchFunctionMode):

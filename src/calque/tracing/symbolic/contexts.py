@@ -197,10 +197,10 @@ def _refused_hooks(original: Callable[..., Any]) -> Callable[..., Any]:
 
 def _refused_level(original: Callable[..., Any]) -> Callable[..., Any]:
     def enter(*self: Any) -> Any:
-        tracer = tracer_of_program()
-        if tracer is not None:
+        trace = current_trace()  # also where PyTorch enters it, as `torch.func.linearize` does
+        if trace is not None and trace.tracer.contexts is not None:
             what = "torch.autograd.forward_ad"
-            tracer.contexts.enter_lost_block(
+            trace.tracer.contexts.enter_lost_block(
                 what,
                 "Make the code inside a leaf function, or enter it around calls of the graph.",
             )

@@ -2,7 +2,8 @@
 
     python -m tests.faults.counting jit signal 200 compile exception 100
 
-"sharded" is a jitted step of tensors that are spread over all devices.
+"sharded" is a jitted step of tensors that are spread over all devices, and "meshes" one of tensors
+of which every second is on the first device only.
 
 Every step adds 1 to each of the tensors of a state. After an interrupt they are all equal, and as
 many as the steps that were seen to end, or one more.
@@ -35,10 +36,13 @@ def made(door):
     """A step, with the tensors that it counts in."""
     state = [torch.zeros(4, device="jax") for _ in range(WIDTH)]
     model = torch.nn.Linear(4, 4).to("jax")
-    if door == "sharded":
+    if door in ("sharded", "meshes"):
         sharding.mesh(dp=jax.device_count())
         state = [sharding.shard(tensor, sharding.P("dp")) for tensor in state]
         model = sharding.shard_module(model, {"*": sharding.along("dp")})
+    if door == "meshes":
+        first = sharding.mesh(one=1, devices=jax.devices()[:1])
+        state[::2] = [sharding.shard(tensor, sharding.P(), first) for tensor in state[::2]]
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
 
     def train(x):

@@ -15,7 +15,12 @@ ROUNDS = [
     ("jit", "exception", 50),
     ("compile", "exception", 50),
 ]
-SPREAD = [("sharded", "signal", 100), ("sharded", "exception", 50)]
+SPREAD = [
+    ("sharded", "signal", 100),
+    ("sharded", "exception", 50),
+    ("meshes", "signal", 50),
+    ("meshes", "exception", 50),
+]
 
 
 def counted(rounds, flags=""):

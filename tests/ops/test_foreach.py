@@ -30,6 +30,7 @@ PROGRAMS = {
     "lerp.List": lambda x, y: torch._foreach_lerp(x, y, y),
     "addcmul.Scalar": lambda x, y: torch._foreach_addcmul(x, y, y, 0.5),
     "addcdiv.ScalarList": lambda x, y: torch._foreach_addcdiv(x, y, x, [0.5, 2.0]),
+    "addcmul.Tensor": lambda x, y: torch._foreach_addcmul(x, y, y, torch.tensor([0.5, 2.0])),
     "norm": lambda x, y: torch._foreach_norm(x, 2),
     "norm.inf": lambda x, y: torch._foreach_norm(x, float("inf")),
     "max": lambda x, y: torch._foreach_max(x),
@@ -42,6 +43,10 @@ IN_PLACE = {
     "copy_": lambda x, y: torch._foreach_copy_(x, y),
     "lerp_": lambda x, y: torch._foreach_lerp_(x, y, 0.3),
     "addcdiv_": lambda x, y: torch._foreach_addcdiv_(x, y, y, [0.5, 2.0]),
+    "addcdiv_.Tensor": lambda x, y: torch._foreach_addcdiv_(x, y, y, torch.tensor([0.5, 2.0])),
+    "addcmul_.Tensor twice": lambda x, y: torch._foreach_addcmul_(
+        [x[0], x[0]], [y[0], y[0]], [y[0], x[0]], torch.tensor([0.5, 2.0])
+    ),
 }
 
 

@@ -85,6 +85,8 @@ class Program(Stepping[Call]):
         self._pinned = pinned(written, len(self._jaxpr.out_avals), self.whole)
         going = results_elsewhere(self._jaxpr.jaxpr, self.whole) | elsewhere(written, self.whole)
         self._moves = elsewhere(placements, self.whole), going
+        if going:  # Python moves these results, and an exception of another thread may interrupt it
+            self.donated, self.donating = [], False
 
     def lowered(self, jaxpr: ClosedJaxpr, turned: Mapping[int, Any] = _UNCHANGED) -> Any:
         """Returns the program as `jax.stages.Lowered`.

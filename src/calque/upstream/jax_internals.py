@@ -14,6 +14,7 @@ from jax._src import (
     source_info_util,  # the user's line of an equation
     xla_bridge,  # JAX's handler in a forked child
 )
+from jax._src.api import clean_up  # deletes XLA's clients when Python exits
 from jax._src.array import ArrayImpl  # creates arrays without checks
 from jax._src.core import (
     InconclusiveDimensionOperation,  # raised for incomparable symbolic sizes
@@ -43,6 +44,7 @@ __all__ = [
     "ShardingContext",
     "backends_are_initialized",
     "batched_device_put",
+    "clean_up",
     "compilation_cache",
     "compiler",
     "config",

@@ -13,6 +13,7 @@ from torch import nn
 import calque
 from calque import sharding as sh
 from calque.device.runtime import placement
+from calque.program import other_devices
 from calque.sharding import P, along
 
 Tensor = torch.Tensor
@@ -176,6 +177,34 @@ def test_a_program_over_meshes_of_other_devices_moves_no_storage(mode: str) -> N
         torch.testing.assert_close(loss.cpu(), of_cpu(x), rtol=1e-5, atol=1e-6)
         assert [sh.placement(p) for p in model.parameters()] == placed
         assert [sh.placement(p.grad) for p in model.parameters()] == placed
+
+
+def test_a_step_whose_results_could_not_be_moved_changes_nothing(monkeypatch) -> None:
+    few = sh.mesh(a=2, devices=jax.devices()[:2])
+    x, y = sh.shard(torch.zeros(8), P("a"), few), sh.shard(torch.zeros(8), P("dp"), sh.mesh(dp=8))
+
+    @calque.jit
+    def step() -> None:
+        x.add_(1)
+        y.add_(1)
+
+    step()
+    step()
+    move, calls = other_devices.placed, []
+
+    def interrupted(array: Any, place: Any) -> Any:
+        calls.append(place)
+        if len(calls) == 2:
+            raise TimeoutError
+        return move(array, place)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(other_devices, "placed", interrupted)
+        with pytest.raises(TimeoutError):
+            step()
+    assert x.tolist() == y.tolist() == [2.0] * 8
+    step()
+    assert x.tolist() == y.tolist() == [3.0] * 8
 
 
 def test_a_constraint_to_other_devices_than_those_of_a_program_is_one_to_all() -> None:

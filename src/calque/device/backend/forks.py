@@ -4,6 +4,8 @@ Like CUDA tensors, the device's tensors raise in a child that was forked after J
 so do compiled functions. A data loader whose workers create only CPU tensors is not affected.
 """
 
+import atexit
+import ctypes
 import os
 import sys
 from typing import NoReturn
@@ -12,7 +14,7 @@ import torch.utils.data
 
 from calque.device.memory.cell import active, x64
 from calque.device.runtime import executable
-from calque.upstream.jax_internals import xla_bridge
+from calque.upstream.jax_internals import clean_up, mlir, xla_bridge
 
 _LOADER = os.path.join("torch", "utils", "data", "dataloader.py")
 
@@ -59,6 +61,16 @@ def _after_fork() -> None:
         active.__dict__.pop("trace", None)  # for the one remaining thread
         executable.refuse()
         x64.__enter__ = refuse  # type: ignore[method-assign]
+        _keep_threads()
+
+
+def _keep_threads() -> None:
+    """Keep what has threads until the process ends: deleting it waits for them, and none exists
+    here, so that `sys.exit` would hang or abort.
+    """
+    atexit.unregister(clean_up)
+    for kept in (mlir.global_thread_pool, *xla_bridge._backends.values()):
+        ctypes.pythonapi.Py_IncRef(ctypes.py_object(kept))
 
 
 def _is_loaders() -> bool:

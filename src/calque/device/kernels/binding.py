@@ -181,6 +181,7 @@ def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[t
         return
     for i, tensor in enumerate(targets):
         each = [[a[i]] if isinstance(a, list | tuple) else a for a in args]
+        each = [a[i : i + 1] if isinstance(a, torch.Tensor) and a.ndim == 1 else a for a in each]
         yield ([tensor], *each)
 
 

@@ -26,7 +26,7 @@ from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.remedies import MASK
 from calque.device.memory import rng, strides
 from calque.device.memory.cell import Cell, active, is_whole, read, x64
-from calque.device.memory.host import array_of, check_device
+from calque.device.memory.host import array_of, check_device, host_array
 from calque.device.memory.host_reads import known, without_value
 from calque.device.memory.placing import placement_like
 from calque.device.runtime import sizes
@@ -38,6 +38,7 @@ from calque.device.runtime.placement import run_there, spread, together
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
 from calque.ops.index.sized_outputs import SIZED
+from calque.ops.optim.foreach import PACKED
 from calque.ops.table import promotion
 from calque.ops.table.facts import fact_of
 from calque.ops.table.registry import Rule
@@ -182,7 +183,7 @@ class Runner:
     def _split(self, value: Any, name: str, arrays: list[Any]) -> Any:
         kind = type(value)
         if kind is Tensor or kind is Parameter:
-            return _split_tensor(value, arrays)
+            return _split_tensor(value, arrays, name)
         if kind in NUMBERS:
             if name in self._traced:
                 arrays.append(value)
@@ -193,7 +194,7 @@ class Runner:
                 return tuple(value)
             return tuple([self._split(item, name, arrays) for item in value])
         if isinstance(value, Tensor):  # a subclass
-            return _split_tensor(value, arrays)
+            return _split_tensor(value, arrays, name)
         if isinstance(value, torch.SymFloat):
             if name not in self._traced:
                 return (float, value.node.pin())
@@ -302,11 +303,12 @@ def _check_whole_numbers(values: Sequence[Any], fills: bool) -> None:
             whole[0].watch.give_up(whole[0])
 
 
-def _split_tensor(value: Tensor, arrays: list[Any]) -> Any:
+def _split_tensor(value: Tensor, arrays: list[Any], name: str) -> Any:
     try:
         cell: Cell = value.untyped_storage().cell
     except AttributeError:
-        arrays.append(array_of(value))
+        is_host = name == PACKED and value.device.type == "cpu"
+        arrays.append(host_array(value) if is_host else array_of(value))
         return _ARRAY
     if active.trace is not None:
         arrays.append(read(value))

@@ -54,6 +54,9 @@ UNARY = [
     "max",
 ]
 
+PACKED = "scalars"
+"""The parameter of one number for each tensor, in a tensor that PyTorch demands on the CPU."""
+
 # From each operator to its rule and, by overload, the parameters after `self`. A star marks lists.
 TABLE: dict[str, tuple[str, dict[str, str]]] = {
     "add": (

@@ -127,14 +127,18 @@ class Outline:
         except _Symbolic:
             pass
         except (RuntimeError, TypeError, ValueError) as refusal:
-            if not str(refusal).startswith(_NO_KERNEL) and not self._is_of_zeros(refusal):
+            is_other = self._is_of_zeros(refusal, tree_leaves((args, kwargs)))
+            if not str(refusal).startswith(_NO_KERNEL) and not is_other:
                 return refusal.with_traceback(None)
         return NotImplementedError(str(error))
 
-    def _is_of_zeros(self, refusal: Exception) -> bool:
-        """Returns True if an error may be about the zeros that the CPU's kernel was asked with."""
-        has_check = "values" in fact_of_form(self.op.name())
-        return has_check and "not implemented for" not in str(refusal)
+    def _is_of_zeros(self, refusal: Exception, leaves: Sequence[Any]) -> bool:
+        """Returns True if an error may be about the zeros that the CPU's kernel was asked with: if
+        the operator checks values, and the error does not name a dtype of the arguments.
+        """
+        dtypes = {leaf.dtype for leaf in leaves if hasattr(leaf, "dtype")}
+        named = any(promotion.type_name(dtype) in str(refusal) for dtype in dtypes)
+        return "values" in fact_of_form(self.op.name()) and not named
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Checks the size of a result with PyTorch before a rule runs, if a number is very large.

@@ -1,6 +1,7 @@
 """`calque.diff` names the first node, and the line, at which two graphs of a program disagree."""
 
 import copy
+import dataclasses
 import inspect
 import itertools
 import math
@@ -550,3 +551,33 @@ def test_modules_with_tensors_that_pytorch_does_not_copy() -> None:
     before = module.cache.clone()
     assert not calque.diff(module, module, torch.randn(1, 2))
     assert torch.equal(module.cache, before)
+
+
+@dataclasses.dataclass
+class Batch:
+    x: Tensor
+    meta: dict[str, Any]
+
+
+@dataclasses.dataclass
+class Scores:
+    logits: Tensor
+    loss: Tensor | None = None
+
+
+def test_fields_of_arguments_and_results_are_no_calls() -> None:
+    def program(batch: Batch) -> Scores:
+        y = batch.x * batch.meta["scale"]
+        return Scores(logits=y.exp() + batch.meta["shift"])
+
+    def other(batch: Batch) -> Scores:
+        y = batch.x * batch.meta["scale"]
+        return Scores(logits=y.exp() - batch.meta["shift"])
+
+    batch = Batch(torch.randn(2), {"scale": 2.0, "shift": torch.randn(2)})
+    traced, recorded = calque.trace(program, batch), calque.record(program, batch).graph()
+    assert not calque.diff(traced, recorded, batch)
+    assert not calque.diff(traced, recorded)
+    first = calque.diff(traced, calque.record(other, batch), batch).first
+    assert first is not None and first.kind == "structure"
+    assert first.origin is not None and "logits=y.exp()" in first.origin.text

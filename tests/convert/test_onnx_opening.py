@@ -161,7 +161,7 @@ def test_grouped_products_agree() -> None:
 
 
 def test_what_has_no_form_is_listed() -> None:
-    for program in (lambda x: torch.fft.rfft(x).abs(), lambda x: torch.polygamma(2, x)):
+    for program in (lambda x: torch.linalg.qr(x[None]).R, lambda x: torch.polygamma(2, x)):
         with pytest.raises(ConversionError, match="test_onnx_opening"):
             to_onnx(calque.record(program, torch.ones(4)))
 

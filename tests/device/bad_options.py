@@ -351,3 +351,16 @@ OUT: dict[str, Case] = {
     "device of out": lambda m: torch.add(m(2), m(2), out=torch.ones(2, device="meta")),
     "tuple of out": lambda m: torch.add(m(2), m(2), out=(m(2), m(2))),
 }
+
+WRONG_DTYPES: dict[str, Case] = {
+    "argmax of booleans": lambda m: m.b(3).argmax(),
+    "gcd of booleans": lambda m: torch.gcd(m.b(3), m.b(3)),
+    "cross of booleans": lambda m: torch.linalg.cross(m.b(1, 3), m.b(2, 3)),
+    "truncated booleans": lambda m: torch.div(m.b(3), m.b(3), rounding_mode="trunc"),
+    "pooled booleans": lambda m: F.adaptive_max_pool2d(m.b(1, 4, 4), 2),
+    "histogram of booleans": lambda m: torch.histogram(m.b(3), 1),
+    "lerp of two floats": lambda m: torch.lerp(m.h(3), m(3), 0.5),
+    "max_unpool2d indices": lambda m: F.max_unpool2d(m(1, 1, 2), m(1, 1, 2, dtype=torch.int32), 2),
+    "multi_margin target": lambda m: F.multi_margin_loss(m(2, 3), m.i(2).int()),
+    "multilabel_margin target": lambda m: F.multilabel_margin_loss(m(2, 3), m.i(2, 3).int()),
+}

@@ -60,6 +60,14 @@ def test_what_jax_was_told_stays(tmp_path: Path) -> None:
     assert not ours.exists()
 
 
+def test_an_unknown_home_folder_is_said_and_the_cache_is_off() -> None:
+    program = "import calque; print(calque.compilation_cache())"
+    environment = {**os.environ, "CALQUE_CACHE_DIR": "~nobody_of_this_name/programs"}
+    made = new_process.run(program, env=environment)
+    assert made.stdout == "None\n"
+    assert "CacheWarning" in made.stderr and "names an unknown home folder" in made.stderr
+
+
 @pytest.fixture
 def put_back():
     enabled = jax.config.jax_enable_compilation_cache

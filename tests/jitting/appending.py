@@ -15,6 +15,7 @@ import threading
 import weakref
 from collections import ChainMap, defaultdict, deque
 from copy import deepcopy as copied
+from pickle import dumps as pickled
 from types import SimpleNamespace
 
 import torch
@@ -485,6 +486,35 @@ def a_hidden_state(device, jit):
 
 
 @appending(2)
+def the_last_one(device, jit):
+    class Trainer:
+        def __init__(self):
+            self.last, self.losses = None, []
+
+        def step(self, x, i):
+            loss = (x if self.last is None else x + self.last).sum()
+            self.last = loss
+            self.losses.append(loss.detach())
+            self.losses.append(loss.detach()[None])
+
+    trainer = Trainer()
+    return jit(trainer.step), nothing, lambda: (trainer.last, trainer.losses)
+
+
+@appending(3)
+def changed_and_then_replaced(device, jit):
+    holder = SimpleNamespace(last=torch.zeros(2, device=device), values=[])
+
+    def step(x, i):
+        holder.last.mul_(0.5)  # also changes what the list holds of it
+        holder.last = holder.last + x
+        holder.values.append(holder.last)
+        holder.values.append(holder.last.detach()[0])
+
+    return jit(step), nothing, lambda: (holder.last, holder.values)
+
+
+@appending(2)
 def a_training_step(device, jit):
     torch.manual_seed(0)
     model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 1)).to(device)
@@ -898,6 +928,22 @@ def it_is_pickled(device, jit):
 
 
 @reading
+def another_name_pickles_it(device, jit):
+    log = Picklable()
+
+    def step(x, i):
+        log.entries.append(1)
+        return x * len(pickled(log))
+
+    return jit(step), nothing, lambda: log.entries
+
+
+class Picklable:
+    def __init__(self):
+        self.entries = []
+
+
+@reading
 def it_is_copied(device, jit):
     class Log:
         def __init__(self):
@@ -1042,6 +1088,29 @@ def a_frame_is_read(device, jit):
         return x * size()
 
     return jit(step), nothing, lambda: values
+
+
+@reading
+def a_namespace_with_a_dict_is_printed(device, jit):
+    space = SimpleNamespace(logs={"a": [], "b": 1})
+
+    def step(x, i):
+        space.logs["a"].append(1)
+        return x * len(repr(space)) * space.logs["b"]
+
+    return jit(step), nothing, lambda: space.logs
+
+
+@reading
+def a_namespace_is_an_argument(device, jit):
+    space = SimpleNamespace(entries=[])
+
+    def inside(x, given):
+        space.entries.append(1)
+        return x * len(repr(given))
+
+    inner = jit(inside)
+    return lambda x, i: inner(x, space), nothing, lambda: space.entries
 
 
 @reading

@@ -236,6 +236,58 @@ def test_hooks_of_leaves_run_in_pytorchs_order_in_a_backward_pass_outside(regist
         torch.testing.assert_close(one, other)
 
 
+def test_gradients_that_depend_on_nothing_have_no_graph():
+    model = nn.Sequential(nn.Linear(2, 3), nn.Tanh(), nn.Linear(3, 2)).to("jax")
+    whole = calque.jit(lambda x: model(x).sum())
+    found = torch.autograd.grad(
+        whole(torch.ones(4, 2, device="jax")), [*model.parameters()], create_graph=True
+    )
+    assert [one.requires_grad for one in found] == [True, True, True, False]
+    sum(one.square().sum() for one in found).backward()
+    assert model[2].bias.grad is None
+    layer = nn.Linear(3, 2).to("jax")
+    run = calque.jit(lambda x: layer(x).tanh())
+    plain = calque.jit(lambda x: layer(x))
+    x = torch.ones(4, 3, device="jax")
+    for _ in range(2):
+        for fn, has_graph in ((run, True), (plain, False)):
+            found = torch.autograd.grad(fn(x).sum(), layer.weight, create_graph=True)[0]
+            assert found.requires_grad is has_graph
+            found = torch.autograd.grad(fn(x).sum(), [*layer.parameters()], create_graph=True)
+            assert [one.requires_grad for one in found] == [has_graph, has_graph]
+            incoming = torch.ones(4, 2, device="jax", requires_grad=True)
+            first = torch.autograd.grad(fn(x), layer.weight, incoming, create_graph=True)[0]
+            (second,) = torch.autograd.grad(first.sum(), incoming)
+            assert second.shape == (4, 2)
+
+
+@pytest.mark.parametrize("register", ["register_hook", "register_post_accumulate_grad_hook"])
+def test_hooks_of_what_a_result_does_not_depend_on_do_not_run(register):
+    w, v, u = (torch.ones(2, device="jax", requires_grad=True) for _ in range(3))
+    seen = []
+    for name, leaf in (("w", w), ("v", v)):
+        getattr(leaf, register)(lambda given, name=name: seen.append((name, given is None)))
+
+    @calque.jit
+    def run(x, y):
+        shared = x * w
+        return shared.sum(), (shared * v).sum(), (shared * y).sum()
+
+    def called(index):
+        y = u * 2
+        y.register_hook(lambda given: seen.append(("y", given is None)))
+        run(torch.ones(2, device="jax"), y)[index].backward()
+        found = set(seen)
+        seen.clear()
+        return found
+
+    for _ in range(2):
+        assert called(0) == {("w", False)}
+        assert called(1) == {("w", False), ("v", False)}
+        assert called(2) == {("w", False), ("y", False)}
+    assert (w.grad.tolist(), v.grad.tolist(), u.grad.tolist()) == ([8, 8], [2, 2], [4, 4])
+
+
 def test_an_optimizer_in_a_post_accumulate_hook():
     def train(device, wrap):
         torch.manual_seed(0)

@@ -125,3 +125,12 @@ def test_wrong_options_and_batches_are_refused() -> None:
             torch.linalg.householder_product(tau[0], tau[0])
         with pytest.raises(RuntimeError, match="Expected batch dimensions of tau"):
             torch.linalg.householder_product(square.expand(4, 3, 3), tau)
+
+
+def test_ormqr_refuses_two_dtypes() -> None:
+    for device in ("cpu", "jax"):
+        x, scales = torch.eye(3, device=device), torch.ones(3, device=device)
+        with pytest.raises(RuntimeError, match="have the same dtype"):
+            torch.ormqr(x, scales, x.double())
+        with pytest.raises(RuntimeError, match="have the same dtype"):
+            torch.ormqr(x, scales.double(), x)

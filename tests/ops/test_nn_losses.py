@@ -1,5 +1,8 @@
 """Losses and attention where PyTorch's rules are special."""
 
+import itertools
+from collections.abc import Callable
+
 import pytest
 import torch
 import torch.nn.functional as F
@@ -157,3 +160,27 @@ def test_a_class_label_out_of_range_raises_as_on_the_cpu(shape):
             F.cross_entropy(scores.to(device), target.to(device))
     ignored = F.cross_entropy(scores.to("jax"), target.to("jax"), ignore_index=9)
     torch.testing.assert_close(ignored.cpu(), F.cross_entropy(scores, target, ignore_index=9))
+
+
+@pytest.mark.parametrize(
+    "loss", [F.soft_margin_loss, F.huber_loss, F.binary_cross_entropy_with_logits]
+)
+def test_a_loss_of_two_dtypes_has_that_of_the_cpu(loss: Callable[..., torch.Tensor]) -> None:
+    def found(device: str, first: torch.dtype, second: torch.dtype) -> list[torch.dtype]:
+        x = torch.ones(3, dtype=first, device=device).requires_grad_()
+        y = loss(x, torch.ones(3, dtype=second, device=device))
+        if loss is F.huber_loss and first != second:
+            return [y.dtype]  # the CPU has no gradient
+        return [y.dtype, torch.autograd.grad(y, x)[0].dtype]
+
+    pairs = itertools.permutations((torch.float16, torch.float32, torch.float64), 2)
+    for first, second in [*pairs, (torch.float32, torch.float32)]:
+        assert found("jax", first, second) == found("cpu", first, second)
+
+
+@pytest.mark.parametrize("loss", [F.soft_margin_loss, F.huber_loss])
+def test_a_loss_is_not_cast_to_integers(loss: Callable[..., torch.Tensor]) -> None:
+    for device in ("cpu", "jax"):
+        x = torch.ones(3, dtype=torch.int64, device=device)
+        with pytest.raises(RuntimeError, match="result type Float can't be cast"):
+            loss(x, x.float())

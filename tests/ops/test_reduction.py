@@ -225,3 +225,16 @@ def test_the_dtype_of_a_norm_is_as_wide_as_its_input(
                 norm(x, 2, dtype=wanted)
         with pytest.raises(RuntimeError):
             torch._foreach_norm([x], 2, dtype=wanted)
+
+
+def test_sorters_are_checked_as_on_the_cpu() -> None:
+    row = torch.tensor([3.0, 1.0, 2.0])
+    for sorter in (torch.tensor([1, 2, 0]).int(), torch.tensor([1, 2]), torch.tensor([1, 2, 3])):
+        messages = []
+        for device in ("cpu", "jax"):
+            with pytest.raises(RuntimeError) as refused:
+                torch.searchsorted(row.to(device), row.to(device), sorter=sorter.to(device))
+            messages.append(str(refused.value)[:60])
+        assert messages[0] == messages[1] or messages[0] in messages[1]
+    found = torch.searchsorted(row.to("jax"), row.to("jax"), sorter=torch.argsort(row).to("jax"))
+    assert found.tolist() == [2, 0, 1]

@@ -1,5 +1,6 @@
 """Names for a node's function and arguments, independent of the tracer that wrote the graph."""
 
+import dataclasses
 import operator
 from collections.abc import Iterator
 from typing import Any
@@ -197,15 +198,26 @@ def module_of(node: Node) -> Any:
 
 
 def is_part(node: Node) -> bool:
-    """Returns True if a node only unpacks a container that another node returned, or packs the
-    results of other nodes.
+    """Returns True if a node only unpacks an argument, or a container that another node returned,
+    or packs the results of other nodes.
     """
-    if node.target in (unpack, rebuilt):
+    if node.target in (unpack, rebuilt) or dataclasses.is_dataclass(node.target):
+        return True
+    if node.target in (getattr, operator.getitem) and _is_argument(node.args[0]):
         return True
     if called(node) != "getitem" or not isinstance(node.args[0], Node):
         return False
     source = node.args[0]
     return source.target is unpack or isinstance(source.meta.get("val"), (tuple, list, dict))
+
+
+def _is_argument(node: object) -> bool:
+    """Returns True for a container or an object among the arguments, or within one."""
+    if not isinstance(node, Node) or isinstance(node.meta.get("val"), torch.Tensor):
+        return False
+    if node.op == "placeholder":
+        return node.meta.get("val") is not None
+    return node.target in (getattr, operator.getitem) and _is_argument(node.args[0])
 
 
 def writes(node: Node) -> bool:

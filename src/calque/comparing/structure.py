@@ -99,7 +99,9 @@ def _takes_other_part(row: Pair, twins: dict[Node, Node]) -> bool:
     """Returns True for different parts of two results, where one result is a layer's and the other
     is that of the function in it.
     """
-    return is_part(row.a) and is_part(row.b) and twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
+    if not (is_part(row.a) and is_part(row.b) and row.a.args and row.b.args):
+        return False
+    return twins.get(row.a.args[0]) is not row.b.args[0]  # pyright: ignore[reportArgumentType, reportCallIssue]
 
 
 def _unpaired(row: Unpaired) -> Difference:

@@ -320,6 +320,8 @@ WRITTEN_HERE: dict[Any, Callable[..., Any]] = {
     _aten.searchsorted.Tensor: _searchsorted,
     _aten.searchsorted.Scalar: _searchsorted,
     _aten._trilinear.default: _trilinear,
+    _aten._neg_view.default: torch.neg,
+    _aten.resolve_neg.default: torch.clone,
     **BESSEL,
     **GRIDS,
     **MATRICES,

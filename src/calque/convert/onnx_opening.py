@@ -1,8 +1,10 @@
 """`opened`: decomposes the operators of a graph that have no converter into ones that do.
 
-It uses PyTorch's own decompositions, and those of `onnx_decompositions`.
+It uses PyTorch's own decompositions, and those of `onnx_decompositions`. Complex numbers are pairs
+of real ones before (`onnx_complex`).
 """
 
+import functools
 import operator
 from collections.abc import Callable, Collection
 from typing import Any
@@ -14,6 +16,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.convert.onnx_complex import without_complex
 from calque.convert.onnx_decompositions import WRITTEN_HERE
 from calque.convert.onnx_matrices import CHECKS_OF_MATRICES
 from calque.tracing.graph.purity import TracedGraph, has_effect
@@ -33,6 +36,9 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
         graph: a graph of ATen operators, with `val` in their `meta`.
         converted: the names of operators to keep. An operator that cannot be decomposed into these
             is kept too, unless it does not depend on inputs, in which case it is computed.
+
+    Raises:
+        ConversionError: an operator computes with complex numbers in a way that has no form here.
     """
     table = {
         target: function
@@ -40,6 +46,7 @@ def opened(graph: GraphModule, converted: Collection[str]) -> GraphModule:
         if isinstance(target, OpOverload) and str(target) not in converted
     }
     made = GraphModule(graph, _copied(graph.graph))
+    without_complex(made, functools.partial(_computed, torch.fx.Interpreter(made)))
     for node in list(made.graph.nodes):
         if node.target in table:
             inner = _consists_of(node, table)
@@ -82,16 +89,22 @@ def _compute_constants(graph: GraphModule, converted: Collection[str]) -> None:
     """Replace unconverted operators that do not depend on inputs with their results."""
     run = torch.fx.Interpreter(graph)
     for node in list(graph.graph.nodes):
-        if not isinstance(node.target, OpOverload) or str(node.target) in converted:
-            continue
-        needed = [*_needed_by(node), node]
-        if not all(map(_is_constant, needed)):
-            continue
-        with torch.no_grad():
-            for each in needed:
-                if each not in run.env:
-                    run.env[each] = run.run_node(each)
-        _give(graph, node, run.env[node])
+        if isinstance(node.target, OpOverload) and str(node.target) not in converted:
+            found = _computed(run, node)
+            if found is not None:
+                _give(graph, node, found)
+
+
+def _computed(run: torch.fx.Interpreter, node: Node) -> Any:
+    """Returns the value of a node that does not depend on inputs; None if it does."""
+    needed = [*_needed_by(node), node]
+    if not all(map(_is_constant, needed)):
+        return None
+    with torch.no_grad():
+        for each in needed:
+            if each not in run.env:
+                run.env[each] = run.run_node(each)
+    return run.env[node]
 
 
 def _give(graph: GraphModule, node: Node, found: object) -> None:

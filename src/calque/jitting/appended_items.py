@@ -71,14 +71,27 @@ def leave_out_appended(snapshot: Snapshot, rows: Collection[Row], given: Set[int
         rows: the rows of the lists.
         given: the ids of what the call's arguments hold.
     """
-    if not rows:
-        return frozenset()
-    lists = snapshot.namespaces.grown().among(rows)
-    hidden = hidden_items(snapshot.rows, lists, _known(snapshot, given))
+    lists, hidden = _hidden(snapshot, rows, given)
     for row in lists:
         row.leave_out()
     forget(snapshot.rows, hidden)
     return hidden.keys()
+
+
+def hidden_in(snapshot: Snapshot, rows: Collection[Row], given: Set[int]) -> Set[int]:
+    """Returns the ids of what only lists hold to which the function has only appended; see
+    `leave_out_appended`.
+    """
+    return _hidden(snapshot, rows, given)[1].keys()
+
+
+def _hidden(
+    snapshot: Snapshot, rows: Collection[Row], given: Set[int]
+) -> tuple[list[ListRow], dict[int, Any]]:
+    if not rows:
+        return [], {}
+    lists = snapshot.namespaces.grown().among(rows)
+    return lists, hidden_items(snapshot.rows, lists, _known(snapshot, given))
 
 
 def _known(snapshot: Snapshot, given: Set[int]) -> Set[int]:

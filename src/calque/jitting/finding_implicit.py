@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from calque.device.memory.cell import Cell, cell_of
+from calque.jitting.appended_items import hidden_in
 from calque.jitting.arguments import Arguments
 from calque.jitting.implicit_arguments import GradientOf, HeldIn, Implicit
 from calque.jitting.known_tensors import KnownTensors
@@ -65,7 +66,10 @@ class ImplicitFinder:
 
     def find(self, rebound: list[Rebound], tensors: dict[int, Tensor]) -> None:
         """Find them; `tensors` has all tensors that the function reaches, by id."""
-        counts = Counter(cell_of(t) for t in tensors.values() if is_tensor(t))
+        given = set(map(id, self._arguments.stand_ins))
+        hidden = hidden_in(self._state.snapshot, self._state.appended, given)
+        found = (tensor for key, tensor in tensors.items() if key not in hidden)
+        counts = Counter(cell_of(t) for t in found if is_tensor(t))
         rebound = [*rebound, *self._state.freed]
         for place in self._held_alone(rebound) if rebound else ():
             self._find_held(place, counts)

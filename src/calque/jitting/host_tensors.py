@@ -249,8 +249,8 @@ def _same_geometry(func: Any, tensors: Iterable[torch.Tensor]) -> Iterator[None]
             f"{func} changes the geometry of a tensor {_described(tensor)} from outside to shape "
             f"{after.size},",
             "which the compiled program could not repeat",
-            "Use a view instead (`x.t()` for `x.t_()`), give `out=` the result's shape, or change "
-            "the tensor before the call.",
+            "Use a view instead (`x.t()` for `x.t_()`), give `out=` the shape of "
+            "the result, or change the tensor before the call.",
         )
 
 

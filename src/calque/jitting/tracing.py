@@ -245,6 +245,7 @@ class JitTrace:
         for index, leaf in enumerate(self.leaves):
             if not isinstance(leaf, torch.Tensor):
                 if not is_unread(leaf):
+                    self.state.snapshot.given.add(id(leaf))
                     self.state.snapshot.visit(leaf, f"arguments[{index}]")
                 continue
             for name, value in vars(leaf).items():

@@ -106,16 +106,20 @@ class Grown:
         for row, name in self._holders[id(value)]:
             if name is None or name in self._mixed:
                 return False
+            if id(row) in self._objects and not self._is_apart(self._objects[id(row)]):
+                return False
             if is_plain_dict(row) and not self._is_read_by_keys(row.owner, seen):
                 return False
         return True
 
     def _is_apart(self, value: object) -> bool:
         """Returns True if code reads only single attributes of an object without methods."""
-        if id(value) in self._named.unnamed:
+        if id(value) in self._named.unnamed or id(value) in self._named.given:
             return False
         passed, holders = self._named.passed, self._holders.get(id(value), ())
-        return all(n is not None and n not in passed and not is_plain_dict(r) for r, n in holders)
+        return bool(holders) and all(
+            n is not None and n not in passed and not is_plain_dict(r) for r, n in holders
+        )
 
 
 def takes_objects_apart(code: CodeType) -> bool:

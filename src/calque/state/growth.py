@@ -5,10 +5,11 @@ length and its items.
 """
 
 import dis
+from bisect import bisect_left
 from collections.abc import Iterator
 from functools import lru_cache
 from types import CodeType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from calque.state.names import names_of, words_in
 from calque.state.reads import (
@@ -67,6 +68,11 @@ class _Reading:
     def __init__(self, code: CodeType) -> None:
         self._code = code
         self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
+        self._beginning: dict[Any, list[int]] = {}
+        for place, one in enumerate(self._steps):
+            start = _start(one)
+            if start is not None and one.opname != "COPY":
+                self._beginning.setdefault(start, []).append(place)
         self._others: set[str] = set()
         self._mixed: set[str] = set()
         self._ways: set[tuple[str, Way]] = set()
@@ -150,7 +156,7 @@ class _Reading:
         """
         start, depth = _start(self._steps[place]), 0
         found: int | None = place
-        while start is not None and found is not None and found + 1 < len(self._steps):
+        while found is not None and found + 1 < len(self._steps):
             after = self._steps[found + 1]
             if after.opname == "STORE_FAST":
                 ways = self._locals.get(after.argval, set())
@@ -170,13 +176,11 @@ class _Reading:
             depth += 1
         return set()
 
-    def _next(self, place: int, start: tuple[int, int]) -> int | None:
+    def _next(self, place: int, start: tuple[int, int] | None) -> int | None:
         """Returns the next step of the expression that begins with a loaded value."""
-        for index in range(place, len(self._steps)):
-            one = self._steps[index]
-            if one.opname != "COPY" and _start(one) == start:
-                return index
-        return None
+        places = self._beginning.get(start, [])
+        index = bisect_left(places, place)
+        return places[index] if index < len(places) else None
 
     def _is_addition(self, place: int) -> bool:
         """Returns True if a new list is added to a value in place."""

@@ -33,7 +33,7 @@ _IMPLIED: dict[str, tuple[str, Callable[[Any], Any]]] = {
     "warnings": ("filters", lambda held: tuple(held["filters"])),
 }
 """What a library's module depends on, though no code names it: its name, and what reads it."""
-
+_HANDLERS = frozenset(("getsignal", "signal"))
 
 _THREAD = "current_thread"
 
@@ -72,8 +72,8 @@ class Libraries:
         """Hold what a library's module depends on."""
         if module in _IMPLIED and ("i", module) not in self._snapshot.rows:
             name, read = _IMPLIED[module]
-            if module == "signal" and name not in self._snapshot.namespaces.own_words:
-                return  # some sixty handlers, which the program does not ask for
+            if module == "signal" and _HANDLERS.isdisjoint(self._snapshot.namespaces.own_words):
+                return  # some sixty handlers, which the program neither asks for nor sets
             path = Path(module, foreign=True).attribute(name)
             self._snapshot.hold(StateRow(vars(sys.modules[module]), path, read), ("i", module))
 

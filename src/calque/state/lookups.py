@@ -8,6 +8,7 @@ import builtins
 import importlib
 import inspect
 import operator
+import pickle
 import sys
 import threading
 import types
@@ -45,7 +46,7 @@ class AllNames(Collection[str]):
 
 _LOOK_UP = (
     *(builtins.getattr, builtins.setattr, builtins.hasattr, builtins.delattr),
-    *(builtins.vars, builtins.dir),
+    *(builtins.vars, builtins.dir, pickle.dump, pickle.dumps),
     *(operator.attrgetter, operator.methodcaller, inspect.getmembers, inspect.getattr_static),
 )
 _IMPORT = (importlib.import_module, builtins.__import__)

@@ -35,6 +35,7 @@ class Named:
         reached: whether code reaches variables of functions that it does not name.
         objects: namespaces without methods, with the rows of their attributes.
         unnamed: dicts that are not held under a name, by id.
+        given: objects among the arguments, by id.
         counted: variables whose number the trace increments, as each call does.
         assigned: other variables that the trace changes.
     """
@@ -48,6 +49,7 @@ class Named:
     reached: bool = False
     objects: Collection[tuple[Row, Any]] = ()
     unnamed: Collection[int] = ()
+    given: Collection[int] = ()
     counted: Collection[Place] = ()
     assigned: Collection[Place] = ()
     read: set[str] = field(default_factory=set)

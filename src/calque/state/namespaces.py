@@ -213,6 +213,7 @@ class Namespaces:
             reached=any(map(reaches_variables, (c for c, o in codes.items() if o > Owner.PYTHON))),
             objects=self._objects,
             unnamed=snapshot.unnamed,
+            given=snapshot.given,
             counted=counted,
             assigned=assigned,
         )

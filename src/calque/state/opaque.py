@@ -18,7 +18,7 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from calque.errors.handlers import is_of_handler
-from calque.state.values import ATOMIC
+from calque.state.values import ATOMIC, same_value
 
 _DEEPEST = 8
 _MOVING = (
@@ -31,6 +31,12 @@ _MOVING = (
     types.AsyncGeneratorType,
     io.IOBase,
 )
+
+
+_HASHING = frozenset(
+    ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2")
+)
+"""The modules of the classes of hash objects."""
 
 
 def moves(value: object) -> bool:
@@ -72,10 +78,12 @@ def opaque(value: object) -> Opaque | None:
     if isinstance(value, io.IOBase):
         return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
     if isinstance(value, Iterator):
-        return Opaque(_reduced, None, False, _stands_on(value))
+        return Opaque(_reduced, None, False, _stands_on(value)) if _is_steady(value) else None
+    if type(value).__module__ in _HASHING and hasattr(value, "digest"):
+        return Opaque(_digest, None, True)
     if isinstance(value, contextvars.Context):
         return Opaque(lambda o: tuple(o.items()), None, True)
-    if _reduced(value) is None:
+    if _reduced(value) is None or not _is_steady(value):
         return Opaque(_referents, None, True) if _referents(value) else None
     return Opaque(_reduced, None, True)
 
@@ -142,6 +150,14 @@ def _position(value: io.IOBase) -> Any:
         return None if value is sys.stdout or value is sys.stderr else object()
 
 
+def _digest(value: Any) -> bytes:
+    """Returns what a hash object has computed."""
+    try:
+        return value.digest()
+    except TypeError:  # of any length
+        return value.digest(32)
+
+
 def _reduce(value: object) -> Any:
     try:
         with warnings.catch_warnings():
@@ -156,6 +172,11 @@ def _reduce(value: object) -> Any:
 def _reduced(value: object) -> Any:
     found = _reduce(value)
     return found if found is None or isinstance(found, str) else comparable(found)
+
+
+def _is_steady(value: object) -> bool:
+    """Returns False if an object's reduction differs although nothing has happened to it."""
+    return same_value(_reduced(value), _reduced(value))
 
 
 def _stands_on(value: object) -> tuple[Any, ...]:

@@ -49,6 +49,7 @@ class Snapshot:
         tensors: those objects that are tensors, by id.
         weak: those that something refers to weakly, by id.
         unnamed: those that something holds under no name, by id.
+        given: objects among the arguments, by id.
         moving: rows of what moves on as it is used, and matters where that is read.
         locks: locks, of which no code has asked whether they are held.
         unrepeatable: what the function did that cannot be seen in any state, in words.
@@ -68,6 +69,7 @@ class Snapshot:
         self.tensors: dict[int, torch.Tensor] = {}
         self.weak: dict[int, Any] = {}
         self.unnamed: set[int] = set()
+        self.given: set[int] = set()
         self.moving: list[Row] = []
         self.locks: list[tuple[Any, Path]] = []
         self.unrepeatable: list[str] = []

@@ -12,11 +12,12 @@ Python: they take as long as the rule, and import much of PyTorch.
 """
 
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from functools import cached_property
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import numpy as np
 import torch
 
@@ -114,8 +115,12 @@ class Outline:
             ) from error
 
     def _ask_cpu(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
-        with suppress(NotImplementedError), torch.random.fork_rng(devices=()):
-            self._ask(_CPU, torch.device("cpu"), args, kwargs)
+        try:
+            with torch.random.fork_rng(devices=()):
+                self._ask(_CPU, torch.device("cpu"), args, kwargs)
+        except NotImplementedError as error:
+            if not str(error).startswith(_NO_KERNEL):
+                raise error.with_traceback(None) from None
 
     def _refusal(
         self, error: promotion.RefusedDtype, args: Sequence[Any], kwargs: dict[str, Any]
@@ -127,18 +132,23 @@ class Outline:
         except _Symbolic:
             pass
         except (RuntimeError, TypeError, ValueError) as refusal:
-            is_other = self._is_of_zeros(refusal, tree_leaves((args, kwargs)))
-            if not str(refusal).startswith(_NO_KERNEL) and not is_other:
+            of_kernel = str(refusal).startswith(_NO_KERNEL)
+            if not of_kernel and not self._is_of_zeros(refusal, args, kwargs):
                 return refusal.with_traceback(None)
         return NotImplementedError(str(error))
 
-    def _is_of_zeros(self, refusal: Exception, leaves: Sequence[Any]) -> bool:
-        """Returns True if an error may be about the zeros that the CPU's kernel was asked with: if
-        the operator checks values, and the error does not name a dtype of the arguments.
+    def _is_of_zeros(self, refusal: Exception, args: Sequence[Any], kwargs: dict[str, Any]) -> bool:
+        """Returns True if an error is about the zeros that the CPU's kernel was asked with: it is
+        raised for another dtype too.
         """
-        dtypes = {leaf.dtype for leaf in leaves if hasattr(leaf, "dtype")}
-        named = any(promotion.type_name(dtype) in str(refusal) for dtype in dtypes)
-        return "values" in fact_of_form(self.op.name()) and not named
+        if "values" not in fact_of_form(self.op.name()) or not isinstance(args[0], jax.Array):
+            return False
+        try:
+            other = jnp.zeros(args[0].shape, np.float32)
+            self._ask(_CPU, torch.device("cpu"), (other, *args[1:]), kwargs)
+        except (RuntimeError, TypeError, ValueError) as error:
+            return str(error) == str(refusal)
+        return False
 
     def check_sizes(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
         """Checks the size of a result with PyTorch before a rule runs, if a number is very large.

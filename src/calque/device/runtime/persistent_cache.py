@@ -95,10 +95,14 @@ def install() -> None:
         return
     if getattr(jax.config, _DIRECTORY) or not jax.config.jax_enable_compilation_cache:
         return  # set by the user
-    folder = Path(asked).expanduser() if asked else _usual()
+    folder, reason = Path(asked) if asked else _usual(), None
     if folder is None:
         return
-    reason = _unusable(folder)
+    try:
+        folder = folder.expanduser()
+    except RuntimeError:
+        reason = "names an unknown home folder"
+    reason = reason or _unusable(folder)
     if reason is None:
         _use(folder, DEFAULT)
         return

@@ -10,6 +10,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.linalg.matmul import same_dtype
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.promotion import (
     BOOL,
@@ -243,6 +244,7 @@ def _ormqr_condition(
         )
     if self.shape[-2] != rows:
         raise RuntimeError("torch.ormqr: input.shape[-2] must be equal to the rows it multiplies")
+    same_dtype("torch.ormqr: input, tau and other", self, input2, input3)
 
 
 @op("ormqr", layout="meta", writes=("exact_dtype", "computes_first"), condition=_ormqr_condition)
@@ -363,11 +365,7 @@ def lstsq(
         raise RuntimeError("torch.linalg.lstsq: input must have at least 2 dimensions.")
     if b.ndim < 1:
         raise RuntimeError("torch.linalg.lstsq: other must have at least 1 dimension.")
-    if self.dtype != b.dtype:
-        raise RuntimeError(
-            "torch.linalg.lstsq: Expected input and other to have the same dtype, but got input's "
-            f"dtype {self.dtype} and other's dtype {b.dtype}"
-        )
+    same_dtype("torch.linalg.lstsq: input and other", self, b)
     vector = self.ndim - 1 == b.ndim and self.shape[:-1] == b.shape
     right = b[..., None] if vector else b
     rows, columns = self.shape[-2:]

@@ -134,14 +134,15 @@ def vdot(self: Array, other: Array) -> Array:
     return jnp.vdot(self, other)
 
 
-def _same_dtype(what: str, *arrays: Any) -> None:
+def same_dtype(what: str, *arrays: Any) -> None:
+    """Raise unless all arrays have one dtype."""
     if len({a.dtype for a in arrays}) > 1:
         got = ", ".join(type_name(a.dtype) for a in arrays)
         raise RuntimeError(f"{what} must have the same dtype, but got {got}")
 
 
 def _products_condition(self: Any, x: Any, y: Any, *_: Any, **__: Any) -> None:
-    _same_dtype("the tensors of a matrix product and what it is added to", self, x, y)
+    same_dtype("the tensors of a matrix product and what it is added to", self, x, y)
 
 
 @op(

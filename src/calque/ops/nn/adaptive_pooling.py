@@ -12,7 +12,7 @@ from calque.ops.nn.sliding_windows import each
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import Taps, apply_taps, widened
-from calque.ops.table.promotion import BOOL, COMPLEX, INT
+from calque.ops.table.promotion import BOOL, COMPLEX, INT, type_name
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
@@ -239,6 +239,10 @@ def _unpool(x: Array, indices: Array, output_size: Any, ndim: int) -> Array:
             f"a tensor with {x.ndim} dimensions."
         )
     _check_filled(f"max_unpool{ndim}d", "input", x)
+    if indices.dtype != np.int64:
+        raise RuntimeError(
+            f"elements in indices should be type int64 but got: {type_name(indices.dtype)}"
+        )
     if indices.shape != x.shape:
         raise RuntimeError(
             f"Expected shape of indices to be same as that of the input tensor ({list(x.shape)}), "

@@ -12,7 +12,16 @@ import numpy as np
 from jax import Array
 
 from calque.ops.table.facts import facts, no_kernel
-from calque.ops.table.promotion import BOOL, COMPLEX, INT, category, promote, type_name
+from calque.ops.table.promotion import (
+    BOOL,
+    COMPLEX,
+    INT,
+    category,
+    promote,
+    result_type,
+    to_float,
+    type_name,
+)
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument, each
 
@@ -77,10 +86,21 @@ def smooth_l1_loss_backward(
     return slope * share(grad_output, gap.size, reduction)
 
 
+def _input_holds(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    """Raise if a loss, which has the input's dtype, cannot be cast to it."""
+    dtype = to_float(result_type(self, target))
+    if category(dtype) > category(self.dtype):
+        raise RuntimeError(
+            f"result type {type_name(dtype)} can't be cast to the desired output type "
+            f"{type_name(self.dtype)}"
+        )
+
+
 @op(
     "huber_loss",
     layout="elementwise",
     autocast="float32",
+    condition=_input_holds,
     refuses=no_kernel("huber_cpu", BOOL, INT, COMPLEX, pair=True),
 )
 def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Array:
@@ -89,7 +109,7 @@ def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float =
     x, y = promote(self, target)
     gap = jnp.abs(x - y)
     loss = jnp.where(gap <= delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
-    return reduce(loss, reduction)
+    return reduce(loss.astype(self.dtype), reduction)
 
 
 @op("huber_loss_backward")
@@ -100,10 +120,10 @@ def huber_loss_backward(
     return jnp.clip(x - y, -delta, delta) * share(grad_output, x.size, reduction)
 
 
-@op("soft_margin_loss", layout="elementwise", autocast="float32")
+@op("soft_margin_loss", layout="elementwise", autocast="float32", condition=_input_holds)
 def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
     x, y = promote(self, target)
-    return reduce(jax.nn.softplus(-y * x), reduction)
+    return reduce(jax.nn.softplus(-y * x).astype(self.dtype), reduction)
 
 
 @op("soft_margin_loss_backward", layout="elementwise", laid_by=(2, 1))
@@ -111,7 +131,8 @@ def soft_margin_loss_backward(
     grad_output: Array, self: Array, target: Array, reduction: int
 ) -> Array:
     x, y = promote(self, target)
-    return -y * jax.nn.sigmoid(-y * x) * share(grad_output, x.size, reduction)
+    grad = -y * jax.nn.sigmoid(-y * x) * share(grad_output, x.size, reduction)
+    return grad.astype(self.dtype)
 
 
 def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
@@ -184,7 +205,8 @@ def binary_cross_entropy_with_logits(
     log_sigmoid = jax.nn.log_sigmoid(x)
     positive = log_sigmoid if pos_weight is None else ((pos_weight - 1) * y + 1) * log_sigmoid
     loss = (1 - y) * x - positive
-    return reduce(loss if weight is None else loss * weight, reduction)
+    loss = loss if weight is None else loss * weight
+    return reduce(loss.astype(target.dtype), reduction)
 
 
 def _row(values: Array) -> tuple[Array, tuple[int, ...]]:
@@ -225,6 +247,11 @@ def _multi_margin(
     return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
 
 
+def _are_long(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    if target.dtype != np.int64:
+        raise RuntimeError(f"expected scalar type Long but found {type_name(target.dtype)}")
+
+
 def _classes(name: str, least: int) -> Any:
     """Returns a check that labels are at least `least` and below the number of classes."""
 
@@ -241,6 +268,7 @@ def _classes(name: str, least: int) -> Any:
     "multi_margin_loss",
     static=("p", "margin"),
     autocast="float32",
+    condition=_are_long,
     values=_classes("multi_margin_loss", 0),
 )
 def multi_margin_loss(
@@ -294,7 +322,11 @@ def _multilabel_margin(x: Array, target: Array, reduction: int) -> Array:
     return reduce((jnp.sum(gap, axis=(1, 2)) / matrix.shape[1]).reshape(samples), reduction)
 
 
-@op("multilabel_margin_loss_forward", values=_classes("multilabel_margin_loss", -1))
+@op(
+    "multilabel_margin_loss_forward",
+    condition=_are_long,
+    values=_classes("multilabel_margin_loss", -1),
+)
 def multilabel_margin_loss_forward(
     self: Array, target: Array, reduction: int
 ) -> tuple[Array, Array]:

@@ -239,13 +239,15 @@ def _add_scaled(x: Array, function: Any, a: Array, b: Array, value: Any) -> Arra
 
 
 @op("lerp.Scalar", numbers=Holds("weight"))
-@opmath
 def lerp(self: Array, end: Array, weight: Any) -> Array:
     _check_lerp(self.dtype, end=end)
-    weight = jnp.asarray(weight).astype(self.dtype)
-    near = jnp.abs(weight) < 0.5
-    step = end - self
-    return jnp.where(near, self + weight * step, end - step * (1 - weight))
+    return opmath(_between)(self, end, weight)
+
+
+def _between(start: Array, end: Array, weight: Any) -> Array:
+    weight = jnp.asarray(weight).astype(start.dtype)
+    step = end - start
+    return jnp.where(jnp.abs(weight) < 0.5, start + weight * step, end - step * (1 - weight))
 
 
 @op("lerp.Tensor")

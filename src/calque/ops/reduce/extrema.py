@@ -4,6 +4,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.facts import facts, senseless
@@ -235,6 +236,8 @@ facts("max.dim median median.dim min.dim nanmedian nanmedian.dim", writes=("exac
 
 
 def _argument_condition(self: Any, dim: int | None = None, *_: Any, **__: Any) -> None:
+    if self.dtype == np.bool_:
+        raise RuntimeError("argmax() and argmin(): does not support bool input")
     if dim is not None:
         wrap_dims(dim, self.ndim)
     if dim is None and self.size == 0:

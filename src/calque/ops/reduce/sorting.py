@@ -8,11 +8,13 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
+import numpy as np
 from jax import Array, lax
 
 from calque.ops.table.helpers import is_below, wrap_dim
 from calque.ops.table.promotion import RefusedDtype, is_complex, is_float, type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 
 def _iota(shape: tuple[int, ...], dim: int) -> Array:
@@ -97,7 +99,46 @@ def _search(boundaries: Array, values: Array, right: bool, narrow: bool) -> Arra
     return found.astype(jnp.int32 if narrow else jnp.int64)
 
 
-@op("searchsorted.Tensor", "searchsorted.Scalar", writes=("exact_dtype",))
+def _sorter_condition(
+    sorted_sequence: Any,
+    self: Any,
+    out_int32: bool = False,
+    right: bool = False,
+    side: str | None = None,
+    sorter: Any = None,
+) -> None:
+    if sorter is None:
+        return
+    if sorter.shape != sorted_sequence.shape:
+        raise RuntimeError(
+            "torch.searchsorted(): boundary and sorter must have the same size, but got boundary "
+            f"tensor {list(sorted_sequence.shape)} and got sorter tensor {list(sorter.shape)}"
+        )
+    if sorter.dtype != np.int64:
+        raise RuntimeError(
+            "torch.searchsorted(): sorter must be a tensor of long dtype but got dtype "
+            f"{type_name(sorter.dtype)}"
+        )
+
+
+def _sorter_within(
+    sorted_sequence: TensorArgument, sorter: TensorArgument | None = None, **_: Any
+) -> None:
+    if sorter is not None and sorter.ndim:
+        sorter.require_within(
+            0,
+            sorted_sequence.shape[-1],
+            lambda _: RuntimeError("torch.searchsorted(): sorter index out of range"),
+        )
+
+
+@op(
+    "searchsorted.Tensor",
+    "searchsorted.Scalar",
+    writes=("exact_dtype",),
+    condition=_sorter_condition,
+    values=_sorter_within,
+)
 def searchsorted(
     sorted_sequence: Array,
     self: Any,

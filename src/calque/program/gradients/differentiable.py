@@ -9,7 +9,7 @@ backward pass.
 import logging
 from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import torch
 from jax import Array
@@ -62,6 +62,19 @@ class TracedPart:
         self.gradients: list[Array] = []
         self.watched: list[Description] = []
         self.order: list[int] = []
+
+    def receive(
+        self, ends: "list[SegmentEnd]", found: Sequence[Tensor | None]
+    ) -> dict[torch.autograd.graph.Node, int]:
+        """Add the gradients found at some edges; returns the index of each receiver by its node."""
+        places: dict[torch.autograd.graph.Node, int] = {}
+        for end, gradient in zip(ends, found, strict=True):
+            if gradient is not None:
+                places[end.edge.node] = len(self.receivers)
+                self.receivers.append(end.place)
+                self.by.append(frozenset(i for i, s in enumerate(self.results) if s in end.by))
+                self.gradients.append(read(gradient))
+        return places
 
 
 class Backward:
@@ -119,34 +132,37 @@ def trace_backward(
     backward = Backward(carriers)
     tensors = [carrier.tensor for carrier in carriers]
     for number, segment in enumerate(segments(tensors, around.edges)):
-        slots = sorted(segment.results)
-        hooked = [
-            node for node, _ in segment.ends if is_leaf_node(node) and is_hooked(node.variable)
-        ]
+        leaves = [node for node, _ in segment.ends if is_leaf_node(node)]
+        hooked = [node for node in leaves if is_hooked(node.variable)]
         with cut(tensors, segment, around) as ends:
-            edges = [end.edge for end in ends]
-            goals = {(edge.node, edge.output_nr) for edge in edges}
-            for slot in slots:
+            goals = {(end.edge.node, end.edge.output_nr) for end in ends}
+            for slot in sorted(segment.results):
                 said = freed(tensors[slot].grad_fn, goals, segment.ends)
                 if said is not None:
                     backward.errors[slot] = said
-            alive = [slot for slot in slots if slot not in backward.errors]
-            with arrivals(node.variable for node in hooked) as arrived:
-                found = _gradients(lifting, tensors, alive, edges, backward.errors)
-        part = TracedPart(number, [slot for slot in slots if slot not in backward.errors])
-        places: dict[Any, int] = {}
-        for end, gradient in zip(ends, found, strict=True):
-            if gradient is not None:
-                places[end.edge.node] = len(part.receivers)
-                part.receivers.append(end.place)
-                part.by.append(frozenset(i for i, s in enumerate(part.results) if s in end.by))
-                part.gradients.append(read(gradient))
-        if len(hooked) > 1:
-            nodes = (hooked[index] for index in dict.fromkeys(arrived))
-            part.order = [places[node] for node in nodes if node in places]
-        if part.results:
-            backward.parts.append(part)
+            alive = [slot for slot in sorted(segment.results) if slot not in backward.errors]
+            seen = [end for end in ends if end.edge.node in hooked or end.edge.node not in leaves]
+            for slots in _apart(alive, seen):
+                with arrivals(node.variable for node in hooked) as arrived:
+                    edges = [end.edge for end in ends]
+                    found = _gradients(lifting, tensors, slots, edges, backward.errors)
+                part = TracedPart(number, [slot for slot in slots if slot not in backward.errors])
+                places = part.receive(ends, found)
+                if len(hooked) > 1:
+                    nodes = (hooked[index] for index in dict.fromkeys(arrived))
+                    part.order = [places[node] for node in nodes if node in places]
+                if part.results:
+                    backward.parts.append(part)
     return backward
+
+
+def _apart(slots: list[int], seen: "list[SegmentEnd]") -> list[list[int]]:
+    """Returns the tensors whose backward passes share a node: each alone if only some reach an end
+    where hooks may run, because PyTorch calls these, with None, wherever a node has an edge.
+    """
+    if any(not end.by.issuperset(slots) for end in seen):
+        return [[slot] for slot in slots]
+    return [slots]
 
 
 class SegmentEnd(NamedTuple):

@@ -112,18 +112,24 @@ class ReplayNode:
         self._receivers = part.receivers
         self.order: list[int] = part.order[::-1]
         self._watched = part.watched
+        self._by = part.by
         self.forms = forms
 
     def carry(self, outputs: Outputs, residuals: list[Array], origin: Any) -> None:
         """Attach the graph to its tensors."""
         carried, late, slots = outputs.carried, self.late, self.step.results
         targets = [one.build(outputs) for one in self._receivers]
-        if not any(target.requires_grad for target in targets):  # may have changed since the trace
-            targets.append(_anchor())
+        if not any(target.requires_grad for target in targets):
+            if origin is not None and origin.path:  # gradients that depend only on incoming ones
+                return
+            targets.append(_anchor())  # the targets may have changed since the trace
         results = [carried[slot] for slot in slots]
         watched = [one.build(outputs) for one in self._watched]
         own = [] if late is None else late.needed(residuals)
         call = NodeCall(self, results, KeptValues(own, targets, origin), watched)
+        if origin is not None and origin.path:
+            live = {i for by, t in zip(self._by, targets) if t.requires_grad for i in by}
+            call.plain = [result for i, result in enumerate(results) if i not in live]
         given = _in_order(targets, self.order) if self.order else targets
         for slot, tensor in zip(slots, _apply(call, *given), strict=True):
             carried[slot] = tensor
@@ -151,6 +157,9 @@ class NodeCall:
         results: its results.
         kept: the values that it keeps.
         watched: the tensors that must not be written to before the backward pass.
+
+    Attributes:
+        plain: the results that depend on nothing that has a gradient.
     """
 
     def __init__(
@@ -161,10 +170,14 @@ class NodeCall:
         self._kept: KeptValues | None = kept
         self._watched = watched
         self._is_seen = False
+        self.plain: list[Tensor] = []
 
     def begin(self, ctx: Any) -> tuple[Tensor, ...]:
         """Save the kept values with PyTorch, and pass the results to the caller."""
         results, self._results = self._results, []
+        if self.plain:
+            ctx.mark_non_differentiable(*self.plain)
+            self.plain = []
         watched, self._watched = self._watched, []
         kept = self._kept
         assert kept is not None

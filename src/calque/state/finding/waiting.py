@@ -33,8 +33,9 @@ _OF_THE_PROCESS = (
 )
 _WHO_WAITS = ("_waiters", "_getters", "_putters", "_done_callbacks")
 _Lock = type(threading.Lock())
-LOCKING = frozenset(("acquire", "locked"))
-"""Names by which code asks whether a lock is held, which a `with` does not."""
+_RLock = type(threading.RLock())
+LOCKING = frozenset(("acquire", "locked", "release", "_is_owned", "_recursion_count"))
+"""Names by which code asks whether a lock is held, or changes that, which a `with` does not."""
 
 
 def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
@@ -48,7 +49,7 @@ def visit_waiting(snapshot: "Snapshot", value: Any, path: Path) -> bool:
         snapshot.hold(StateRow(value, path, threading.Event.is_set, _set_event))
     elif isinstance(value, weakref.finalize):
         snapshot.hold(StateRow(value, path, lambda finalizer: finalizer.alive))
-    elif isinstance(value, _Lock):
+    elif isinstance(value, _Lock | _RLock):
         snapshot.locks.append((value, path))
         if not LOCKING.isdisjoint(snapshot.namespaces.own_words):
             hold_locks(snapshot)
@@ -66,7 +67,13 @@ def hold_locks(snapshot: "Snapshot") -> None:
     """Hold whether the locks that were met are held."""
     while snapshot.locks:
         lock, path = snapshot.locks.pop()
-        snapshot.hold(StateRow(lock, path, _Lock.locked))
+        snapshot.hold(StateRow(lock, path, _Lock.locked if type(lock) is _Lock else _times_held))
+
+
+def _times_held(lock: Any) -> int:
+    """Returns how often this thread holds a reentrant lock."""
+    counted = getattr(lock, "_recursion_count", lock._is_owned)  # not in every 3.11
+    return int(counted())
 
 
 def _future_state(future: Any) -> tuple[Any, ...]:

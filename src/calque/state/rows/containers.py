@@ -54,7 +54,9 @@ class ListRow(Row):
 
     def leave_out(self) -> None:
         """Make what the list holds no part of the state."""
-        self.grown, self.guarded, self.before = True, False, {}
+        self.grown = True
+        self.guarded: bool = False
+        self.before: dict[Any, Any] = {}
 
 
 class SetRow(Row):

@@ -2,7 +2,7 @@
 
 import contextlib
 import types
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -24,7 +24,7 @@ from calque.tracing.core.recursion import deeper_recursion
 from calque.tracing.graph import checks
 from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
-from calque.tracing.record.call_patches import entered, hold, new_objects_apart
+from calque.tracing.record.call_patches import entered, hold, new_tensors_apart
 from calque.tracing.record.events import RecordedCall
 from calque.tracing.record.inputs_outputs import given_to, mapped, place_of, result_of
 from calque.tracing.record.keeping import Keeper
@@ -114,7 +114,7 @@ def run_once(
     bound = _give(tape, recorder, args, kwargs)
     call = program if isinstance(program, torch.nn.Module | types.MethodType) else function
     try:
-        with new_objects_apart() as can_tell, Patches() as patches:
+        with new_tensors_apart() as created, Patches() as patches:
             hold(patches)
             is_foreseen = watch.foresee()
             running = contextlib.nullcontext() if is_foreseen else watch.running()
@@ -125,7 +125,7 @@ def run_once(
             if recorder.refusal is not None:
                 raise recorder.refusal  # which the program caught
             recorder.ended = True
-            _end(tape, recorder, watch, result, can_tell(), bound)
+            _end(tape, recorder, watch, result, created, bound)
         recording.result = result
         keeper.check_seen()
     except BaseException as error:  # includes interrupts
@@ -196,7 +196,7 @@ def _end(
     recorder: Recorder,
     watch: StateWatch,
     result: object,
-    can_tell: bool,
+    created: Callable[[], Collection[int] | None],
     bound: dict[str, Any],
 ) -> None:
     """Inspect what the program has changed, and set the recording's result."""
@@ -237,7 +237,7 @@ def _end(
         recorder.refuse_at(
             place, "Python writes to the memory of a tensor (through NumPy, for instance)"
         )
-    for tensor, place in recorder.arguments.from_nowhere(can_tell, watch.known):
+    for tensor, place in recorder.arguments.from_nowhere(created, watch.known):
         own = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         kind = f"{type(tensor).__name__}, a tensor of a class of its own," if own else "a tensor"
         recorder.refuse_at(place, f"{kind} is used that no recorded call has created")

@@ -1,7 +1,6 @@
 """Arguments and results of calls as a recording keeps them: with values instead of tensors."""
 
-import gc
-from collections.abc import Mapping
+from collections.abc import Callable, Collection, Mapping
 from types import FunctionType
 from typing import Any
 
@@ -144,22 +143,21 @@ class ArgumentValues:
         return found
 
     def from_nowhere(
-        self, can_tell: bool, known: Mapping[int, Any]
+        self, created: Callable[[], Collection[int] | None], known: Mapping[int, Any]
     ) -> list[tuple[torch.Tensor, Any]]:
         """Returns the tensors that were created in the run, but by no recorded call.
 
         Args:
-            can_tell: whether the garbage collector's youngest generation has exactly the objects of
-                the run.
-            known: the objects that the program was seen to have before, by id. If `can_tell` is
-                False, all other tensors are suspected.
+            created: returns the ids of the tensors that were created in the run; None if this is
+                not known.
+            known: the objects that the program was seen to have before, by id. If it is not known
+                what was created, all other tensors are suspected.
         """
         if not self.outside:
             return []
-        if not can_tell:
+        new = created()
+        if new is None:
             return [entry for key, entry in self.outside.items() if key not in known]
-        young = gc.get_objects(generation=0)
-        new = {id(thing) for thing in young if isinstance(thing, torch.Tensor)}
         return [entry for key, entry in self.outside.items() if key in new]
 
 

@@ -8,7 +8,9 @@ import gc
 import multiprocessing.pool
 import sys
 import threading
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Callable, Collection, Iterator
+from itertools import chain
 from typing import Any
 
 import torch
@@ -24,6 +26,7 @@ from calque.tracing.symbolic.contexts import hold_contexts
 from calque.tracing.symbolic.randomness import hold_randomness
 from calque.upstream.torch_internals import get_current_function_mode_stack, pop_mode, push_mode
 
+_PATIENCE = 100  # milliseconds; this thread itself may be in a collection, in a finalizer
 _OF_POOLS = ("apply_async", "_map_async", "imap", "imap_unordered")
 
 
@@ -72,23 +75,74 @@ def _remove(functions: TorchFunctionMode) -> None:
 
 
 @contextlib.contextmanager
-def new_objects_apart() -> Iterator[Callable[[], bool]]:
-    """A context manager in which the garbage collector's youngest generation has only objects
+def new_tensors_apart() -> Iterator[Callable[[], Collection[int] | None]]:
+    """A context manager in which the garbage collector's youngest generation has all objects
     created inside.
 
-    The collector is disabled meanwhile. Yields a function that returns True as long as this holds:
-    the program may run the collector itself. (`gc.freeze` would work too, but it distorts the
-    collector's estimate of the heap, so every later collection would be a full one.)
+    The collector is disabled meanwhile. Yields a function that returns the ids of the tensors
+    created inside, in any thread; or None if this is not known, because the program itself has run
+    the collector. (`gc.freeze` would work too, but it distorts the collector's estimate of the
+    heap, so every later collection would be a full one.)
+
+    If there is such a context already, in another thread, the older tensors of that generation are
+    kept alive to the end, so that no new one gets the id of one of them.
     """
-    enabled = gc.isenabled()
-    gc.disable()
+    older: dict[int, torch.Tensor] = {}
+    this = object()
     try:
-        gc.collect(0)
-        before = _collections()
-        yield lambda: _collections() == before
+        with _apart.lock:
+            if not _apart.running:
+                _apart.enabled = gc.isenabled()
+            _apart.running.add(this)
+            gc.disable()
+            if len(_apart.running) == 1:
+                _collect_young()
+            else:
+                older = _young_tensors()
+            before = _collections()
+        yield lambda: None if _collections() != before else _young_tensors().keys() - older.keys()
     finally:
-        if enabled:
-            gc.enable()
+        with _apart.lock:
+            _apart.running.discard(this)
+            if not _apart.running and _apart.enabled:
+                gc.enable()
+
+
+def _collect_young() -> None:
+    """Collect the youngest generation, once a collection of another thread is over."""
+    for _ in range(_PATIENCE):
+        before = _collections()
+        gc.collect(0)
+        if _collections() != before:
+            return
+        time.sleep(0.001)
+
+
+class _Apart:
+    """The contexts of `new_tensors_apart` in all threads.
+
+    Attributes:
+        running: one object for each.
+        enabled: whether the collector was enabled before the first of them.
+    """
+
+    def __init__(self) -> None:
+        self.lock = threading.RLock()  # a finalizer may record
+        self.running: set[object] = set()
+        self.enabled = True
+
+
+_apart = _Apart()
+
+
+def _young_tensors() -> dict[int, torch.Tensor]:
+    # One call of C code: another thread that runs meanwhile may be building a tuple, which fails if
+    # there is a reference to it.
+    young = chain.from_iterable(map(gc.get_objects, (0,)))
+    return {id(tensor): tensor for tensor in list(filter(_is_tensor, young))}
+
+
+_is_tensor = functools.partial(type.__instancecheck__, torch.Tensor)
 
 
 def _collections() -> list[int]:

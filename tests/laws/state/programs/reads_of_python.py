@@ -8,6 +8,7 @@ import csv
 import ctypes
 import functools
 import gc
+import hashlib
 import logging
 import multiprocessing
 import queue
@@ -116,6 +117,55 @@ def table_of_a_module_of_python(case: Case) -> Seen:
 def settings_that_only_functions_tell(case: Case) -> Seen:
     case.undo(csv.field_size_limit, csv.field_size_limit())
     yield from _read(case, csv.field_size_limit, lambda: csv.field_size_limit(5))
+
+
+@program(states=2)
+def reentrant_lock_that_is_held(case: Case) -> Seen:
+    lock = threading.RLock()
+    yield from _read(case, lambda: 2.0 if lock._is_owned() else 3.0, lock.acquire, lock.release)
+
+
+@program(each_call=True)
+def locks_released(case: Case) -> Seen:
+    one, other = threading.Lock(), threading.RLock()
+
+    def f(x):
+        one.release()
+        other.release()
+        return x * 2
+
+    f = case.fn(f)
+    for _ in range(4):
+        one.acquire()
+        other.acquire()
+        yield f(case.x), one.locked(), other._is_owned()
+
+
+class _Twos:
+    """An iterator that tells nothing of its state, with other words each time."""
+
+    __slots__ = ()
+
+    def __iter__(self):
+        return self
+
+    def __next__(self):
+        return 2.0
+
+    def __reduce__(self):
+        return _Twos, (), object()
+
+
+@program(states=1)
+def iterator_whose_reduction_differs(case: Case) -> Seen:
+    twos = _Twos()
+    yield from _read(case, lambda: next(twos), lambda: next(twos))
+
+
+@program(states=2)
+def digest_of_a_hash_object(case: Case) -> Seen:
+    found = hashlib.sha256(b"one")
+    yield from _read(case, lambda: found.digest()[0] + 1, lambda: found.update(b"two"))
 
 
 @program(states=3)

@@ -100,3 +100,16 @@ def test_a_result_is_found_by_its_memory() -> None:
     assert result_over(mask) is None  # PyTorch may write bytes to it that are no truth values
     others = [result[1:], result.t(), result.view(6, 4), result.view(torch.int32)]
     assert [result_over(other) for other in others] == [None] * 4
+
+
+@pytest.mark.parametrize("offset", [0, 3])
+def test_any_byte_but_zero_is_true(offset: int) -> None:
+    mask = torch.arange(67, dtype=torch.uint8)[offset : offset + 64].view(torch.bool)
+    use = torch.compile(lambda m: (m.sum(), m.float(), ~m), backend="calque")
+    for moved in (mask, mask.view(8, 8).t(), mask[::2]):
+        expected = (moved.sum(), moved.float(), ~moved)
+        torch.testing.assert_close(use(moved), expected, check_stride=False)
+        there = torch.empty(moved.shape, dtype=torch.bool, device="jax")
+        for one in (moved.to("jax"), there.copy_(moved)):
+            for got, value in zip((one.sum(), one.float(), ~one), expected, strict=True):
+                torch.testing.assert_close(got.cpu(), value, check_stride=False)

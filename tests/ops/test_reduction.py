@@ -205,6 +205,28 @@ def test_a_norm_of_integers_is_refused_with_every_dtype() -> None:
                 norm(x, dtype=dtype)
 
 
+@pytest.mark.parametrize(
+    ("given", "wanted"),
+    [
+        (torch.float32, torch.float16),
+        (torch.float64, torch.float32),
+        (torch.bfloat16, torch.float16),
+        (torch.float32, torch.complex64),
+        (torch.complex64, torch.float32),
+    ],
+)
+def test_the_dtype_of_a_norm_is_as_wide_as_its_input(
+    given: torch.dtype, wanted: torch.dtype
+) -> None:
+    for device in ("cpu", "jax"):
+        x = torch.ones(3, dtype=given, device=device)
+        for norm in (torch.linalg.vector_norm, torch.norm):
+            with pytest.raises(RuntimeError, match=r"linalg\.vector_norm"):
+                norm(x, 2, dtype=wanted)
+        with pytest.raises(RuntimeError):
+            torch._foreach_norm([x], 2, dtype=wanted)
+
+
 def test_sorters_are_checked_as_on_the_cpu() -> None:
     row = torch.tensor([3.0, 1.0, 2.0])
     for sorter in (torch.tensor([1, 2, 0]).int(), torch.tensor([1, 2]), torch.tensor([1, 2, 3])):

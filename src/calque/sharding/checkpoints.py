@@ -22,7 +22,7 @@ from torch.distributed.checkpoint.metadata import (
 from torch.distributed.checkpoint.planner import ReadItem, TensorWriteData, WriteItem, WriteItemType
 
 from calque.device.memory.cell import cell_of, x64
-from calque.device.memory.host import host_tensor, host_view
+from calque.device.memory.host import host_tensor, host_values
 from calque.sharding.attributes import OfPlaced
 from calque.sharding.placement import placement
 from calque.sharding.safetensors_files import BoxIndex
@@ -124,7 +124,7 @@ def _part(tensor: torch.Tensor, index: MetadataIndex) -> torch.Tensor:
 def _put_back(tensor: torch.Tensor, begin: Offsets, part: torch.Tensor) -> None:
     """Replace the value of a part on the devices of this process that hold it."""
     cell = cell_of(tensor)
-    values = host_view(part).copy()
+    values = host_values(part).copy()
     with x64(), _putting_back:
         array: Any = cell.array
         parts = [

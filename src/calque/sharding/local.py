@@ -9,7 +9,7 @@ from jax.sharding import Mesh, NamedSharding
 
 from calque.device.kernels.copies import no_value
 from calque.device.memory.cell import active, read, x64
-from calque.device.memory.host import host_tensor, host_view
+from calque.device.memory.host import host_tensor, host_values
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime import one_program, replicated_values
 from calque.device.runtime.placement import spread
@@ -122,7 +122,7 @@ def joined(tensor: torch.Tensor, spec: Spec, mesh: Mesh, or_whole: bool = False)
         return tensor
     count = jax.process_count()
     shape = (tensor.shape[0] * count, *tensor.shape[1:])
-    values = host_view(tensor.detach().cpu()).copy()
+    values = host_values(tensor.detach().cpu()).copy()
     if count > 1 and one_program.is_installed():
         replicated_values.check_shapes(values)
     try:

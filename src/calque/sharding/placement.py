@@ -6,7 +6,7 @@ import torch
 from jax.sharding import Mesh, NamedSharding, PartitionSpec, Sharding
 
 from calque.device.memory.cell import Cell, active, cell_of, current, is_whole
-from calque.device.memory.host import host_view
+from calque.device.memory.host import host_values
 from calque.device.memory.wrapping import wrap
 from calque.device.runtime.placement import is_same, placed
 from calque.errors import TraceError
@@ -132,7 +132,7 @@ def shard(tensor: Tensor, spec: Spec, mesh: Mesh | None = None) -> Tensor:
     sharding = sharding_of(spec, tuple(tensor.shape), mesh)
     if tensor.device.type != "jax":
         values = tensor.detach().cpu()
-        made = wrap(placed(host_view(values).copy(), sharding))
+        made = wrap(placed(host_values(values).copy(), sharding))
         return made.requires_grad_() if tensor.requires_grad and tensor.is_leaf else made
     cell = cell_of(tensor)
     if not covers(cell, tensor):

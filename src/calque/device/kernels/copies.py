@@ -27,7 +27,7 @@ from calque.device.memory.cell import (
     write,
     x64,
 )
-from calque.device.memory.host import check_device, host_array, host_tensor, host_view
+from calque.device.memory.host import check_device, host_array, host_tensor, host_values
 from calque.device.memory.host_reads import known
 from calque.device.memory.placing import placement_like
 from calque.device.memory.wrapping import META, wrap_strided
@@ -132,7 +132,7 @@ def _copy_in(source: torch.Tensor, target: torch.Tensor) -> None:
     if source.device.type == "cpu" and _is_like(source, target) and active.trace is None:
         placement = placement_like(target)
         if placement is not None:  # no device gets the whole tensor
-            replace(cell_of(target), placed(host_view(source).copy(), placement))
+            replace(cell_of(target), placed(host_values(source).copy(), placement))
             return
     array = read(source) if source.device.type == "jax" else host_array(source.detach().cpu())
     shape = tuple(target.size())  # an uninitialized parameter has no `shape`

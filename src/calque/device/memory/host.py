@@ -50,7 +50,7 @@ def host_array(tensor: Tensor) -> Array:
         with x64():
             return host_array(tensor.reshape(-1)).reshape(tensor.shape)
     with sizes.translated():
-        return copied(host_view(tensor))
+        return copied(host_values(tensor))
 
 
 def copied(values: np.ndarray) -> Array:
@@ -89,6 +89,15 @@ def host_view(tensor: Tensor) -> np.ndarray:
     if carrier is None:
         return np.from_dlpack(plain)
     return np.from_dlpack(plain.view(carrier)).view(dtype)
+
+
+def host_values(tensor: Tensor) -> np.ndarray:
+    """Like `host_view`, to read only: the bytes of booleans are 0 and 1, as XLA assumes.
+
+    To PyTorch any other byte is True as well, and `tensor.view(torch.bool)` checks none.
+    """
+    values = host_view(tensor)
+    return values if values.dtype != np.bool_ else values.view(np.uint8) != 0
 
 
 def host_tensor(array: Any) -> Tensor:

@@ -202,6 +202,15 @@ def vector_norm(
             f"{type_name(self.dtype)}"
         )
     dtype = self.dtype if dtype is None else dtype
+    if jnp.promote_types(self.dtype, dtype) != dtype:
+        raise RefusedDtype(
+            f"linalg.vector_norm: the dtype of the input ({type_name(self.dtype)}) should be "
+            f"convertible without narrowing to the specified dtype ({type_name(dtype)})"
+        )
+    if is_complex(self.dtype) != is_complex(dtype):
+        raise RefusedDtype(
+            "linalg.vector_norm: dtype should be complex for complex inputs and real for real ones"
+        )
     result = real_dtype(dtype)
     wide = jnp.promote_types(dtype, jnp.float32)
     x = self.astype(jnp.promote_types(wide, jnp.complex64) if is_complex(self.dtype) else wide)

@@ -10,6 +10,7 @@ from calque.state.lookups import looks_names_up, words_of_getter
 from calque.state.ownership import Owner, owner_of_code, owner_of_module
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, StateRow, function_row
+from calque.state.settings import is_setting
 from calque.state.values import instance_dict
 
 if TYPE_CHECKING:
@@ -45,6 +46,8 @@ def visit_builtin(snapshot: "Snapshot", value: types.BuiltinFunctionType, path: 
     if differs(value):
         snapshot.has_differing = True
         snapshot.on_difference()
+    elif not path.foreign and is_setting(value, value.__name__):
+        snapshot.libraries.hold_setting(value, path)
     elif owner is not None and not isinstance(owner, types.ModuleType | type):
         snapshot.push_unnamed((owner,), path)
 

@@ -180,6 +180,23 @@ def settings_in_c(case: Case) -> Seen:
 
 
 @program(states=2)
+def a_reader_of_a_setting_in_a_container(case: Case) -> Seen:
+    case.undo(gc.enable)
+    readers = {"gc": gc.isenabled}
+    yield from _read(case, lambda: 1 + readers["gc"](), gc.disable)
+
+
+@program(states=2)
+def a_reader_of_a_setting_as_a_default(case: Case) -> Seen:
+    case.undo(gc.enable)
+
+    def read(enabled=gc.isenabled):
+        return 1 + enabled()
+
+    yield from _read(case, read, gc.disable)
+
+
+@program(states=2)
 def handler_of_a_signal(case: Case) -> Seen:
     one = signal.SIGUSR1
     case.undo(signal.signal, one, signal.getsignal(one))

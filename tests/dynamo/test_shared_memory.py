@@ -113,3 +113,12 @@ def test_any_byte_but_zero_is_true(offset: int) -> None:
         for one in (moved.to("jax"), there.copy_(moved)):
             for got, value in zip((one.sum(), one.float(), ~one), expected, strict=True):
                 torch.testing.assert_close(got.cpu(), value, check_stride=False)
+
+
+def test_arguments_can_be_swapped() -> None:
+    use = torch.compile(lambda x: x * 2, backend="calque")
+    a, b = torch.ones(4, 4), torch.zeros(4, 4)
+    use(a)
+    use(b)
+    torch.utils.swap_tensors(a, b)
+    assert use(a).sum() == 0 and use(b).sum() == 32

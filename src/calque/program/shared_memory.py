@@ -132,20 +132,21 @@ def _direct() -> Any:
 class KeptArray:
     """The array over the memory of the tensor that one input of a program had in its last call.
 
-    It is kept as long as the tensor lives and uses this memory. An array over shared memory has the
-    memory's values when a program runs.
+    It is kept as long as the tensor lives and uses this memory: at once for a parameter, and for
+    other tensors at the second call in a row, because `torch.utils.swap_tensors` refuses tensors
+    with weak references. An array over shared memory has the memory's values when a program runs.
 
     Args:
         order: the order of the array's axes, if it differs from the tensor's.
     """
 
-    __slots__ = ("_array", "_of", "_order", "_pointer", "_stride")
+    __slots__ = ("_array", "_last", "_of", "_order", "_pointer", "_stride")
 
     def __init__(self, order: Ints | None = None) -> None:
         self._order = order
         self._of: Any = None
         self._array: Array | None = None
-        self._pointer = 0
+        self._last = self._pointer = 0
         self._stride: Ints = ()
 
     def __call__(self, tensor: torch.Tensor) -> Array:
@@ -163,7 +164,9 @@ class KeptArray:
         array = result_over(ordered)
         if array is None:
             array = array_over(ordered)
-            if _address(array) == pointer:
+            last, self._last = self._last, id(tensor)
+            is_again = last == self._last or type(tensor) is torch.nn.Parameter
+            if is_again and _address(array) == pointer:
                 self._array, self._pointer, self._stride = array, pointer, tensor.stride()
                 self._of = weakref.ref(tensor, self._drop)
         return array

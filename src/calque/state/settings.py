@@ -15,7 +15,7 @@ _READERS = {
     "gc": ("isenabled", "get_debug"),
     "faulthandler": ("is_enabled",),
     "_socket": ("getdefaulttimeout",),
-    "_tracemalloc": ("is_tracing",),
+    "_tracemalloc": ("is_tracing", "get_traceback_limit"),
 }
 """Other functions that return a setting, by their module."""
 _OTHERWISE = frozenset(

@@ -8,11 +8,14 @@ from contextlib import contextmanager
 from typing import Any
 
 import torch
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from calque.device.memory.cell import active
 from calque.errors import TraceError
 from calque.federated.optimizer_steps import STEPS
-from calque.program.step_hooks import step_hooks
 from calque.program.traced_numbers import Comparisons, number_of
 
 
@@ -56,12 +59,17 @@ def count_on_device(optimizer: torch.optim.Optimizer) -> None:
 def optimizers_traced() -> Iterator[None]:
     """A context manager in which steps of optimizers are traced."""
     step = _Step()
+    handles = [
+        register_optimizer_step_pre_hook(step.begin),
+        register_optimizer_step_post_hook(step.end),
+    ]
     try:
-        with step_hooks(step.begin, step.end):
-            yield
+        yield
     except TraceError as error:
         raise _explained(error) from None
     finally:
+        for handle in handles:
+            handle.remove()
         step.end()
 
 

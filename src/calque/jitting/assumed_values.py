@@ -17,6 +17,10 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array
 from jax.errors import JaxRuntimeError
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from calque.device.memory.cell import active
 from calque.device.memory.host_reads import HostRead, NeedsValue, NeverServed, UnservableCall
@@ -24,7 +28,6 @@ from calque.errors import preparing_errors
 from calque.errors.frames import caller_frame, is_library, is_packages, is_standard
 from calque.jitting.result_descriptions import Describer
 from calque.program.compile_flags import announced_as_compiling, compiling_flag
-from calque.program.step_hooks import step_hooks
 from calque.program.value_checks import Checks
 
 _LARGEST = 1 << 22
@@ -84,16 +87,19 @@ class ReadObserver:
         in a trace.
         """
         before, active.observer, active.inlining = active.observer, self, True
-        # In an optimizer's step, a trace replaces its numbers, so the code must not branch
-        # differently.
-        hooks = step_hooks(
-            lambda *_: self._set_compiling(False), lambda *_: self._set_compiling(True)
-        )
+        handles = [
+            # In an optimizer's step, a trace replaces its numbers, so the code must not branch
+            # differently.
+            register_optimizer_step_pre_hook(lambda *_: self._set_compiling(False)),
+            register_optimizer_step_post_hook(lambda *_: self._set_compiling(True)),
+        ]
         try:
-            with hooks, announced_as_compiling():
+            with announced_as_compiling():
                 yield
         finally:
             active.observer, active.inlining = before, before is not None
+            for handle in handles:
+                handle.remove()
 
     def _set_compiling(self, compiling: bool) -> None:
         if active.observer is self:  # not a step in another thread

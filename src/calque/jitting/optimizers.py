@@ -21,6 +21,10 @@ import numpy as np
 import torch
 from jax import Array
 from torch.optim import Optimizer
+from torch.optim.optimizer import (
+    register_optimizer_step_post_hook,
+    register_optimizer_step_pre_hook,
+)
 
 from calque.device.memory.cell import active, cell_of, read, write, x64
 from calque.device.memory.wrapping import wrap
@@ -34,7 +38,6 @@ from calque.jitting.optimizer_states import counts_of, states_of
 from calque.jitting.state_placement import place_state
 from calque.program.call_serialization import wait_for_traces
 from calque.program.lifting import Lifting
-from calque.program.step_hooks import step_hooks
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import PICKS, Comparisons, NumberNeeded, Place, number_of
 from calque.program.trees import is_tensor
@@ -81,10 +84,15 @@ class OptimizerTracing:
     @contextmanager
     def installed(self) -> Iterator[None]:
         """A context manager that handles every optimizer step of this trace."""
+        handles = [
+            register_optimizer_step_pre_hook(self._before_step),
+            register_optimizer_step_post_hook(self._after_step),
+        ]
         try:
-            with step_hooks(self._before_step, self._after_step):
-                yield
+            yield
         finally:
+            for handle in handles:
+                handle.remove()
             self._give_back()
             self.numbers.end()
 

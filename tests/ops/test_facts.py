@@ -35,6 +35,8 @@ OTHERS = {
     "convert/onnx_static_indexing.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_special.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_scans.py": "PyTorch's operators, and how each is written with ONNX's",
+    "convert/onnx_complex_rules.py": "PyTorch's operators, and how each is written with others",
+    "convert/onnx_quantization.py": "PyTorch's operators, and how each is written with others",
     "convert/onnx_pointwise.py": "PyTorch's operators, and how each is written with ONNX's",
     "convert/onnx_reductions.py": "PyTorch's operators, and how each is written with ONNX's",
     "errors/placeholder_text.py": "methods of strings",

@@ -21,6 +21,7 @@ from calque.errors.handlers import is_of_handler
 from calque.state.values import ATOMIC, same_value
 
 _DEEPEST = 8
+_REDUCING = ("__reduce__", "__reduce_ex__", "__getstate__")
 _MOVING = (
     random.Random,
     np.random.RandomState,
@@ -78,12 +79,12 @@ def opaque(value: object) -> Opaque | None:
     if isinstance(value, io.IOBase):
         return Opaque(_position, None, isinstance(value, io.StringIO | io.BytesIO))
     if isinstance(value, Iterator):
-        return Opaque(_reduced, None, False, _stands_on(value)) if _is_steady(value) else None
+        return None if _tells_nothing(value) else Opaque(_reduced, None, False, _stands_on(value))
     if type(value).__module__ in _HASHING and hasattr(value, "digest"):
         return Opaque(_digest, None, True)
     if isinstance(value, contextvars.Context):
         return Opaque(lambda o: tuple(o.items()), None, True)
-    if _reduced(value) is None or not _is_steady(value):
+    if _reduced(value) is None or _tells_nothing(value):
         return Opaque(_referents, None, True) if _referents(value) else None
     return Opaque(_reduced, None, True)
 
@@ -174,9 +175,13 @@ def _reduced(value: object) -> Any:
     return found if found is None or isinstance(found, str) else comparable(found)
 
 
-def _is_steady(value: object) -> bool:
-    """Returns False if an object's reduction differs although nothing has happened to it."""
-    return same_value(_reduced(value), _reduced(value))
+def _tells_nothing(value: object) -> bool:
+    """Returns True if a class's own code, in Python, reduces an object to something different each
+    time, although nothing has happened to it.
+    """
+    own = (getattr(type(value), name, None) for name in _REDUCING)
+    is_own = any(isinstance(one, types.FunctionType) for one in own)
+    return is_own and not same_value(_reduced(value), _reduced(value))
 
 
 def _stands_on(value: object) -> tuple[Any, ...]:

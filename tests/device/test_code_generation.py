@@ -28,7 +28,7 @@ def compiled(monkeypatch: pytest.MonkeyPatch) -> list[tuple[str, dict[str, Any]]
         return compile_(backend, module, devices, options, *others)
 
     monkeypatch.setattr(code_generation, "_compile", seen)
-    monkeypatch.setattr(code_generation, "_unknown", set())
+    monkeypatch.setattr(code_generation, "_options_unknown_to_xla", set())
     monkeypatch.setenv("XLA_FLAGS", "")
     return found
 
@@ -91,7 +91,7 @@ def test_a_release_without_an_option_compiles_without_it(
     x = torch.ones(size, device="jax")
     x.tan()  # asks for one option only
     assert x.cos().sum().item() == pytest.approx(size * 0.5403023, rel=1e-5)
-    assert code_generation._unknown == missing
+    assert code_generation._options_unknown_to_xla == missing
     assert not missing & set().union(*(options for _, options in compiled))
 
 
@@ -104,4 +104,4 @@ def test_another_error_of_the_compiler_is_raised(
     monkeypatch.setattr(code_generation, "_compile", fails)
     with pytest.raises(RuntimeError, match="no more room"):
         torch.ones(67, device="jax").cos()
-    assert code_generation._unknown == set()
+    assert code_generation._options_unknown_to_xla == set()

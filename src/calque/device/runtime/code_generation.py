@@ -36,7 +36,7 @@ _SLOWER = re.compile(
 """What is slower, in large arrays, if its code is generated directly."""
 
 
-_unknown: set[str] = set()
+_options_unknown_to_xla: set[str] = set()
 """The options that this release of XLA turned out not to have."""
 
 
@@ -54,7 +54,7 @@ def _choose(
     before = list(options.env_option_overrides)
     chosen = _options(module)
     while True:
-        chosen = [option for option in chosen if option[0] not in _unknown]
+        chosen = [option for option in chosen if option[0] not in _options_unknown_to_xla]
         options.env_option_overrides = [*before, *chosen]
         try:
             return _compile(backend, module, devices, options, *others, **more)
@@ -62,7 +62,7 @@ def _choose(
             refused = {name for name, _ in chosen if f"'{name}'" in str(error)}
             if not refused:
                 raise
-            _unknown.update(refused)
+            _options_unknown_to_xla.update(refused)
 
 
 def _options(module: Any) -> list[tuple[str, Any]]:

@@ -14,8 +14,8 @@ from calque.upstream.torch_internals import TorchDispatchMode
 _CHECK = torch.ops.aten.equal.default
 
 
-class _Covered(TorchDispatchMode):
-    """Answers the check, which asks whether the smallest sum of windows is zero."""
+class _WithoutCheck(TorchDispatchMode):
+    """A mode in which the smallest sum of windows is never found to be zero."""
 
     def __torch_dispatch__(
         self, func: Any, types: object, args: Any = (), kwargs: dict[str, Any] | None = None
@@ -25,5 +25,5 @@ class _Covered(TorchDispatchMode):
 
 def istft(*args: Any, **kwargs: Any) -> Tensor:
     """Returns the signal of a spectrogram, as `torch.istft` does."""
-    with _Covered():
+    with _WithoutCheck():
         return torch.ops.aten.istft.default(*args, **kwargs)

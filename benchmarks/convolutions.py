@@ -133,7 +133,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--steps", nargs="+", choices=["forward", "training"])
     parser.add_argument("--inductor", action="store_true", help="torch.compile as well")
     parser.add_argument("--cpu-time", action="store_true", help="for a machine that is busy")
+    parser.add_argument("--keep", action="store_true", help="freed memory stays in the process")
     given = parser.parse_args(arguments)
+    if given.keep:
+        calque.keep_host_memory()
     if given.all:
         given.models, given.sizes, given.batches = MODELS, [64, 224], [1, 8]
     if given.quick:

@@ -26,6 +26,7 @@ with _collecting_nothing_new():
     from calque.device.backend.interop import to_jax, to_torch
     from calque.device.backend.registration import register as _register
     from calque.device.kernels.custom import op
+    from calque.device.runtime.host_memory import keep_host_memory
     from calque.device.runtime.persistent_cache import compilation_cache
     from calque.distributed.hooks import install as _install_distributed
     from calque.dynamo import default_backend as _default_backend
@@ -112,6 +113,7 @@ __all__ = [
     "from_jax",
     "functional",
     "jit",
+    "keep_host_memory",
     "load_exported",
     "lower",
     "op",

@@ -134,7 +134,8 @@ def main() -> None:
     own_operator()
     errors()
     folder: Path | None = calque.compilation_cache()
-    assert folder is None or folder.name
+    keep: Callable[[], None] = calque.keep_host_memory
+    assert callable(keep) and (folder is None or folder.name)
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ from calque.device.backend.streams import set_stream as set_stream
 from calque.device.backend.streams import stream as stream
 from calque.device.backend.streams import synchronize as synchronize
 from calque.device.memory import rng
-from calque.device.runtime import interrupts
+from calque.device.runtime import host_memory, interrupts
 from calque.device.runtime.compile_cache import get_max_programs as get_max_programs
 from calque.device.runtime.compile_cache import set_max_programs as set_max_programs
 from calque.upstream import torch_c
@@ -189,7 +189,10 @@ def is_bf16_supported(including_emulation: bool = True) -> bool:
 
 
 def empty_cache() -> None:
-    """Does nothing: XLA manages its own memory."""
+    """Returns free memory of the host to the system after `calque.keep_host_memory()`; does nothing
+    otherwise, because XLA manages its own memory.
+    """
+    host_memory.return_host_memory()
 
 
 class Hooks(torch_c.acc.PrivateUse1Hooks):

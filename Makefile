@@ -39,8 +39,9 @@ demo: $(VENV)/.installed-demo
 
 # Most of the time of the tests is XLA's compilation for the CPU. Here it takes less than half: nothing is
 # optimized by LLVM, and with JAX 0.10 (later ones have no such flag, and end the process where one is unknown)
-# operations are fused by the older of XLA's two emitters. The same holds for `make conformance`. All other targets
-# compile as users do, and so do both with `FAST_COMPILES=`, of all their tests or of SHARE=0.1 of them.
+# operations are fused by the older of XLA's two emitters. The same holds for `make conformance` and `make laws`.
+# All other targets compile as users do, and so do these with `FAST_COMPILES=`, of all their tests or of SHARE=0.1 of
+# them.
 # Nor has every program an MLIR context of its own (tests/shared_context.py).
 FAST_COMPILES ?= --xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true \
 	$(if $(filter 3.11,$(VERSION)),--xla_cpu_use_fusion_emitters=false) --xla_cpu_parallel_codegen_split_count=1
@@ -79,7 +80,7 @@ conformance: $(VENV)/.installed-test
 		$(BIN)/python -m pytest -m conformance tests --ignore=tests/laws --ignore=tests/faults
 
 laws: $(VENV)/.installed-test
-	$(BIN)/python -m pytest -m "conformance or not conformance" tests/laws
+	$(FAST) CALQUE_SHARE=$(SHARE) CALQUE_SEED=$(SEED) $(BIN)/python -m pytest -m "conformance or not conformance" tests/laws
 
 faults: $(VENV)/.installed-test
 	$(BIN)/python -m pytest -m "conformance or not conformance" tests/faults

@@ -107,9 +107,11 @@ def show(growth: Growth, sizes: Sequence[int], times: Sequence[common.Times]) ->
 def draw(measured: dict[str, tuple[Sequence[int], list[common.Times]]], picture: Path) -> None:
     """Draw the rows, each in its own axes."""
     import matplotlib as mpl
+    import matplotlib.ticker
     from matplotlib import pyplot as plt
 
     mpl.use("svg")
+    mpl.rcParams["svg.fonttype"] = "none"  # text, not the outlines of its letters
     figure, axes = plt.subplots(1, len(measured), figsize=(3.2 * len(measured), 3.2), squeeze=False)
     for axis, (name, (sizes, times)) in zip(axes[0], measured.items(), strict=True):
         for column, style in zip(COLUMNS, STYLES, strict=True):
@@ -118,7 +120,11 @@ def draw(measured: dict[str, tuple[Sequence[int], list[common.Times]]], picture:
                 axis.plot(*zip(*known, strict=True), style, label=column, markersize=4)
         axis.set(xscale="log", yscale="log", title=ROWS[name].label, xlabel=name)
         axis.title.set_fontsize(9)
-        axis.grid(alpha=0.25, which="both")
+        axis.set_xticks(sizes, [f"{n:,}" for n in sizes], fontsize=8)
+        axis.minorticks_off()
+        axis.yaxis.set_major_locator(mpl.ticker.LogLocator(subs=(1, 2, 5)))
+        axis.yaxis.set_major_formatter("{x:g}")
+        axis.grid(alpha=0.25)
     axes[0][0].set_ylabel("ms a step")
     axes[0][0].legend(fontsize=8)
     figure.tight_layout()

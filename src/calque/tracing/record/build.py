@@ -22,6 +22,7 @@ from calque.tracing.graph.value_guards import (
     expect_one,
     number_of_parts,
 )
+from calque.tracing.lower.own_leaves import HAD_GRADIENT, is_marking
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.inputs_outputs import (
@@ -258,6 +259,8 @@ class Builder(ValueNodes):
             node = self.create_proxy("call_function", target, call.args, call.kwargs).node
         else:
             node = record_call(self, target, call.args, call.kwargs).node
+        if is_marking(target, call.args[1:], call.kwargs) and call.args[0].looks.requires_grad:
+            node.meta[HAD_GRADIENT] = True
         if call.reads:
             self._expect(node, call.reads[0], call.what, call)
         if call.is_counted:

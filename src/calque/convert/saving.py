@@ -206,8 +206,8 @@ class _Writer:
             place = f"{origin_of(node)}: " if origin_of(node) else ""
             raise ConversionError(
                 f"{place}{target} writes to a tensor, which this format cannot express.\nCall "
-                "model.eval() for layers that update their buffers; otherwise return the new "
-                "value instead."
+                "model.eval() for layers that update their buffers, and disable_observer() of "
+                "fake quantization; otherwise return the new value instead."
             )
         return str(target)
 

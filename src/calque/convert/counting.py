@@ -15,7 +15,7 @@ from torch.utils.flop_counter import flop_registry
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.lower.single_calls import Lowered, likeness, lower_singly
-from calque.tracing.lower.unseen_writes import name_of
+from calque.tracing.lower.unseen_writes import OF_AUTOGRAD, name_of
 from calque.upstream import torch_c
 
 _aten = torch.ops.aten
@@ -97,9 +97,10 @@ _WITHOUT = frozenset(
         *("tensor", "as_tensor", "new_tensor", "shape", "size", "numel"),
         *("manual_seed", "random_state", "set_random_state"),
         *("set_grad_enabled", "is_grad_enabled", "_enter_autocast", "_exit_autocast"),
+        *("backward", "grad", *OF_AUTOGRAD),
     )
 )
-"""Calls without products, also if they cannot be lowered."""
+"""Calls without products, also if they cannot be lowered, and those that compute gradients."""
 
 
 def _grouped(a: Tensor, b: Tensor, *others: Any, **options: Any) -> int:

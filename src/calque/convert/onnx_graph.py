@@ -15,6 +15,7 @@ from calque.convert.onnx_opening import opened
 from calque.convert.onnx_operators import converters_for, table
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.lower.own_leaves import without_marks
 from calque.tracing.record import Recording
 
 OPSET = 20
@@ -85,11 +86,11 @@ def _operators_of(recording: Recording) -> GraphModule:
     be lowered (that of an `autograd.Function`, for instance), it is lowered without.
     """
     try:
-        return recording.graph("aten")
+        return without_marks(recording.graph("aten"))
     except SymbolicTraceError:
         if not recording.problems:
             with torch.no_grad(), contextlib.suppress(SymbolicTraceError):
-                return recording.graph("aten")
+                return without_marks(recording.graph("aten"))
         raise
 
 

@@ -17,6 +17,7 @@ from calque.convert.opened_modules import Opened, call_of
 from calque.convert.structure import is_label, needless
 from calque.convert.tensor_infos import TensorInfo
 from calque.errors.handlers import is_of_handler
+from calque.tracing.lower.own_leaves import without_marks
 from calque.tracing.record import Recording
 from calque.tracing.record.events import ModuleCall
 
@@ -239,7 +240,7 @@ class Converters:
             calls, modules = self._with_modules(program)
             if any(self.find(call) is not None for call in calls):
                 return self._opened(calls), modules
-        return self._labelless(Calls(program.graph("aten"))), modules
+        return self._labelless(Calls(without_marks(program.graph("aten")))), modules
 
     def _labelless(self, calls: Calls) -> Calls:
         """Returns the calls without profiler labels that have no converter."""

@@ -38,6 +38,7 @@ from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.checks import CHECKS
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.value_guards import expect_answer
+from calque.tracing.lower.own_leaves import without_marks
 from calque.tracing.record import Recording
 from calque.upstream.torch_internals import OpOverload
 
@@ -74,7 +75,7 @@ def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """
     import safetensors.torch  # noqa: F401  # pyright: ignore[reportMissingImports]
 
-    graph = program if isinstance(program, GraphModule) else program.graph("aten")
+    graph = program if isinstance(program, GraphModule) else without_marks(program.graph("aten"))
     graph = with_single_reads(graph)
     written = _Writer(graph).written()
     weights = {}
@@ -205,8 +206,8 @@ class _Writer:
             place = f"{origin_of(node)}: " if origin_of(node) else ""
             raise ConversionError(
                 f"{place}{target} writes to a tensor, which this format cannot express.\nCall "
-                "model.eval() for layers that update their buffers; otherwise return the new "
-                "value instead."
+                "model.eval() for layers that update their buffers, and disable_observer() of "
+                "fake quantization; otherwise return the new value instead."
             )
         return str(target)
 

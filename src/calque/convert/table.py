@@ -95,7 +95,8 @@ def layer_table(recording: Recording) -> LayerTable:
     """Returns the layers of a recorded program, in the order in which it calls them.
 
     A PyTorch layer is one row, and so is a function call outside such a layer. MACs are counted in
-    the program's operators, by the formulas of `torch.utils.flop_counter`.
+    the program's operators, by the formulas of `torch.utils.flop_counter`. Those of gradients that
+    it computes (`backward`, `torch.autograd.grad`) are not counted.
 
     Raises:
         TraceError: no graph of the recording would be right, or the operations of a call cannot be

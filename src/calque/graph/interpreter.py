@@ -29,6 +29,8 @@ from calque.upstream import torch_c
 from calque.upstream.jax_internals import eval_context
 from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, pytree, tree_leaves
 
+_LEAF = torch.ops.aten.requires_grad_.default  # which changes no element
+
 _CAPTURED = (
     "a Python number or a size depends on a tensor's values here ({}), which one program cannot "
     "handle.\nLeave torch._dynamo.config.capture_scalar_outputs and "
@@ -201,6 +203,8 @@ class Nodes(fx.Interpreter):
             # JAX does not see `detach`, which runs below autograd. An alias of a written tensor
             # must stay one.
             return wrap(lax.stop_gradient(read(args[0])))
+        if target is _LEAF:
+            return args[0]
         args, kwargs = pytree.tree_map_only(torch.device, on_device, (tuple(args), kwargs))
         if target is torch.ops.aten.view.default:
             # The strides of some results differ between fake kernels, PyTorch's CPU kernels and
@@ -280,7 +284,7 @@ def _writes(node: fx.Node) -> bool:
     Final copies to inputs and members are not read again.
     """
     target: Any = node.target
-    if not isinstance(target, OpOverload) or not target._schema.is_mutable:
+    if not isinstance(target, OpOverload) or not target._schema.is_mutable or target is _LEAF:
         return False
     first = node.args[0] if node.args else None
     ends = isinstance(first, fx.Node) and first.op in ("placeholder", "get_attr")

@@ -5,7 +5,6 @@ results. So a pass needs memory for the models of one chunk, regardless of the n
 unless the plan keeps their results.
 """
 
-from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,14 +15,22 @@ from jax.sharding import PartitionSpec
 
 from calque.errors import ClientError, Origin
 from calque.federated.building_blocks import Call, Intrinsic
+from calque.federated.compiler.client_parts import (
+    joined,
+    rows_of,
+    same_of,
+    split,
+    with_rows,
+    with_same,
+)
 from calque.federated.compiler.evaluating import evaluate
-from calque.federated.compiler.layout import ClientLayout, over_parts, padded
+from calque.federated.compiler.layout import ClientLayout, padded
 from calque.federated.compiler.overflow import OF_SEQUENCE, noticed
-from calque.federated.compiler.planning import Stage, lives_on_clients
+from calque.federated.compiler.planning import Stage
 from calque.federated.compiler.reducers import COUNT, REDUCERS, Reduce, Reducer, Sum, collected
-from calque.federated.ragged import ClientPosition, Ragged, is_ragged, over_ragged
+from calque.federated.ragged import ClientPosition
 from calque.federated.representation import Sequence, over_chunk
-from calque.federated.types import StructType, Type
+from calque.federated.types import Type
 
 NOBODY = np.iinfo(np.int32).max
 """A number that is not that of any client."""
@@ -71,8 +78,8 @@ def run_pass(
         check, the number of the first client that fails it, or a number that is too large if none
         does.
     """
-    split = {name: _split(held, kind) for name, (held, kind) in clients.items()}
-    inputs = jax.tree.map(lambda leaf: padded(leaf, layout), split)
+    differing = {name: split(held, kind) for name, (held, kind) in clients.items()}
+    inputs = jax.tree.map(lambda leaf: padded(leaf, layout), differing)
     numbers = jnp.arange(layout.padded, dtype=jnp.int32)
     one = _Pass(stage, clients, layout, locate)
     if layout.mesh is None:
@@ -87,8 +94,8 @@ def run_pass(
             # A traced PyTorch function contains its own program, which has no mesh axes.
             check_vma=False,
         )
-        rows = {name: _rows(held) for name, (held, _) in clients.items()}
-        same = {name: _same(held, kind) for name, (held, kind) in clients.items()}
+        rows = {name: rows_of(held) for name, (held, _) in clients.items()}
+        same = {name: same_of(held, kind) for name, (held, kind) in clients.items()}
         results, kept, failed = spread(inputs, server, numbers, (rows, same))
     kept = jax.tree.map(lambda leaf: leaf[: layout.clients], kept)
     for name, call in stage.aggregations:
@@ -134,7 +141,7 @@ class _Pass:
         if own is not None:
             rows, same = own
             self.clients = {
-                name: (_with_same(_with_rows(held, iter(rows[name])), kind, iter(same[name])), kind)
+                name: (with_same(with_rows(held, iter(rows[name])), kind, iter(same[name])), kind)
                 for name, (held, kind) in self.clients.items()
             }
         shared = {**server, COUNT: max(self.layout.clients, 1)}
@@ -183,7 +190,7 @@ class _Pass:
 
     def _of_server(self, server: dict[str, Any]) -> list[Any]:
         """Returns 0 if a value that all clients share contains NaN; registers the check."""
-        same = [_same(held, kind) for held, kind in self.clients.values()]
+        same = [same_of(held, kind) for held, kind in self.clients.values()]
         flag = has_nan((server, same))
         if flag is None:
             return []
@@ -268,7 +275,7 @@ class _Pass:
         """Returns a client's contribution, its kept values, and which checks it fails."""
         environment = dict(shared)
         for name, (held, kind) in self.clients.items():
-            environment[name] = _joined(held, kind, iter(value[name]), self.layout)
+            environment[name] = joined(held, kind, iter(value[name]), self.layout)
         failing: list[tuple[Check, Any]] = []
         with noticed() as overflows:
             for name, call in self.stage.clients:
@@ -349,57 +356,3 @@ def _counted(part: Any, leaf: Any) -> Any:
     axes = part.length.ndim
     mask = jnp.arange(leaf.shape[axes]) < part.length[..., None]
     return mask.reshape(*mask.shape, *[1] * (leaf.ndim - mask.ndim))
-
-
-def _split(held: Any, kind: Type) -> list[Any]:
-    """Returns the parts of a held value that differ between clients (for ragged ones, the
-    places).
-    """
-    if isinstance(kind, StructType):
-        return [leaf for h, t in zip(held, kind, strict=True) for leaf in _split(h, t)]
-    if not lives_on_clients(kind):
-        return []
-    return [over_ragged(held, lambda part: part.places, lambda leaf: leaf)]
-
-
-def _joined(held: Any, kind: Type, parts: Iterator[Any], layout: ClientLayout) -> Any:
-    """Returns a held value in which the parts that differ are replaced by one client's."""
-    if isinstance(kind, StructType):
-        return tuple(_joined(h, t, parts, layout) for h, t in zip(held, kind, strict=True))
-    if not lives_on_clients(kind):
-        return held
-
-    def of_one(part: Any, own: Any) -> Any:
-        return part.at(own, _first_row(part, layout)) if isinstance(part, Ragged) else own
-
-    return jax.tree.map(of_one, held, next(parts), is_leaf=is_ragged)
-
-
-def _first_row(part: Ragged, layout: ClientLayout) -> Any:
-    """Returns the index of a device's first row."""
-    if layout.mesh is None:
-        return 0
-    return jax.lax.axis_index(layout.axis) * jax.tree.leaves(part.elements)[0].shape[0]
-
-
-def _rows(held: object) -> list[Any]:
-    """Returns the elements of a held value's ragged parts."""
-    parts = jax.tree.leaves(held, is_leaf=is_ragged)
-    return [part.elements for part in parts if isinstance(part, Ragged)]
-
-
-def _with_rows(held: object, rows: Iterator[Any]) -> Any:
-    """Returns a held value in which the elements of ragged parts are replaced."""
-    return over_ragged(held, lambda part: part.with_elements(next(rows)), lambda leaf: leaf)
-
-
-def _same(held: object, kind: Type) -> list[Any]:
-    """Returns the arrays of a held value that are the same for all clients."""
-    found: list[Any] = []
-    over_parts(held, kind, lambda leaf: leaf, found.append)
-    return found
-
-
-def _with_same(held: object, kind: Type, same: Iterator[Any]) -> Any:
-    """Returns a held value in which the arrays that are the same for all clients are replaced."""
-    return over_parts(held, kind, lambda leaf: leaf, lambda leaf: next(same))

@@ -25,6 +25,7 @@ from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
 from calque.tracing.lower.checked_properties import copies_by_strides, properties_of_inputs
+from calque.tracing.lower.own_leaves import MARK, is_mark
 from calque.tracing.lower.reads import GuardedRead
 from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
 from calque.upstream import torch_c
@@ -210,8 +211,12 @@ class Assembly:
             source: Any = node.args[0] if node.target is GEOMETRY else None
             if self._functional and source is not None and len(source.users) == 1:
                 copied.target = torch.ops.aten.as_strided.default
-        self._nodes[node] = copied
         self._place(copied, self._source(node))
+        if is_mark(node, self._source(node)):
+            copied = self._graph.call_function(MARK, (copied,))
+            copied.meta["val"] = node.meta.get("val")
+            self._place(copied, self._source(node))
+        self._nodes[node] = copied
 
     def _hide(self, copy: Node, copied: Node) -> None:
         """Keep autograd from counting a write to a tensor that it may have saved

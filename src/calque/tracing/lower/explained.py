@@ -103,6 +103,24 @@ def computes_gradients(what: object) -> SymbolicTraceError:
     )
 
 
+def marks_argument(name: object) -> SymbolicTraceError:
+    """The error for `x.requires_grad_()` on an argument of the program, or on a member."""
+    return SymbolicTraceError(
+        f"the program has {name}, which it does not create, require a gradient, which cannot be "
+        "lowered.\nCall requires_grad_ before, or on a tensor of its own: "
+        "x = x.detach().requires_grad_()."
+    )
+
+
+def writes_to_leaf(what: str) -> SymbolicTraceError:
+    """The error for a write to a tensor after `requires_grad_`."""
+    return SymbolicTraceError(
+        f"{what} writes to a tensor on which the program has called requires_grad_, so the "
+        "gradient of the operators would include that write.\nCreate a new tensor instead, or "
+        "use the graph as it is, without lowering."
+    )
+
+
 def has_hooks(what: object) -> SymbolicTraceError:
     """The error for a module with hooks of the backward pass."""
     return SymbolicTraceError(

@@ -42,6 +42,7 @@ from calque.tracing.lower.isolation import alone, quiet
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
 from calque.tracing.lower.overlaps import Overlaps
+from calque.tracing.lower.own_leaves import OwnLeaves, creates, marks, times_written
 from calque.tracing.lower.reads import (
     NUMBERS,
     GuardedRead,
@@ -56,8 +57,6 @@ from calque.tracing.lower.writes import without_writes
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     DataDependentOutputException,
-    functionalize_mutation_counter,
-    is_functional_tensor,
     pytree,
     reparametrize_module,
 )
@@ -157,13 +156,6 @@ _CHECKED_ELSEWHERE = (
 _INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
 
 
-def _writes_to(tensor: torch.Tensor) -> int:
-    """Returns how often a tensor was written to, counted from an arbitrary start."""
-    if is_functional_tensor(tensor):
-        return functionalize_mutation_counter(tensor)
-    return tensor._version
-
-
 def _new(value: object) -> Any:
     """Returns a node's containers as plain Python containers."""
     if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
@@ -183,6 +175,8 @@ class _Replay(torch.fx.Interpreter):
         given_back: for each tensor that it returned or assigned, the index of the leaf that it is,
             or None.
         assigned: the nodes that assign attributes, with the assigned values.
+        leaves: the members and inputs.
+        is_differentiable: whether gradients are enabled where it begins.
         layers: the attributes that layers assign to their modules.
         reads: the guards of values.
     """
@@ -201,10 +195,11 @@ class _Replay(torch.fx.Interpreter):
         self._state = state
         self._held: dict[str, torch.Tensor] = {}
         self._given: dict[str, Any] = {}
-        self._leaves: tuple[torch.Tensor, ...] = ()
+        self.leaves: tuple[torch.Tensor, ...] = ()
         self._running: Node | None = None
-        self._gradient = True
+        self.is_differentiable = True
         self._ungraded = DetachingMode()
+        self._own_leaves = OwnLeaves()
 
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
@@ -216,8 +211,8 @@ class _Replay(torch.fx.Interpreter):
         """
         self.assigned, self.reads = {}, []
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
-        self._leaves = leaves
-        self._gradient = torch_c.is_grad_enabled()
+        self.leaves = leaves
+        self.is_differentiable = torch_c.is_grad_enabled()
         frozen = (leaf for leaf, old in zip(leaves, self._state.values) if not old.requires_grad)
         self._ungraded.frozen = set(map(id, frozen))
         own = self._parameters_and_buffers()
@@ -256,12 +251,14 @@ class _Replay(torch.fx.Interpreter):
     def run_node(self, n: Node) -> Any:
         """Run a node, and attribute to it the nodes that `make_fx` records meanwhile."""
         self._running = n
+        if marks(n):
+            return self._own_leaves.marked(n, self)
         if reads_elements(n):
             return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
         if n.op == "call_method" and n.target in HOST:
             raise explained.reads_a_number(n.target)
         writes = n.op.startswith("call") and has_effect(n)
-        before = [_writes_to(leaf) for leaf in self._leaves] if writes else []
+        before = [times_written(leaf) for leaf in self.leaves] if writes else []
         if writes and self._overlaps is not None:
             self._overlaps.refuse_write(n)
         try:
@@ -276,12 +273,16 @@ class _Replay(torch.fx.Interpreter):
             return later
         if self._overlaps is not None:
             self._overlaps.ran(n, result)
-        if self._gradient and n.op.startswith("call") and not torch_c.is_grad_enabled():
+        if self.is_differentiable and n.op.startswith("call") and not torch_c.is_grad_enabled():
             # Operators ignore the gradient mode, so detach the results of a no_grad block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
+        if self.is_differentiable and creates(n):
+            result = self._own_leaves.created(result)
         for index, count in enumerate(before):
-            if _writes_to(self._leaves[index]) != count:
+            if times_written(self.leaves[index]) != count:
                 self.writers[index] = n
+        if writes:
+            self._own_leaves.refuse_write(n)
         self.recorded.claim(n)
         return result
 
@@ -322,9 +323,10 @@ class _Replay(torch.fx.Interpreter):
         modules = list(module.modules())
         refuse_nested(module, modules, args, kwargs)
         self.layers.callers |= dict.fromkeys(modules, self._running)
-        if self._gradient and any(m._backward_hooks or m._backward_pre_hooks for m in modules):
+        hooked = any(m._backward_hooks or m._backward_pre_hooks for m in modules)
+        if hooked and self.is_differentiable:
             raise explained.has_hooks(target)
-        self._ungraded.in_layer = self._gradient
+        self._ungraded.in_layer = self.is_differentiable
         try:
             return super().call_module(target, args, kwargs)
         finally:

@@ -1,23 +1,19 @@
 """Builds the graph of a recording: its events, at the requested depth, as nodes."""
 
-import contextlib
 import functools
 import operator
-from collections import OrderedDict
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from typing import Any
 
 import torch
-from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Argument, Node
 
 from calque.tracing.core.errors import SymbolicTraceError
-from calque.tracing.core.origins import NodeOrigin, origin_of_code
+from calque.tracing.core.origins import origin_of_code
 from calque.tracing.graph import checks
 from calque.tracing.graph.member_source import in_order_of, source_of_members
 from calque.tracing.graph.owner import GraphOwner
-from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import rebuilt
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.graph.value_guards import (
@@ -26,6 +22,7 @@ from calque.tracing.graph.value_guards import (
     expect_one,
     number_of_parts,
 )
+from calque.tracing.lower.own_leaves import HAD_GRADIENT, is_marking
 from calque.tracing.proxies.proxy import record_call
 from calque.tracing.record.events import Begin, ModuleCall, ModuleEnd, RecordedCall
 from calque.tracing.record.inputs_outputs import (
@@ -36,20 +33,17 @@ from calque.tracing.record.inputs_outputs import (
     paired,
 )
 from calque.tracing.record.keeping import Keeper, edited
-from calque.tracing.record.known import KnownValues, is_plain
 from calque.tracing.record.leaf_modules import collapsible, refuse_lost_hooks, why_opened
 from calque.tracing.record.numbers import NUMBER
-from calque.tracing.record.returned_arguments import ReturnedArguments
+from calque.tracing.record.value_nodes import ValueNodes
 from calque.tracing.record.values import RunValue, values_in
 from calque.tracing.symbolic.assumptions import Assumptions
 from calque.tracing.symbolic.restoring import Restoring
 from calque.tracing.symbolic.root_inputs import make_placeholder, order_inputs, unheld
-from calque.tracing.tracer.naming import NamingTracer
-from calque.upstream import torch_c
 from calque.upstream.torch_internals import make_graph_module
 
 
-class Builder(NamingTracer):
+class Builder(ValueNodes):
     """Makes the graph of a recording.
 
     Args:
@@ -62,10 +56,6 @@ class Builder(NamingTracer):
         modules: the calls of modules that are one node, by the node's name.
         opened: the calls of modules that should have been one node, and why they are not.
     """
-
-    graph_type: type[Graph] = TracedGraph
-    records_origins = False
-    decorated = False
 
     def __init__(
         self,
@@ -82,11 +72,7 @@ class Builder(NamingTracer):
         self._taken: list[tuple[Node, str, RunValue]] = []
         self._known_at: dict[ModuleCall, int] = {}
         self._tape, self._is_leaf = tape, is_leaf
-        self._env: dict[RunValue, Node] = {}
-        self._returned_arguments = ReturnedArguments(self.resolve)
-        self._parts: list[Node] = []
         self._made: dict[str, Any] = {}
-        self._origin: NodeOrigin | None = None
         self.traced_func_name: str = tape.method
         self.assumed: Assumptions = Assumptions()
         self.assumed.update(tape.assumed)
@@ -95,7 +81,6 @@ class Builder(NamingTracer):
         self.deferred: list[tuple[Any, tuple[Any, ...]]] = []
         self.containers: list[Any] = []
         self.nodes_of: dict[int, Any] = {}
-        self.abstract: KnownValues = KnownValues(self.resolve)
 
     def build(self) -> GraphModule:
         """Returns the graph module, which shares the parameters of the program."""
@@ -123,60 +108,6 @@ class Builder(NamingTracer):
         self.submodule_paths: dict[torch.nn.Module, str] | None = None
         members = source_of_members(self)
         return in_order_of(make_graph_module(members, self.graph, name), members)
-
-    # Nodes
-
-    def create_node(self, *args: Any, **kwargs: Any) -> Node:
-        """Like `TracerBase.create_node`, at the line of the event."""
-        node = super().create_node(*args, **kwargs)
-        if node.op == "get_attr" and "val" not in node.meta:
-            value = self.resolve(str(node.target))
-            if isinstance(value, torch.Tensor):
-                node.meta["val"] = self.abstract.of_member(value)
-        origin = self._origin
-        if origin is not None:
-            node.meta["origin"] = origin
-            place = f'File "{origin.file}", line {origin.line}, in {origin.function}'
-            node.meta.setdefault("stack_trace", place)
-        return node
-
-    def create_arg(self, a: Any) -> Argument:
-        """Like `Tracer.create_arg`; values become the nodes that compute them."""
-        if type(a) is RunValue:
-            return self._env[a]
-        if isinstance(a, Node):
-            return a
-        try:
-            return super().create_arg(a)
-        except NotImplementedError:
-            name = self.get_fresh_qualname("_object")
-            self.keep(name, a)
-            return self.create_node("get_attr", name, (), {})
-
-    def tensor_proxy(self, node: Node) -> torch.fx.Proxy:
-        """Returns the proxy of an input tensor."""
-        return torch.fx.Proxy(node)
-
-    def _define(self, template: Any, node: Node) -> None:
-        """Map the values in a result to a node and its parts."""
-        if type(template) is RunValue:
-            before = self._env.get(template)
-            if before is not None and node.target is not edited:
-                self._returned_arguments.note(before, node, self._origin)
-            self._env[template] = node
-            if template.looks is not None:
-                node.meta["val"] = self.abstract.like(template)
-            return
-        if not values_in(template):
-            return
-        if is_plain(template):
-            node.meta["val"] = mapped(template, self._abstract)
-        items = template.items() if isinstance(template, dict) else enumerate(template)
-        for key, part in items:
-            if values_in(part):
-                child = self.create_node("call_function", operator.getitem, (node, key), {})
-                self._parts.append(child)
-                self._define(part, child)
 
     # Inputs and output
 
@@ -231,11 +162,6 @@ class Builder(NamingTracer):
 
     def _placeholders(self) -> list[Node]:
         return self.graph.find_nodes(op="placeholder")
-
-    def _abstract(self, leaf: object) -> Any:
-        if isinstance(leaf, torch.Tensor):
-            return self.abstract.of_member(leaf)
-        return self.abstract.like(leaf) if type(leaf) is RunValue else leaf
 
     def _take(self, name: str, value: Any, made: Any) -> None:
         if type(value) is RunValue:
@@ -307,21 +233,6 @@ class Builder(NamingTracer):
     def _is_named(self, call: ModuleCall) -> bool:
         return call.module is self.root or bool(call.path)
 
-    def _enter_module(self, call: ModuleCall | None) -> None:
-        """Set the module calls that contain the following nodes."""
-        chain = []
-        while call is not None:
-            chain.append(call)
-            call = call.parent
-        self.module_stack: OrderedDict[str, tuple[str, Any]] = OrderedDict()
-        for each in reversed(chain):
-            if each.module is not self.root:
-                key = f"{each.path}@{each.number}" if each.number else each.path
-                self.module_stack[key] = each.path, type(each.module)
-        last = chain[0] if chain else None
-        self.scope.module_path = last.path if last is not None else ""
-        self.scope.module_type = type(last.module) if last is not None else None
-
     def _add_module(self, call: ModuleCall) -> None:
         self._enter_module(call)
         self._origin = call.origin()
@@ -337,19 +248,6 @@ class Builder(NamingTracer):
         self.modules[node.name] = call
         self._define(call.result, node)
 
-    @contextlib.contextmanager
-    def _grad_mode(self, enabled: bool | None) -> Iterator[None]:
-        """A context manager in which nodes get another thread's gradient mode; None leaves it
-        unchanged.
-        """
-        if enabled is None:
-            yield
-            return
-        before = self.create_node("call_function", torch_c.is_grad_enabled, (), {})
-        self.create_node("call_function", torch_c.set_grad_enabled, (enabled,), {})
-        yield
-        self.create_node("call_function", torch_c.set_grad_enabled, (before,), {})
-
     def _add_call(self, call: RecordedCall) -> None:
         self._enter_module(call.module)
         self._origin = call.origin()
@@ -361,6 +259,8 @@ class Builder(NamingTracer):
             node = self.create_proxy("call_function", target, call.args, call.kwargs).node
         else:
             node = record_call(self, target, call.args, call.kwargs).node
+        if is_marking(target, call.args[1:], call.kwargs) and call.args[0].looks.requires_grad:
+            node.meta[HAD_GRADIENT] = True
         if call.reads:
             self._expect(node, call.reads[0], call.what, call)
         if call.is_counted:

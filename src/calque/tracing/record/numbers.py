@@ -18,7 +18,8 @@ from calque.tracing.core.statements import Place
 from calque.tracing.graph.value_guards import same_answer
 from calque.tracing.record.escapes import Escape
 from calque.tracing.record.events import Event, RecordedCall
-from calque.tracing.record.number_uses import READS, Formula, NumberUse, NumberUses, Use, reach_of
+from calque.tracing.record.number_formulas import Formula, NumberUse, NumberUses, Use
+from calque.tracing.record.number_uses import READS, reach_of
 from calque.tracing.record.values import RunValue
 
 NUMBER = "number"

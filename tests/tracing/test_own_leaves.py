@@ -1,0 +1,115 @@
+"""A gradient reaches the leaves that a program makes, in lowered graphs too."""
+
+from collections.abc import Callable
+from typing import Any
+
+import jax
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import calque
+from calque.convert import load, save
+from calque.graph import JaxInterpreter
+
+
+def detached(model: nn.Module, x: Tensor) -> Tensor:
+    return x.detach().requires_grad_()
+
+
+def assigned(model: nn.Module, x: Tensor) -> Tensor:
+    made = x.clone().detach()
+    made.requires_grad = True
+    return made
+
+
+def within_no_grad(model: nn.Module, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return model(x).requires_grad_()
+
+
+def twice(model: nn.Module, x: Tensor) -> Tensor:
+    made = x.detach().requires_grad_()
+    made.requires_grad_()
+    return made
+
+
+def no_leaf(model: nn.Module, x: Tensor) -> Tensor:
+    return model(x).requires_grad_()  # has a gradient already
+
+
+def created(model: nn.Module, x: Tensor) -> Tensor:
+    return torch.zeros_like(x, requires_grad=True)
+
+
+def parameter(model: nn.Module, x: Tensor) -> Tensor:
+    return nn.Parameter(x * 2)
+
+
+class Coordinates(nn.Module):
+    """Returns its coordinates too, so that a caller can differentiate by them."""
+
+    def __init__(self, make: Callable[[nn.Module, Tensor], Tensor]) -> None:
+        super().__init__()
+        self.layer = nn.Linear(3, 3)
+        self.make = make
+
+    def forward(self, x: Tensor) -> tuple[Tensor, Tensor]:
+        coordinates = self.make(self.layer, x)
+        return torch.sin(self.layer(coordinates)) * coordinates, coordinates
+
+
+MAKES = (detached, assigned, within_no_grad, twice, no_leaf, created, parameter)
+
+
+@pytest.mark.parametrize("tracer", ["trace", "record"])
+@pytest.mark.parametrize("make", MAKES)
+def test_a_gradient_reaches_a_leaf_that_the_program_makes(make: Any, tracer: str) -> None:
+    torch.manual_seed(0)
+    model, x = Coordinates(make), torch.randn(2, 3)
+    if tracer == "trace":
+        lowered = calque.lower(calque.trace(model, x))
+    else:
+        lowered = calque.record(model, x).graph("aten")
+    other = torch.randn(2, 3)
+    expected, coordinates = model(other)
+    found, own = lowered(other)
+    torch.testing.assert_close((found, own), (expected, coordinates))
+    assert own.requires_grad and own.is_leaf == coordinates.is_leaf
+    gradients = (
+        torch.autograd.grad(value.sum(), (*model.parameters(), leaf))
+        for value, leaf in ((found, own), (expected, coordinates))
+    )
+    torch.testing.assert_close(*gradients)
+
+
+def test_a_leaf_is_its_tensor_as_arrays_and_in_files(tmp_path: Any) -> None:
+    model, x = Coordinates(detached), torch.randn(2, 3)
+    recording = calque.record(model, x)
+    expected = model(x)[0].detach().numpy()
+    function = JaxInterpreter(recording.graph("aten"))
+    np.testing.assert_allclose(function(x.numpy())[0], expected, rtol=1e-5, atol=1e-6)
+    gradient = jax.grad(lambda x: function(x)[0].sum())(jax.numpy.asarray(x.numpy()))
+    assert not gradient.any()  # it is detached
+    save(recording, tmp_path / "saved")
+    loaded = load(tmp_path / "saved")
+    np.testing.assert_allclose(loaded(x.numpy())[0], expected, rtol=1e-5, atol=1e-6)
+
+
+def test_a_write_to_a_leaf_is_refused() -> None:
+    def program(x: Tensor) -> Tensor:
+        made = x.detach().requires_grad_()
+        with torch.no_grad():
+            made.add_(1)
+        return made * 2
+
+    with pytest.raises(calque.TraceError, match="add_ writes to a tensor on which") as caught:
+        calque.lower(calque.trace(program, torch.ones(2)))
+    assert "test_own_leaves.py:" in caught.value.__notes__[0]
+
+
+def test_an_argument_that_the_program_marks_is_refused() -> None:
+    graph = calque.trace(lambda x: x.requires_grad_() * 2, torch.ones(2))
+    with pytest.raises(calque.TraceError, match="has x, which it does not create, require"):
+        calque.lower(graph)

@@ -476,3 +476,26 @@ def test_the_state_of_a_jitted_run_goes_on_in_plain_pytorch(kind):
         step()
     torch.testing.assert_close(loaded.weight, expected.weight)
     torch.testing.assert_close(model.weight.cpu(), expected.weight)
+
+
+def test_step_counts_of_a_checkpoint_on_the_cpu_are_no_guard():
+    model = nn.Linear(3, 2).to("jax")
+    x = torch.ones(2, 3, device="jax")
+    saved = torch.optim.AdamW(copy.deepcopy(model).cpu().parameters())
+    saved.param_groups[0]["params"][0].grad = torch.ones(2, 3)
+    saved.param_groups[0]["params"][1].grad = torch.ones(2)
+    saved.step()
+    optimizer = torch.optim.AdamW(model.parameters())
+    optimizer.load_state_dict(saved.state_dict())
+
+    @calque.jit
+    def step():
+        model(x).square().sum().backward()
+        optimizer.step()
+        optimizer.zero_grad()
+
+    for _ in range(3):
+        step()
+    assert step.history == ["first call"]
+    assert "CPU" not in str(step.explain())
+    assert {state["step"].item() for state in optimizer.state.values()} == {4}

@@ -201,8 +201,10 @@ class OptimizerTracing:
         arrays: dict[Any, Array] = {}  # equal counts share an array (see `program.equal_state`)
         for holder, key, value in counts_of(optimizer):
             with self.lifting.suspended():
-                moved, number = value.to("jax"), repr(value.item())
+                moved = value.to("jax")
             cell = cell_of(moved)
+            # Not `value.item()`, which would make the number a guard.
+            number = np.asarray(cell.array).tobytes()
             cell.array = arrays.setdefault((value.shape, value.dtype, number), cell.array)
             self._put(holder, key, moved)
 

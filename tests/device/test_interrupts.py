@@ -576,6 +576,39 @@ def test_a_long_step_is_not_slowed_down_by_a_signal_that_waits():
     assert interrupts._AT_ONCE < len(seen) < 10 * interrupts._AT_ONCE
 
 
+@interrupts.settles
+def a_long_step(done: list[int]) -> None:
+    [*map(operator.call, [sender("signal")])]
+    for _ in range(3 * interrupts._AT_ONCE):
+        moment()
+    done.append(1)
+
+
+def test_a_signal_that_waits_for_a_long_step_comes_when_it_ends(monkeypatch):
+    """If it were only sent again from time to time, it would rarely arrive between two steps."""
+    monkeypatch.setattr(interrupts, "_make_pending_soon", lambda handler: None)
+    done: list[int] = []
+
+    def run() -> None:
+        for _ in range(3):
+            a_long_step(done)
+
+    with pytest.raises(Interrupt):
+        run()
+    assert done == [1]
+
+
+def test_a_signal_that_comes_when_a_step_ends_is_not_sent_again(monkeypatch):
+    monkeypatch.setattr(interrupts, "_SOON", 0.05)
+    arrived: list[int] = []
+    signal.signal(SIGNAL, lambda kind, _: arrived.append(kind))
+    a_long_step([])
+    until = time.monotonic() + 0.3
+    while time.monotonic() < until:
+        moment()
+    assert arrived == [SIGNAL]
+
+
 def test_signals_that_wait_together_take_turns(monkeypatch):
     """Each comes again while the others find out whether they have to wait."""
     kinds = (SIGNAL, signal.SIGUSR2, signal.SIGALRM)

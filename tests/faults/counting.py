@@ -25,7 +25,7 @@ from calque import sharding
 
 WIDTH = 24
 LONGEST = 0.008  # seconds from the start of a loop to its interrupt
-PATIENCE = 0.5  # seconds after which an interrupt counts as lost
+PATIENCE = 2.0  # seconds after which an interrupt counts as lost
 
 
 class Late(Exception):

@@ -18,6 +18,7 @@ ROUNDS = [
 SPREAD = [
     ("sharded", "signal", 100),
     ("sharded", "exception", 50),
+    ("meshes", "signal", 50),
     ("meshes", "exception", 50),
 ]
 

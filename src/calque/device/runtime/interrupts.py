@@ -18,7 +18,8 @@ calls `PyErr_CheckSignals`; the handler may raise. In seven kinds of places that
 - At an instruction of a library that belongs to no line (a jump back to the top of a loop, in
   Python 3.11): IPython cannot show such a traceback, and a notebook would go on.
 
-A handler that runs at such a moment makes its signal pending again, as if it had arrived later.
+A handler that runs at such a moment makes its signal pending again, as if it had arrived later: at
+once for a while, and then when the call that it waits for ends (`_Ended`).
 """
 
 import functools
@@ -33,7 +34,7 @@ from _signal import (  # pyright: ignore[reportMissingImports]
     pthread_kill,
 )
 from _thread import interrupt_main, start_new_thread
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from collections.abc import Set as AbstractSet
 from contextlib import AbstractContextManager, ExitStack, _GeneratorContextManager
 from operator import is_
@@ -52,9 +53,9 @@ _Function = TypeVar("_Function", bound=Callable[..., object])
 _STRAY_AFTER = 1.0  # seconds
 _STRAY_CALLS = 1000
 _SOON = 0.001  # seconds
-_AT_ONCE = 2000
-"""How many times in a row a signal is made pending again immediately instead of after a delay."""
-
+_AT_ONCE = 200
+"""How many times in a row a signal is made pending again immediately, each in up to 0.1 ms."""
+_NOTE = "calque: signals that wait"
 
 _CALQUE = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__)))) + os.sep
 _LIBRARIES = (
@@ -182,18 +183,24 @@ def _has_to_wait(frame: FrameType | None) -> bool:
             return True
     if frame is not None and frame.f_lineno is None and _is_of(frame, _LIBRARIES):
         return True
+    return next(_waited_for(frame), None) is not None
+
+
+def _waited_for(frame: FrameType | None) -> Iterator[FrameType]:
+    """Yields the frames on whose account a handler must wait, from the innermost outwards."""
     callbacks = {id(getattr(call, "__code__", None)) for call in gc.callbacks}
     waiting = _settling.keys() | _generated.keys() | callbacks
     within: int | None = None  # the code that the frame has called
     while frame is not None:
-        if id(frame.f_code) in waiting or _drops_exceptions(frame) or _is_called_by_c(frame):
-            return True
-        if _is_of(importer(frame), _LIBRARIES):
-            return True
-        if within not in _waiting_contexts and _is_of_a_context(frame, waiting):
-            return True
+        if (
+            id(frame.f_code) in waiting
+            or _drops_exceptions(frame)
+            or _is_called_by_c(frame)
+            or _is_of(importer(frame), _LIBRARIES)
+            or (within not in _waiting_contexts and _is_of_a_context(frame, waiting))
+        ):
+            yield frame
         within, frame = id(frame.f_code), frame.f_back
-    return False
 
 
 def _drops_exceptions(frame: FrameType) -> bool:
@@ -254,11 +261,27 @@ def _is_of(frame: FrameType | None, folders: str | tuple[str, ...]) -> bool:
     return frame is not None and frame.f_code.co_filename.startswith(folders)
 
 
-def _make_pending_soon(signum: int) -> None:
+def _make_pending_soon(handler: "Handler") -> None:
     """Send the signal to the main thread again, in case it is sleeping."""
     time.sleep(_SOON)
-    if isinstance(getsignal(signum), Handler):  # otherwise the default action might end the process
-        [*map(pthread_kill, (threading.main_thread().ident,), (signum,))]
+    if handler.late and isinstance(getsignal(handler.signum), Handler):  # not the default action
+        [*map(pthread_kill, (threading.main_thread().ident,), (handler.signum,))]
+
+
+class _Ended:
+    """Makes a signal pending again when the call ends among whose variables it is.
+
+    A loop may spend nearly all of its time in steps, so that a signal which is only sent again from
+    time to time would rarely arrive between two of them.
+    """
+
+    def __init__(self, handler: "Handler") -> None:
+        self._handler = handler
+
+    def __del__(self) -> None:
+        if self._handler.late:
+            self._handler.times = 0
+            [*map(interrupt_main, (self._handler.signum,))]  # no call, so that nothing comes here
 
 
 class _Tracing(threading.local):
@@ -303,13 +326,17 @@ class Handler:
 
     Attributes:
         handler: the user's handler.
+        signum: the signal.
+        times: how many times in a row it has been deferred immediately.
+        late: whether it has been deferred, and is to come again.
     """
 
-    __slots__ = ("_signum", "_times", "handler")
+    __slots__ = ("handler", "late", "signum", "times")
 
     def __init__(self, signum: int, handler: Callable[[int, FrameType | None], Any]) -> None:
-        self._signum = signum
-        self._times = 0  # consecutive deferrals
+        self.signum: int = signum
+        self.times: int = 0
+        self.late: bool = False
         self.handler: Callable[[int, FrameType | None], Any] = handler
 
     @property
@@ -319,7 +346,7 @@ class Handler:
         global _deciding
         late = _late
         if _deciding:
-            late += [self._signum]
+            late += [self.signum]
             return is_
         _deciding = True
         try:
@@ -337,16 +364,31 @@ class Handler:
             frame: what is interrupted.
         """
         if not _has_to_wait(frame):
-            self._times = 0
+            self.times, self.late = 0, False
             if tracing.apart is None:
                 return self.handler
             return functools.partial(run_apart, tracing.apart(), self.handler)
-        self._times += 1
+        self.times += 1
+        self.late = True
         # Python 3.11 checks for signals again before it runs the first instruction of a function
         # that is being traced, so a signal that is pending at once would stop everything. And long
         # operations (a first call imports modules) would take a hundred times as long.
-        if self._times > _AT_ONCE or sys.gettrace() is not None or sys.getprofile() is not None:
-            start_new_thread(_make_pending_soon, (self._signum,))
+        is_slow = sys.gettrace() is not None or sys.getprofile() is not None
+        is_long = (is_slow or self.times > _AT_ONCE) and self._comes_after(frame)
+        if is_slow or is_long:
+            start_new_thread(_make_pending_soon, (self,))
         else:
-            _late.append(self._signum)
+            _late.append(self.signum)
         return is_
+
+    def _comes_after(self, frame: FrameType | None) -> bool:
+        """Have the signal made pending again at the end of the call that it waits for; returns
+        False if it waits for C++ code, which is short.
+        """
+        calls = list(_waited_for(frame))
+        if not calls:
+            return False
+        found, key = calls[-1].f_locals, _NOTE + str(self.signum)
+        if key not in found and calls[-1].f_code is not _Ended.__del__.__code__:
+            found[key] = _Ended(self)
+        return True

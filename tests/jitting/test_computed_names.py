@@ -189,3 +189,24 @@ def test_patterns_read_attributes_by_position():
     point.left = 1
     step(x())
     assert len(step.history) <= 3
+
+
+class Filled:
+    def __init__(self, **values):
+        self.__dict__.update(values)
+
+
+def test_what_was_set_before_all_attributes_counted_is_set_by_each_call():
+    holder = Filled(b=2)
+
+    @calque.jit
+    def call(x):
+        holder.a = 1
+        del holder.b
+        return Filled(made=x * 2).made  # its code names `__dict__`
+
+    for _ in range(3):
+        holder.b = 2
+        call(x())
+        assert vars(holder) == {"a": 1}
+        holder.a = 3

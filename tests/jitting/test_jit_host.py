@@ -299,3 +299,31 @@ def test_copies_of_cpu_tensors_are_made_at_each_call_of_their_values():
         assert torch.equal(result.cpu(), expected)
         assert torch.equal(kept, config["w"] + 1)
         assert len(f.history) == max(1, i)
+
+
+def test_cpu_results_share_memory_as_in_the_function():
+    log, parts = [], []
+    outside, array = torch.ones(3), np.ones(3)
+
+    @calque.jit
+    def call(x, given):
+        t = torch.zeros(2, 2)
+        a = t.numpy()
+        b = np.zeros(3)
+        log.append(t)
+        parts.append(t[1])
+        rest = (nn.Parameter(t), b, b[::-1], outside[1:], array[1:], given[1:])
+        return x * 2, a, a.T, t.expand(2, 2, 2), *rest
+
+    for i in range(1, 4):
+        given = torch.ones(2)
+        _, a, turned, wide, parameter, b, back, part, piece, own = call(ones(1), given)
+        log[-1][1, 0] = i
+        assert parts[-1].tolist() == [i, 0]
+        assert a[1, 0] == turned[0, 1] == wide[1, 1, 0] == parameter[1, 0] == i
+        assert wide.stride() == (0, 2, 1)
+        b[0], part[0], piece[0], own[0] = i, i, i, i
+        assert back[2] == outside[1] == array[1] == given[1] == i
+        outside[1] = array[1] = 1
+    assert [t[1, 0].item() for t in log] == [1, 2, 3]
+    assert len(call.history) == 1

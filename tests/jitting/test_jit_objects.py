@@ -1,6 +1,7 @@
 """Results of a jitted function that are objects of somebody's, holding tensors."""
 
 import gc
+import threading
 import weakref
 from types import SimpleNamespace
 
@@ -225,3 +226,33 @@ def test_modules_that_take_turns_are_not_warned_of():
     for layer in layers * 2:
         run(layer, torch.ones(1, 2, device="jax"))
     assert len(run.history) <= 2 * len(layers)
+
+
+def test_what_a_returned_object_holds_is_created_by_each_call():
+    state = SimpleNamespace(current={"b": 2})
+
+    class Slots:
+        __slots__ = ("items",)
+
+        def __init__(self):
+            self.items = {1}
+
+    @calque.jit
+    def call(x):
+        shared = {"a": 1}
+        held = [state.current, shared, Slots(), SimpleNamespace(items=[1]), threading.Lock()]
+        return SimpleNamespace(t=x * 2, held=held, first=shared), {3}
+
+    made = [call(torch.ones(1, device="jax")) for _ in range(3)]
+    assert len(call.history) == 1
+    for one, plain in made:
+        current, shared, slots, space, lock = one.held
+        assert current is state.current
+        assert shared is one.first
+        assert (shared, slots.items, space.items, plain) == ({"a": 1}, {1}, [1], {3})
+        shared["a"] = 2
+        slots.items.add(2)
+        space.items.append(2)
+        plain.add(4)
+        assert lock.acquire(blocking=False)
+    assert state.current == {"b": 2}

@@ -170,3 +170,20 @@ def test_booleans_are_not_clamped_by_numbers() -> None:
         with pytest.raises(RuntimeError, match="clamp_min_scalar_cpu"):
             clamp(x, True)
         assert clamp(x, [~x[0]])[0].tolist() == [True, True]
+
+
+@pytest.mark.parametrize("name", ["maximum", "minimum", "clamp_min", "clamp_max"])
+@pytest.mark.parametrize(("dtype", "number"), [(torch.int8, -300), (torch.float16, 1e6)])
+def test_limits_that_do_not_fit_a_dtype_raise(name: str, dtype: torch.dtype, number: float) -> None:
+    for form in (name, f"{name}_"):
+        for given in (number, [1, number]):
+            lists = [
+                [torch.ones(2, device=d), torch.tensor([1, 2], dtype=dtype, device=d)]
+                for d in ("cpu", "jax")
+            ]
+            for tensors in lists:
+                with pytest.raises(
+                    RuntimeError, match=r"without overflow|outside the representable"
+                ):
+                    getattr(torch, f"_foreach_{form}")(tensors, given)
+            assert [t.tolist() for t in lists[1]] == [[1, 1], [1, 2]]

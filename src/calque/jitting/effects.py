@@ -58,6 +58,26 @@ class RowChange:
             row.put(key, row.get(key) + value if self.counts else value)
 
 
+@dataclass(frozen=True)
+class Rebound:
+    """A variable to which the function assigned a new tensor, or a container of tensors.
+
+    Attributes:
+        holder, key: the variable.
+        before: its old leaves, which are read again in each call.
+        spec_before: the structure of their container.
+        after: its new leaves.
+        spec_after: the structure of their container.
+    """
+
+    holder: Row
+    key: Any
+    before: list[Any]
+    spec_before: Any
+    after: list[Any]
+    spec_after: Any
+
+
 class Effects:
     """The changes of one trace, in a form that each call can repeat.
 

@@ -19,9 +19,9 @@ from calque.device.memory.wrapping import set_geometry
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
 from calque.program.gradients.graph_boundary import is_leaf
+from calque.program.host_results import memory_of
 from calque.program.lifting import Lifting
 from calque.state import unwatched
-from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import tree_leaves, tree_map
 
@@ -73,7 +73,7 @@ class HostTensorMode(DispatchMode):
         kwargs = kwargs or {}
         self._on_operator(func, args, kwargs)
         if func is _LIFT and args[0].device.type == "cpu":
-            self.lifting.host_memory[_memory(args[0])] = args[0]
+            self.lifting.host_memory[memory_of(args[0])] = args[0]
         outside: list[torch.Tensor] = []
         on_device = False
         for value in (*args, *kwargs.values()) if kwargs else args:
@@ -92,7 +92,7 @@ class HostTensorMode(DispatchMode):
         with self._keeping_geometry(func, args, kwargs):
             result = foreign.run(func, args, kwargs)
         if func in _SETS and args[0].device.type == "cpu":
-            if _memory(args[0]) not in self.lifting.host_memory:
+            if memory_of(args[0]) not in self.lifting.host_memory:
                 self._look_at(args[0], "The function accesses the memory of a CPU tensor")
         self._born(func, result, (args, kwargs))
         return result
@@ -119,7 +119,7 @@ class HostTensorMode(DispatchMode):
             return True
         if kind == "cpu" and id(tensor) not in self.lifting.host_born:
             # For example a parameter that shares it.
-            if _memory(tensor) in self.lifting.host_memory:
+            if memory_of(tensor) in self.lifting.host_memory:
                 self.lifting.host_born[id(tensor)] = tensor
             else:
                 outside.append(tensor)
@@ -130,7 +130,7 @@ class HostTensorMode(DispatchMode):
     ) -> None:
         changed = written(func, args, kwargs)
         for tensor in changed:
-            if tensor.device.type == "cpu" and _memory(tensor) not in self.lifting.host_memory:
+            if tensor.device.type == "cpu" and memory_of(tensor) not in self.lifting.host_memory:
                 raise unrepeatable(
                     f"{func} writes to a CPU tensor {_described(tensor)} from outside",
                     "of calque.jit, which the compiled program could not repeat",
@@ -150,9 +150,9 @@ class HostTensorMode(DispatchMode):
         if id(tensor) in self._outside:
             self._look_at_one(tensor, what)
             return
-        memory = _memory(tensor)  # may be shared with an argument
+        memory = memory_of(tensor)  # may be shared with an argument
         hosts = (t for t in self._outside.values() if t.device.type == "cpu")
-        for one in [t for t in hosts if _memory(t) == memory] or [tensor]:
+        for one in [t for t in hosts if memory_of(t) == memory] or [tensor]:
             self._look_at_one(one, what)
 
     def _look_at_one(self, tensor: torch.Tensor, what: str) -> None:
@@ -200,17 +200,10 @@ class HostTensorMode(DispatchMode):
             )
         self.lifting.host_born.update((id(tensor), tensor) for tensor in made)
         tensors = (x for x in tree_leaves(given) if isinstance(x, torch.Tensor))
-        taken = {_memory(x) for x in tensors if x.device.type == "cpu"}
+        taken = {memory_of(x) for x in tensors if x.device.type == "cpu"}
         for tensor in made:
-            if (memory := _memory(tensor)) not in taken:
+            if (memory := memory_of(tensor)) not in taken:
                 self.lifting.host_memory[memory] = tensor
-
-
-def _memory(tensor: torch.Tensor) -> int:
-    """Returns an identifier of a tensor's memory."""
-    if not torch_c.has_storage(tensor):
-        return id(tensor)
-    return tensor.untyped_storage()._cdata
 
 
 def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -7,7 +7,7 @@ from typing import Any, Protocol
 import torch
 
 from calque.device.memory.cell import cell_of
-from calque.jitting.python_effects import Rebound
+from calque.jitting.effects import Rebound
 from calque.program import signature, trees
 from calque.program.gradients.graph_boundary import is_hooked
 from calque.program.results import Existing, OwnTensor

@@ -12,11 +12,11 @@ from calque.device.memory.cell import Cell, cell_of, read
 from calque.errors import noting_refusals
 from calque.errors.handlers import is_of_handler
 from calque.jitting.backward_effects import BackwardEffects
+from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.made_modules import check_gradients_reach, made_here
 from calque.jitting.object_results import ending, opened
-from calque.jitting.python_effects import Rebound
 from calque.jitting.recording import Target
 from calque.jitting.replaced_state import exchanged
 from calque.jitting.result_descriptions import Describer
@@ -149,8 +149,11 @@ class Outcome:
         trace.state.keep(leaves)
         known = {**trace.state.snapshot.known, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
-        recording.object_results = opened(leaves, self._is_made_here, kept.union(trace.state.given))
-        trace.state.unrepeatable += ending(leaves, known.keys())
+        trace.state.unrepeatable += ending(leaves, known)
+        given = kept.union(trace.state.given)
+        recording.object_results = opened(
+            leaves, given, trace.state.snapshot.known, self._is_made_here, trace.state.making
+        )
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()
         recording.modes = trace.modes.changed()
@@ -201,6 +204,7 @@ class Outcome:
             len(trace.leaves),
             trace.state.template,
             self._may_have_hooks(),
+            lambda value: id(value) in trace.state.snapshot.known,
         )
 
     def _may_have_hooks(self) -> bool:

@@ -8,20 +8,20 @@ program is not kept, and the next call is traced again.
 """
 
 import functools
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections import ChainMap, Counter, deque
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import FunctionType, MethodType
 from typing import Any
 
+import numpy as np
 import torch
 from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
-from calque.jitting.effects import Effects, RowChange, stands_alone
+from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
 from calque.jitting.kept_objects import kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.program import trees
@@ -46,25 +46,7 @@ from calque.state.values import ATOMIC, same_keys
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
 
-
-@dataclass(frozen=True)
-class Rebound:
-    """A variable to which the function assigned a new tensor, or a container of tensors.
-
-    Attributes:
-        holder, key: the variable.
-        before: its old leaves, which are read again in each call.
-        spec_before: the structure of their container.
-        after: its new leaves.
-        spec_after: the structure of their container.
-    """
-
-    holder: Row
-    key: Any
-    before: list[Any]
-    spec_before: Any
-    after: list[Any]
-    spec_after: Any
+_DESCRIBED = (torch.Tensor, np.ndarray, Tracer)  # tracers are then refused
 
 
 class PythonState:
@@ -351,13 +333,26 @@ class PythonState:
         description of a tensor.
         """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        kinds = (torch.Tensor, Tracer)  # tracers are then refused
-        template = ValuesTemplate(values, self.snapshot.known, describe, given, kinds)
+        return self.making(values, {}, given, describe)
+
+    def making(
+        self,
+        values: list[Any],
+        same: Mapping[int, Any],
+        given: Mapping[int, Any],
+        describe: Callable[[Any], Any],
+    ) -> ValuesTemplate:
+        """Like `template`; `same` are other objects that are the same in each call, and `given`
+        has the descriptions of the call's, by id.
+        """
+        known = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
+        template = ValuesTemplate(values, known, describe, given, _DESCRIBED)
         refuse_kept(template.texts)
         self.keep(template.kept)
         for value in template.unmade:
             self.unrepeatable.append(
-                f"a {type(value).__name__} is stored, which cannot be created again in each call"
+                f"a {type(value).__name__} is stored or returned, which cannot be created again in "
+                "each call"
             )
         return template
 

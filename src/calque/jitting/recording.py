@@ -3,11 +3,10 @@
 from typing import Any
 
 from calque.jitting.assumed_values import Assumed
-from calque.jitting.effects import Effects
+from calque.jitting.effects import Effects, Rebound
 from calque.jitting.guards import CallGuard, Guard
 from calque.jitting.implicit_arguments import Implicit
 from calque.jitting.modes import ambient
-from calque.jitting.python_effects import Rebound
 from calque.program.gradients.differentiable import Backward
 from calque.program.gradients.escaping_tensors import Attached
 from calque.program.lifting import Input

@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
-from calque.jitting.python_effects import Rebound
+from calque.jitting.effects import Rebound
 from calque.program.trees import is_tensor
 from calque.state import Snapshot, StateGuard
 from calque.state.rows import DictRow, SetRow

@@ -25,6 +25,7 @@ from calque.device.runtime.dtypes import to_torch
 from calque.errors import unrepeatable
 from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
 from calque.program.gradients.graph_boundary import has_graph
+from calque.program.host_results import HostResults, is_on_host, is_shared_on_host, memory_of
 from calque.program.lifting import Lifting
 from calque.program.result_views import creation_of, has_edge, is_plain_view, source_of
 from calque.program.results import (
@@ -61,6 +62,7 @@ class Describer:
         template: returns a template for creating values in each call, given a function that
             describes the tensors in them.
         hooked: whether tensors between views and their bases may have hooks.
+        is_known: returns True for an object that existed before the trace.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -78,6 +80,7 @@ class Describer:
         count: int,
         template: Callable[[list[Any], Callable[[Any], Any]], ValuesTemplate],
         hooked: bool,
+        is_known: Callable[[Any], bool],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -91,6 +94,8 @@ class Describer:
             for i, t in reversed(list(enumerate(leaves)))
             if i not in pinned and is_tensor(t)
         }
+        self._host_leaves = [one for one in leaves if is_on_host(one)]
+        self._host = HostResults(is_known)
         self._handles = handles
         self._outside = outside
         self._stored = stored
@@ -177,13 +182,31 @@ class Describer:
             return made
         return self._over_outside(value)
 
-    def _other(self, value: object) -> Description:
+    def _other(self, value: Any) -> Description:
         """Describes a value that is not a tensor on the device."""
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
-        if isinstance(value, torch.Tensor) and id(value) not in self.lifting.host_born:
+        if isinstance(value, torch.Tensor) and not self._is_host_born(value):
             return Existing(value)
-        return Copied(value)
+        if isinstance(value, np.ndarray):
+            return self._host.array(value)
+        if not is_shared_on_host(value):
+            return Copied(value)
+        return self._host.tensor(value, self._host_source(value), self._leaf(value))
+
+    def _is_host_born(self, value: torch.Tensor) -> bool:
+        born = self.lifting.host_born
+        return id(value) in born or memory_of(value) in self.lifting.host_memory
+
+    def _host_source(self, value: torch.Tensor) -> tuple[Description, torch.Tensor] | None:
+        """Returns the description of a CPU tensor from outside over the same memory, and it."""
+        if memory_of(value) in self.lifting.host_memory:
+            return None
+        same = [one for one in self._host_leaves if memory_of(one) == memory_of(value)]
+        if same:
+            return self._argument(self._arguments[id(same[0])]), same[0]
+        base = value._base
+        return (Existing(base), base) if base is not None else (Existing(value), value)
 
     def _argument(self, index: int) -> OwnTensor:
         alone = index < self._count and index not in self._stored

@@ -7,6 +7,7 @@ cycles, shared parts and objects of any class are preserved.
 import contextlib
 import io
 import pickle
+import threading
 import types
 import weakref
 from collections.abc import Callable, Mapping, Sequence
@@ -26,6 +27,11 @@ _BY_REFERENCE = (
     types.ModuleType,
     torch.Generator,
 )
+_LOCKS: dict[type, Callable[[], Any]] = {
+    type(make()): make for make in (threading.Lock, threading.RLock)
+}
+"""Locks, by class, and what makes one."""
+_PLAIN_LOCK = type(threading.Lock())
 
 
 class ValuesTemplate:
@@ -159,6 +165,8 @@ class _Pickler(pickle.Pickler):
         return self._place_of(obj)
 
     def reducer_override(self, obj: object) -> Any:
+        if type(obj) in _LOCKS and not _is_held(obj):
+            return _LOCKS[type(obj)], ()
         if not is_plain(type(obj)):
             return NotImplemented
         return bare, (type(obj),), content_of(obj), None, None, fill
@@ -172,3 +180,11 @@ class _Unpickler(pickle.Unpickler):
     def persistent_load(self, pid: Any) -> Any:
         kind, index = pid
         return self._places[kind][index]
+
+
+def _is_held(lock: Any) -> bool:
+    """Returns True if a lock is held; this thread does not count as the holder of a free one."""
+    if not lock.acquire(blocking=False):
+        return True
+    lock.release()
+    return type(lock) is not _PLAIN_LOCK and lock._is_owned()

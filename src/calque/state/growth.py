@@ -19,7 +19,7 @@ from calque.state.reads import (
     SUBSCRIPTS,
     VARIABLES,
     is_called,
-    position_of,
+    start_of,
 )
 
 _METHODS = frozenset(("append", "extend", "appendleft", "extendleft"))
@@ -70,7 +70,7 @@ class _Reading:
         self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
         self._beginning: dict[Any, list[int]] = {}
         for place, one in enumerate(self._steps):
-            start = _start(one)
+            start = start_of(one)
             if start is not None and one.opname != "COPY":
                 self._beginning.setdefault(start, []).append(place)
         self._others: set[str] = set()
@@ -107,7 +107,7 @@ class _Reading:
         if one.opname == "LOAD_CONST":
             self._look_at_constant(place, one.argval)
         elif one.opname in VARIABLES or one.opname in ATTRIBUTES:
-            if is_called(one):
+            if is_called(self._steps, place):
                 return
             ways = self._growth(place)
             self._ways |= {(one.argval, way) for way in ways}
@@ -167,7 +167,7 @@ class _Reading:
         """Returns how code appends to a loaded value or to an item of it, if that is all that it
         does with the value.
         """
-        start, depth = _start(self._steps[place]), 0
+        start, depth = start_of(self._steps[place]), 0
         found: int | None = place
         while found is not None and found + 1 < len(self._steps):
             after = self._steps[found + 1]
@@ -175,9 +175,9 @@ class _Reading:
                 ways = self._locals.get(after.argval, set())
                 return {(method, depth + inner) for method, inner in ways}
             if after.opname in ATTRIBUTES:
-                if is_called(after) and after.argval in _METHODS:
+                if is_called(self._steps, found + 1) and after.argval in _METHODS:
                     return {(after.argval, depth)}
-                if not is_called(after) or after.argval != _DEFAULTING:
+                if not is_called(self._steps, found + 1) or after.argval != _DEFAULTING:
                     return set()
                 found, expected = self._next(found + 2, start), "CALL"
             else:
@@ -228,9 +228,3 @@ class _Reading:
 
 
 _AUGMENTED = ["COPY", "COPY", "BINARY_SUBSCR"]
-
-
-def _start(one: dis.Instruction) -> tuple[int, int] | None:
-    """Returns where an instruction's expression begins."""
-    at = position_of(one)
-    return None if at is None else (at[0], at[2])

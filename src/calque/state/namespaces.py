@@ -363,7 +363,7 @@ class Namespaces:
         if isinstance(row, NamedRow):
             self._rows = [r for r in self._rows if r is not row]
             new = DictRow(row.owner, row.path, attribute=True)
-            new.before = {**new.before, **row.before}
+            new.before = _as_before(row, new.before)
             self._snapshot.rows[key] = new
             self._snapshot.push_items(new)
 
@@ -371,6 +371,15 @@ class Namespaces:
         """Make all names of a user's namespace relevant."""
         row = self._snapshot.rows[key]
         if isinstance(row, NamedRow) and not row.path.foreign:
-            row.names = self._everything
-            row.before = {**row.items(), **row.before}
+            names, row.names = row.names, self._everything
+            row.before = _as_before(row, row.items(), names)
             self._snapshot.push_items(row)
+
+
+def _as_before(row: NamedRow, now: dict[str, Any], names: Any = None) -> dict[str, Any]:
+    """Returns what a namespace held before, given what it holds: code that ran can have set only
+    names that were relevant.
+    """
+    names = row.names if names is None else names
+    kept = {k: v for k, v in now.items() if k in row.before or k not in names}
+    return {**kept, **row.before}

@@ -6,6 +6,7 @@ method's. So a number that code uses in no other way may have any value.
 
 import dis
 import sys
+from collections.abc import Sequence
 from functools import lru_cache
 from types import CodeType
 from typing import NamedTuple
@@ -22,6 +23,7 @@ SUBSCRIPTS = frozenset(("BINARY_SUBSCR", "STORE_SUBSCR", "DELETE_SUBSCR"))
 _SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF", "LOAD_CONST"))
 _COUNTING = frozenset(("+=", "-="))
 _ADDING = frozenset(("+", "-"))
+_CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX", "KW_NAMES"))
 _METHOD = 1
 """The bit in an attribute's or global's instruction that marks a call."""
 
@@ -54,6 +56,9 @@ def reads_of(code: CodeType) -> Reads:
     >>> found = reads_of(step.__code__)
     >>> sorted(found.values), sorted(found.called)
     (['rate'], ['step'])
+    >>> found = reads_of((lambda x: scale(x) + registry["a"](x)).__code__)
+    >>> sorted(found.values), sorted(found.called)
+    (['a', 'registry'], ['scale'])
     """
     return _Reading(code).result()
 
@@ -90,7 +95,7 @@ class _Reading:
         elif name in VARIABLES or name in ATTRIBUTES:
             if place in self._counted:
                 return
-            if is_called(one):
+            if is_called(self._steps, place):
                 self._called.add(one.argval)
                 return
             self._values.add(one.argval)
@@ -209,7 +214,7 @@ class _Reading:
         if loaded.opname not in _LOADS_FOR[_kind(one)] or added.opname not in _SIMPLE:
             return set()
         owner = self._steps[load - behind : load]
-        if any(i.opname not in _SIMPLE for i in owner) or (owner and is_called(owner[0])):
+        if any(i.opname not in _SIMPLE for i in owner) or (owner and _begins_call(owner[0])):
             return set()
         again = self._steps[operation + 1 : place]
         if [(i.opname, i.argval) for i in owner] != [(i.opname, i.argval) for i in again]:
@@ -266,8 +271,20 @@ def _is_operation(one: dis.Instruction, symbols: frozenset[str]) -> bool:
     return one.opname == "BINARY_OP" and one.argrepr in symbols
 
 
-def is_called(one: dis.Instruction) -> bool:
-    """Returns True if what an instruction loads is called at once."""
+def is_called(steps: Sequence[dis.Instruction], place: int) -> bool:
+    """Returns True if what an instruction loads is called at once.
+
+    A global variable is also marked if a part of it is called: `registry[name](x)`.
+    """
+    one = steps[place]
+    if one.opname != "LOAD_GLOBAL" or not _begins_call(one):
+        return _begins_call(one)
+    start = start_of(one)
+    following = (i for i in steps[place + 1 :] if start is not None and start_of(i) == start)
+    return next((i.opname in _CALLS for i in following), False)
+
+
+def _begins_call(one: dis.Instruction) -> bool:
     if one.opname == "LOAD_METHOD":
         return True
     by_bit = ("LOAD_ATTR",) if _ATTRIBUTES_TELL else ()
@@ -285,3 +302,9 @@ def position_of(one: dis.Instruction) -> tuple[int, int, int, int] | None:
     if at.col_offset is None or at.end_col_offset is None:
         return None
     return at.lineno, at.end_lineno, at.col_offset, at.end_col_offset
+
+
+def start_of(one: dis.Instruction) -> tuple[int, int] | None:
+    """Returns where an instruction's expression begins."""
+    at = position_of(one)
+    return None if at is None else (at[0], at[2])

@@ -116,6 +116,8 @@ def seen(value: object) -> Any:
     """Returns an argument of a call in the form for checks."""
     if isinstance(value, Tensor):
         return Seen(value)
+    if isinstance(value, list | tuple):
+        return [seen(one) for one in value]
     return to_numpy(value) if isinstance(value, torch.dtype) else value
 
 

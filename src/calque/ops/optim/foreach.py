@@ -16,6 +16,7 @@ from calque.ops.reduce import extrema  # noqa: F401
 from calque.ops.reduce.reduction import powsum, vector_norm, vector_norm_condition
 from calque.ops.table.conditions import check
 from calque.ops.table.facts import facts
+from calque.ops.table.number_range import HoldsEachLimit
 from calque.ops.table.promotion import is_complex
 from calque.ops.table.registry import find, op
 
@@ -178,6 +179,11 @@ op("_foreach_pow.ScalarList", layout="each", static=("exponent",))(
     _foreach("pow.Tensor_Scalar", ["*self", "*exponent"])
 )
 op("_foreach_pow.ScalarAndTensor")(_foreach("pow.Scalar", ["self", "*exponent"]))
+
+for _name, (_base, _overloads) in LIMITS.items():
+    for _overload, _specs in _overloads.items():
+        _word = _base.removeprefix("clamp_")
+        facts(f"_foreach_{_name}.{_overload}", numbers=HoldsEachLimit(_specs.lstrip("*"), _word))
 
 
 def _norm_condition(self: Any, ord: Any = 2, dtype: Any = None) -> None:

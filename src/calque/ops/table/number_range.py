@@ -93,6 +93,28 @@ class HoldsLimits(Holds):
                 )
 
 
+class HoldsEachLimit(Holds):
+    """As `HoldsLimits`, for operators on a list of tensors, with one number or a list of them."""
+
+    def __init__(self, parameter: str, word: str) -> None:
+        """Check a parameter.
+
+        Args:
+            parameter: its name.
+            word: "min" or "max".
+        """
+        super().__init__(parameter)
+        self._word = word
+        self._limits = HoldsLimits(word, operands=True)
+
+    def __call__(self, /, **given: Any) -> None:
+        tensors, numbers = given["self"], given.get(self.parameters[0])
+        if not isinstance(numbers, list):
+            numbers = [numbers] * len(tensors)
+        for tensor, number in zip(tensors, numbers):  # other lengths are refused by the operator
+            self._limits(**{"self": tensor, self._word: number})
+
+
 def saturated(limit: Any, dtype: Any) -> Any:
     """Returns a limit of `clamp`, clipped to an integer dtype where PyTorch's limits saturate.
 

@@ -369,3 +369,19 @@ def imported_module_that_is_replaced(case: Case) -> Seen:
             yield f(case.x)
     finally:
         del sys.modules["settings_of_the_battery"]
+
+
+_REGISTRY: dict[str, Any] = {}
+
+
+@program(states=3)
+def registry_whose_function_is_called_at_once(case: Case) -> Seen:
+    _REGISTRY.clear()
+    _REGISTRY.update(a=lambda x: x + 1, b=lambda x: x * 3)
+    chosen = types.SimpleNamespace(name="a")
+    f = case.fn(lambda x: _REGISTRY[chosen.name](x))
+    for i in range(6):
+        chosen.name = "a" if i < 2 else "b"
+        if i == 4:
+            _REGISTRY["b"] = lambda x: x * 5
+        yield f(case.x)

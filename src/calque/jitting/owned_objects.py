@@ -1,0 +1,89 @@
+"""Finds the objects that belong to a result alone: nothing else refers to them."""
+
+import gc
+import sys
+import types
+from collections import Counter
+from collections.abc import Collection
+from typing import Any
+
+import torch
+
+from calque.program.trace_collection import collect_new
+from calque.state.values import instance_dict
+
+
+def owned(
+    leaves: list[Any], roots: list[Any], known: Collection[int], whole: tuple[type, ...]
+) -> tuple[set[int], dict[int, Any]]:
+    """Returns the ids of the objects that only some values hold, and all other objects that they
+    hold, by id.
+
+    Args:
+        leaves: the only list that may hold the values.
+        roots: the values.
+        known: the ids of objects that something else holds.
+        whole: classes whose objects are left out.
+    """
+    nodes, inner, others = _reachable(roots, known, whole)
+    inner.update(map(id, leaves))
+    roots.clear()
+    if any(_is_held_elsewhere(nodes, key, inner) for key in nodes):
+        collect_new()  # what a function has returned may have been part of a cycle
+    suspects = {key for key in nodes if _is_held_elsewhere(nodes, key, inner)}
+    rest = list(_held_by_others(nodes, suspects, leaves)) if suspects else []
+    while rest:
+        key = rest.pop()
+        if key in nodes:
+            others[key] = nodes.pop(key)
+            rest += map(id, gc.get_referents(others[key]))
+    return set(nodes), others
+
+
+def tensors_of(value: Any, known: Collection[int], whole: tuple[type, ...]) -> list[torch.Tensor]:
+    """Returns the tensors that a value holds (see `owned`)."""
+    nodes, _, _ = _reachable([value], known, whole)
+    parts = (part for node in nodes.values() for part in gc.get_referents(node))
+    return [part for part in parts if isinstance(part, torch.Tensor)]
+
+
+def _reachable(
+    roots: list[Any], known: Collection[int], whole: tuple[type, ...]
+) -> tuple[dict[int, Any], Counter[int], dict[int, Any]]:
+    """Returns what values hold, by id, how often it holds each object, and the known objects."""
+    nodes: dict[int, Any] = {}
+    others: dict[int, Any] = {}
+    inner: Counter[int] = Counter()
+    rest = list(roots)
+    while rest:
+        value = rest.pop()
+        if id(value) in nodes or issubclass(type(value), whole):
+            continue
+        if id(value) in known:
+            others[id(value)] = value
+            continue
+        nodes[id(value)] = value
+        held = gc.get_referents(value)
+        inner.update(map(id, held))
+        rest += held
+    return nodes, inner, others
+
+
+def _is_held_elsewhere(nodes: dict[int, Any], key: int, inner: Counter[int]) -> bool:
+    # One reference is that of the dict, and one that of the call.
+    return sys.getrefcount(nodes[key]) - 2 > inner[key]
+
+
+def _held_by_others(nodes: dict[int, Any], suspects: set[int], leaves: list[Any]) -> set[int]:
+    """Returns the suspects to which something refers that is neither a node nor a running call."""
+    found = {key for key in suspects if isinstance(nodes[key], tuple | frozenset)}  # constants
+    values = [nodes[key] for key in suspects - found]
+    if not values:
+        return found
+    ours = {id(leaves), id(values), id(nodes), *nodes}
+    # An object's dict is not tracked by the collector, and not found by it, until it is asked for.
+    ours.update(id(instance_dict(value)) for value in nodes.values())
+    for holder in gc.get_referrers(*values):
+        if id(holder) not in ours and not isinstance(holder, types.FrameType):
+            found.update(suspects.intersection(map(id, gc.get_referents(holder))))
+    return found

@@ -3,8 +3,10 @@
 import math
 import sys
 import threading
+import time
 from collections.abc import Callable
 
+import pytest
 import torch
 from torch import nn
 
@@ -168,3 +170,28 @@ def test_a_recording_beside_a_trace_of_another_thread():
         hold_modules(patches)
         recording = calque.record(module, x)
     torch.testing.assert_close(recording.graph()(x), module(x))
+
+
+@pytest.mark.skipif(sys.version_info >= (3, 12), reason="a trace sets no trace function there")
+def test_a_trace_begins_while_another_thread_sets_a_trace_function():
+    """Python 3.11 refuses that for as long as the other thread destroys its former function."""
+    setting = threading.Event()
+
+    class Hook:
+        def __call__(self, frame, event, argument):
+            return None
+
+        def __del__(self):
+            setting.set()
+            time.sleep(0.1)
+
+    def other():
+        sys.settrace(Hook())
+        sys.settrace(None)
+
+    thread = threading.Thread(target=other)
+    thread.start()
+    setting.wait()
+    graph = calque.trace(lambda x: x * 2, torch.ones(2))
+    thread.join()
+    assert graph(torch.ones(2)).tolist() == [2, 2]

@@ -31,7 +31,7 @@ from calque.state.impure_builtins import NAMES, differs, home_of
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_code, owner_of_file
 from calque.state.snapshot import Snapshot
-from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen
+from calque.upstream.python_internals import UNSEEN_FILES, UNSEEN_NAMES, entered_unseen, set_hook
 
 _EVENTS = ("open", "socket.", "subprocess.Popen", "os.", "shutil.", "tempfile.", "sqlite3.")
 _REPEATED = frozenset(("os.putenv", "os.unsetenv"))
@@ -77,11 +77,11 @@ def unwatched(function: F) -> F:
         hook = _active.hook
         if hook is None or sys.gettrace() is not hook:
             return function(*args, **kwargs)
-        sys.settrace(None)
+        set_hook(sys.settrace, None)
         try:
             return function(*args, **kwargs)
         finally:
-            sys.settrace(hook)
+            set_hook(sys.settrace, hook)
 
     return call  # pyright: ignore[reportReturnType]
 
@@ -91,11 +91,11 @@ def call_watched(function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> 
     hook = _active.hook
     if hook is None or sys.gettrace() is not None:
         return function(*args, **kwargs)
-    sys.settrace(hook)
+    set_hook(sys.settrace, hook)
     try:
         return function(*args, **kwargs)
     finally:
-        sys.settrace(None)
+        set_hook(sys.settrace, None)
 
 
 def watched(function: F) -> F:
@@ -174,17 +174,17 @@ class Running:
         outer, hook = _active.hook, self._on_call()
         _active.hook = hook if before is None else None
         if by_trace:
-            sys.settrace(hook)
+            set_hook(sys.settrace, hook)
         else:
-            sys.setprofile(self._on_profile)
+            set_hook(sys.setprofile, self._on_profile)
         try:
             yield
         finally:
             _active.hook = outer
             if by_trace:
-                sys.settrace(before)
+                set_hook(sys.settrace, before)
             if sys.getprofile() is not profile:  # a C profile function cannot be set from Python
-                sys.setprofile(profile)
+                set_hook(sys.setprofile, profile)
 
     def _on_call(self) -> Callable[[FrameType, str, Any], Any]:
         """Handles every call of Python code, so it must be fast."""
@@ -263,7 +263,7 @@ class Running:
         if not self._calls_watched and _active.running is self:
             self._calls_watched = True
             if not _MONITORS and sys.getprofile() is None:
-                sys.setprofile(self._on_profile)
+                set_hook(sys.setprofile, self._on_profile)
 
     def called(self, function: Any, owner: Any, code: CodeType, line: int) -> None:
         """Handle the call of a builtin function or method, at a line of a code object."""

@@ -1,13 +1,17 @@
-"""What calque knows of CPython's bytecode, and of its imports."""
+"""What calque knows of CPython's bytecode, of its imports, and of its trace functions."""
 
 import dis
 import functools
 import importlib
+import time
+from collections.abc import Callable
 from types import CodeType, FrameType, FunctionType
-from typing import TypeVar
+from typing import Any, TypeVar
 
 _Function = TypeVar("_Function", bound=FunctionType)
 _AFTER_AWAIT = 3  # the argument of RESUME that checks for no signals
+_SHORTLY = 0.0002  # seconds
+_TRIES = 5000  # a thread that waits for itself, in a destructor, waits in vain
 
 _IMPORT: CodeType = importlib._bootstrap._find_and_load.__code__  # type: ignore[attr-defined]
 _IMPORT_FILES = ("<frozen importlib", importlib.__file__)
@@ -40,6 +44,24 @@ def _unseen(code: CodeType) -> CodeType:
             written[instruction.offset + 1] = _AFTER_AWAIT
             return code.replace(co_code=bytes(written))
     return code
+
+
+def set_hook(setter: Callable[[Any], object], function: Any) -> None:
+    """Set a trace or profile function, waiting while another thread is setting one.
+
+    Args:
+        setter: `sys.settrace` or `sys.setprofile`. Python 3.11 lets one thread at a time in.
+        function: the function, or None.
+    """
+    for _ in range(_TRIES):
+        try:
+            setter(function)
+            return
+        except RuntimeError as error:
+            if "being installed" not in str(error):
+                raise
+        time.sleep(_SHORTLY)
+    setter(function)
 
 
 def is_calling(frame: FrameType, name: str) -> bool:

@@ -362,5 +362,8 @@ WRONG_DTYPES: dict[str, Case] = {
     "lerp of two floats": lambda m: torch.lerp(m.h(3), m(3), 0.5),
     "max_unpool2d indices": lambda m: F.max_unpool2d(m(1, 1, 2), m(1, 1, 2, dtype=torch.int32), 2),
     "multi_margin target": lambda m: F.multi_margin_loss(m(2, 3), m.i(2).int()),
+    "multi_margin weight": lambda m: F.multi_margin_loss(m(2, 3), m.i(2), weight=m(2)),
+    "multi_margin of no classes": lambda m: F.multi_margin_loss(m(2, 0), m.i(2)),
+    "multilabel_margin of no classes": lambda m: F.multilabel_margin_loss(m(2, 0), m.i(2, 0)),
     "multilabel_margin target": lambda m: F.multilabel_margin_loss(m(2, 3), m.i(2, 3).int()),
 }

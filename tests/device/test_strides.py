@@ -269,6 +269,25 @@ def test_out_keeps_its_strides(call):
     assert base[..., 1].ne(0).any()
 
 
+_TURNED = {
+    "add": lambda x, out: torch.add(x, x, out=out),
+    "exp": lambda x, out: torch.exp(x, out=out),
+    "gelu": lambda x, out: torch._C._nn.gelu(x, out=out),
+    "inv": lambda x, out: torch.linalg.inv(x[0] + 9 * torch.eye(3, device=x.device), out=out),
+    "stack": lambda x, out: torch.stack([x, x], 1, out=out),
+    "flip": lambda x, out: torch.ops.aten.flip.out(x, [0], out=out),
+}
+
+
+@pytest.mark.parametrize("call", _TURNED.values(), ids=_TURNED)
+def test_an_out_that_is_resized_gets_the_strides_that_it_has_on_the_cpu(call):
+    x = torch.randn(2, 3, 3).transpose(1, 2)
+    want, got = torch.empty(0), torch.empty(0, device="jax")
+    call(x, want), call(x.to("jax"), got)
+    assert got.stride() == want.stride()
+    torch.testing.assert_close(got.cpu(), want)
+
+
 def test_resize_to_the_same_size_keeps_the_strides():
     x = torch.zeros(3, 4, device="jax").t()
     assert x.resize_(4, 3).stride() == (1, 4)

@@ -101,6 +101,14 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
             align_corners=False,
         )
     ],
+    "a volume at infinity": lambda d: [
+        F.grid_sample(
+            torch.ones(1, 1, 2, 2, 2, device=d),
+            torch.tensor([math.inf, math.nan, -1e30, 0.5], device=d).reshape(1, 1, 1, 4, 1)
+            + torch.zeros(3, device=d),
+            align_corners=False,
+        )
+    ],
     "nothing read": _ctc,
     "derivatives at a corner": _at_the_corner,
     "margins of NaN": lambda d: [

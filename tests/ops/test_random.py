@@ -2,6 +2,7 @@
 
 import math
 
+import jax.numpy as jnp
 import pytest
 import torch
 
@@ -72,6 +73,13 @@ def test_mean_and_deviation(name: str) -> None:
     sample = draw().double()
     assert abs(sample.mean().item() - mean) < 6 * deviation / math.sqrt(COUNT)
     assert abs(sample.std().item() - deviation) < 0.05 * deviation
+
+
+def test_an_exponential_number_is_not_zero(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("jax.random.exponential", lambda _, shape, dtype: jnp.zeros(shape, dtype))
+    for dtype in (torch.float16, torch.float32, torch.float64):
+        drawn = torch.empty(3, 1, 7, dtype=dtype, device="jax").exponential_()
+        assert drawn.gt(0).all()
 
 
 @pytest.mark.parametrize("name", DRAWS)

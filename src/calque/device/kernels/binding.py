@@ -6,6 +6,7 @@ changes arguments, the write-back. Operators without a rule go to `fallback`.
 
 from collections.abc import Callable, Collection, Iterator, Sequence
 from functools import cache, lru_cache, partial
+from itertools import repeat
 from typing import Any
 
 import torch
@@ -17,11 +18,10 @@ from calque.device.kernels.call import Runner
 from calque.device.kernels.checked import checked
 from calque.device.kernels.fallback import fall_back
 from calque.device.kernels.meta_check import Outline
-from calque.device.kernels.out_aliasing import Written
+from calque.device.kernels.out_aliasing import Written, write_out
 from calque.device.memory import strides
-from calque.device.memory.cell import cell_of, read, write, x64
+from calque.device.memory.cell import cell_of, write
 from calque.device.runtime.dtypes import to_torch
-from calque.errors.warning import warn
 from calque.ops.table.facts import canonical, operators_with
 from calque.ops.table.registry import RULES, Rule
 from calque.upstream import torch_c
@@ -217,6 +217,8 @@ def _out_form(name: str) -> Kernel:
     outs = [a.name for a in schema.arguments if a.is_out]
     run, written = runner(rule), Written(name, rule)
     dtype_kwargs = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
+    # PyTorch writes by a copy where it has no kernel of a device; that resizes to row-major.
+    copied = torch_c.dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
 
     def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]
@@ -240,8 +242,13 @@ def _out_form(name: str) -> Kernel:
             written.check_dtype(to_torch(result.dtype), target.dtype)
         if rule.mutates:
             results = _without_updates(rule, args[:count], kwargs, results)
-        for target, result in zip(targets, results, strict=True):
-            write_out(target, result)
+        laid = None
+        if not copied and any(
+            tuple(t.shape) != r.shape for t, r in zip(targets, results, strict=True)
+        ):
+            laid = run.laid(results, args[:count], kwargs)
+        for target, result, stride in zip(targets, results, laid or repeat(None), strict=False):
+            write_out(target, result, stride)
         if not schema.returns:
             return None
         return targets[0] if len(targets) == 1 else tuple(targets)
@@ -269,22 +276,6 @@ def _dtype_of_out(
         return {"dtype": out.dtype} if asks else {}
 
     return dtype_kwargs
-
-
-def write_out(target: torch.Tensor, result: Array) -> None:
-    """Write a result to an `out=` tensor in its dtype; resizes the tensor if its shape differs."""
-    dtype = read(target).dtype
-    if tuple(target.shape) != result.shape:
-        if target.numel():
-            warn(
-                f"An output with one or more elements was resized since it had shape "
-                f"{list(target.shape)}, which does not match the required output shape "
-                f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch "
-                "release outputs will not be resized unless they have zero elements."
-            )
-        target.resize_(result.shape)
-    with x64():
-        write(target, result.astype(dtype))
 
 
 @cache

@@ -159,13 +159,15 @@ class Runner:
 
     def wrapped(self, result: object, args: Sequence[Any], kwargs: dict[str, Any]) -> Any:
         """Wraps the rule's results for some arguments as tensors (see `strides`)."""
+        laid = self.laid(result, args, kwargs)
+        return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
+
+    def laid(self, result: object, args: Sequence[Any], kwargs: dict[str, Any]) -> strides.Strides:
+        """Returns the strides of the rule's results for some arguments; None if row-major."""
         lay = self._lay
         if lay is Slot:
             lay = self._lay = strides.layer_of(self.rule.name)
-        if lay is None:
-            return wrap_result(result)
-        laid = lay(strides.leaves(result), args, kwargs)
-        return wrap_result(result) if laid is None else strides.wrap_laid(result, iter(laid))
+        return None if lay is None else lay(strides.leaves(result), args, kwargs)
 
     def general(self, *args: Any, **kwargs: Any) -> Any:
         """Returns a kernel for any call of a functional operator: tensors in, tensors out."""

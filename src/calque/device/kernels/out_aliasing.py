@@ -10,10 +10,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import torch
+from jax import Array
 
 from calque.device.memory import geometry
-from calque.device.memory.cell import check_writable
+from calque.device.memory.cell import check_writable, read, write, x64
 from calque.device.runtime.dtypes import to_numpy
+from calque.errors.warning import warn
 from calque.ops.table.facts import Known, fact_of
 from calque.ops.table.promotion import type_name
 from calque.ops.table.registry import Rule
@@ -135,3 +137,23 @@ class _Place:
         if not (self.dense and other.dense):
             return False
         return max(self.start, other.start) < min(self.end, other.end)
+
+
+def write_out(target: Tensor, result: Array, stride: geometry.Ints | None = None) -> None:
+    """Write a result to an `out=` tensor in its dtype; resizes the tensor if its shape differs,
+    to the strides of the result or row-major.
+    """
+    dtype = read(target).dtype
+    if tuple(target.shape) != result.shape:
+        if target.numel():
+            warn(
+                f"An output with one or more elements was resized since it had shape "
+                f"{list(target.shape)}, which does not match the required output shape "
+                f"{list(result.shape)}. This behavior is deprecated, and in a future PyTorch "
+                "release outputs will not be resized unless they have zero elements."
+            )
+        target.resize_(result.shape)
+        if stride is not None:
+            target.as_strided_(result.shape, stride)
+    with x64():
+        write(target, result.astype(dtype))

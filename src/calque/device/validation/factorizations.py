@@ -12,7 +12,8 @@ import torch
 from jax.core import Tracer
 
 from calque.device.kernels import trace_checks
-from calque.device.kernels.binding import functional, write_out
+from calque.device.kernels.binding import functional
+from calque.device.kernels.out_aliasing import write_out
 from calque.device.memory.cell import read
 from calque.ops.table.facts import fact_of, operators_with
 from calque.ops.table.registry import RULES, Rule

@@ -173,6 +173,7 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     _floating("exponential", self.dtype)
     drawn = jax.random.exponential(key, self.shape, _working(self.dtype))
+    drawn = jnp.where(drawn == 0, jnp.finfo(drawn.dtype).eps / 2, drawn)  # others divide by it
     return (drawn / lambd).astype(self.dtype)
 
 

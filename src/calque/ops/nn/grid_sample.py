@@ -46,6 +46,14 @@ def _inside(at: Array, size: int, padding: int, align: bool) -> Array:
     return at
 
 
+def _just_outside(at: Array, size: int) -> Array:
+    """Returns positions of which those far outside are near, where no weight overflows.
+
+    PyTorch's kernel for volumes reads no weight of a pixel outside; that for images does.
+    """
+    return jnp.clip(jnp.where(jnp.isnan(at), -2, at), -2, size + 1)
+
+
 def _read(image: Array, at: tuple[Array, ...]) -> Array:
     """Returns the pixels (batch, channels, *points) at integer positions (batch, *points), 0
     outside."""
@@ -113,6 +121,8 @@ def _sample(image: Array, grid: Array, mode: int, padding: int, align: bool) -> 
     at = tuple(_inside(a, size, padding, align) for a, size in zip(at, space, strict=True))
     if mode == NEAREST:
         return _read(image, tuple(jnp.round(a) for a in at)).astype(dtype)
+    if padding == ZEROS and len(space) == 3:
+        at = tuple(_just_outside(a, size) for a, size in zip(at, space, strict=True))
     return _linear(image, at).astype(dtype)
 
 

@@ -214,12 +214,15 @@ def _row(values: Array) -> tuple[Array, tuple[int, ...]]:
     return (values[None], ()) if values.ndim < 2 else (values, values.shape[:1])
 
 
-def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
-    if x.ndim > 2 or (x.size == 0 and x.shape[-1:] == (0,)):
+def _check_classes(x: Any) -> None:
+    if x.ndim > 2 or x.shape[-1:] == (0,):
         raise RuntimeError(
             "Expected non-empty vector or matrix with optional 0-dim batch size, but got: "
             f"{list(x.shape)}"
         )
+
+
+def _check_rows(x: Array, target: Array, shape: tuple[int, ...]) -> None:
     if target.shape != shape and not (not shape and target.size == 1):
         raise RuntimeError(f"inconsistent target size, expected {shape} but got {target.shape}")
 
@@ -248,6 +251,7 @@ def _multi_margin(
 
 
 def _are_long(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    _check_classes(self)
     if target.dtype != np.int64:
         raise RuntimeError(f"expected scalar type Long but found {type_name(target.dtype)}")
 
@@ -281,6 +285,11 @@ def multi_margin_loss(
 ) -> Array:
     if p not in (1, 2):
         raise RuntimeError("only p == 1 and p == 2 supported")
+    if weight is not None and weight.shape != (self.shape or (1,))[-1:]:
+        raise RuntimeError(
+            f"inconsistent weight size, expected {self.shape[-1] if self.ndim else 1} but got "
+            f"{list(weight.shape)}"
+        )
     return _multi_margin(self, target, p, margin, weight, reduction)
 
 

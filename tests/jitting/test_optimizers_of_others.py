@@ -135,6 +135,9 @@ _SIZES: dict[str, Callable[[float, int, torch.Tensor], float]] = {
     "rounding": lambda lr, n, seen: lr * (round(n / 2) + divmod(n, 3)[1] + round(n, 2)) / 4,
     "questions": lambda lr, n, seen: lr * math.isfinite(lr),
     "kinds of tensors' values": lambda lr, n, seen: lr if isinstance(seen.item(), int) else 1.0,
+    "extrema of tensors' values": lambda lr, n, seen: (
+        lr / max(2, seen.item() - 2**53) * min(seen.item(), 3, n) + max(lr, max([n, 0.1])) / n
+    ),
     "values beyond 2**53": lambda lr, n, seen: lr * (seen.item() % 3),
 }
 

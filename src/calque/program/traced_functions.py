@@ -5,6 +5,7 @@ replacement, in `math` and in modules that imported it, traces the square root. 
 turns traced numbers into a traced tensor.
 """
 
+import builtins
 import math
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, NamedTuple
@@ -13,7 +14,7 @@ import jax.numpy as jnp
 import torch
 
 from calque.program.number_nodes import computed, node_of, unary
-from calque.program.traced_numbers import TracedFloat
+from calque.program.traced_numbers import PICKS, TracedFloat
 from calque.state.stand_ins import Space, StandIn
 
 
@@ -101,6 +102,11 @@ def _takes_data(args: tuple[Any, ...]) -> bool:
     return len(args) == 1 and any(isinstance(x, torch.SymFloat) for x in _numbers_in(args[0]))
 
 
+def _takes_unknown(args: tuple[Any, ...]) -> bool:
+    """Returns True if a number has no value yet, so that a comparison could not be decided."""
+    return any(isinstance(x, torch.SymFloat) and not x.node.known for x in args)
+
+
 def _numbers_in(data: Any) -> Iterator[Any]:
     if type(data) in (list, tuple):
         for part in data:
@@ -145,6 +151,7 @@ _STAND_INS["log"] = StandIn(
     lambda x, *base: _logarithm(x, *base) if base else _of_number("log", _FUNCTIONS["log"])(x),
 )
 _TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
+_PICKS = {name: StandIn(getattr(builtins, name), _takes_unknown, PICKS[name]) for name in PICKS}
 _BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)}
 
 
@@ -155,6 +162,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
+    found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())
     for space in spaces:
         for name, value in list(space.items()):
             one = value if type(value) is StandIn else _BY_ORIGINAL.get(id(value))

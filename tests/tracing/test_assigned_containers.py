@@ -83,3 +83,29 @@ def test_a_list_that_grows_is_refused() -> None:
         program(torch.ones(3))
         with pytest.raises(calque.TraceError, match=r"self\.seen"):
             tracer(program, torch.ones(3))
+
+
+def moves(named: dict[str, Tensor]) -> Tensor:
+    named["b"] = named["a"] * 2
+    named["a"] = named.pop("a") + 1
+    return named["b"].sum()
+
+
+def test_a_dictionary_argument_gets_the_order_of_keys_that_the_program_gives_it() -> None:
+    graph = calque.trace(moves, {"a": torch.ones(2), "c": torch.ones(2)})
+    found, expected = ({"a": torch.zeros(2), "c": torch.ones(2)} for _ in range(2))
+    assert torch.equal(graph(found), moves(expected))
+    assert [*found] == [*expected] == ["c", "b", "a"]
+    torch.testing.assert_close(found, expected)
+    recording = calque.record(moves, {"a": torch.ones(2)})
+    with pytest.raises(calque.TraceError, match="changes the order of the keys in a dictionary"):
+        recording.graph()
+
+
+def test_a_changed_argument_cannot_be_lowered() -> None:
+    def program(given: list[Tensor]) -> Tensor:
+        given.append(given[0] + 1)
+        return given[-1]
+
+    with pytest.raises(calque.TraceError, match="changes a container or an object among its"):
+        calque.lower(calque.trace(program, [torch.ones(2)]))

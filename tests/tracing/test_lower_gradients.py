@@ -3,6 +3,7 @@
 import copy
 from typing import Any
 
+import jax
 import pytest
 import torch
 from torch import Tensor, nn
@@ -252,3 +253,35 @@ def test_a_write_to_a_parameter_that_is_read_again_is_refused(tracer: Any) -> No
     traced: Any = tracer(program, torch.ones(2))
     with pytest.raises(calque.TraceError, match="copy_ writes to a tensor where autograd"):
         calque.lower(traced) if tracer is calque.trace else traced.graph("aten")
+
+
+def test_a_lowered_graph_checks_gradients_if_the_program_hides_writes_from_autograd() -> None:
+    def writes(x: Tensor) -> Tensor:
+        y = x * 2
+        with torch.no_grad():
+            y.clamp_(0, 1)
+        return y * x
+
+    def asks(x: Tensor) -> Tensor:
+        y = x * 2
+        return y.sin() if not y.requires_grad else y
+
+    def sees(x: Tensor) -> Tensor:
+        y = (x * 2).add_(1)
+        with torch.no_grad():
+            (y * 3).add_(1)
+        return y * x
+
+    x, given = torch.ones(2), torch.ones(2, requires_grad=True)
+    graphs = {writes: calque.trace(writes, x), asks: calque.record(asks, x).graph()}
+    for program, made in graphs.items():
+        lowered = calque.lower(made)
+        torch.testing.assert_close(lowered(x), program(x))
+        with pytest.raises(calque.TraceError, match="called with True, and the program reads it"):
+            lowered(given)
+    hidden, seen = calque.lower(calque.trace(writes, x)), calque.lower(calque.trace(sees, x))
+    with torch.no_grad():
+        hidden(given)
+    assert seen(given).requires_grad
+    gradient = jax.grad(lambda x: JaxInterpreter(hidden)(x).sum())(jax.numpy.ones(2))
+    assert gradient.shape == (2,)

@@ -24,11 +24,12 @@ from calque.graph.node_location import located, origin_of
 from calque.graph.node_scopes import scopes_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
-from calque.tracing.graph.checks import assign, expect_container, expect_tensor
+from calque.tracing.graph.checks import GRADIENT, assign, expect_container, expect_tensor
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import eval_context
 from calque.upstream.torch_internals import HigherOrderOperator, OpOverload, pytree, tree_leaves
 
+_OF_GRADIENTS = ("requires_grad", GRADIENT)
 _LEAF = torch.ops.aten.requires_grad_.default  # which changes no element
 
 _CAPTURED = (
@@ -181,7 +182,10 @@ class Nodes(fx.Interpreter):
             args = (dict(sorted(args[0].items())), *args[1:])  # JAX does not keep the order of keys
             args = (*args[:2], sorted(args[2]) if isinstance(args[2], list) else args[2], args[3])
         if target is expect_tensor:  # an array has whatever gradients JAX computes
-            args = (*args[:2], {what: args[2][what] for what in args[2] if what != "requires_grad"})
+            args = (
+                *args[:2],
+                {what: args[2][what] for what in args[2] if what not in _OF_GRADIENTS},
+            )
         if not isinstance(target, HigherOrderOperator):
             return self.call_operator(target, args, kwargs)
         if target.name() in CALLING:

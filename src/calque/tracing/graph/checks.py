@@ -79,6 +79,7 @@ def expect_value(value: object, expected: object, name: str) -> None:
         )
 
 
+GRADIENT = "requires_grad where gradients are recorded"
 LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "shape": lambda tensor: tuple(tensor.shape),
     "ndim": lambda tensor: tensor.ndim,
@@ -88,6 +89,7 @@ LOOKS: dict[str, Callable[[torch.Tensor], Any]] = {
     "storage_offset": lambda tensor: tensor.storage_offset(),
     "requires_grad": lambda tensor: tensor.requires_grad,
     "is_leaf": lambda tensor: tensor.is_leaf,
+    GRADIENT: lambda tensor: tensor.requires_grad and torch.is_grad_enabled(),
 }
 """Reads of a tensor that do not need its values."""
 

@@ -24,9 +24,14 @@ from calque.tracing.graph.purity import TracedGraph
 from calque.tracing.graph.templates import is_plain, rebuilt, take_apart
 from calque.tracing.graph.training_modes import reads_training
 from calque.tracing.lower.bindings import Inputs, is_record, resolve
-from calque.tracing.lower.checked_properties import copies_by_strides, properties_of_inputs
+from calque.tracing.lower.checked_properties import (
+    asks_of_gradients,
+    copies_by_strides,
+    properties_of_inputs,
+)
 from calque.tracing.lower.own_leaves import MARK, is_mark
 from calque.tracing.lower.reads import GuardedRead
+from calque.tracing.lower.unseen_writes import loses_gradients
 from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensor, OpOverload
@@ -96,6 +101,9 @@ class Assembly:
     def _add_inputs(self, leaves: list[Node]) -> None:
         rest = iter(leaves)
         asked = properties_of_inputs(self._old.graph)
+        self._expects_gradients = {True, False} if asks_of_gradients(self._old.graph) else set()
+        if torch_c.is_grad_enabled() and loses_gradients(self._old.graph):
+            self._expects_gradients.add(False)
         pairs = list(zip(self._inputs.placeholders, self._inputs.values, strict=True))
         # The placeholders must come before the checks.
         made = [self._graph.node_copy(placeholder, lambda n: n) for placeholder, _ in pairs]
@@ -125,6 +133,8 @@ class Assembly:
             looks = {"shape": tuple(value.shape), "dtype": value.dtype, **asked.get(name, {})}
             if leaf in self._by_strides:
                 looks["stride"] = tuple(value.stride())
+            if value.requires_grad in self._expects_gradients and "requires_grad" not in looks:
+                looks[checks.GRADIENT] = value.requires_grad
             self._check(checks.expect_tensor, node, name, looks)
         elif isinstance(value, _CONTAINERS):
             node.meta["val"] = value

@@ -3,18 +3,19 @@
 import copy
 import dataclasses
 import inspect
+import operator
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch.fx.graph import CodeGen
+from torch.fx.graph import CodeGen, Graph
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.codegen import ExactLiterals
-from calque.tracing.lower.explained import of_torchscript
+from calque.tracing.lower import explained
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensorMode, LazyGraphModule, pytree
 
@@ -68,6 +69,19 @@ class Inputs:
         """Returns the values with these tensors instead."""
         rest = iter(tensors)
         return _mapped(self.values, lambda _: next(rest))
+
+
+INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
+
+
+def refuse_changed_arguments(graph: Graph) -> None:
+    """Raise if the program changes a list, a dictionary or an object that is an argument."""
+    for node in graph.nodes:
+        owner: Any = node.args[0] if node.target in INTO_CONTAINERS else None
+        if isinstance(owner, Node) and owner.op == "placeholder":
+            if isinstance(owner.meta.get("val"), (list, dict)):
+                origin = node.meta.get("origin")
+                raise explained.changes_container(f"{origin}: " if origin is not None else "")
 
 
 def is_record(value: object) -> bool:
@@ -144,7 +158,7 @@ class GraphState:
 
     def __init__(self, graph: GraphModule, mode: FakeTensorMode) -> None:
         if any(isinstance(module, torch.jit.ScriptModule) for module in graph.modules()):
-            raise of_torchscript()
+            raise explained.of_torchscript()
         self.names: list[str] = []
         self.values: list[torch.Tensor] = []
         self.aliases: dict[str, str] = {}

@@ -35,6 +35,15 @@ def properties_of_inputs(graph: Graph) -> dict[str, dict[str, Any]]:
     return asked
 
 
+def asks_of_gradients(graph: Graph) -> bool:
+    """Returns True if the program reads whether a tensor has a gradient, which operators cannot."""
+    guards = graph.find_nodes(op="call_function", target=expect_answer)
+    given = graph.find_nodes(op="call_function", target=checks.expect_tensor)
+    return any(guard.args[2] in AUTOGRAD for guard in guards) or any(
+        not AUTOGRAD.isdisjoint(check.args[2]) for check in given
+    )
+
+
 def is_unknown(question: str) -> bool:
     """Returns True for a question that operators cannot ask, about autograd.
 

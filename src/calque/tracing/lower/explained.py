@@ -121,6 +121,14 @@ def writes_to_leaf(what: str) -> SymbolicTraceError:
     )
 
 
+def changes_container(place: str = "") -> SymbolicTraceError:
+    """The error for `arguments["mask"] = mask`."""
+    return SymbolicTraceError(
+        f"{place}the program changes a container or an object among its arguments, which cannot "
+        "be lowered.\nReturn the new tensor, or write into the old one."
+    )
+
+
 def has_hooks(what: object) -> SymbolicTraceError:
     """The error for a module with hooks of the backward pass."""
     return SymbolicTraceError(

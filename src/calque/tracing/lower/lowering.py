@@ -6,7 +6,6 @@ so that writes to them are seen; afterwards each is a `get_attr` again.
 """
 
 import copy
-import operator
 import re
 from typing import Any
 
@@ -20,7 +19,6 @@ from torch.fx.node import Node
 from calque.errors import tidy
 from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
-from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph import checks
 from calque.tracing.graph.modes import left_on_error
 from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
@@ -33,7 +31,13 @@ from calque.tracing.graph.value_guards import (
 )
 from calque.tracing.lower import composites, explained
 from calque.tracing.lower.assembly import Assembly, tensors_in
-from calque.tracing.lower.bindings import GraphState, Inputs, resolve
+from calque.tracing.lower.bindings import (
+    INTO_CONTAINERS,
+    GraphState,
+    Inputs,
+    refuse_changed_arguments,
+    resolve,
+)
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.detaching import DetachingMode, forward_of
@@ -100,6 +104,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     if torch.is_grad_enabled():
         refuse_unseen_writes(graph.graph)
     refuse_writes_to_choices(graph.graph)
+    refuse_changed_arguments(graph.graph)
     mode = AbstractMode()
     inputs, state = Inputs(graph, args, kwargs, mode), GraphState(graph, mode)
     try:
@@ -153,7 +158,6 @@ _CHECKED_ELSEWHERE = (
     checks.expect_distinct,
     expect_itself,
 )
-_INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
 
 
 def _new(value: object) -> Any:
@@ -352,13 +356,11 @@ class _Replay(torch.fx.Interpreter):
             return None  # `Assembly` adds the check
         if target is expect_itself:
             return None  # holds for the strides and dtypes of the example
-        if target in _INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
-            raise SymbolicTraceError(
-                "the program changes a container or an object among its arguments, which cannot "
-                "be lowered.\nReturn the new tensor, or write into the old one."
-            )
+        if target in INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
+            raise explained.changes_container()
         if target is checks.expect_tensor:  # functional tensors have no autograd state
-            args = (*args[:2], {k: v for k, v in args[2].items() if k not in AUTOGRAD})
+            unasked = (*AUTOGRAD, checks.GRADIENT)
+            args = (*args[:2], {k: v for k, v in args[2].items() if k not in unasked})
         if target is expect_answer and (is_unknown(args[2]) or isinstance(args[0], PendingAnswer)):
             return None  # nor do they know of autograd
         kind = getattr(target, "differentiates", None)

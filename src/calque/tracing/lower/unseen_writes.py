@@ -6,6 +6,7 @@ gradient. Operators cannot express that: a write returns a new value with its ow
 
 import copy
 import operator
+from collections.abc import Callable
 from typing import Any
 
 import torch
@@ -22,12 +23,16 @@ from calque.upstream import torch_c
 _APART = ("data", "detach", "detach_")
 
 
-def refuse_unseen_writes(graph: Graph) -> None:
+def refuse_unseen_writes(graph: Graph, has_gradient: Callable[[Node], bool] | None = None) -> None:
     """Raise if a tensor is used after a write that autograd has not seen.
+
+    Args:
+        has_gradient: returns True if a node's value has a gradient; by default, as in the example.
 
     Raises:
         TraceError: names the write and its line.
     """
+    has_gradient = has_gradient or _has_gradient
     roots: dict[Node, Node] = {}
     apart: set[Node] = set()  # detached nodes that share memory with tensors that have gradients
     unseen: dict[Node, Node] = {}
@@ -44,8 +49,8 @@ def refuse_unseen_writes(graph: Graph) -> None:
         writes = written_by(node)
         for source in used if enabled else ():
             write = unseen[roots.get(source, source)]
-            has_gradient = _has_gradient(source) or write.target is setattr
-            if has_gradient and source not in apart and source not in writes:
+            is_graded = has_gradient(source) or write.target is setattr
+            if is_graded and source not in apart and source not in writes:
                 _refuse(write, node)
         owner: Any = node.args[0] if node.args else None
         if node.target is operator.getitem and owner in listed:
@@ -64,8 +69,29 @@ def refuse_unseen_writes(graph: Graph) -> None:
             group = [root, *(member for member, first in roots.items() if first is root)]
             if node.target is setattr:  # `x.requires_grad = False`
                 group = [*group, *root.all_input_nodes]
-            if any(_has_gradient(member) for member in group if member not in apart):
+            if any(has_gradient(member) for member in group if member not in apart):
                 unseen.setdefault(root, node)
+
+
+def loses_gradients(graph: Graph) -> bool:
+    """Returns True if there would be such a write if all inputs had gradients."""
+    reached: set[Node] = set()
+    enabled: Any = True
+    for node in graph.nodes:
+        if node.target is torch_c.set_grad_enabled:
+            enabled = node.args[0] is not False
+        if node.op == "placeholder":
+            reached.add(node)
+        elif enabled and name_of(node) not in _APART:
+            if not reached.isdisjoint(node.all_input_nodes) and _is_differentiable(node):
+                reached.update((node, *written_by(node)))
+        elif not enabled and not reached.isdisjoint(written_by(node)):
+            reached.add(node)
+    try:
+        refuse_unseen_writes(graph, lambda node: node in reached or _has_gradient(node))
+    except SymbolicTraceError:
+        return True
+    return False
 
 
 def written_by(node: Node) -> list[Node]:
@@ -123,6 +149,13 @@ def _has_gradient(node: Node) -> bool:
     value = _val(node)
     parts = value if isinstance(value, (tuple, list)) else (value,)
     return any(isinstance(part, torch.Tensor) and part.requires_grad for part in parts)
+
+
+def _is_differentiable(node: Node) -> bool:
+    value = _val(node)
+    parts = value if isinstance(value, (tuple, list)) else (value,)
+    tensors = [part for part in parts if isinstance(part, torch.Tensor)]
+    return any(part.is_floating_point() or part.is_complex() for part in tensors)
 
 
 def _refuse(write: Node, use: Node) -> None:

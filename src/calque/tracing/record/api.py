@@ -26,7 +26,13 @@ from calque.tracing.graph.templates import is_plain
 from calque.tracing.proxies.modules import Scripted
 from calque.tracing.record.call_patches import entered, hold, new_tensors_apart
 from calque.tracing.record.events import RecordedCall
-from calque.tracing.record.inputs_outputs import given_to, mapped, place_of, result_of
+from calque.tracing.record.inputs_outputs import (
+    AssignedContainer,
+    given_to,
+    mapped,
+    place_of,
+    result_of,
+)
 from calque.tracing.record.keeping import Keeper
 from calque.tracing.record.recorder import Recorder
 from calque.tracing.record.recording import RAISED, FinishedRun, Recording
@@ -209,7 +215,7 @@ def _end(
     owners = {id(vars(module.module)): module.module for module in watch.modules.values()}
     for module in list(owners.values()):
         owners[id(module._buffers)] = owners[id(module._parameters)] = module
-    assigned = _assigned_by_graphs(tape)
+    assigned, reordered = _assigned_by_graphs(tape), False
     for change in changes:
         key = change.key
         owner = owners.get(key[0])
@@ -223,6 +229,7 @@ def _end(
         given = place_of(place, bound) if isinstance(place, dict) else None
         if value is not None and given is not None:
             tape.assignments.append((given, key[1], value))
+            reordered |= _is_reordered(place, given, tape)
             continue
         if value is None or place is None or _is_found(change, recorder, watch):
             recorder.problems.append(
@@ -230,6 +237,11 @@ def _end(
             )
         else:
             tape.assignments.append((place, key[1], value))
+    if reordered:
+        recorder.problems.append(
+            "the program changes the order of the keys in a dictionary among its arguments, which "
+            "a graph would not repeat; assign to a key without removing it"
+        )
     recorder.problems += [f"{what}, which a graph would not repeat" for what in unrepeatable]
     recorder.problems += watch.sets_generators()
     recorder.problems += watch.hooks_nodes()
@@ -241,6 +253,14 @@ def _end(
         own = type(tensor) not in (torch.Tensor, torch.nn.Parameter)
         kind = f"{type(tensor).__name__}, a tensor of a class of its own," if own else "a tensor"
         recorder.refuse_at(place, f"{kind} is used that no recorded call has created")
+
+
+def _is_reordered(dictionary: Any, place: AssignedContainer, tape: FinishedRun) -> bool:
+    """Returns True if a dictionary among the arguments has its old keys in a different order."""
+    if place.is_object:
+        return False
+    before = place.found_in(tape.arguments)
+    return [*dictionary][: len(before)] != [*before]
 
 
 def _computed(given: Any, recorder: Recorder) -> Any:

@@ -189,6 +189,13 @@ def _watched(tracer: "SymbolicTracer", node: Node, container: object) -> Any:
     return container
 
 
+def _moved(before: dict[Any, Any], after: dict[Any, Any]) -> list[Any]:
+    """Returns the keys of a dictionary that have to be set anew for their order."""
+    kept = [key for key in before if key in after]
+    differs = [key != other for key, other in zip(kept, after)]
+    return kept[differs.index(True) :] if True in differs else []
+
+
 def write_back(tracer: "SymbolicTracer") -> None:
     """Record the program's changes of argument lists and dictionaries."""
 
@@ -204,10 +211,11 @@ def write_back(tracer: "SymbolicTracer") -> None:
             if [*map(id, container)] != [*map(id, before)]:
                 record(operator.setitem, given, slice(None), list(container))
             continue
-        for key in before.keys() - container.keys():
+        moved = _moved(before, container) if change is operator.setitem else ()
+        for key in (*(before.keys() - container.keys()), *moved):
             record(operator.delitem, given, key)
         for key, value in container.items():
-            if key not in before or value is not before[key]:
+            if key not in before or key in moved or value is not before[key]:
                 record(change, given, key, value)
     for proxy in list(tracer.annotated.values()):
         held = {key: value for key, value in vars(proxy).items() if key not in OWN}

@@ -327,3 +327,64 @@ def test_cpu_results_share_memory_as_in_the_function():
         outside[1] = array[1] = 1
     assert [t[1, 0].item() for t in log] == [1, 2, 3]
     assert len(call.history) == 1
+
+
+def test_arrays_and_tensors_over_their_memory_share_it_in_each_call():
+    @calque.jit
+    def call(x):
+        array, tensor = np.arange(6.0), torch.arange(6.0)
+        over_array, of_tensor = torch.from_numpy(array), tensor.numpy()
+        part = torch.from_numpy(of_tensor[3:])
+        return x * 2, over_array[1:], array, array[2:], part, tensor, of_tensor
+
+    for i in range(1, 4):
+        _, over_array, array, rest, part, tensor, of_tensor = call(ones(1))
+        array[3] = tensor[4] = -i
+        assert over_array[2] == rest[1] == part[1] == of_tensor[4] == -i
+        assert array.tolist() == [0, 1, 2, -i, 4, 5]
+        over_array[0] = -2 * i
+        assert array[1] == -2 * i
+    assert len(call.history) == 1
+
+
+def test_views_of_memory_from_outside_share_it():
+    whole = np.arange(8.0)
+    array, tensor = whole[2:], torch.arange(4.0)
+    scattered = np.arange(8.0)[::2]
+
+    @calque.jit
+    def call(x):
+        return (
+            x * 2,
+            array[1:],
+            torch.from_numpy(array)[2:],
+            tensor.numpy()[1:],
+            array,
+            scattered[1:],
+        )
+
+    for i in range(3):
+        _, part, over, of_tensor, same, others = call(ones(1))
+        assert same is array
+        part[0] = over[0] = of_tensor[0] = others[0] = -i
+        assert whole[3] == whole[4] == tensor[1] == scattered[1] == -i
+
+
+def test_arrays_of_each_layout_are_created_by_each_call():
+    @calque.jit
+    def call(x):
+        turned = np.arange(24.0).reshape(2, 3, 4).transpose(1, 0, 2).copy(order="K")
+        fixed = np.arange(2.0)
+        fixed.flags.writeable = False
+        return x * 2, turned, turned[1:], fixed, np.ma.array([1.0, 2.0], mask=[False, True])
+
+    for i in range(1, 4):
+        _, turned, part, fixed, masked = call(ones(1))
+        assert (turned.strides, part.strides) == ((32, 96, 8), (32, 96, 8))
+        assert part[0, 0].tolist() == [4, 5, 6, 7]
+        turned[1, 0] = i
+        assert part[0, 0].tolist() == [i] * 4
+        assert not fixed.flags.writeable
+        assert masked.tolist() == [1.0, None]
+        masked[0] = i + 1
+    assert len(call.history) == 1

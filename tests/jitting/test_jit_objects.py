@@ -3,6 +3,7 @@
 import gc
 import threading
 import weakref
+from collections import defaultdict
 from types import SimpleNamespace
 
 import pytest
@@ -256,3 +257,96 @@ def test_what_a_returned_object_holds_is_created_by_each_call():
         plain.add(4)
         assert lock.acquire(blocking=False)
     assert state.current == {"b": 2}
+
+
+def test_containers_of_a_result_are_the_same_in_its_objects():
+    w = torch.ones(2, device="jax", requires_grad=True)
+
+    class Key:
+        def __init__(self, x):
+            self.x = x
+
+    @calque.jit
+    def call(x):
+        items, by_name = [x * w], defaultdict(list, a=[x])
+        pair = (x, [1])
+        key = Key(x + 1)
+        held = SimpleNamespace(items=items, by_name=by_name, pair=pair, by_key={key: 1})
+        return held, items, by_name, pair, {key: x}
+
+    for i in range(3):
+        w.grad = torch.zeros_like(w)
+        held, items, by_name, pair, by_key = call(torch.full((2,), 1.0 + i, device="jax"))
+        assert held.items is items
+        assert held.by_name is by_name
+        assert held.pair[1] is pair[1]
+        assert list(held.by_key) == list(by_key)
+        items[0].sum().backward()
+        assert w.grad.tolist() == [1.0 + i] * 2
+        items.append(i)
+        assert by_name["b"] == []
+    assert len(call.history) == 1
+
+
+class _OfTwo(Exception):
+    def __init__(self, name, value):
+        super().__init__(name)
+        self.value = value
+
+
+class _Pair(tuple):
+    def __new__(cls, first, second):
+        made = tuple.__new__(cls, (first,))
+        made.second = second
+        return made
+
+
+class _Set(frozenset):
+    def __new__(cls, *items):
+        return frozenset.__new__(cls, items)
+
+
+class _Hashed:
+    def __init__(self, name):
+        self.name = name
+
+    def __hash__(self):
+        return hash(self.name)
+
+
+class _Number(int):
+    pass
+
+
+def test_objects_whose_class_needs_arguments_are_created_without_calling_it():
+    @calque.jit
+    def call(x):
+        error, number = _OfTwo("a", x * 2), _Number(3)
+        error.__cause__ = KeyError(x)
+        number.notes = [1]
+        return error, _Pair(x + 1, [1]), number, SimpleNamespace(number=number)
+
+    for i in range(3):
+        error, pair, number, holder = call(torch.full((1,), float(i), device="jax"))
+        assert (error.args, error.value.item()) == (("a",), 2 * i)
+        assert error.__cause__.args[0].item() == i
+        assert (type(pair), pair[0].item(), pair.second) == (_Pair, i + 1, [1])
+        assert holder.number is number
+        assert (number, number.notes) == (3, [1])
+        number.notes.append(2)
+        pair.second.append(2)
+    assert len(call.history) == 1
+
+
+@pytest.mark.filterwarnings("ignore::calque.errors.RetraceWarning")
+def test_objects_that_cannot_be_created_again_are_of_a_trace_each():
+    @calque.jit
+    def call(x):
+        key = _Hashed("a")
+        key.parts = {key: x * 2}  # a key that has no name until it is filled
+        return key, SimpleNamespace(items=_Set(1, 2))
+
+    for i in range(3):
+        key, holder = call(torch.full((1,), float(i), device="jax"))
+        assert key.parts[key].item() == 2 * i
+        assert holder.items == {1, 2}

@@ -82,7 +82,8 @@ def made_here(
     ours = set(outside)
     for leaf in leaves:
         if id(leaf) not in known and not isinstance(leaf, torch.Tensor):
-            content = _Content(leaf, known) if instance_dict(leaf) is not None else None
+            holds = isinstance(leaf, list | tuple | dict) or instance_dict(leaf) is not None
+            content = _Content(leaf, known) if holds else None
             if content is not None and content.has_modules:
                 if any(is_fresh(one) for one in content.tensors if is_tensor(one)):
                     found.append(leaf)

@@ -5,26 +5,14 @@ trace, that holds tensors. Its tensors become results of the program, and each c
 object again, and what the function has put into it, with the tensors of that call.
 """
 
-import types
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
-import torch
-from jax.core import Tracer
-from torch.nn import Module
-from torch.optim import Optimizer
-
-from calque.jitting.owned_objects import owned, tensors_of
+from calque.jitting.owned_objects import ELSEWHERE, owned, tensors_of
 from calque.state.created_values import ValuesTemplate
 from calque.state.plain import tells_its_end
 from calque.state.values import ATOMIC
 
-_ELSEWHERE = (
-    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
-    *(types.CodeType, torch.Tensor, Tracer, Module, Optimizer),
-    *(Iterator, Awaitable, AsyncIterator),  # which are refused
-)
-"""Classes of values that are described otherwise, or are the same in each call."""
 _FILLED = (bytearray,)
 """Classes of values that hold no objects, but may change."""
 _HOLDS_OBJECTS = 1 << 14
@@ -103,8 +91,7 @@ def opened(
     found = [i for i in found if id(leaves[i]) not in known]
     if not found:
         return None
-    whole = (*_ELSEWHERE, *ATOMIC)
-    mine, others = owned(leaves, [leaves[i] for i in found], {*given, *known}, whole)
+    mine, others = owned(leaves, [leaves[i] for i in found], {*given, *known})
     found = [i for i in found if id(leaves[i]) in mine]
     if not found:
         return None
@@ -117,7 +104,7 @@ def opened(
     places = _Places({key: value for key, value in others.items() if key in given}, add)
     same = {key: value for key, value in others.items() if key not in given}
     for key in [key for key in same if key not in known]:
-        if any(map(is_fresh, tensors_of(same[key], {*given, *known}, whole))):
+        if any(map(is_fresh, tensors_of(same[key], {*given, *known}))):
             del same[key]  # what the trace has computed differs in each call
     template = making([leaves[i] for i in found], same, places, add)
     for index in reversed(found):
@@ -128,7 +115,7 @@ def opened(
 
 def _is_object(value: object) -> bool:
     kind = type(value)
-    if kind in ATOMIC or issubclass(kind, _ELSEWHERE) or not _may_change(kind):
+    if kind in ATOMIC or issubclass(kind, ELSEWHERE) or not _may_change(kind):
         return False
     return not (isinstance(value, tuple) and not value) and not tells_its_end(value)
 
@@ -143,5 +130,5 @@ def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
     return [
         f"a {type(one).__name__} is returned, whose end is noticed by code"
         for one in found
-        if not isinstance(one, _ELSEWHERE) and tells_its_end(one)
+        if not isinstance(one, ELSEWHERE) and tells_its_end(one)
     ]

@@ -142,17 +142,18 @@ class Outcome:
         trace, recording = self._trace, self._recording
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
         kept = trace.state.look()
-        containers = Containers(result, outside, trace.state.given, kept)
+        before = trace.state.snapshot.known
+        containers = Containers(result, outside, trace.state.given, kept, before)
         leaves, recording.spec = containers.flatten(result)
         del result  # otherwise its tensors would seem to outlive the trace
         self._leaves = leaves
         trace.state.keep(leaves)
-        known = {**trace.state.snapshot.known, **trace.state.given}
+        known = {**before, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
         trace.state.unrepeatable += ending(leaves, known)
         given = kept.union(trace.state.given)
         recording.object_results = opened(
-            leaves, given, trace.state.snapshot.known, self._is_made_here, trace.state.making
+            leaves, given, before, self._is_made_here, trace.state.making
         )
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()
@@ -204,7 +205,7 @@ class Outcome:
             len(trace.leaves),
             trace.state.template,
             self._may_have_hooks(),
-            lambda value: id(value) in trace.state.snapshot.known,
+            trace.state.snapshot.known,
         )
 
     def _may_have_hooks(self) -> bool:

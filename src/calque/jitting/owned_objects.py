@@ -4,17 +4,27 @@ import gc
 import sys
 import types
 from collections import Counter
-from collections.abc import Collection
+from collections.abc import AsyncIterator, Awaitable, Collection, Iterator
 from typing import Any
 
 import torch
+from jax.core import Tracer
+from torch.nn import Module
+from torch.optim import Optimizer
 
 from calque.program.trace_collection import collect_new
-from calque.state.values import instance_dict
+from calque.state.values import ATOMIC, instance_dict
+
+ELSEWHERE = (
+    *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
+    *(types.CodeType, torch.Tensor, Tracer, Module, Optimizer),
+    *(Iterator, Awaitable, AsyncIterator),  # which are refused
+)
+"""Classes of values that are described otherwise, or are the same in each call."""
 
 
 def owned(
-    leaves: list[Any], roots: list[Any], known: Collection[int], whole: tuple[type, ...]
+    leaves: list[Any], roots: list[Any], known: Collection[int]
 ) -> tuple[set[int], dict[int, Any]]:
     """Returns the ids of the objects that only some values hold, and all other objects that they
     hold, by id.
@@ -23,9 +33,8 @@ def owned(
         leaves: the only list that may hold the values.
         roots: the values.
         known: the ids of objects that something else holds.
-        whole: classes whose objects are left out.
     """
-    nodes, inner, others = _reachable(roots, known, whole)
+    nodes, inner, others = _reachable(roots, known)
     inner.update(map(id, leaves))
     roots.clear()
     if any(_is_held_elsewhere(nodes, key, inner) for key in nodes):
@@ -40,15 +49,20 @@ def owned(
     return set(nodes), others
 
 
-def tensors_of(value: Any, known: Collection[int], whole: tuple[type, ...]) -> list[torch.Tensor]:
+def held_by(values: list[Any], known: Collection[int]) -> set[int]:
+    """Returns the ids of the objects that some values hold (see `owned`), and theirs."""
+    return set(_reachable(values, known)[0])
+
+
+def tensors_of(value: Any, known: Collection[int]) -> list[torch.Tensor]:
     """Returns the tensors that a value holds (see `owned`)."""
-    nodes, _, _ = _reachable([value], known, whole)
+    nodes, _, _ = _reachable([value], known)
     parts = (part for node in nodes.values() for part in gc.get_referents(node))
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _reachable(
-    roots: list[Any], known: Collection[int], whole: tuple[type, ...]
+    roots: list[Any], known: Collection[int]
 ) -> tuple[dict[int, Any], Counter[int], dict[int, Any]]:
     """Returns what values hold, by id, how often it holds each object, and the known objects."""
     nodes: dict[int, Any] = {}
@@ -57,7 +71,7 @@ def _reachable(
     rest = list(roots)
     while rest:
         value = rest.pop()
-        if id(value) in nodes or issubclass(type(value), whole):
+        if id(value) in nodes or type(value) in ATOMIC or issubclass(type(value), ELSEWHERE):
             continue
         if id(value) in known:
             others[id(value)] = value

@@ -62,7 +62,7 @@ class Describer:
         template: returns a template for creating values in each call, given a function that
             describes the tensors in them.
         hooked: whether tensors between views and their bases may have hooks.
-        is_known: returns True for an object that existed before the trace.
+        known: the objects that existed before the trace, by id.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -80,7 +80,7 @@ class Describer:
         count: int,
         template: Callable[[list[Any], Callable[[Any], Any]], ValuesTemplate],
         hooked: bool,
-        is_known: Callable[[Any], bool],
+        known: Mapping[int, Any],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -95,7 +95,7 @@ class Describer:
             if i not in pinned and is_tensor(t)
         }
         self._host_leaves = [one for one in leaves if is_on_host(one)]
-        self._host = HostResults(is_known)
+        self._host = HostResults(known, self._host_source)
         self._handles = handles
         self._outside = outside
         self._stored = stored
@@ -108,7 +108,7 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
-        if not isinstance(value, torch.Tensor) and type(value) is not np.ndarray:
+        if not isinstance(value, torch.Tensor | np.ndarray):
             if isinstance(value, Awaitable | AsyncIterator):
                 code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
@@ -192,7 +192,7 @@ class Describer:
             return self._host.array(value)
         if not is_shared_on_host(value):
             return Copied(value)
-        return self._host.tensor(value, self._host_source(value), self._leaf(value))
+        return self._host.tensor(value, self._leaf(value))
 
     def _is_host_born(self, value: torch.Tensor) -> bool:
         born = self.lifting.host_born

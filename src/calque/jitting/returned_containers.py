@@ -1,11 +1,15 @@
-"""The containers in a result that are the same object, or existed before the call."""
+"""The containers in a result that are the same object, also within objects, or existed before the
+call.
+"""
 
+import enum
 from collections import Counter, deque
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 import torch
 
+from calque.jitting.owned_objects import ELSEWHERE, held_by
 from calque.jitting.result_descriptions import Describer
 from calque.program import trees
 from calque.program.results import (
@@ -16,6 +20,7 @@ from calque.program.results import (
     Made,
     Outputs,
 )
+from calque.state.values import ATOMIC, instance_dict
 from calque.upstream.torch_internals import pytree
 
 
@@ -25,8 +30,17 @@ def _is_container(value: object) -> bool:
     return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
 
 
+def _is_made(key: Any, known: Collection[int]) -> bool:
+    """Returns True if the key of a dict is an object that the function has created."""
+    if type(key) in ATOMIC or id(key) in known or isinstance(key, enum.Enum):
+        return False
+    if isinstance(key, torch.Tensor):
+        return True
+    return not issubclass(type(key), ELSEWHERE) and instance_dict(key) is not None
+
+
 class RepeatedContainer(Made):
-    """A container that occurs in a result several times.
+    """A container that occurs in a result several times, or in an object of it.
 
     Args:
         leaves: the descriptions of its leaves.
@@ -51,6 +65,7 @@ class Containers:
         outside: the ids of the containers that existed before the call.
         given: the paths to the containers among the call's arguments, by id.
         kept: the ids of the containers and objects that the function also stores in the state.
+        known: the ids of the objects that existed before the call.
 
     Attributes:
         kept: the described ones among these.
@@ -62,6 +77,7 @@ class Containers:
         outside: Collection[int],
         given: Mapping[int, tuple[Any, ...]],
         kept: Collection[int] = (),
+        known: Collection[int] = (),
     ) -> None:
         self._outside = outside
         self._given = given
@@ -76,10 +92,13 @@ class Containers:
             if not _is_container(one):
                 return False
             counts[id(one)] += 1
+            if isinstance(one, dict) and any(_is_made(key, known) for key in dict.keys(one)):
+                counts[id(one)] += 1  # like one that occurs in its keys
             return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
-        pytree.tree_flatten(result, is_known)
-        self._shared = frozenset(key for key, count in counts.items() if count > 1)
+        leaves, _ = pytree.tree_flatten(result, is_known)
+        held = held_by([one for one in leaves if not _is_container(one)], {*known, *given, *kept})
+        self._shared = frozenset(k for k, count in counts.items() if count > 1 or k in held)
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""

@@ -3,7 +3,9 @@
 Those that share memory in the trace share it in each call, too.
 """
 
-from collections.abc import Callable
+import functools
+import warnings
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -18,13 +20,26 @@ from calque.upstream import torch_c
 
 @dataclass(eq=False)
 class HostMemory(Made):
-    """Memory of CPU tensors, of which each call creates a copy."""
+    """Memory of CPU tensors, of which each call creates a copy.
+
+    Attributes:
+        storage: the memory.
+        within: the memory of which it is a part, and its distance from the beginning of that, in
+            bytes; None if it stands alone.
+    """
 
     storage: torch.UntypedStorage
+    within: "tuple[Description, int] | None" = None
     shared = True
 
     def make(self, outputs: Outputs) -> torch.UntypedStorage:
-        return self.storage.clone()
+        if self.within is None:
+            return self.storage.clone()
+        owner, distance = self.within
+        part = _bytes_of(owner.build(outputs))[distance : distance + self.storage.nbytes()]
+        with warnings.catch_warnings():  # as in the function, the array may be read-only
+            warnings.simplefilter("ignore", UserWarning)
+            return torch.from_numpy(part).untyped_storage()
 
 
 @dataclass(eq=False)
@@ -71,13 +86,23 @@ class HostView(Made):
 
 @dataclass(eq=False)
 class HostArray(Made):
-    """A NumPy array that owns its memory, of which each call creates a copy."""
+    """A NumPy array that owns its memory, of which each call creates a copy.
+
+    Attributes:
+        array: the array, of the trace.
+        within: as in `HostMemory`.
+    """
 
     array: np.ndarray
+    within: "tuple[Description, int] | None" = None
     shared = True
 
     def make(self, outputs: Outputs) -> Any:
-        return self.array.copy(order="K")
+        if self.within is not None:
+            return _viewing(self.array, *self.within, outputs)
+        made = self.array.copy(order="K")
+        made.flags.writeable = self.array.flags.writeable
+        return made
 
 
 @dataclass(eq=False)
@@ -85,24 +110,64 @@ class ArrayView(Made):
     """A NumPy array over memory that belongs to another array or to a tensor.
 
     Attributes:
-        memory: the memory.
+        memory: the array, the tensor, or its storage.
         array: the array, of the trace.
         distance: its distance from the beginning of the memory, in bytes.
     """
 
-    memory: HostArray | HostMemory | Constant
+    memory: Description
     array: np.ndarray
     distance: int
 
     def make(self, outputs: Outputs) -> Any:
-        memory, like = self.memory.build(outputs), self.array
-        if isinstance(memory, torch.UntypedStorage):
-            memory = torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
-        elif not memory.flags.c_contiguous:
-            memory = memory.T
-        made = np.ndarray(like.shape, like.dtype, memory, self.distance, like.strides)
-        made.flags.writeable = like.flags.writeable
-        return made
+        return _viewing(self.array, self.memory, self.distance, outputs)
+
+
+def _viewing(like: np.ndarray, memory: Description, distance: int, outputs: Outputs) -> Any:
+    owner = memory.build(outputs)
+    if isinstance(owner, torch.Tensor):
+        distance += int(owner.storage_offset()) * owner.element_size()
+        owner = owner.untyped_storage()
+    hidden = isinstance(owner, np.ndarray) and owner.base is None and not owner.flags.writeable
+    if hidden and like.flags.writeable:  # the view was made before its owner became read-only
+        owner.flags.writeable = True
+    made = np.ndarray(like.shape, like.dtype, _bytes_of(owner), distance, like.strides)
+    if hidden:
+        owner.flags.writeable = False
+    made.flags.writeable = like.flags.writeable
+    return made
+
+
+def _bytes_of(memory: Any) -> np.ndarray:
+    """Returns the bytes of an array or a storage, in their order in memory."""
+    if isinstance(memory, torch.UntypedStorage):
+        return torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
+    order = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
+    return memory.transpose(order).reshape(-1).view(np.uint8)
+
+
+def _range_of(array: np.ndarray) -> tuple[int, int]:
+    """Returns where an array's memory begins and ends."""
+    if array.size == 0:
+        return array.ctypes.data, array.ctypes.data
+    steps = [(n - 1) * stride for n, stride in zip(array.shape, array.strides)]
+    first = array.ctypes.data + sum(step for step in steps if step < 0)
+    last = array.ctypes.data + sum(step for step in steps if step > 0)
+    return first, last + array.itemsize
+
+
+def _root_of(array: np.ndarray) -> Any:
+    """Returns the array or other object that owns an array's memory."""
+    root: Any = array
+    while isinstance(root, np.ndarray) and root.base is not None:
+        root = root.base
+    return root
+
+
+def _is_whole(array: np.ndarray) -> bool:
+    """Returns True if an array has all bytes of its memory, each once."""
+    first, last = _range_of(array)
+    return last - first == array.nbytes and all(stride >= 0 for stride in array.strides)
 
 
 def is_on_host(value: object) -> bool:
@@ -124,32 +189,35 @@ def is_shared_on_host(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
 
 
+Source = Callable[[torch.Tensor], tuple[Description, torch.Tensor] | None]
+
+
 class HostResults:
     """Describes what a trace has created on the host.
 
+    What shares memory is found by its address: the memory of a tensor may be that of an array.
+
     Args:
-        is_known: returns True for an object that existed before the trace.
+        known: the objects that existed before the trace, by id.
+        source: returns the description of a CPU tensor from outside over the same memory, and it;
+            None if there is none.
     """
 
-    def __init__(self, is_known: Callable[[Any], bool]) -> None:
-        self._is_known = is_known
+    def __init__(self, known: Mapping[int, Any], source: Source) -> None:
+        self._known = known
+        self._source = source
         self._memory: dict[int, HostMemory | HostArray] = {}
-        self._kept: list[Any] = []  # keeps ids unique
+        self._blocks: list[tuple[int, int, HostMemory | HostArray]] = []
+        self._kept: list[Any] = []  # keeps ids and addresses unique
 
-    def tensor(
-        self,
-        value: torch.Tensor,
-        outside: tuple[Description, torch.Tensor] | None,
-        leaf: Leaf | None,
-    ) -> Description:
+    def tensor(self, value: torch.Tensor, leaf: Leaf | None) -> Description:
         """Returns the description of a CPU tensor.
 
         Args:
-            outside: a CPU tensor from outside over the same memory, with its description; None if
-                there is none.
             leaf: its properties as an autograd leaf.
         """
         size, stride = tuple(value.shape), tuple(value.stride())
+        outside = self._source(value)
         if outside is None:
             view = View(size, stride, int(value.storage_offset()))
             return HostTensor(self._memory_of(value), value.dtype, view, leaf)
@@ -161,34 +229,70 @@ class HostResults:
 
     def _memory_of(self, value: torch.Tensor) -> HostMemory:
         storage = value.untyped_storage()
-        key = storage._cdata
+        key, first = storage._cdata, storage.data_ptr()
         if key not in self._memory:
-            self._kept.append(storage)
-            self._memory[key] = HostMemory(storage)
+            self._place(key, storage, HostMemory(storage), (first, first + storage.nbytes()))
         found = self._memory[key]
         assert isinstance(found, HostMemory)
         return found
 
     def array(self, value: np.ndarray) -> Description:
         """Returns the description of a NumPy array."""
-        root: Any = value
-        while isinstance(root, np.ndarray) and root.base is not None:
-            root = root.base
+        if id(value) in self._known:
+            return Constant(value)
         if value.dtype.hasobject or type(value) is not np.ndarray:
             return Copied(value)
+        first = value.ctypes.data
+        whose = self._owner_outside(*_range_of(value))
+        if whose is not None:
+            return ArrayView(Constant(whose), value, first - whose.ctypes.data)
+        root = _root_of(value)
         if isinstance(root, torch.Tensor) and root.device.type == "cpu":
-            storage = root.untyped_storage()
-            distance = value.ctypes.data - storage.data_ptr()
-            return ArrayView(self._memory_of(root), value, distance)
-        if type(root) is not np.ndarray or root.dtype.hasobject:
+            outside = self._source(root)
+            if outside is not None:
+                return ArrayView(outside[0], value, first - outside[1].data_ptr())
+            return ArrayView(
+                self._memory_of(root), value, first - root.untyped_storage().data_ptr()
+            )
+        if type(root) is not np.ndarray or root.dtype.hasobject or not _is_whole(root):
             return Copied(value)
-        if self._is_known(root):
-            return ArrayView(Constant(root), value, value.ctypes.data - root.ctypes.data)
-        known = self._memory.get(id(root))
-        if known is None:
-            self._kept.append(root)
-            known = self._memory[id(root)] = HostArray(root)
-        assert isinstance(known, HostArray)
-        if root is value:
-            return known
-        return ArrayView(known, value, value.ctypes.data - root.ctypes.data)
+        if id(root) not in self._memory:
+            self._place(id(root), root, HostArray(root), _range_of(root))
+        known = self._memory[id(root)]
+        return known if root is value else ArrayView(known, value, first - root.ctypes.data)
+
+    def _place(
+        self, key: int, value: Any, memory: HostMemory | HostArray, place: tuple[int, int]
+    ) -> None:
+        """Record memory that begins and ends at some addresses, and what is part of what."""
+        first, last = place
+        self._kept.append(value)
+        self._memory[key] = memory
+        if first == last:
+            return
+        whose = self._owner_outside(first, last)
+        blocks = self._blocks
+        if whose is not None:
+            memory.within = Constant(whose), first - whose.ctypes.data
+        elif outer := next(((b, a) for a, z, b in blocks if a <= first and last <= z), None):
+            memory.within = outer[0], first - outer[1]
+        else:
+            for begin, end, one in blocks:
+                if first <= begin and end <= last and one.within is None:
+                    one.within = memory, begin - first
+        blocks.append((first, last, memory))
+
+    def _owner_outside(self, first: int, last: int) -> np.ndarray | None:
+        """Returns an array from outside that contains all bytes between two addresses."""
+        for one in self._arrays_outside if first != last else ():
+            begin, end = _range_of(one)
+            if begin <= first and last <= end:
+                return one
+        return None
+
+    @functools.cached_property
+    def _arrays_outside(self) -> list[np.ndarray]:
+        # `isinstance` could run user code for `__class__`.
+        arrays = [one for one in self._known.values() if issubclass(type(one), np.ndarray)]
+        arrays += [root for root in map(_root_of, arrays) if type(root) is np.ndarray]
+        return [one for one in arrays if _is_whole(one)]

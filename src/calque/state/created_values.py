@@ -17,7 +17,9 @@ import torch
 
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
+from calque.state.ownership import Owner, owner_of_class
 from calque.state.plain import bare, content_of, fill, is_plain, tells_its_end
+from calque.state.rows import is_made_in_python
 from calque.state.values import ATOMIC
 
 _BY_REFERENCE = (
@@ -60,6 +62,7 @@ class ValuesTemplate:
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
         self._made: list[Any] = []
+        self._examples: list[Any] = []  # of what is made
         self._places: dict[int, Any] = {}
         self._known = known
         self._describe = tensor
@@ -70,12 +73,12 @@ class ValuesTemplate:
         else:
             self._plain = None
             self._text = self._written(list(values))
-        del self._known, self._describe, self._places, self._given
+        del self._known, self._describe, self._places, self._given, self._examples
 
     def _written(self, values: list[Any]) -> bytes:
         try:
             return self._dumped(values)
-        except Exception as error:  # a class cannot be pickled; find out which value it is
+        except Exception as error:  # a class cannot be (un)pickled; find out which value it is
             if is_of_handler(error) or isinstance(error, TraceError):
                 raise
             for value in values:
@@ -89,8 +92,11 @@ class ValuesTemplate:
             return self._dumped(values)
 
     def _dumped(self, value: object) -> bytes:
+        """Returns a pickle that `build` can read, which classes may prevent only then."""
         file = io.BytesIO()
         _Pickler(file, self._place).dump(value)
+        file.seek(0)
+        _Unpickler(file, {"kept": self._kept, "made": self._examples}).load()
         return file.getvalue()
 
     def _keep(self, value: Any) -> tuple[str, int]:
@@ -105,9 +111,11 @@ class ValuesTemplate:
             return place
         if id(value) in self._given:
             self._made.append(self._given[id(value)])
+            self._examples.append(value)
             place = ("made", len(self._made) - 1)
         elif isinstance(value, self._kinds):
             self._made.append(self._describe(value))
+            self._examples.append(value)
             place = ("made", len(self._made) - 1)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
@@ -167,9 +175,31 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         if type(obj) in _LOCKS and not _is_held(obj):
             return _LOCKS[type(obj)], ()
-        if not is_plain(type(obj)):
-            return NotImplemented
-        return bare, (type(obj),), content_of(obj), None, None, fill
+        if is_plain(type(obj)):
+            return bare, (type(obj),), content_of(obj), None, None, fill
+        return created_from(obj) or NotImplemented
+
+
+def created_from(value: Any) -> tuple[Any, ...] | None:
+    """Returns how to create an object of a user's class of tuples, or an exception, without calling
+    its class, in the form of `object.__reduce__`; None for other objects.
+    """
+    kind = type(value)
+    _, held, slots = content_of(value) if issubclass(kind, tuple | BaseException) else (0, 0, {})
+    if issubclass(kind, tuple) and owner_of_class(kind) is Owner.USER:
+        return tuple.__new__, (kind, tuple(tuple.__iter__(value))), (None, held, slots), *_FILLED
+    if not issubclass(kind, BaseException) or kind.__reduce__ is not BaseException.__reduce__:
+        return None
+    if kind.__reduce_ex__ is not object.__reduce_ex__:
+        return None
+    slots |= {name: getattr(value, name) for name in _CHAIN if getattr(value, name)}
+    base = next(one for one in kind.__mro__ if not is_made_in_python(one))
+    return base.__new__, (kind, *value.args), (None, held, slots), *_FILLED
+
+
+_FILLED = (None, None, fill)
+_CHAIN = ("__cause__", "__context__", "__suppress_context__")
+"""Attributes of exceptions that pickles omit."""
 
 
 class _Unpickler(pickle.Unpickler):

@@ -350,3 +350,38 @@ def test_objects_that_cannot_be_created_again_are_of_a_trace_each():
         key, holder = call(torch.full((1,), float(i), device="jax"))
         assert key.parts[key].item() == 2 * i
         assert holder.items == {1, 2}
+
+
+@pytest.mark.filterwarnings("ignore::calque.errors.RetraceWarning")
+@pytest.mark.parametrize(
+    ("store", "stored"),
+    [
+        (lambda one: one.total, lambda held: held.__self__),
+        (lambda one: {one: 1}, lambda held: next(iter(held))),
+        (lambda one: [KeyError((one,))], lambda held: held[0].args[0][0]),
+    ],
+    ids=["method", "key", "exception"],
+)
+def test_an_object_is_the_same_in_the_result_and_in_what_is_stored(store, stored):
+    class Summed:
+        def __init__(self, x):
+            self.x = x
+
+        def total(self):
+            return self.x.sum()
+
+    state = SimpleNamespace(held=None)
+
+    @calque.jit
+    def call(x, items):
+        one = Summed(x * 2)
+        state.held = store(one)
+        items["held"] = store(one)
+        return one
+
+    for i in range(3):
+        items = {}
+        one = call(torch.full((2,), float(i), device="jax"), items)
+        assert stored(state.held) is one
+        assert stored(items["held"]) is one
+        assert one.total().item() == 4 * i

@@ -95,7 +95,7 @@ class Describer:
             if i not in pinned and is_tensor(t)
         }
         self._host_leaves = [one for one in leaves if is_on_host(one)]
-        self._host = HostResults(known, self._host_source)
+        self._host = HostResults(known)
         self._handles = handles
         self._outside = outside
         self._stored = stored
@@ -189,10 +189,10 @@ class Describer:
         if isinstance(value, torch.Tensor) and not self._is_host_born(value):
             return Existing(value)
         if isinstance(value, np.ndarray):
-            return self._host.array(value)
+            return self._host.array(value, self._host_source)
         if not is_shared_on_host(value):
             return Copied(value)
-        return self._host.tensor(value, self._leaf(value))
+        return self._host.tensor(value, self._host_source, self._leaf(value))
 
     def _is_host_born(self, value: torch.Tensor) -> bool:
         born = self.lifting.host_born

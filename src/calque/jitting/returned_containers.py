@@ -85,6 +85,7 @@ class Containers:
         self.kept: list[Any] = []
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
+        dicts: list[dict[Any, Any]] = []
 
         def is_known(one: object) -> bool:
             if id(one) in kept:
@@ -92,11 +93,15 @@ class Containers:
             if not _is_container(one):
                 return False
             counts[id(one)] += 1
-            if isinstance(one, dict) and any(_is_made(key, known) for key in dict.keys(one)):
-                counts[id(one)] += 1  # like one that occurs in its keys
+            if isinstance(one, dict):
+                dicts.append(one)
             return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
         leaves, _ = pytree.tree_flatten(result, is_known)
+        while dicts:  # PyTorch's function leaves behind a cycle that refers to the list
+            one = dicts.pop()
+            if any(_is_made(key, known) for key in dict.keys(one)):
+                counts[id(one)] += 1  # like one that occurs in its keys
         held = held_by([one for one in leaves if not _is_container(one)], {*known, *given, *kept})
         self._shared = frozenset(k for k, count in counts.items() if count > 1 or k in held)
 

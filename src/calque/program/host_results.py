@@ -190,6 +190,9 @@ def is_shared_on_host(tensor: torch.Tensor) -> bool:
 
 
 Source = Callable[[torch.Tensor], tuple[Description, torch.Tensor] | None]
+"""Returns the description of a CPU tensor from outside over the same memory, and it; None if there
+is none.
+"""
 
 
 class HostResults:
@@ -199,25 +202,23 @@ class HostResults:
 
     Args:
         known: the objects that existed before the trace, by id.
-        source: returns the description of a CPU tensor from outside over the same memory, and it;
-            None if there is none.
     """
 
-    def __init__(self, known: Mapping[int, Any], source: Source) -> None:
+    def __init__(self, known: Mapping[int, Any]) -> None:
         self._known = known
-        self._source = source
         self._memory: dict[int, HostMemory | HostArray] = {}
         self._blocks: list[tuple[int, int, HostMemory | HostArray]] = []
         self._kept: list[Any] = []  # keeps ids and addresses unique
 
-    def tensor(self, value: torch.Tensor, leaf: Leaf | None) -> Description:
+    def tensor(self, value: torch.Tensor, source: Source, leaf: Leaf | None) -> Description:
         """Returns the description of a CPU tensor.
 
         Args:
+            source: finds tensors from outside.
             leaf: its properties as an autograd leaf.
         """
         size, stride = tuple(value.shape), tuple(value.stride())
-        outside = self._source(value)
+        outside = source(value)
         if outside is None:
             view = View(size, stride, int(value.storage_offset()))
             return HostTensor(self._memory_of(value), value.dtype, view, leaf)
@@ -236,8 +237,8 @@ class HostResults:
         assert isinstance(found, HostMemory)
         return found
 
-    def array(self, value: np.ndarray) -> Description:
-        """Returns the description of a NumPy array."""
+    def array(self, value: np.ndarray, source: Source) -> Description:
+        """Returns the description of a NumPy array; see `tensor`."""
         if id(value) in self._known:
             return Constant(value)
         if value.dtype.hasobject or type(value) is not np.ndarray:
@@ -248,7 +249,7 @@ class HostResults:
             return ArrayView(Constant(whose), value, first - whose.ctypes.data)
         root = _root_of(value)
         if isinstance(root, torch.Tensor) and root.device.type == "cpu":
-            outside = self._source(root)
+            outside = source(root)
             if outside is not None:
                 return ArrayView(outside[0], value, first - outside[1].data_ptr())
             return ArrayView(

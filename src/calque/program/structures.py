@@ -294,13 +294,19 @@ def containers_in(value: object) -> Iterator[Any]:
     while stack:
         one = stack.pop()
         kind = type(one)
+        if kind is types.MethodType:
+            one = one.__self__
+            kind = type(one)
         if kind in _LEAVES or isinstance(one, _LASTING) or id(one) in seen:
             continue
         seen[id(one)] = one
         if kind is not tuple:
             yield one
         if isinstance(one, dict):
+            stack += dict.keys(one)
             stack += dict.values(one)
+        elif isinstance(one, BaseException):
+            stack += one.args
         elif isinstance(one, list | tuple | set | frozenset | deque):
             stack += one
         held = getattr_of(one, "__dict__", None)

@@ -102,7 +102,8 @@ class Clipping(torch.optim.SGD):
         for group in self.param_groups:
             for parameter in group["params"]:
                 norm = parameter.grad.norm().item()
-                parameter.grad.mul_(1 / max(norm, 1.0))
+                if norm > 1.0:
+                    parameter.grad.div_(norm)
         return super().step(closure)
 
 
@@ -499,3 +500,44 @@ def test_step_counts_of_a_checkpoint_on_the_cpu_are_no_guard():
     assert step.history == ["first call"]
     assert "CPU" not in str(step.explain())
     assert {state["step"].item() for state in optimizer.state.values()} == {4}
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda params: torch.optim.SGD(params, lr=0.1, momentum=0.9),
+        lambda params: torch.optim.Adam(params, lr=0.1, foreach=False),
+        lambda params: torch.optim.NAdam(params, lr=0.1),
+        lambda params: torch.optim.Adagrad(params, lr=0.1),
+    ],
+    ids=["SGD", "Adam", "NAdam", "Adagrad"],
+)
+@pytest.mark.parametrize("scheduled", [False, True])
+def test_an_optimizer_of_copies_is_made_anew_by_each_call(make, scheduled):
+    torch.manual_seed(0)
+    start, x = nn.Linear(3, 2), torch.ones(2, 3)
+
+    def training(model):
+        def step(x):
+            inner = copy.deepcopy(model)
+            optimizer = make(inner.parameters())
+            scheduler = torch.optim.lr_scheduler.StepLR(optimizer, 1, 0.5)
+            for _ in range(3):
+                optimizer.zero_grad()
+                inner(x).square().sum().backward()
+                optimizer.step()
+                if scheduled:
+                    scheduler.step()
+            with torch.no_grad():
+                for parameter, copied in zip(model.parameters(), inner.parameters(), strict=True):
+                    parameter.lerp_(copied, 0.5)
+
+        return step
+
+    model = copy.deepcopy(start).to("jax")
+    reference, step = training(start), calque.jit(training(model))
+    for _ in range(4):
+        reference(x)
+        step(x.to("jax"))
+    torch.testing.assert_close(model.weight.cpu(), start.weight)
+    assert step.history == ["first call"]

@@ -103,3 +103,39 @@ def test_each_call_appends_the_current_tensor():
         step(x())
         assert log[-2] is holder.item and log[-1][0] is holder.item
     assert len(step.history) == 2
+
+
+def test_an_argument_that_holds_the_object_already_gets_the_current_one():
+    holder, given = Space(item=Space(value=1)), {"item": None}
+
+    @calque.jit
+    def step(x, given):
+        given["item"] = holder.item
+        return x * 2
+
+    for i in range(8):
+        if i in (2, 4, 5):
+            holder.item = Space(value=1)
+        step(x(), given)
+        assert given["item"] is holder.item
+
+
+def test_functions_close_over_objects_of_their_call():
+    kept = []
+
+    @calque.jit
+    def step(x):
+        added, items = [], [1]
+
+        def add(value):
+            added.append(value)
+            return added
+
+        kept.append(lambda: items)
+        return x * 2, add
+
+    for i in range(4):
+        _, add = step(x())
+        assert add(i) == [i]
+        assert kept[-1]() == [1]
+        kept[-1]().append(2)

@@ -134,3 +134,17 @@ def test_ormqr_refuses_two_dtypes() -> None:
             torch.ormqr(x, scales, x.double())
         with pytest.raises(RuntimeError, match="have the same dtype"):
             torch.ormqr(x, scales.double(), x)
+
+
+@pytest.mark.parametrize("of", [torch.float32, torch.complex64], ids=str)
+@pytest.mark.parametrize("by", [torch.float64, torch.complex64], ids=str)
+def test_a_triangular_system_of_two_dtypes_has_that_of_the_matrix(of, by):
+    matrix, right = torch.tensor([[2.0, 0.0], [3.0, 4.0]]).to(of), torch.ones(2, 1).to(by)
+    if by.is_complex and not of.is_complex:
+        with pytest.raises(RuntimeError, match="the same dtype"):
+            torch.linalg.solve_triangular(matrix.to("jax"), right.to("jax"), upper=False)
+        return
+    want = torch.linalg.solve_triangular(matrix, right, upper=False)
+    got = torch.linalg.solve_triangular(matrix.to("jax"), right.to("jax"), upper=False)
+    torch.testing.assert_close(got.cpu(), want)
+    assert got.stride() == want.stride()

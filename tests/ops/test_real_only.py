@@ -1,5 +1,6 @@
-"""Operators of real numbers refuse complex ones, as PyTorch's CPU does."""
+"""Operators refuse the dtypes for which PyTorch's CPU has no kernel."""
 
+import re
 from collections.abc import Callable
 from typing import Any
 
@@ -38,6 +39,47 @@ def test_complex_numbers_are_refused_as_on_the_cpu(function: Callable[..., Any])
             function(z.to("jax"))
     else:
         pytest.skip("this PyTorch computes it")
+
+
+_LACKING: dict[str, Callable[[Any], Any]] = {
+    "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 1),
+    "cauchy_": lambda x: x.clone().cauchy_(),
+    "embedding_bag": lambda x: F.embedding_bag(_zeros(x, 1, 2), x[0], mode="sum"),
+    "fold": lambda x: F.fold(x.reshape(1, 4, 1).expand(1, 4, 9), (4, 4), 2),
+    "kthvalue": lambda x: torch.kthvalue(x, 1),
+    "max_unpool2d": lambda x: F.max_unpool2d(x, _zeros(x, *x.shape), 1),
+    "median": torch.median,
+    "median of rows": lambda x: torch.nanmedian(x, 1),
+    "multi_margin": lambda x: F.multi_margin_loss(x[0], _zeros(x, 2)),
+    "multilabel_margin": lambda x: F.multilabel_margin_loss(x[0], _zeros(x, 2, 2)),
+    "mvlgamma": lambda x: torch.mvlgamma(x, 1),
+    "normal": lambda x: torch.normal(x, 1.0).shape,
+    "searchsorted": lambda x: torch.searchsorted(x, x),
+    "topk": lambda x: torch.topk(x, 1),
+    "trace": lambda x: torch.trace(x[0]),
+    "unfold": lambda x: F.unfold(x[None], 1),
+    "vdot": lambda x: torch.vdot(x[0, 0], x[0, 1]),
+}
+
+
+def _zeros(x: torch.Tensor, *shape: int) -> torch.Tensor:
+    return torch.zeros(shape, dtype=torch.int64, device=x.device)
+
+
+@pytest.mark.sampled(12)
+@pytest.mark.parametrize("dtype", [torch.bool, torch.int64], ids=str)
+@pytest.mark.parametrize("function", _LACKING.values(), ids=list(_LACKING))
+def test_booleans_and_integers_are_refused_where_the_cpu_has_no_kernel(
+    function: Callable[[Any], Any], dtype: torch.dtype
+) -> None:
+    x = torch.ones(1, 2, 2, dtype=dtype)
+    try:
+        want = function(x.clone())
+    except (RuntimeError, TypeError) as error:
+        with pytest.raises(type(error), match=re.escape(str(error)[:20])):
+            function(x.to("jax"))
+    else:
+        torch.testing.assert_close(function(x.to("jax")), want, check_device=False)
 
 
 def test_distances_of_two_dtypes_are_refused() -> None:

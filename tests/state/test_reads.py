@@ -97,7 +97,7 @@ def test_items_that_are_counted_up_by_computed_keys_do_not_use_the_container():
 
 def test_a_variable_of_which_a_part_is_called_is_read():
     def step(x):
-        return scale(x) + registry[kind](x) + models.parts[0](x=x) + losses["a"].f(*x)  # noqa: F821
+        return scale(x) + registry[kind](x) + models.parts[0](x=x) + losses["a"].f(*x)
 
     found = reads_of(step.__code__)
     assert found.called - {"f"} == {"scale"}

@@ -113,3 +113,27 @@ def test_an_argument_that_the_program_marks_is_refused() -> None:
     graph = calque.trace(lambda x: x.requires_grad_() * 2, torch.ones(2))
     with pytest.raises(calque.TraceError, match="has x, which it does not create, require"):
         calque.lower(graph)
+
+
+class Unfreezes(nn.Module):
+    """Has its parameter, or its buffer, require a gradient."""
+
+    def __init__(self, name: str) -> None:
+        super().__init__()
+        self.weight = nn.Parameter(torch.ones(2))
+        self.register_buffer("bias", torch.ones(2))
+        self.name = name
+
+    def forward(self, x: Tensor) -> Tensor:
+        getattr(self, self.name).requires_grad_()
+        return self.weight * x
+
+
+def test_a_member_that_requires_a_gradient_already_may_be_marked() -> None:
+    model, x = Unfreezes("weight"), torch.ones(2)
+    recording = calque.record(model, x)
+    for graph in (recording.graph(), recording.graph("aten"), calque.lower(calque.trace(model, x))):
+        assert graph(x).requires_grad
+    assert torch.equal(calque.record(Unfreezes("bias"), x).graph()(x), torch.ones(2))
+    with pytest.raises(calque.TraceError, match="has bias, which it does not create"):
+        calque.lower(calque.trace(Unfreezes("bias"), x))

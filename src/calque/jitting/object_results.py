@@ -10,7 +10,7 @@ from typing import Any
 
 from calque.jitting.owned_objects import ELSEWHERE, owned, tensors_of
 from calque.state.created_values import ValuesTemplate
-from calque.state.plain import tells_its_end
+from calque.state.plain import closes_over_new, tells_its_end
 from calque.state.values import ATOMIC
 
 _FILLED = (bytearray,)
@@ -125,9 +125,16 @@ def _may_change(kind: type) -> bool:
 
 
 def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
-    """Returns why a function is traced at each call that returns objects which tell their end."""
-    found = (one for one in leaves if id(one) not in known and hasattr(one, "__dict__"))
-    return [
+    """Returns why a function is traced at each call that returns objects which tell their end, or
+    functions with variables of their own.
+    """
+    found = [one for one in leaves if id(one) not in known and hasattr(one, "__dict__")]
+    reasons = [
+        f"the function {one.__qualname__} is returned, which closes over an object made in the call"
+        for one in found
+        if closes_over_new(one, known)
+    ]
+    return reasons + [
         f"a {type(one).__name__} is returned, whose end is noticed by code"
         for one in found
         if not isinstance(one, ELSEWHERE) and tells_its_end(one)

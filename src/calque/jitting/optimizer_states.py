@@ -1,10 +1,13 @@
 """The state that an optimizer keeps for each parameter."""
 
+import inspect
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 from torch.optim import Optimizer
+
+from calque.upstream.torch_c import has_storage
 
 
 def states_of(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, dict[str, Any]]]:
@@ -12,6 +15,15 @@ def states_of(optimizer: Optimizer) -> Iterator[tuple[torch.Tensor, dict[str, An
     for parameter, state in list(optimizer.state.items()):
         if isinstance(parameter, torch.Tensor) and isinstance(state, dict):
             yield parameter, state
+
+
+def cells_of(optimizer: Optimizer) -> list[Any]:
+    """Returns the cell of each parameter of an optimizer; None if it is not on the device."""
+    parameters = [p for group in optimizer.param_groups for p in group["params"]]
+    return [
+        getattr(p.untyped_storage(), "cell", None) if _is_on_device(p) and has_storage(p) else None
+        for p in parameters
+    ]
 
 
 def counts_of(optimizer: Optimizer) -> Iterator[tuple[dict[Any, Any], Any, torch.Tensor]]:
@@ -46,3 +58,28 @@ def _is_count(value: object) -> bool:
 
 def _is_on_device(tensor: torch.Tensor) -> bool:
     return tensor.device.type == "jax"
+
+
+def has_pytorchs_init_group(optimizer: Optimizer) -> bool:
+    """Returns True if an optimizer has a method of PyTorch's that creates its state."""
+    method = getattr(type(optimizer), "_init_group", None)
+    return method is not None and method.__module__.startswith("torch.optim.")
+
+
+def run_init_group(optimizer: Any, group: dict[str, Any]) -> None:
+    """Create the state of a param group as the optimizer's first step would."""
+    parameters = list(inspect.signature(optimizer._init_group).parameters.values())[1:]
+    lists = [[] for p in parameters if p.default is inspect.Parameter.empty]
+    optimizer._init_group(group, *lists)
+
+
+def create_momentum_buffers(optimizer: Optimizer, group: dict[str, Any]) -> None:
+    """Create SGD's buffers as zeros if this gives the same first step (no dampening)."""
+    if group["momentum"] == 0 or group["dampening"] != 0:
+        return
+    for parameter in group["params"]:
+        if (
+            parameter.grad is not None
+            and not optimizer.state[parameter].get("momentum_buffer") is not None
+        ):
+            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

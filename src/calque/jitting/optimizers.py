@@ -9,10 +9,9 @@ traced numbers, and converts step counts to float64: in eager mode both are Pyth
 0.999 ** step` keeps only four digits in float32.
 """
 
-import inspect
 import sys
 from collections.abc import Callable, Collection, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from types import CodeType
 from typing import Any
 
@@ -34,7 +33,14 @@ from calque.errors import TraceError, unrepeatable
 from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_numbers import Group, OptimizerNumbers
 from calque.jitting.optimizer_rollback import Prepared
-from calque.jitting.optimizer_states import counts_of, states_of
+from calque.jitting.optimizer_states import (
+    cells_of,
+    counts_of,
+    create_momentum_buffers,
+    has_pytorchs_init_group,
+    run_init_group,
+    states_of,
+)
 from calque.jitting.state_placement import place_state
 from calque.program.call_serialization import wait_for_traces
 from calque.program.lifting import Lifting
@@ -80,6 +86,7 @@ class OptimizerTracing:
         self._kept_waiting: list[Any] = []
         self._picks: list[tuple[dict[str, Any], str]] = []
         self._exchanged: list[Any] = []
+        self._made = False
 
     @contextmanager
     def installed(self) -> Iterator[None]:
@@ -135,20 +142,23 @@ class OptimizerTracing:
         _check_device(optimizer)
         self.watch.stepping = type(optimizer).__name__
         self.watch.is_pytorchs = is_pytorchs(optimizer)
+        self._made = self._is_made(optimizer)
         before = len(self.prepared)
         self._create_state(optimizer)
         self._move_steps(optimizer)
         # Schedulers check this before they warn.
         self._put(vars(optimizer), "_opt_called", True)
-        self.on_prepared(optimizer, self.prepared.places(before))
-        self.optimizers[optimizer] = None
+        if not self._made:
+            self.on_prepared(optimizer, self.prepared.places(before))
+            self.optimizers[optimizer] = None
         # Otherwise created without `__init__`.
         if "_optimizer_state_dict_pre_hooks" in vars(optimizer):
             self._kept_waiting.append(optimizer.register_state_dict_pre_hook(_wait))
         for group in optimizer.param_groups:
             self._replace_options(group)
-        self.numbers.prepare(optimizer)
-        self.numbers.install(optimizer)
+        if not self._made:
+            self.numbers.prepare(optimizer)
+            self.numbers.install(optimizer)
         self._widen_steps(optimizer)
         place = None if self.watch.is_pytorchs else OF_TENSORS
         if self.reads_tensors:
@@ -162,7 +172,7 @@ class OptimizerTracing:
         if active.trace is self.lifting and not _steps_within_itself(optimizer):
             if self.running is not None:
                 self.running.in_step(False)
-            if not self.watch.is_pytorchs:
+            if not (self.watch.is_pytorchs or self._made):
                 learn(optimizer, self.numbers.assigned(optimizer))
                 if any(map(asks_for_types, self.in_steps)):
                     self.kept_plain |= self._traced_now()
@@ -172,16 +182,25 @@ class OptimizerTracing:
                 _give_counts(self._widened)
             self._give_back()
 
+    def _is_made(self, optimizer: Optimizer) -> bool:
+        """Returns True if the trace has created an optimizer and all of its parameters.
+
+        Its state is then part of the program, and its numbers are constants.
+        """
+        cells = cells_of(optimizer)
+        return bool(cells) and all(c is not None and self.lifting.is_fresh(c) for c in cells)
+
     def _create_state(self, optimizer: Optimizer) -> None:
-        """Run the optimizer's lazy initialization, outside the program."""
+        """Run the optimizer's lazy initialization, outside the program unless created in it."""
         known = {p: set(s) for p, s in states_of(optimizer)}
+        place = nullcontext() if self._made else self.lifting.suspended()
         try:
-            with self.lifting.suspended(), torch.no_grad():
+            with place, torch.no_grad():
                 for group in optimizer.param_groups:
                     if isinstance(optimizer, torch.optim.SGD):
-                        _momentum_buffers(optimizer, group)
-                    elif _has_pytorchs_init_group(optimizer):
-                        _run_init_group(optimizer, group)
+                        create_momentum_buffers(optimizer, group)
+                    elif has_pytorchs_init_group(optimizer):
+                        run_init_group(optimizer, group)
                 place_state(optimizer)
         finally:
             self._note_state(optimizer, known)
@@ -189,6 +208,8 @@ class OptimizerTracing:
     @settles
     def _note_state(self, optimizer: Optimizer, known: dict[torch.Tensor, set[Any]]) -> None:
         """Record state that is not yet known."""
+        if self._made:
+            return
         for parameter, state in states_of(optimizer):
             if parameter not in known:
                 self.prepared.add(optimizer.state, parameter)
@@ -200,6 +221,9 @@ class OptimizerTracing:
         """Move step counts from the CPU to the parameters' device."""
         arrays: dict[Any, Array] = {}  # equal counts share an array (see `program.equal_state`)
         for holder, key, value in counts_of(optimizer):
+            if self._made:
+                holder[key] = value.to("jax")
+                continue
             with self.lifting.suspended():
                 moved = value.to("jax")
             cell = cell_of(moved)
@@ -211,7 +235,8 @@ class OptimizerTracing:
     @settles
     def _put(self, holder: Any, key: Any, value: Any) -> None:
         before, holder[key] = holder.get(key, MISSING), value
-        self.prepared.add(holder, key, before)
+        if not self._made:
+            self.prepared.add(holder, key, before)
 
     def _widen_steps(self, optimizer: Optimizer) -> None:
         if not self.watch.is_pytorchs:
@@ -372,26 +397,3 @@ def _steps_within_itself(optimizer: Optimizer) -> bool:
         count += frame.f_code is HOOKED_STEP and frame.f_locals.get("self") is optimizer
         frame = frame.f_back
     return count == 2
-
-
-def _has_pytorchs_init_group(optimizer: Optimizer) -> bool:
-    method = getattr(type(optimizer), "_init_group", None)
-    return method is not None and method.__module__.startswith("torch.optim.")
-
-
-def _run_init_group(optimizer: Any, group: Group) -> None:
-    parameters = list(inspect.signature(optimizer._init_group).parameters.values())[1:]
-    lists = [[] for p in parameters if p.default is inspect.Parameter.empty]
-    optimizer._init_group(group, *lists)
-
-
-def _momentum_buffers(optimizer: Optimizer, group: Group) -> None:
-    """Create SGD's buffers as zeros if this gives the same first step (no dampening)."""
-    if group["momentum"] == 0 or group["dampening"] != 0:
-        return
-    for parameter in group["params"]:
-        if (
-            parameter.grad is not None
-            and not optimizer.state[parameter].get("momentum_buffer") is not None
-        ):
-            optimizer.state[parameter]["momentum_buffer"] = torch.zeros_like(parameter)

@@ -17,7 +17,7 @@ from calque.state.values import ATOMIC, instance_dict
 
 ELSEWHERE = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
-    *(types.CodeType, torch.Tensor, Tracer, Module, Optimizer),
+    *(types.CodeType, torch.Tensor, torch.Size, Tracer, Module, Optimizer),
     *(Iterator, Awaitable, AsyncIterator),  # which are refused
 )
 """Classes of values that are described otherwise, or are the same in each call."""

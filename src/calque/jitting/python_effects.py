@@ -71,6 +71,7 @@ class PythonState:
         self.given: dict[int, tuple[Any, ...]] = {}
         self._arguments: list[tuple[tuple[Any, ...], Row]] = []
         self._kept: list[Any] = []
+        self._passed: list[Any] = []
         self._own: Collection[tuple[Any, ...]] = ()
         self._changes: list[tuple[RowChange, list[Any]]] = []
         self._changed: list[tuple[Row, dict[Any, Any]]] = []
@@ -125,6 +126,7 @@ class PythonState:
         elif type(value) is set:
             self._arguments.append((steps, SetRow(value, path)))
         elif not self._is_rebuilt(value):
+            self._passed.append(value)
             return
         if id(value) in self.given:
             return
@@ -322,6 +324,9 @@ class PythonState:
         """
         changes, found = self._changes, []
         self._changes = []
+        # Storing what an argument already holds changes nothing, and must not be forgotten.
+        self.kept.update(id(one) for one in self._passed if id(one) in self.snapshot.known)
+        self._passed.clear()
         for _, values in changes:
             found += values
         template = self.template(found + returned, describe)

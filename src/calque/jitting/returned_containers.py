@@ -36,7 +36,11 @@ def _is_made(key: Any, known: Collection[int]) -> bool:
         return False
     if isinstance(key, torch.Tensor):
         return True
-    return not issubclass(type(key), ELSEWHERE) and instance_dict(key) is not None
+    return not _is_whole(key) and instance_dict(key) is not None
+
+
+def _is_whole(leaf: Any) -> bool:
+    return type(leaf) in ATOMIC or issubclass(type(leaf), ELSEWHERE)
 
 
 class RepeatedContainer(Made):
@@ -102,7 +106,8 @@ class Containers:
             one = dicts.pop()
             if any(_is_made(key, known) for key in dict.keys(one)):
                 counts[id(one)] += 1  # like one that occurs in its keys
-        held = held_by([one for one in leaves if not _is_container(one)], {*known, *given, *kept})
+        objects = [one for one in leaves if not (_is_whole(one) or _is_container(one))]
+        held = held_by(objects, {*known, *given, *kept}) if objects else ()
         self._shared = frozenset(k for k, count in counts.items() if count > 1 or k in held)
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:

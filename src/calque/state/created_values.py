@@ -5,6 +5,7 @@ cycles, shared parts and objects of any class are preserved.
 """
 
 import contextlib
+import gc
 import io
 import pickle
 import threading
@@ -18,7 +19,7 @@ import torch
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.state.ownership import Owner, owner_of_class
-from calque.state.plain import bare, content_of, fill, is_plain, tells_its_end
+from calque.state.plain import bare, closes_over_new, content_of, fill, is_plain, tells_its_end
 from calque.state.rows import is_made_in_python
 from calque.state.values import ATOMIC
 
@@ -119,6 +120,8 @@ class ValuesTemplate:
             place = ("made", len(self._made) - 1)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
+            if closes_over_new(value, self._known):
+                self.unmade.append(value)
         elif tells_its_end(value):
             self.unmade.append(value)
             place = self._keep(value)
@@ -175,6 +178,8 @@ class _Pickler(pickle.Pickler):
     def reducer_override(self, obj: object) -> Any:
         if type(obj) in _LOCKS and not _is_held(obj):
             return _LOCKS[type(obj)], ()
+        if type(obj) is types.MappingProxyType:
+            return types.MappingProxyType, tuple(gc.get_referents(obj))
         if is_plain(type(obj)):
             return bare, (type(obj),), content_of(obj), None, None, fill
         return created_from(obj) or NotImplemented

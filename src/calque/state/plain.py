@@ -11,7 +11,8 @@ import enum
 import functools
 import types
 import weakref
-from collections import ChainMap, Counter, OrderedDict, UserDict, UserList
+from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, deque
+from collections.abc import Container
 from typing import Any
 
 from torch import nn
@@ -26,6 +27,8 @@ OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Coun
 _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 """Objects that PyTorch's engine or Python copies in its own way."""
+
+_CHANGING = (list, dict, set, deque, bytearray)
 
 
 @functools.lru_cache(maxsize=4096)
@@ -113,3 +116,26 @@ def tells_its_end(value: Any) -> bool:
         return weakref.getweakrefcount(value) > 0
     except TypeError:
         return False
+
+
+def closes_over_new(value: Any, known: Container[int]) -> bool:
+    """Returns True if a function that is not known closes over an object that may change and is
+    not known either.
+
+    Args:
+        known: the ids of the objects that existed before.
+    """
+    rest, seen = [value], set()
+    while rest:
+        function = rest.pop()
+        if type(function) is not types.FunctionType or id(function) in known or function in seen:
+            continue
+        seen.add(function)
+        for cell in function.__closure__ or ():
+            with contextlib.suppress(ValueError):  # the variable is unbound
+                held = cell.cell_contents
+                rest.append(held)
+                changes = isinstance(held, _CHANGING) or is_plain(type(held))
+                if changes and id(held) not in known:
+                    return True
+    return False

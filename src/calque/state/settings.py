@@ -29,7 +29,7 @@ _OTHERWISE = frozenset(
             "getdefaultlocale",
         ),
         *("get_device_module", "getframemodulename", "getallocatedblocks", "is_compiling"),
-        *("get_asyncgen_hooks", "is_tensor", "is_storage", "getswitchinterval"),
+        *("get_asyncgen_hooks", "is_tensor", "is_storage"),
     )
 )
 

@@ -143,6 +143,10 @@ def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
 
 
 facts(
+    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
+    refuses=no_kernel("normal_kernel_cpu", BOOL, INT),
+)
+facts(
     "normal.float_Tensor normal.Tensor_Tensor",
     values=each("std", none_below, RuntimeError, "normal expects all elements of std >= 0.0"),
 )

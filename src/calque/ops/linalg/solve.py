@@ -69,6 +69,8 @@ def _check_product(name: str, matrix: Array, right: Array, left: bool) -> None:
 def solve_triangular(
     self: Array, B: Array, upper: bool, left: bool = True, unitriangular: bool = False
 ) -> Array:
+    if is_complex(self.dtype) or not is_complex(B.dtype):
+        B = B.astype(self.dtype)  # as PyTorch does
     _check_product("linalg.solve_triangular", self, B, left)
     return solve_triangle(self, B, upper, left, unitriangular)
 

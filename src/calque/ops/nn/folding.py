@@ -6,6 +6,8 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
+from calque.ops.table.facts import no_kernel
+from calque.ops.table.promotion import INT
 from calque.ops.table.registry import op
 
 
@@ -71,7 +73,7 @@ def im2col(self: Array, kernel_size: Any, dilation: Any, padding: Any, stride: A
     return out if self.ndim == 4 else out[0]
 
 
-@op("col2im")
+@op("col2im", refuses=no_kernel("col2im_out_cpu", INT))
 def col2im(
     self: Array,
     output_size: Any,
@@ -89,8 +91,9 @@ def col2im(
             f"but got input.size(1)={self.shape[-2]} and kernel_size={list(kernel_size)}."
         )
     columns = self if self.ndim == 3 else self[None]
+    columns = columns.astype(jnp.float32) if self.dtype == jnp.bool_ else columns
     image = jax.ShapeDtypeStruct(
-        (columns.shape[0], columns.shape[1] // size, *output_size), self.dtype
+        (columns.shape[0], columns.shape[1] // size, *output_size), columns.dtype
     )
     blocks = 1
     for n, k, d, p, s in zip(output_size, kernel_size, dilation, padding, stride, strict=True):
@@ -105,6 +108,7 @@ def col2im(
     (out,) = jax.linear_transpose(
         lambda x: _columns(x, kernel_size, dilation, padding, stride), image
     )(columns)
+    out = out.astype(self.dtype)
     return out if self.ndim == 3 else out[0]
 
 

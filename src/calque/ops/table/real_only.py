@@ -1,31 +1,23 @@
-"""Operators that refuse complex numbers, because PyTorch has no CPU kernel for them.
+"""Operators that refuse complex numbers, and some also integers or booleans, because PyTorch has no
+CPU kernel for them.
 
 Operators that also refuse other dtypes declare this beside their rules.
 """
 
 from calque.ops.table.facts import facts, no_kernel, senseless
-from calque.ops.table.promotion import COMPLEX
+from calque.ops.table.promotion import BOOL, COMPLEX, INT
 
 _KERNELS: dict[str, str] = {
-    "adaptive_max_pool2d": "adaptive_max_pool2d",
-    "adaptive_max_pool3d_cpu": "adaptive_max_pool3d",
-    "arange_cpu": "mvlgamma",
-    "batch_norm": "_batch_norm_with_update _batch_norm_with_update_functional",
     "bernoulli_scalar_cpu_": "bernoulli.p",
     "bernoulli_tensor_cpu_self_": "bernoulli bernoulli.Tensor",
     "fractional_max_pool2d_out_frame": "fractional_max_pool2d",
     "fractional_max_pool3d_out_frame": "fractional_max_pool3d",
-    "geometric_cpu": "geometric",
     "histogramdd": (
         "histogram.bin_ct histogram.bins_tensor "
         "_histogramdd_bin_edges _histogramdd_from_bin_cts _histogramdd_from_bin_tensors"
     ),
     "index_func_": "index_reduce",
     "log_normal_cpu": "log_normal",
-    "max_unpool2d": "max_unpool2d",
-    "max_unpool3d": "max_unpool3d",
-    "multi_margin_loss_cpu_kernel": "multi_margin_loss",
-    "multilabel_margin_loss_forward_out_frame": "multilabel_margin_loss_forward",
     "poisson_cpu": "poisson",
     "prelu_cpu": "_prelu_kernel",
     "softmax_backward_lastdim_kernel_impl": "_softmax_backward_data",
@@ -37,18 +29,61 @@ _KERNELS: dict[str, str] = {
 }
 """PyTorch's kernels, and the operators that call them."""
 
-for _kernel, _operators in _KERNELS.items():
-    facts(_operators, refuses=no_kernel(_kernel, COMPLEX))
+_FLOATS_ONLY: dict[str, str] = {
+    "adaptive_max_pool2d": "adaptive_max_pool2d",
+    "adaptive_max_pool3d_cpu": "adaptive_max_pool3d",
+    "batch_norm": "_batch_norm_with_update _batch_norm_with_update_functional",
+    "max_unpool2d": "max_unpool2d",
+    "max_unpool3d": "max_unpool3d",
+    "multi_margin_loss_cpu_kernel": "multi_margin_loss",
+    "multilabel_margin_loss_forward_out_frame": "multilabel_margin_loss_forward",
+}
+"""Those of floating-point numbers."""
+
+_NUMBERS_ONLY: dict[str, str] = {
+    "geometric_cpu": "geometric",
+    "kthvalue_cpu": "kthvalue",
+    "median_cpu": "median nanmedian",
+    "median_out": "median.dim nanmedian.dim",
+}
+"""Those of real numbers, but not of booleans."""
+
+for _table, _refused in (
+    (_KERNELS, (COMPLEX,)),
+    (_FLOATS_ONLY, (BOOL, INT, COMPLEX)),
+    (_NUMBERS_ONLY, (BOOL, COMPLEX)),
+):
+    for _kernel, _operators in _table.items():
+        facts(_operators, refuses=no_kernel(_kernel, *_refused))
+facts("im2col", refuses=no_kernel("im2col_out_cpu", INT))
+facts("trace", refuses=no_kernel("trace", BOOL))
+facts("vdot", refuses=no_kernel("dot", BOOL))
+facts(
+    "mvlgamma",
+    refuses=(
+        senseless("The input tensor may not be a boolean tensor.", BOOL),
+        no_kernel("arange_cpu", COMPLEX),
+    ),
+)
 facts(
     "cauchy",
-    refuses=senseless("dtype must be a floating point but you specified a complex one", COMPLEX),
+    refuses=(
+        senseless("dtype must be a floating point but you specified an integer", BOOL, INT),
+        senseless("dtype must be a floating point but you specified a complex one", COMPLEX),
+    ),
 )
-facts("topk", refuses=senseless("topk does not support complex dtypes on CPU", COMPLEX))
+facts(
+    "topk",
+    refuses=(
+        senseless("topk does not support bool dtypes on CPU", BOOL),
+        senseless("topk does not support complex dtypes on CPU", COMPLEX),
+    ),
+)
 facts(
     "_embedding_bag _embedding_bag_forward_only",
-    refuses=senseless("the weight has to be of floating point", COMPLEX),
+    refuses=senseless("the weight has to be of floating point", BOOL, INT, COMPLEX),
 )
 facts(
     "searchsorted.Tensor searchsorted.Scalar bucketize.Tensor bucketize.Scalar",
-    refuses=no_kernel("searchsorted_out_cpu", COMPLEX, pair=True),
+    refuses=no_kernel("searchsorted_out_cpu", BOOL, COMPLEX, pair=True),
 )

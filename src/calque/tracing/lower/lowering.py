@@ -217,8 +217,9 @@ class _Replay(torch.fx.Interpreter):
         self._held = {name: held[first] for name, first in self._state.aliases.items()}
         self.leaves = leaves
         self.is_differentiable = torch_c.is_grad_enabled()
-        frozen = (leaf for leaf, old in zip(leaves, self._state.values) if not old.requires_grad)
-        self._ungraded.frozen = set(map(id, frozen))
+        pairs = [*zip(leaves, self._state.values)]
+        self._ungraded.frozen = {id(leaf) for leaf, old in pairs if not old.requires_grad}
+        self._own_leaves.trained = {id(leaf) for leaf, old in pairs if old.requires_grad}
         own = self._parameters_and_buffers()
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module

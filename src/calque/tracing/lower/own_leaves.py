@@ -36,9 +36,14 @@ def is_marking(target: object, rest: tuple[Any, ...], named: dict[str, Any]) -> 
 
 
 class OwnLeaves:
-    """The leaves that a program has made so far."""
+    """The leaves that a program has made so far.
+
+    Attributes:
+        trained: the `id` of each member of the graph that requires a gradient.
+    """
 
     def __init__(self) -> None:
+        self.trained: set[int] = set()
         self._made: list[tuple[torch.Tensor, int]] = []
 
     def marked(self, node: Node, run: Any) -> torch.Tensor:
@@ -53,7 +58,8 @@ class OwnLeaves:
         """
         source: Any = node.args[0]
         tensor = run.env[source]
-        is_new = not any(tensor is leaf for leaf, _ in self._made)
+        is_new = id(tensor) not in self.trained
+        is_new &= not any(tensor is leaf for leaf, _ in self._made)
         if run.is_differentiable and is_new and _makes_leaf(node):
             if any(tensor is leaf for leaf in run.leaves):
                 raise explained.marks_argument(source)

@@ -259,7 +259,7 @@ class Builder(ValueNodes):
             node = self.create_proxy("call_function", target, call.args, call.kwargs).node
         else:
             node = record_call(self, target, call.args, call.kwargs).node
-        if is_marking(target, call.args[1:], call.kwargs) and call.args[0].looks.requires_grad:
+        if is_marking(target, call.args[1:], call.kwargs) and _had_gradient(call.args[0]):
             node.meta[HAD_GRADIENT] = True
         if call.reads:
             self._expect(node, call.reads[0], call.what, call)
@@ -296,6 +296,12 @@ class Builder(ValueNodes):
         expected = self.create_node("get_attr", name, (), {})
         check = (node, expected, what, str(call.origin()))
         self.create_node("call_function", expect_answer, check, {})
+
+
+def _had_gradient(given: Any) -> bool:
+    """Returns True if an argument of a call is a tensor that required a gradient before it."""
+    looks = given.looks if type(given) is RunValue else given
+    return bool(getattr(looks, "requires_grad", False))
 
 
 _OPERATORS = {"__getitem__": operator.getitem, "__setitem__": operator.setitem}

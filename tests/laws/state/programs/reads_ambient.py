@@ -414,3 +414,12 @@ def event_set_by_the_function(case: Case) -> Seen:
         if i == 3:
             started.clear()
         yield f(case.x), started.is_set()
+
+
+@program(states=2)
+def switch_interval(case: Case) -> Seen:
+    case.undo(sys.setswitchinterval, sys.getswitchinterval())
+    f = case.fn(lambda x: x * (sys.getswitchinterval() * 1000))
+    for i in range(4):
+        sys.setswitchinterval(0.005 if i < 2 else 0.05)
+        yield f(case.x)

@@ -4,7 +4,7 @@ import gc
 import threading
 import weakref
 from collections import defaultdict
-from types import SimpleNamespace
+from types import MappingProxyType, SimpleNamespace
 
 import pytest
 import torch
@@ -359,8 +359,9 @@ def test_objects_that_cannot_be_created_again_are_of_a_trace_each():
         (lambda one: one.total, lambda held: held.__self__),
         (lambda one: {one: 1}, lambda held: next(iter(held))),
         (lambda one: [KeyError((one,))], lambda held: held[0].args[0][0]),
+        (lambda one: MappingProxyType({"a": one}), lambda held: held["a"]),
     ],
-    ids=["method", "key", "exception"],
+    ids=["method", "key", "exception", "proxy"],
 )
 def test_an_object_is_the_same_in_the_result_and_in_what_is_stored(store, stored):
     class Summed:

@@ -8,6 +8,7 @@ structure.
 
 import enum
 import functools
+import gc
 import types
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
@@ -307,6 +308,8 @@ def containers_in(value: object) -> Iterator[Any]:
             stack += dict.values(one)
         elif isinstance(one, BaseException):
             stack += one.args
+        elif kind is types.MappingProxyType:
+            stack += gc.get_referents(one)
         elif isinstance(one, list | tuple | set | frozenset | deque):
             stack += one
         held = getattr_of(one, "__dict__", None)

@@ -73,3 +73,20 @@ def test_methods_of_an_argument_are_not_called(held: Any) -> None:
     for _ in range(2):
         assert jitted(torch.ones(2, device="jax"), held).tolist() == [2.0, 2.0]
     assert jitted.compilations == 1
+
+
+@pytest.mark.parametrize("make", [_List, _Deque, _Tuple], ids=lambda kind: kind.__name__)
+def test_methods_of_a_new_container_in_the_state_are_not_called(make: Any) -> None:
+    class State:
+        held: Any = None
+
+    @calque.jit
+    def step(x: torch.Tensor) -> torch.Tensor:
+        State.held = (make([x * 2]), 1)
+        return x + 1
+
+    x = torch.ones(2, device="jax")
+    for _ in range(3):
+        assert step(x).tolist() == [2.0, 2.0]
+        (first,) = make.__mro__[2].__iter__(State.held[0])
+        assert first.tolist() == [2.0, 2.0]

@@ -35,8 +35,10 @@ _LEAVES = ATOMIC | {torch.Tensor, torch.nn.Parameter, torch.Size}
 _LASTING = (
     *(Module, Optimizer, type, enum.Enum, np.ndarray, np.generic, torch.Tensor),
     *(types.FunctionType, types.MethodType, types.BuiltinFunctionType, types.ModuleType),
+    *(torch.SymInt, torch.SymFloat, torch.SymBool),  # numbers whose values are not known
 )
 """Values that exist only in limited number, or are compared by equality."""
+_ITERATED = (list, tuple, set, frozenset, deque)
 
 
 class TooLarge(Exception):
@@ -307,11 +309,12 @@ def containers_in(value: object) -> Iterator[Any]:
             stack += dict.keys(one)
             stack += dict.values(one)
         elif isinstance(one, BaseException):
-            stack += one.args
+            stack += BaseException.args.__get__(one)  # pyright: ignore[reportAttributeAccessIssue]
         elif kind is types.MappingProxyType:
             stack += gc.get_referents(one)
-        elif isinstance(one, list | tuple | set | frozenset | deque):
-            stack += one
+        else:  # without the methods of the user's subclasses
+            base = next((base for base in _ITERATED if isinstance(one, base)), None)
+            stack += () if base is None else base.__iter__(one)
         held = getattr_of(one, "__dict__", None)
         if isinstance(held, dict):
             stack += held.values()

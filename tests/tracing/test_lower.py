@@ -44,6 +44,12 @@ def test_every_call_is_an_aten_operator_and_keeps_its_place() -> None:
     assert f'File "{__file__}"' in relu.stack_trace
 
 
+def test_a_module_that_was_not_traced_is_refused() -> None:
+    module: Any = nn.Linear(2, 2)
+    with pytest.raises(TypeError, match="not a Linear: calque.trace makes one"):
+        calque.lower(module, torch.ones(1, 2))
+
+
 def test_parameters_and_buffers_are_those_of_the_program() -> None:
     model = Norm()
     graph = lower(calque.trace(model, torch.randn(5, 3)))

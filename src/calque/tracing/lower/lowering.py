@@ -90,6 +90,7 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     Raises:
         TraceError: a call of the graph depends on values of tensors, or defines a gradient that
             the operators do not have (an `autograd.Function`, while gradients are enabled).
+        TypeError: `graph` is not a graph, but the module or function itself.
 
     >>> import calque, torch
     >>> graph = calque.trace(lambda x: torch.nn.functional.silu(x) * 2, torch.ones(3))
@@ -101,6 +102,9 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
         return mul
     <BLANKLINE>
     """
+    if not isinstance(graph, GraphModule):
+        what = type(graph).__name__
+        raise TypeError(f"calque.lower takes a graph, not a {what}: calque.trace makes one")
     if torch.is_grad_enabled():
         refuse_unseen_writes(graph.graph)
     refuse_writes_to_choices(graph.graph)

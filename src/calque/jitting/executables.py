@@ -6,8 +6,8 @@ from collections import deque
 from typing import Any
 from weakref import WeakValueDictionary
 
+from calque.device.runtime.code_generation import Options
 from calque.device.runtime.executable import calls_back, devices_of
-from calque.program.compiler_options import Options
 from calque.program.direct_call import compile_checked
 from calque.program.slow_log import announced
 

@@ -14,6 +14,7 @@ from torch.autograd.graph import increment_version
 from calque.device.memory import rng
 from calque.device.memory.cell import Cell, x64
 from calque.device.runtime import threads
+from calque.device.runtime.code_generation import Options
 from calque.device.runtime.placement import spread
 from calque.jitting.alias_guards import SharingGuard
 from calque.jitting.assumed_values import Assumed
@@ -25,7 +26,7 @@ from calque.jitting.program_arguments import Call, Changing, Gathering
 from calque.jitting.recording import TraceRecording
 from calque.program import call_serialization
 from calque.program.channels_last import Order, channels_last
-from calque.program.compiler_options import Options, options_of
+from calque.program.compiler_options import options_of
 from calque.program.equal_state import EqualGuard, equal_state
 from calque.program.gradients.higher_order import HigherDerivatives, Retrace, SavedValues
 from calque.program.gradients.replay import Carrying, carrying

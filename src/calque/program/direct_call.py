@@ -14,6 +14,7 @@ from jax import Array
 from jax.extend.mlir.ir import WalkResult
 
 from calque.device.memory.cell import x64
+from calque.device.runtime.code_generation import Options
 from calque.device.runtime.executable import OnDevices, debugging, execution
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.sizes import (
@@ -24,7 +25,6 @@ from calque.device.runtime.sizes import (
     refuse_fatal,
     translated,
 )
-from calque.program.compiler_options import Options, compile_with
 from calque.upstream.jax_internals import batched_device_put
 
 _WRITTEN_BY_NO_KERNEL = frozenset(("stablehlo.broadcast_in_dim", "stablehlo.reshape"))
@@ -80,7 +80,7 @@ def compile_checked(
         check_fits(result.shape, result.dtype.itemsize)
     if fatal_seen() and jax.default_backend() == "cpu":
         _check_parts(lowered.compiler_ir("stablehlo"))
-    return compile_with(lowered, options or {})
+    return lowered.compile(compiler_options=options or None)
 
 
 def _check_parts(module: Any) -> None:

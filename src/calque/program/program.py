@@ -14,6 +14,7 @@ from jax.sharding import Sharding
 
 from calque.device.memory.cell import Cell, x64
 from calque.program.atomic_calls import Call, Stepping
+from calque.program.compiler_options import schedule
 from calque.program.direct_call import direct
 from calque.program.equal_state import Equal
 from calque.program.execution import Execution
@@ -106,6 +107,7 @@ class Program(Stepping[Call]):
                 donate_argnums=tuple(map(self.position, self.donated)),
                 out_shardings=self._pinned,
                 keep_unused=True,
+                compiler_options=schedule(),
             )
 
     @property

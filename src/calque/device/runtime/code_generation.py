@@ -1,4 +1,4 @@
-"""Has XLA generate the code of eager programs in its cheaper way, on CPUs.
+"""Compiles with options that XLA may lack, and eager programs in a cheaper way on CPUs.
 
 XLA lowers each loop of a program through MLIR ("fusion emitters"), or directly to LLVM IR. The
 first makes faster loops of what is fused, as in a jitted step. An eager program is mostly one
@@ -36,8 +36,18 @@ _SLOWER = re.compile(
 """What is slower, in large arrays, if its code is generated directly."""
 
 
+Options = dict[str, Any]
+_may_be_unknown: set[str] = {_EMITTERS, _PARTS}
 _options_unknown_to_xla: set[str] = set()
 """The options that this release of XLA turned out not to have."""
+
+
+def may_be_unknown(options: Options) -> Options:
+    """Returns options with which calque compiles programs. They are left out from now on where XLA
+    does not have them.
+    """
+    _may_be_unknown.update(options)
+    return options
 
 
 def install() -> None:
@@ -49,17 +59,17 @@ def _choose(
     backend: Any, module: Any, devices: Any, options: Any, *others: Any, **more: Any
 ) -> Any:
     """Compiles a program, like JAX's own function."""
-    if not sharing.wanted or backend.platform != "cpu":
-        return _compile(backend, module, devices, options, *others, **more)
-    before = list(options.env_option_overrides)
-    chosen = _options(module)
+    given = list(options.env_option_overrides)
+    if sharing.wanted and backend.platform == "cpu":
+        given += _options(module)
     while True:
-        chosen = [option for option in chosen if option[0] not in _options_unknown_to_xla]
-        options.env_option_overrides = [*before, *chosen]
+        known = [option for option in given if option[0] not in _options_unknown_to_xla]
+        options.env_option_overrides = known
         try:
             return _compile(backend, module, devices, options, *others, **more)
         except JaxRuntimeError as error:
-            refused = {name for name, _ in chosen if f"'{name}'" in str(error)}
+            ours = _may_be_unknown.intersection(name for name, _ in known)
+            refused = {name for name in ours if f"'{name}'" in str(error)}
             if not refused:
                 raise
             _options_unknown_to_xla.update(refused)

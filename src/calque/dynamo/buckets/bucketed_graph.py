@@ -29,6 +29,7 @@ from calque.dynamo.buckets.symbolic_shapes import (
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.graph import CompiledGraph
 from calque.program.call_serialization import Turn
+from calque.program.compiler_options import schedule
 from calque.program.direct_call import compile_checked, direct
 from calque.program.execution import cause_of
 from calque.program.lifting import Input
@@ -167,7 +168,7 @@ class BucketProgram:
             if isinstance(one.source, RandomSource):
                 random.append(place)
         with x64():
-            lowered = jax.jit(self._body).lower(*avals)
+            lowered = jax.jit(self._body, compiler_options=schedule()).lower(*avals)
             self._run = direct(compile_checked(lowered), random).call
         self._store_orders()
         self._devices = [

@@ -219,6 +219,11 @@ def test_a_dtype_that_jax_has_not_is_named() -> None:
             TypeError, match="the jax device does not support dtype torch.complex32"
         ):
             call(half, half)
+    for view in (torch.view_as_complex, lambda x: x.view(torch.complex32)):
+        with pytest.raises(
+            TypeError, match="the jax device does not support dtype torch.complex32"
+        ):
+            view(half)
 
 
 def test_an_empty_batch_has_empty_gradients() -> None:

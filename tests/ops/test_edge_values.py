@@ -123,6 +123,17 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
             reduction="none",
         ),
     ],
+    "one sample": lambda d: [
+        F.multi_margin_loss(
+            torch.tensor([1.0, 2.0], device=d), torch.tensor(label, device=d), reduction="none"
+        )
+        for label in (0, [1])
+    ],
+    "dtypes of random numbers": lambda d: [
+        torch.zeros_like(torch.normal(torch.ones(2, dtype=mean, device=d), std.to(d)))
+        for mean in (torch.float32, torch.float64)
+        for std in (torch.ones(2, dtype=torch.float64), torch.ones((), dtype=torch.int64))
+    ],
 }
 
 
@@ -170,6 +181,21 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
             torch.ones(5, 2, device=d), [2, 2], weight=torch.ones((), device=d)
         ),
     ),
+    "more weights than elements": (
+        RuntimeError,
+        lambda d: F.binary_cross_entropy(
+            torch.ones(3, device=d), torch.ones(3, device=d), weight=torch.ones(2, 3, device=d)
+        ),
+    ),
+    "weights of another dtype": (
+        RuntimeError,
+        lambda d: F.embedding_bag(
+            torch.zeros(1, 2, dtype=torch.int64, device=d),
+            torch.ones(2, 2, device=d),
+            per_sample_weights=torch.ones(1, 2, dtype=torch.float64, device=d),
+            mode="sum",
+        ),
+    ),
     "one class": (
         RuntimeError,
         lambda d: F.multilabel_margin_loss(torch.ones((), device=d), torch.tensor(1, device=d)),
@@ -193,6 +219,11 @@ def test_a_dtype_that_jax_has_not_is_named() -> None:
             TypeError, match="the jax device does not support dtype torch.complex32"
         ):
             call(half, half)
+    for view in (torch.view_as_complex, lambda x: x.view(torch.complex32)):
+        with pytest.raises(
+            TypeError, match="the jax device does not support dtype torch.complex32"
+        ):
+            view(half)
 
 
 def test_an_empty_batch_has_empty_gradients() -> None:

@@ -67,6 +67,7 @@ INDEFINITE = torch.tensor([[4.0, 1.0, 0.0], [1.0, 2.0, 5.0], [0.0, 5.0, 1.0]])
         (lambda a: torch.linalg.solve(a, a), SINGULAR),
         (lambda a: torch.linalg.cholesky_ex(a, check_errors=True), INDEFINITE),
         (lambda a: torch.linalg.inv_ex(a, check_errors=True), SINGULAR),
+        (torch.cholesky_inverse, torch.stack([torch.eye(3), torch.eye(3).tril(-1)])),
     ],
 )
 def test_a_matrix_that_cannot_be_factored_raises_like_the_cpu(function, matrix) -> None:

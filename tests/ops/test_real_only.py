@@ -44,8 +44,10 @@ def test_complex_numbers_are_refused_as_on_the_cpu(function: Callable[..., Any])
 _LACKING: dict[str, Callable[[Any], Any]] = {
     "adaptive_max_pool2d": lambda x: F.adaptive_max_pool2d(x, 1),
     "cauchy_": lambda x: x.clone().cauchy_(),
+    "div rounded down": lambda x: torch.div(x, x, rounding_mode="floor"),
     "embedding_bag": lambda x: F.embedding_bag(_zeros(x, 1, 2), x[0], mode="sum"),
     "fold": lambda x: F.fold(x.reshape(1, 4, 1).expand(1, 4, 9), (4, 4), 2),
+    "index_reduce": lambda x: x[0].index_reduce(0, _zeros(x, 1), x[0, :1], "amax"),
     "kthvalue": lambda x: torch.kthvalue(x, 1),
     "max_unpool2d": lambda x: F.max_unpool2d(x, _zeros(x, *x.shape), 1),
     "median": torch.median,
@@ -54,6 +56,8 @@ _LACKING: dict[str, Callable[[Any], Any]] = {
     "multilabel_margin": lambda x: F.multilabel_margin_loss(x[0], _zeros(x, 2, 2)),
     "mvlgamma": lambda x: torch.mvlgamma(x, 1),
     "normal": lambda x: torch.normal(x, 1.0).shape,
+    "normal of a spread": lambda x: torch.normal(1.0, x).shape,
+    "scatter_reduce": lambda x: x[0, 0].scatter_reduce(0, _zeros(x, 2), x[0, 1], "mean"),
     "searchsorted": lambda x: torch.searchsorted(x, x),
     "topk": lambda x: torch.topk(x, 1),
     "trace": lambda x: torch.trace(x[0]),
@@ -67,6 +71,7 @@ def _zeros(x: torch.Tensor, *shape: int) -> torch.Tensor:
 
 
 @pytest.mark.sampled(12)
+@pytest.mark.filterwarnings("ignore:index_reduce.. is in beta")
 @pytest.mark.parametrize("dtype", [torch.bool, torch.int64], ids=str)
 @pytest.mark.parametrize("function", _LACKING.values(), ids=list(_LACKING))
 def test_booleans_and_integers_are_refused_where_the_cpu_has_no_kernel(

@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 import calque
 from calque.graph import JaxInterpreter
+from calque.tracing.graph import branching
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import tree_map
 
@@ -66,6 +67,36 @@ def test_a_lowered_graph_with_operators_that_take_graphs_is_unpickled() -> None:
 
     loop = calque.lower(calque.trace(doubled, torch.ones(2)))
     assert pickle.loads(pickle.dumps(loop))(torch.ones(2))[1].tolist() == [8, 8]
+
+
+def leaves_early(x: Tensor) -> Tensor:
+    if x.sum() > 1:
+        return x * 1
+    if x.sum() > 2:
+        return x * 2
+    if x.sum() > 3:
+        return x * 3
+    if x.sum() > 4:
+        return x * 4
+    if x.sum() > 5:
+        return x * 5
+    return x - 1
+
+
+def test_nested_choices_are_not_traced_twice_as_often_at_each_level(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    staged, traced = branching._staged, []
+
+    def counted(*args: Any) -> Any:
+        traced.append(args)
+        return staged(*args)
+
+    monkeypatch.setattr(branching, "_staged", counted)
+    lowered = calque.lower(calque.trace(leaves_early, torch.ones(3)))
+    assert 5 <= len(traced) <= 5 * 6 / 2
+    for x in (torch.zeros(3), torch.ones(3)):
+        assert torch.equal(lowered(x), leaves_early(x))
 
 
 def nested(x: Tensor, y: Tensor) -> Any:

@@ -129,11 +129,20 @@ class Unfreezes(nn.Module):
         return self.weight * x
 
 
-def test_a_member_that_requires_a_gradient_already_may_be_marked() -> None:
-    model, x = Unfreezes("weight"), torch.ones(2)
+class Assigns(Unfreezes):
+    """As above, but by assigning the attribute."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        getattr(self, self.name).requires_grad = True
+        return self.weight * x
+
+
+@pytest.mark.parametrize("kind", [Unfreezes, Assigns])
+def test_a_member_that_requires_a_gradient_already_may_be_marked(kind: type[Unfreezes]) -> None:
+    model, x = kind("weight"), torch.ones(2)
     recording = calque.record(model, x)
     for graph in (recording.graph(), recording.graph("aten"), calque.lower(calque.trace(model, x))):
         assert graph(x).requires_grad
-    assert torch.equal(calque.record(Unfreezes("bias"), x).graph()(x), torch.ones(2))
+    assert torch.equal(calque.record(kind("bias"), x).graph()(x), torch.ones(2))
     with pytest.raises(calque.TraceError, match="has bias, which it does not create"):
-        calque.lower(calque.trace(Unfreezes("bias"), x))
+        calque.lower(calque.trace(kind("bias"), x))

@@ -25,9 +25,15 @@ from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` return
 from torch._decomp import decomposition_table  # for operators without a rule
 from torch._export import utils as export_utils  # `_materialize_cpp_cia_ops`, which takes long
 from torch._functorch import eager_transforms, vmap  # the nesting level of transforms
-from torch._functorch.pyfunctorch import temporarily_pop_interpreter_stack  # leaves transforms
+from torch._functorch.pyfunctorch import (
+    FunctionalizeInterpreter,
+    retrieve_all_functorch_interpreters,
+    temporarily_pop_interpreter_stack,  # leaves transforms
+)
 from torch._guards import TracingContext  # AOTAutograd's metadata of the inputs
-from torch._higher_order_ops import utils as higher_order_utils  # `_hop_compile_and_call`
+from torch._higher_order_ops import (
+    utils as higher_order_utils,  # `_hop_compile_and_call`, `_check_alias_and_mutation`
+)
 from torch._higher_order_ops.auto_functionalize import (
     get_mutable_args,  # the written arguments of an operator
     read_view_information_from_args,
@@ -53,7 +59,7 @@ from torch._subclasses.fake_tensor import (
     UnsupportedFakeTensorException,
     UnsupportedOperatorException,
 )
-from torch._subclasses.functional_tensor import FunctionalTensor
+from torch._subclasses.functional_tensor import FunctionalTensor, FunctorchFunctionalizeAPI
 from torch.amp import _enter_autocast as enter_autocast  # as functions, for graphs
 from torch.amp import _exit_autocast as exit_autocast
 from torch.autograd import _get_sequence_nr as get_sequence_nr  # a node's metadata

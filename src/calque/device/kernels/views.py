@@ -17,6 +17,7 @@ from calque.device.memory import geometry
 from calque.device.memory.cell import cell_of, regeometries, size_in_bytes
 from calque.device.memory.geometry import Layout
 from calque.device.memory.wrapping import META, alias, share
+from calque.device.runtime.dtypes import to_numpy
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload
 
@@ -99,9 +100,17 @@ def _check_bounds(tensor: torch.Tensor, size: Any, stride: Any, offset: int) -> 
 
 
 def view_dtype(tensor: torch.Tensor, dtype: torch.dtype) -> torch.Tensor:
-    """Returns the same bytes under a different dtype."""
+    """Returns the same bytes under a different dtype; raises TypeError for one that JAX lacks."""
+    to_numpy(dtype)
     share(tensor)
     return aten.view.dtype.redispatch(_COMPOSITE, tensor, dtype)
+
+
+def view_as_complex(tensor: torch.Tensor) -> torch.Tensor:
+    """Returns pairs of numbers as complex ones; raises TypeError for those of half precision."""
+    found = alias(aten.view_as_complex.default, tensor)
+    to_numpy(found.dtype)
+    return found
 
 
 def unsafe_view(tensor: torch.Tensor, size: object) -> torch.Tensor:
@@ -224,6 +233,7 @@ def kernels() -> dict[str, Any]:
         **{n.removeprefix(_ATEN): _in_place(_overload(n)) for n in _moved_in_place()},
         "as_strided": as_strided,
         "view.dtype": view_dtype,
+        "view_as_complex": view_as_complex,
         "_unsafe_view": unsafe_view,
         "set_": set_nothing,
         "set_.source_Storage_storage_offset": set_source_storage_offset,

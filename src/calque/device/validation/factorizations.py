@@ -80,6 +80,24 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
     return out
 
 
+def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
+    """`torch.cholesky_inverse`, which raises an error for a zero on the diagonal."""
+    inverse = functional(RULES["aten::cholesky_inverse"])(self, upper)
+    if not trace_checks.looking():
+        return inverse
+    zeros = self.diagonal(dim1=-2, dim2=-1) == 0
+    first = zeros.cumsum(-1).eq(0).sum(-1) + 1
+    info = torch.where(zeros.any(-1), first, 0).int()
+    check_errors(info, "cholesky_inverse", is_matrix=self.ndim == 2)
+    return inverse
+
+
+def cholesky_inverse_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
+    """`torch.cholesky_inverse` into a tensor."""
+    write_out(out, read(cholesky_inverse(self, upper)))
+    return out
+
+
 def kernels() -> dict[str, Any]:
     """Returns the kernels by operator name."""
     told_how = [name for name, rule in RULES.items() if _TRANSPOSED in rule.parameters]
@@ -87,6 +105,8 @@ def kernels() -> dict[str, Any]:
         "_linalg_check_errors": check_errors,
         "cholesky": cholesky,
         "cholesky.out": cholesky_out,
+        "cholesky_inverse": cholesky_inverse,
+        "cholesky_inverse.out": cholesky_inverse_out,
         **{
             name.removeprefix("aten::"): _kernel(RULES[name])
             for name in (*operators_with("reports"), *told_how)

@@ -42,7 +42,6 @@ from calque.ops.table.promotion import (
     opmath,
     real_dtype,
     refuse,
-    result_type,
     to_float,
     type_name,
 )
@@ -126,26 +125,30 @@ def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
 
 
-@op(
-    "normal.Tensor_Tensor",
-    "normal.Tensor_float",
-    "normal.float_Tensor",
-    random=True,
-    dynamic=("mean", "std"),
-    check=spread,
-)
-def normal_of(key: Array, mean: Any, std: Any = 1.0) -> Array:
+def _normal_of(key: Array, mean: Any, std: Any, dtype: Any) -> Array:
     if is_complex(jnp.asarray(std).dtype):
         raise RuntimeError("normal expects standard deviation to be non-complex")
-    dtype = result_type(mean, std)
+    refuse("normal_kernel_cpu", dtype, BOOL, INT)
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
     return (_normal(key, shape, dtype) * std + mean).astype(dtype)
 
 
-facts(
-    "normal.Tensor_float normal.float_Tensor normal.Tensor_Tensor",
-    refuses=no_kernel("normal_kernel_cpu", BOOL, INT),
+@op(
+    "normal.Tensor_Tensor",
+    "normal.Tensor_float",
+    random=True,
+    dynamic=("mean", "std"),
+    check=spread,
 )
+def normal_around(key: Array, mean: Array, std: Any = 1.0) -> Array:
+    return _normal_of(key, mean, std, mean.dtype)
+
+
+@op("normal.float_Tensor", random=True, dynamic=("mean", "std"), check=spread)
+def normal_spread(key: Array, mean: Any, std: Array) -> Array:
+    return _normal_of(key, mean, std, std.dtype)
+
+
 facts(
     "normal.float_Tensor normal.Tensor_Tensor",
     values=each("std", none_below, RuntimeError, "normal expects all elements of std >= 0.0"),

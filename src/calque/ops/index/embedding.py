@@ -9,6 +9,7 @@ from jax import Array
 
 from calque.ops.table.helpers import maximum
 from calque.ops.table.linear_resample import widened
+from calque.ops.table.promotion import type_name
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
@@ -125,7 +126,27 @@ def _bags(
         )
 
 
-def _bag_ranks(weight: Any, indices: Any, offsets: Any, *_: Any, **__: Any) -> None:
+def _bag_condition(
+    weight: Any,
+    indices: Any,
+    offsets: Any,
+    scale_grad_by_freq: bool = False,
+    mode: int = SUM,
+    sparse: bool = False,
+    per_sample_weights: Any = None,
+    *_: Any,
+    **__: Any,
+) -> None:
+    _bag_ranks(weight, indices, offsets)
+    if per_sample_weights is not None and per_sample_weights.dtype != weight.dtype:
+        raise RuntimeError(
+            "Expected tensor for argument #1 'weight' to have the same type as tensor for argument "
+            f"#1 'per_sample_weights'; but type {type_name(weight.dtype)} does not equal "
+            f"{type_name(per_sample_weights.dtype)} (while checking arguments for embedding_bag)"
+        )
+
+
+def _bag_ranks(weight: Any, indices: Any, offsets: Any) -> None:
     for name, x, ranks in (
         ("input", indices, (1, 2)),
         ("offsets", offsets, (1,)),
@@ -144,7 +165,7 @@ def _bag_ranks(weight: Any, indices: Any, offsets: Any, *_: Any, **__: Any) -> N
         )
 
 
-@op("_embedding_bag", "_embedding_bag_forward_only", values=_bags, condition=_bag_ranks)
+@op("_embedding_bag", "_embedding_bag_forward_only", values=_bags, condition=_bag_condition)
 def embedding_bag(
     weight: Array,
     indices: Array,

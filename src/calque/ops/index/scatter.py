@@ -11,7 +11,7 @@ from calque.ops.index.index_bounds import along, at_least_1d, on_axis, positions
 from calque.ops.index.writes import accumulate_at, replace_at
 from calque.ops.table.helpers import nan_of, wrap_dim
 from calque.ops.table.number_range import Holds
-from calque.ops.table.promotion import COMPLEX, is_complex, is_integral, refuse
+from calque.ops.table.promotion import BOOL, COMPLEX, is_complex, is_integral, refuse
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import IN_SELF, INDEX, TensorArgument, within_dim
 
@@ -207,6 +207,8 @@ def _reduce_at(self: Array, key: Any, source: Any, reduce: str, include_self: bo
         )
     if reduce in ("amax", "amin"):
         refuse(f"scatter_gather_tensor_cpu_reduce_{reduce}", self.dtype, COMPLEX)
+    if reduce == "mean":
+        refuse("scatter_gather_tensor_cpu_reduce_mean", self.dtype, BOOL)
     start = self if include_self else replace_at(self, key, _identity(reduce, self.dtype))
     result = accumulate_at(start, key, source, _REDUCTIONS[reduce])
     if reduce in ("amax", "amin"):

@@ -135,11 +135,18 @@ def soft_margin_loss_backward(
     return grad.astype(self.dtype)
 
 
-def _bce_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
+def _bce_condition(self: Any, target: Any, weight: Any = None, *_: Any, **__: Any) -> None:
     if self.dtype != target.dtype:
         raise RuntimeError(
             f"Found dtype {type_name(target.dtype)} but expected {type_name(self.dtype)}"
         )
+    if weight is not None:
+        together = np.broadcast_shapes(self.shape, weight.shape)
+        if together != self.shape:
+            raise RuntimeError(
+                f"output with shape {list(self.shape)} doesn't match the broadcast shape "
+                f"{list(together)}"
+            )
 
 
 @op(
@@ -247,7 +254,8 @@ def _multi_margin(
         loss = loss * jnp.take(weight, label, mode="fill")
     loss = jnp.where(np.arange(classes) == label, 0, loss)
     loss = jnp.where((label < 0) | (label >= classes), np.nan, loss)
-    return reduce((jnp.sum(loss, axis=1) / classes).reshape(samples), reduction)
+    shape = samples or target.shape
+    return reduce((jnp.sum(loss, axis=1) / classes).reshape(shape), reduction)
 
 
 def _are_long(self: Any, target: Any, *_: Any, **__: Any) -> None:

@@ -67,6 +67,7 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
     x, y = promote(self, other)
     refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
     if rounding_mode == "floor":
+        refuse("div_floor_cpu", x.dtype, BOOL)
         return _floor_divide(x, y)
     if rounding_mode == "trunc":
         return lax.div(*_same_shape(x, y)) if is_integral(x.dtype) else _truncated(x, y)
@@ -78,7 +79,6 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
 
 @op("floor_divide", "floor_divide.Scalar", layout="elementwise", values=_divides)
 def floor_divide(self: Array, other: Any) -> Array:
-    refuse("div_floor_cpu", result_type(self, other), BOOL)
     return div_mode(self, other, "floor")
 
 

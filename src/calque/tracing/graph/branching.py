@@ -20,9 +20,13 @@ from calque.upstream.torch_internals import (
     DropoutNd,
     FakeTensor,
     FakeTensorMode,
+    FunctionalizeInterpreter,
     FunctionalTensor,
+    FunctorchFunctionalizeAPI,
     OpOverloadPacket,
     get_current_dispatch_mode_stack,
+    higher_order_utils,
+    retrieve_all_functorch_interpreters,
 )
 
 _FUNCTIONS = frozenset(("dropout1d", "dropout2d", "dropout3d", "gumbel_softmax"))
@@ -186,12 +190,32 @@ def _staged(
     members = [list(found) for found in names]
     extra = tuple(tensor for found in names for tensor in found.values())
     first, last = len(tensors), len(tensors) + len(members[0])
-    return torch.ops.higher_order.cond(
+    return _chosen(
         flag,
         lambda *g: call(true, dict(zip(members[0], g[first:last])), g[:first]),
         lambda *g: call(false, dict(zip(members[1], g[last:])), g[:first]),
         (*tensors, *extra),
     )
+
+
+def _chosen(flag: torch.Tensor, true: Any, false: Any, operands: tuple[Any, ...]) -> Any:
+    """Calls `torch.cond`, but to remove writes, does not make the schema, which nothing reads then.
+
+    For it, PyTorch traces both branches once more at each level of nesting, which takes twice the
+    time for each.
+    """
+    layers = retrieve_all_functorch_interpreters()
+    if not layers or not isinstance(layers[-1], FunctionalizeInterpreter):
+        return torch.ops.higher_order.cond(flag, true, false, operands)
+    rule = FunctorchFunctionalizeAPI(layers[-1])
+    given: Any = rule.unwrap_tensors(operands)
+    condition: Any = rule.unwrap_tensors(flag)
+    with rule.redispatch_to_next():
+        for branch, name in ((true, "cond_true"), (false, "cond_false")):
+            higher_order_utils._check_alias_and_mutation(branch, given, name, False)
+        functional = map(rule.functionalize, (true, false))
+        found = torch.ops.higher_order.cond(condition, *functional, given)
+        return rule.wrap_tensors(found)
 
 
 Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple[Any, ...]]

@@ -99,7 +99,7 @@ def written_by(node: Node) -> list[Node]:
     computes = node.op.startswith("call") and node.op != "call_module"
     if not computes or node.target in _NO_WRITES or name_of(node) in OF_AUTOGRAD:
         return []
-    if not has_effect(node) or (node.target is setattr and node.args[1] not in _CHANGE_TENSORS):
+    if not has_effect(node) or (node.target is setattr and not _changes_tensor(*node.args[1:])):
         return []
     target: Any = node.kwargs.get("out", node.args[0] if node.args else None)
     parts = target if isinstance(target, (tuple, list)) else (target,)
@@ -109,7 +109,14 @@ def written_by(node: Node) -> list[Node]:
 OF_AUTOGRAD = frozenset(("requires_grad_", "backward", "retain_grad", "register_hook"))
 """Methods that change a tensor's autograd metadata, and none of its elements."""
 _NO_WRITES = CHECKS | OF_RECORDINGS
-_CHANGE_TENSORS = ("data", "requires_grad", "grad")  # not attributes of the program's own
+
+
+def _changes_tensor(name: Any, value: Any) -> bool:
+    """Returns True if setting an attribute changes a tensor, unlike those of the program's own.
+
+    `x.requires_grad = True` is `x.requires_grad_()`, which `OwnLeaves` handles.
+    """
+    return name in ("data", "grad") or (name == "requires_grad" and value is not True)
 
 
 def takes_gradient(node: Node | None) -> bool:

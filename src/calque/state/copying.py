@@ -49,7 +49,7 @@ class Copying:
             for name, receivers in found.names.items():
                 self._into[name] |= receivers
         self._by_name = set(named.rows)
-        self._objects = {row: value for row, value in named.objects}
+        self._objects = dict(named.objects)
 
     def may_be(self, row: Row, key: Any) -> bool:
         """Returns True if no code reads a number, apart from appending it to something."""
@@ -78,7 +78,7 @@ class Copying:
             found |= {place for place in places if not _is_of_variables(place[0])}
         lists = Lists(grown(), self._rows)
         for row, key in set(places) - found:
-            name = variable_of(row) if type(row) is CellRow else key
+            name = str(variable_of(row) if type(row) is CellRow else key)
             if not all(lists.are_in(*receiver) for receiver in self._into[name]):
                 found.add((row, key))
         return found

@@ -107,7 +107,7 @@ class Repeating:
         if self._verify and program.assumed is None and not program.single_use:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
-            # The same program with flattened arguments, or other numbers, so two traces have agreed.
+            # The same program with flattened arguments or other numbers, so two traces agree.
             again = isinstance(key[0], Structure) or program.recording.copied
             opened = first if again else None
             program.unverified = opened is None or opened.difference(found) is not None

@@ -57,6 +57,74 @@ def reset():
     logs.update(loss=[], norm=[])
 
 
+# Programs that append counts ----------------------------------------------------------------------
+
+
+@appending(2)
+def a_count_in_a_tuple(device, jit):
+    class Trainer:
+        def __init__(self):
+            self.step, self.history = 0, []
+
+        def train(self, x, i):
+            self.step += 1
+            self.history.append((self.step, x.sum()))
+
+    trainer = Trainer()
+
+    def change(i):
+        if i in (3, 5):
+            trainer.step = 0
+        if i == 4:
+            trainer.history = []
+
+    return jit(trainer.train), change, lambda: (trainer.step, trainer.history)
+
+
+@appending(2)
+def a_count_in_a_dict(device, jit):
+    state = SimpleNamespace(step=300, log=[])
+
+    def step(x, i):
+        entry = {"loss": x.sum(), "step": state.step, "next": [state.step + 1]}
+        state.log.append(entry)
+        state.step += 2
+
+    return jit(step), nothing, lambda: (state.step, state.log)
+
+
+@appending(2)
+def a_bare_count_beside_a_constant(device, jit):
+    k, log = 4, deque(maxlen=20)
+
+    def step(x, i):
+        nonlocal k
+        k += 1
+        log.append(k)
+        log.append((5, k, 6, x))
+
+    return jit(step), nothing, lambda: (k, log)
+
+
+@appending(3)
+def a_count_that_was_the_class(device, jit):
+    class Trainer:
+        step = 5
+
+    trainer = Trainer()
+    trainer.log = []
+
+    def step(x, i):
+        trainer.step += 1
+        trainer.log.append((trainer.step, x))
+
+    def change(i):
+        if i in (2, 3):
+            trainer.step = 5
+
+    return jit(step), change, lambda: (trainer.step, trainer.log)
+
+
 # Programs that only append ------------------------------------------------------------------------
 
 
@@ -728,6 +796,30 @@ def _after(append, x):
 
 for _name, _read in _WAYS.items():
     _reads(_read, _name)
+
+
+@reading
+def a_count_that_is_read(device, jit):
+    trainer = SimpleNamespace(step=0, log=[])
+
+    def step(x, i):
+        trainer.step += 1
+        trainer.log.append((trainer.step, x))
+        return x * 2 if trainer.step % 3 == 0 else x
+
+    return jit(step), nothing, lambda: (trainer.step, trainer.log)
+
+
+@reading
+def a_count_in_a_full_deque(device, jit):
+    trainer = SimpleNamespace(step=0, log=deque(maxlen=3))
+
+    def step(x, i):
+        trainer.step += 1
+        trainer.log.append((trainer.step, x))
+        trainer.log.append(trainer.step)
+
+    return jit(step), nothing, lambda: (trainer.step, trainer.log)
 
 
 @reading

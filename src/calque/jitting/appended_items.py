@@ -5,13 +5,12 @@ from collections.abc import Collection, Set
 from functools import cached_property
 from typing import Any
 
+from calque.jitting.copied_counts import Counts, described
 from calque.jitting.effects import RowChange
-from calque.state import ATOMIC, Snapshot
+from calque.state import Snapshot
 from calque.state.grown import Grown, is_at_left, new_items
 from calque.state.hidden_items import forget, hidden_items
 from calque.state.rows import ListRow, Row
-
-_DEPTH = 8
 
 
 class Appending:
@@ -21,9 +20,13 @@ class Appending:
         snapshot: the state of the trace.
         changed: the rows that have changed, before they are restored.
         given: the ids of what the call's arguments hold.
+        counts: the counts that it may copy.
     """
 
-    def __init__(self, snapshot: Snapshot, changed: Collection[Row], given: Set[int]) -> None:
+    def __init__(
+        self, snapshot: Snapshot, changed: Collection[Row], given: Set[int], counts: Counts
+    ) -> None:
+        self._counts = counts
         self._snapshot = snapshot
         self._changed = changed
         self._given = given
@@ -42,24 +45,13 @@ class Appending:
             return None
         left = bool(is_at_left(ways))
         bounded = isinstance(row.owner, deque) and row.owner.maxlen is not None
-        described = () if bounded else tuple(map(_described, new))
+        found = () if bounded else tuple(described(one, self._counts) for one in new)
         keys = list(range(len(new)))
-        return RowChange(row, keys, False, appends=True, at_left=left, described=described), new
+        return RowChange(row, keys, False, appends=True, at_left=left, described=found), new
 
     def _alone(self) -> Collection[int]:
         lists, known = self._grown.among(self._changed), _known(self._snapshot, self._given)
         return hidden_items(self._snapshot.rows, lists, known).keys()
-
-
-def _described(value: Any, depth: int = 0) -> Any:
-    """Returns what every trace must append, without the identity of objects."""
-    kind = type(value)
-    if kind in ATOMIC:
-        return value
-    if depth == _DEPTH or kind not in (tuple, list, dict):
-        return kind.__name__
-    items = value.items() if kind is dict else value
-    return kind.__name__, *(_described(item, depth + 1) for item in items)
 
 
 def leave_out_appended(snapshot: Snapshot, rows: Collection[Row], given: Set[int]) -> Set[int]:

@@ -19,6 +19,7 @@ from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
 from calque.jitting.assumed_values import AssumedValues
+from calque.jitting.copied_counts import CopiedCounts
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import Call, FastCall
@@ -85,6 +86,7 @@ class Jitted(Generic[P, R]):
         self._objects = Objects()
         self._prepared = Prepared()
         self._exchanged = Exchanged()
+        self._copied = CopiedCounts()
         self._fast: FastCall | None = None  # for calls like the previous one
         self._alone: Call | None = None  # the same, for a thread that is alone
         functools.update_wrapper(self, fn, updated=())
@@ -191,10 +193,11 @@ class Jitted(Generic[P, R]):
     def _verified(self, program: JittedProgram, key: Any, leaves: list[Any]) -> JittedProgram:
         """Returns the program if a second trace gives the same, otherwise the second program."""
         with described_otherwise() as texts:
-            exchanged = program.recording.exchanged
-            again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
+            same = program.recording
+            found = leaves, key[0], lambda: None, same.exchanged, same.copied
+            again, lowered = self._trace(*found)
         if texts and self._repeating.differs(program, again, lowered):
-            again, lowered = self._trace(leaves, key[0], exchanged=exchanged)
+            again, lowered = self._trace(*found)
             if not self._repeating.differs(program, again, lowered):
                 refuse_read(texts)
         if self._repeating.compare(key, program, again, lowered):
@@ -216,7 +219,8 @@ class Jitted(Generic[P, R]):
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
     ) -> JittedProgram:
         self._keep_fast(None)
-        program, lowered = self._trace(leaves, spec, assumptions, self._exchanged.places)
+        exchanged, copied = self._exchanged.places, self._copied.places
+        program, lowered = self._trace(leaves, spec, assumptions, exchanged, copied)
         program.compile_with(self._executables.of, lowered)
         self._keep(key, program, reason)
         self._repeating.made(key, program, lowered, leaves, reason)
@@ -251,6 +255,7 @@ class Jitted(Generic[P, R]):
         spec: object,
         assumptions: Assuming = lambda: None,
         exchanged: tuple[Place, ...] = (),
+        copied: tuple[Place, ...] = (),
     ) -> tuple[JittedProgram, Any]:
         started = time.perf_counter()
         checks = self._settings.checks
@@ -265,11 +270,10 @@ class Jitted(Generic[P, R]):
                 )
 
         def trace() -> JittedProgram:
+            found = self._fn, leaves, spec, checks, assumptions, (), self._given, exchanged
             with tracing():
-                given = self._given
-                recording = record(
-                    *(self._fn, leaves, spec, checks, assumptions, (), given, exchanged),
-                    prepared=self._prepared,
+                recording = self._copied.recorded(
+                    lambda counts: record(*found, prepared=self._prepared, counts=counts), copied
                 )
                 recording.exchanged = exchanged
             return JittedProgram(recording, again, self._settings.scan_layers)
@@ -300,6 +304,7 @@ class Jitted(Generic[P, R]):
         if programs:
             guard = programs[0].failing(leaves, self._given)
             self._exchanged.learn(guard)
+            self._copied.learn(guard)
             return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
             return "the function does something else in each call"

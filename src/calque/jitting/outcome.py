@@ -166,6 +166,8 @@ class Outcome:
         recording.rebound = [(place, list(map(describe, place.after))) for place in rebound]
         for place in rebound:
             place.after.clear()
+        constants = [one.value for one in recording.results if isinstance(one, Constant)]
+        trace.state.counts.refuse_any(constants)
         recording.effects = trace.state.described(describer.describe, containers.kept)
         containers.kept.clear()
         recording.unrepeatable = trace.state.unrepeatable

@@ -21,6 +21,7 @@ from jax.core import Tracer
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
+from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
 from calque.jitting.kept_objects import kept_objects
 from calque.jitting.numbers import SteppedNumbers
@@ -41,7 +42,7 @@ from calque.state.rows import (
     SlotsRow,
     slots_of,
 )
-from calque.state.values import ATOMIC, same_keys
+from calque.state.values import ATOMIC, same_contents, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
@@ -62,6 +63,7 @@ class PythonState:
         assigned: other variables of the state that change, with None for all keys of a row.
         appended: lists to which each call appends.
         kept: the ids of objects of the state that each call returns or stores.
+        counts: the counts for which other numbers stand.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -81,6 +83,7 @@ class PythonState:
         self.assigned: set[tuple[Row, Any]] = set()
         self.appended: set[Row] = set()
         self.kept: set[int] = set()
+        self.counts: Counts = Counts()
 
     @property
     def changes_containers(self) -> bool:
@@ -130,9 +133,7 @@ class PythonState:
             return
         if id(value) in self.given:
             return
-        rows: list[Row] = []
-        if hasattr(value, "__dict__"):
-            rows.append(InstanceRow(value, path))
+        rows: list[Row] = [InstanceRow(value, path)] if hasattr(value, "__dict__") else []
         if slots_of(type(value)):
             rows.append(SlotsRow(value, path))
         for row in rows:
@@ -169,7 +170,7 @@ class PythonState:
         """
         left = self.snapshot.restore()
         if left:
-            row = left[0]
+            self.counts.lost, row = True, left[0]
             raise TraceError(
                 f"{row.path} was advanced while the function was traced, in a trace that "
                 "failed.\nAdvance it outside the jitted function, and pass the items."
@@ -178,6 +179,7 @@ class PythonState:
     def look(self) -> set[int]:
         """Find the changes; returns the ids of the containers and objects in the new values."""
         self.snapshot.visit_new_imports()
+        self.counts.find(self.snapshot.rows.values())
         self._changed = list(self.snapshot.changed())
         arguments = [(row, row.items()) for _, row in self._arguments]
         for row, now in (*self._changed, *arguments):
@@ -204,7 +206,7 @@ class PythonState:
         self.unrepeatable += self.snapshot.unrepeatable
         changed, self._changed = self._changed, []
         given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
-        appending = Appending(self.snapshot, [row for row, _ in changed], given)
+        appending = Appending(self.snapshot, [row for row, _ in changed], given, self.counts)
         for row, now in changed:
             if not row.restored:  # a library's private state
                 row.guarded = False
@@ -280,7 +282,7 @@ class PythonState:
         """
         if id(value) in self.given:
             return [value], None
-        if self._is_given(value):
+        if self._is_given(value) or self.counts.occur_in(value):
             return None
         for one in containers_in(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
@@ -322,6 +324,7 @@ class PythonState:
             describe: returns the description of a tensor.
             returned: the ids of kept objects that the function also returns.
         """
+        self.counts.check(self.snapshot, self.assigned, self.counted)
         changes, found = self._changes, []
         self._changes = []
         # Storing what an argument already holds changes nothing, and must not be forgotten.
@@ -329,16 +332,22 @@ class PythonState:
         self._passed.clear()
         for _, values in changes:
             found += values
-        template = self.template(found + returned, describe)
+        template = self.template(found + returned, describe, self.counts.copied)
+        self.counts.refuse_any(key for change, _ in changes for key in change.keys)
         made = [change for change, _ in changes]
         return Effects(made, template, self.numbers.computed, bool(returned))
 
-    def template(self, values: list[Any], describe: Callable[[Any], Any]) -> ValuesTemplate:
+    def template(
+        self,
+        values: list[Any],
+        describe: Callable[[Any], Any],
+        number: Callable[[int], Any] | None = None,
+    ) -> ValuesTemplate:
         """Returns a template from which each call creates values; `describe` returns the
-        description of a tensor.
+        description of a tensor, and `number` that of a number that differs in each call.
         """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        return self.making(values, {}, given, describe)
+        return self.making(values, {}, given, describe, number)
 
     def making(
         self,
@@ -346,12 +355,14 @@ class PythonState:
         same: Mapping[int, Any],
         given: Mapping[int, Any],
         describe: Callable[[Any], Any],
+        number: Callable[[int], Any] | None = None,
     ) -> ValuesTemplate:
         """Like `template`; `same` are other objects that are the same in each call, and `given`
         has the descriptions of the call's, by id.
         """
+        number = number or (self.counts.refuse if self.counts else None)
         known = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
-        template = ValuesTemplate(values, known, describe, given, _DESCRIBED)
+        template = ValuesTemplate(values, known, describe, given, _DESCRIBED, number)
         refuse_kept(template.texts)
         self.keep(template.kept)
         for value in template.unmade:
@@ -377,7 +388,7 @@ class PythonState:
             after = {id(row): (row, now) for row, now in self.snapshot.changed()}
             for key, (row, now) in (before | after).items():
                 then = before.get(key, (row, {}))[1]
-                if key not in before or key not in after or not _are_same(then, now):
+                if key not in before or key not in after or not same_contents(then, now):
                     self.unrepeatable.append(f"a signal's handler changes {row.path}")
                     break
 
@@ -387,7 +398,3 @@ class PythonState:
         if row is not None and key in container:
             row.before[key] = container[key]
             self.snapshot.visit(container[key], row.path.item(key))
-
-
-def _are_same(left: dict[Any, Any], right: dict[Any, Any]) -> bool:
-    return same_keys(left, right) and all(right[key] is value for key, value in left.items())

@@ -31,6 +31,7 @@ class TraceRecording:
         object_results: the objects among these leaves, for which `results` has their tensors.
         gradients: the tensors whose `.grad` changes, with the new gradients.
         exchanged: variables whose tensors are replaced between calls, so that they are inputs.
+        copied: the variables of counts that the function only copies into what it appends.
         rebound: variables to which the function assigns new tensors, with these.
         effects: the other changes of Python state.
         unrepeatable: the reasons why the program serves only this call; empty if it serves others.
@@ -76,6 +77,7 @@ class TraceRecording:
         self.rewritten: list[Attached] = []
         self.passed: list[tuple[OwnTensor, Description, bool]] = []
         self.exchanged: tuple[tuple[Any, Any], ...] = ()
+        self.copied: tuple[tuple[Any, Any], ...] = ()
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.modes: dict[str, Any] = {}
         self.unrepeatable: list[str] = []

@@ -48,6 +48,7 @@ def guards_of_state(
     hidden = leave_out_appended(state.snapshot, state.appended, given)
     if apart is not None:
         apart.forget(hidden)
+    state.counts.put_back(state.snapshot.rows.values())
     before, weak = known.before, state.snapshot.weak
     found = [(t, before[key]) for key, t in known.tensors.items() if key not in given]
     found = [row for row in found if id(row[0]) not in hidden]
@@ -65,7 +66,10 @@ def guards_of_state(
     guards: list[Guard] = [
         GradientGuard([t for t, _ in own], gradients, implicit.fixed, looked_at),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
-        guard_of(state.snapshot, implicit.free, state.counted, state.assigned, state.kept),
+        guard_of(
+            *(state.snapshot, implicit.free, state.counted, state.assigned, state.kept),
+            state.counts.places,
+        ),
     ]
     if unread:
         rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]

@@ -17,6 +17,7 @@ from calque.jitting.always_called import refusal
 from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import AssumedValues
 from calque.jitting.autograd_history import Histories, without_saved_hooks
+from calque.jitting.copied_counts import Counts
 from calque.jitting.error_values import without_values
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import (
@@ -64,6 +65,7 @@ def record(
     exchanged: tuple[Exchanged, ...] = (),
     *,
     prepared: Prepared,
+    counts: Counts | None = None,
 ) -> TraceRecording:
     """Trace a function for the leaves of a call's arguments.
 
@@ -76,6 +78,7 @@ def record(
         given: the call's (args, kwargs).
         exchanged: variables whose tensors are replaced between calls.
         prepared: records the preparation of optimizers.
+        counts: counts for which other numbers stand.
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
@@ -83,7 +86,7 @@ def record(
     kept_plain: frozenset[Place] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined, kept_plain, prepared
+            found = given, own, exchanged, joined, kept_plain, prepared, counts
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -123,6 +126,7 @@ def _traced(
     joined: frozenset[Cell],
     kept_plain: frozenset[Place],
     prepared: Prepared,
+    counts: Counts | None,
 ) -> TraceRecording:
     recording = TraceRecording()
     trace = JitTrace(
@@ -130,6 +134,7 @@ def _traced(
     )
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     trace.state.numbers.kept_plain = kept_plain
+    trace.state.counts = counts or trace.state.counts
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)

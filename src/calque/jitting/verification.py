@@ -13,6 +13,7 @@ from calque.device.runtime.threads import present
 from calque.errors import RetraceWarning
 from calque.errors.warning import warn_of_function
 from calque.jitting import program_text
+from calque.jitting.copied_counts import agree
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import JittedProgram
 from calque.program import signature
@@ -69,7 +70,7 @@ class Fingerprint:
             return (
                 f"it returns {tuple(self._constants)} at first, and then {tuple(other._constants)}"
             )
-        if not same_value(self._appended, other._appended):
+        if not agree(self._appended, other._appended, same_value):
             return f"it appends {self._appended} at first, and then {other._appended}"
         found = program_text.difference(self._text, other._text)
         if found is None:
@@ -106,8 +107,9 @@ class Repeating:
         if self._verify and program.assumed is None and not program.single_use:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
-            # The same program with flattened arguments, so two traces have agreed.
-            opened = first if isinstance(key[0], Structure) else None
+            # The same program with flattened arguments or other numbers, so two traces agree.
+            again = isinstance(key[0], Structure) or program.recording.copied
+            opened = first if again else None
             program.unverified = opened is None or opened.difference(found) is not None
             self._unverified = {id(program): found} if program.unverified else {}
         changes = program.single_use or program.recording.effects or program.recording.rebound

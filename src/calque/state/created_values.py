@@ -46,6 +46,7 @@ class ValuesTemplate:
         tensor: returns the description from which each call creates a tensor.
         given: the descriptions of objects in the call's arguments, by id.
         kinds: the classes of the objects for which `tensor` is called.
+        number: returns the description of an integer that differs in each call; None for others.
 
     Attributes:
         unmade: objects that cannot be recreated, and are the same in each call.
@@ -58,8 +59,10 @@ class ValuesTemplate:
         tensor: Callable[[torch.Tensor], Any],
         given: Mapping[int, Any],
         kinds: tuple[type, ...] = (torch.Tensor,),
+        number: Callable[[int], Any] | None = None,
     ) -> None:
         self._kinds = kinds
+        self._number = number
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
         self._made: list[Any] = []
@@ -68,13 +71,13 @@ class ValuesTemplate:
         self._known = known
         self._describe = tensor
         self._given = given
-        if all(type(value) in ATOMIC for value in values):
+        if all(type(value) in ATOMIC and self._counted(value) is None for value in values):
             self._plain: list[Any] | None = list(values)
             self._text = b""
         else:
             self._plain = None
             self._text = self._written(list(values))
-        del self._known, self._describe, self._places, self._given, self._examples
+        del self._known, self._describe, self._places, self._given, self._examples, self._number
 
     def _written(self, values: list[Any]) -> bytes:
         try:
@@ -104,20 +107,25 @@ class ValuesTemplate:
         self._kept.append(value)
         return ("kept", len(self._kept) - 1)
 
+    def _make(self, description: Any, example: Any) -> tuple[str, int]:
+        self._made.append(description)
+        self._examples.append(example)
+        return ("made", len(self._made) - 1)
+
+    def _counted(self, value: Any) -> Any:
+        return None if self._number is None or type(value) is not int else self._number(value)
+
     def _place(self, value: Any) -> Any:
         if type(value) in ATOMIC:
-            return None
+            count = self._counted(value)
+            return None if count is None else self._make(count, value)
         place = self._places.get(id(value))
         if place is not None:
             return place
         if id(value) in self._given:
-            self._made.append(self._given[id(value)])
-            self._examples.append(value)
-            place = ("made", len(self._made) - 1)
+            place = self._make(self._given[id(value)], value)
         elif isinstance(value, self._kinds):
-            self._made.append(self._describe(value))
-            self._examples.append(value)
-            place = ("made", len(self._made) - 1)
+            place = self._make(self._describe(value), value)
         elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
             place = self._keep(value)
             if closes_over_new(value, self._known):

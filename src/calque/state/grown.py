@@ -62,6 +62,10 @@ class Grown:
             return None
         return self._ways_into(value, 0, set())
 
+    def only_appends_through(self, name: str) -> bool:
+        """Returns True if code only appends to what a name holds, or to items of it."""
+        return bool(self._holders) and name not in self._others and name in self._ways
+
     def among(self, rows: Iterable[Row]) -> list[ListRow]:
         """Returns the rows of such lists."""
         lists = [row for row in rows if type(row) is ListRow]

@@ -22,10 +22,10 @@ from calque.state.reads import (
     start_of,
 )
 
-_METHODS = frozenset(("append", "extend", "appendleft", "extendleft"))
+METHODS = frozenset(("append", "extend", "appendleft", "extendleft"))
 _MAKING_LISTS = frozenset(("BUILD_LIST", "LIST_EXTEND"))
-_SEES_LOCALS = frozenset(("eval", "exec", "locals", "vars", "dir"))
-_ADDING = "+="
+SEES_LOCALS = frozenset(("eval", "exec", "locals", "vars", "dir"))
+ADDING = "+="
 _DEFAULTING = "setdefault"
 
 
@@ -61,15 +61,17 @@ def growth_of(code: CodeType) -> Growth:
     >>> sorted(found.others), sorted(found.mixed)
     (['last', 'norms', 'z'], ['last', 'rest', 'z'])
     """
-    return _Reading(code).result()
+    return GrowthReading(code).result()
 
 
-class _Reading:
+class GrowthReading:
+    """Reads how one code object appends to containers."""
+
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
+        self.steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
         self._beginning: dict[Any, list[int]] = {}
-        for place, one in enumerate(self._steps):
+        for place, one in enumerate(self.steps):
             start = start_of(one)
             if start is not None and one.opname != "COPY":
                 self._beginning.setdefault(start, []).append(place)
@@ -78,20 +80,20 @@ class _Reading:
         self._ways: set[tuple[str, Way]] = set()
         self._stored: set[int] = set()
         self._locals: dict[str, set[Way]] = {}
-        if _SEES_LOCALS.isdisjoint(names_of(code).globals):
+        if SEES_LOCALS.isdisjoint(names_of(code).globals):
             self._locals = dict(self._growing_locals())
 
     def result(self) -> Growth:
-        for place in range(len(self._steps)):
+        for place in range(len(self.steps)):
             self._look(place)
-        for place, one in enumerate(self._steps):  # once all additions are known
+        for place, one in enumerate(self.steps):  # once all additions are known
             if isinstance(one.argval, str) and one.opname.startswith(("STORE_", "DELETE_")):
                 if "_FAST" not in one.opname and place not in self._stored:
                     self._use((one.argval,))
         names = names_of(self._code)
         rest = set(names.words | names.globals)
-        rest -= {one.argval for one in self._steps if isinstance(one.argval, str)}
-        for one in self._steps:
+        rest -= {one.argval for one in self.steps if isinstance(one.argval, str)}
+        for one in self.steps:
             if one.opname == "LOAD_CONST" and isinstance(one.argval, str):
                 rest -= words_in(one.argval)
         self._use(rest)
@@ -103,13 +105,13 @@ class _Reading:
         self._mixed.update(names)
 
     def _look(self, place: int) -> None:
-        one = self._steps[place]
+        one = self.steps[place]
         if one.opname == "LOAD_CONST":
             self._look_at_constant(place, one.argval)
         elif one.opname in VARIABLES or one.opname in ATTRIBUTES:
-            if is_called(self._steps, place):
+            if is_called(self.steps, place):
                 return
-            ways = self._growth(place)
+            ways = self.growth(place)
             self._ways |= {(one.argval, way) for way in ways}
             if not ways:
                 self._others.add(one.argval)
@@ -135,7 +137,7 @@ class _Reading:
 
     def _is_key(self, place: int) -> bool:
         """Returns True if a constant is the key of an item."""
-        following = [one.opname for one in self._steps[place + 1 : place + 4]]
+        following = [one.opname for one in self.steps[place + 1 : place + 4]]
         return following == _AUGMENTED or any(name in SUBSCRIPTS for name in following[:1])
 
     def _takes_other_items(self, place: int, ways: set[Way]) -> bool:
@@ -147,44 +149,44 @@ class _Reading:
 
     def _is_item_of_constant(self, place: int) -> bool:
         """Returns True if code takes an item with a constant key from the loaded value."""
-        key = self._steps[place + 1 : place + 2]
+        key = self.steps[place + 1 : place + 2]
         is_text = bool(key) and key[0].opname == "LOAD_CONST" and isinstance(key[0].argval, str)
         return is_text and self._is_key(place + 1)
 
     def _growth_of_key(self, place: int) -> set[Way]:
         item = self._after_copies(place)
-        return self._growth(item) if self._steps[item].opname == "BINARY_SUBSCR" else set()
+        return self.growth(item) if self.steps[item].opname == "BINARY_SUBSCR" else set()
 
     def _after_copies(self, place: int) -> int:
         place += 1
-        while self._steps[place].opname == "COPY":
+        while self.steps[place].opname == "COPY":
             place += 1
         return place
 
     # Appending ----------------------------------------------------------------------------------
 
-    def _growth(self, place: int) -> set[Way]:
+    def growth(self, place: int) -> set[Way]:
         """Returns how code appends to a loaded value or to an item of it, if that is all that it
         does with the value.
         """
-        start, depth = start_of(self._steps[place]), 0
+        start, depth = start_of(self.steps[place]), 0
         found: int | None = place
-        while found is not None and found + 1 < len(self._steps):
-            after = self._steps[found + 1]
+        while found is not None and found + 1 < len(self.steps):
+            after = self.steps[found + 1]
             if after.opname == "STORE_FAST":
                 ways = self._locals.get(after.argval, set())
                 return {(method, depth + inner) for method, inner in ways}
             if after.opname in ATTRIBUTES:
-                if is_called(self._steps, found + 1) and after.argval in _METHODS:
+                if is_called(self.steps, found + 1) and after.argval in METHODS:
                     return {(after.argval, depth)}
-                if not is_called(self._steps, found + 1) or after.argval != _DEFAULTING:
+                if not is_called(self.steps, found + 1) or after.argval != _DEFAULTING:
                     return set()
                 found, expected = self._next(found + 2, start), "CALL"
             else:
                 found, expected = self._next(found + 1, start), "BINARY_SUBSCR"
             if found is not None and self._is_addition(found):
-                return {(_ADDING, depth)}
-            if found is not None and self._steps[found].opname != expected:
+                return {(ADDING, depth)}
+            if found is not None and self.steps[found].opname != expected:
                 return set()
             depth += 1
         return set()
@@ -197,15 +199,15 @@ class _Reading:
 
     def _is_addition(self, place: int) -> bool:
         """Returns True if a new list is added to a value in place."""
-        one, before = self._steps[place], self._steps[place - 1]
-        if one.opname != "BINARY_OP" or one.argrepr != _ADDING:
+        one, before = self.steps[place], self.steps[place - 1]
+        if one.opname != "BINARY_OP" or one.argrepr != ADDING:
             return False
         if one.is_jump_target or before.opname not in _MAKING_LISTS:
             return False
         store = place + 1
-        while self._steps[store].opname == "SWAP":
+        while self.steps[store].opname == "SWAP":
             store += 1
-        if not self._steps[store].opname.startswith("STORE_"):
+        if not self.steps[store].opname.startswith("STORE_"):
             return False
         self._stored.add(store)  # which stores the same list again
         return True
@@ -214,11 +216,11 @@ class _Reading:
         """Yields local variables through which the code only appends, and how."""
         hidden = {*self._code.co_cellvars, *self._code.co_freevars}
         found: dict[str, list[set[Way]]] = {}
-        for place, one in enumerate(self._steps):
+        for place, one in enumerate(self.steps):
             if "_FAST" not in one.opname or one.opname in ("STORE_FAST", "DELETE_FAST"):
                 continue
             if one.opname in ("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_FAST_BORROW"):
-                found.setdefault(one.argval, []).append(self._growth(place))
+                found.setdefault(one.argval, []).append(self.growth(place))
             else:  # often two variables in one instruction
                 names = one.argval if isinstance(one.argval, tuple) else (one.argval,)
                 hidden.update(names)

@@ -65,6 +65,7 @@ class StateGuard:
         self._by_owner = dict(rows)
         self._rows = [row for row in rows.values() if row.guarded]
         self.identities: Identities = Identities(self._rows, self._free)
+        self._outdated = False  # the identities, if other rows are compared since
         self.expected: object = object()
 
     def holds(self) -> bool:
@@ -89,14 +90,15 @@ class StateGuard:
         ):
             self._rows = [row for row in self._rows if row not in self._unread.dropped]
             self._rows += self._unread.fresh()
-            self.identities = Identities(self._rows, self._free)
+            self._outdated = True
             found = self.first_difference()
         adopted = 0
         while found is not None:
             row, key = found
             if adopted == _MOST_ADOPTED or not self._adopt(row, key):
-                if adopted:  # some rows belong to new objects now
-                    self.identities = Identities(self._rows, self._free)
+                self._outdated |= adopted > 0  # some rows belong to new objects now
+                if self._outdated:
+                    self.identities.give_up()
                 return False
             adopted += 1
             found = self.first_difference()
@@ -105,9 +107,11 @@ class StateGuard:
             now = row.items()
             if type(row) is not CacheRow:
                 row.before.update({k: now[k] for k in row.before if k in now and k not in free})
-        if adopted:
+        if adopted or self._outdated:
             self.identities = Identities(self._rows, self._free)
-        self.identities.expect()
+            self._outdated = False
+        else:
+            self.identities.expect()
         return True
 
     def _adopt(self, row: Row, key: object) -> bool:
@@ -217,6 +221,10 @@ class StateGuard:
             return f"{row.name(key)} was {described(before)} and is {described(now)}"
         return f"{row.name(key)} now refers to a different object"
 
+    def copied(self) -> list[tuple[Row, Any]]:
+        """Returns numbers that have changed, and that code may only copy into what it appends."""
+        return [] if self._unread is None else self._unread.copied(list(self._rows))
+
     def first_difference(self) -> tuple[Row, Any] | None:
         """Returns the first row that differs, and the key; None if there is none."""
         for row in self._rows:
@@ -266,6 +274,7 @@ def guard_of(
     counted: Collection[tuple[Row, Any]] = (),
     assigned: Collection[tuple[Row, Any]] = (),
     kept: Container[int] = (),
+    copied: Collection[tuple[Row, Any]] = (),
 ) -> StateGuard:
     """Returns the guard of everything in a snapshot.
 
@@ -274,9 +283,10 @@ def guard_of(
         counted: those whose number each call increments.
         assigned: other keys whose values each call changes.
         kept: the ids of objects that calls return or store.
+        copied: numbers that each call copies into what it appends.
     """
     rows = weakened(snapshot.rows, snapshot.weak.values())
-    unread = snapshot.namespaces.unread(counted, assigned)
+    unread = snapshot.namespaces.unread(counted, assigned, copied)
     if snapshot.weak:
         moved = {row: rows[key] for key, row in snapshot.rows.items()}
         free = [(moved.get(row, row), key) for row, key in free]

@@ -38,6 +38,7 @@ class Named:
         given: objects among the arguments, by id.
         counted: variables whose number the trace increments, as each call does.
         assigned: other variables that the trace changes.
+        copied: numbers that each call only copies into what it appends, apart from counting.
     """
 
     codes: Collection[CodeType] = ()
@@ -52,6 +53,7 @@ class Named:
     given: Collection[int] = ()
     counted: Collection[Place] = ()
     assigned: Collection[Place] = ()
+    copied: Collection[Place] = ()
     read: set[str] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)

@@ -185,14 +185,20 @@ class Namespaces:
         if id(value) not in self._snapshot.weak:
             self._objects.append((row, value))
 
-    def unread(self, counted: Collection[Place], assigned: Collection[Place]) -> Unread:
+    def unread(
+        self,
+        counted: Collection[Place],
+        assigned: Collection[Place],
+        copied: Collection[Place] = (),
+    ) -> Unread:
         """Returns the variables that no code reads.
 
         Args:
             counted: the variables that each call increments.
             assigned: other variables that the function changes.
+            copied: numbers that each call copies into what it appends.
         """
-        return Unread(self._named_by_code(counted, assigned))
+        return Unread(self._named_by_code(counted, assigned, copied))
 
     def grown(self) -> Grown:
         """Returns what finds the lists to which code only appends."""
@@ -200,7 +206,12 @@ class Namespaces:
         named.look()
         return Grown(named, self._snapshot.rows.values())
 
-    def _named_by_code(self, counted: Collection[Place], assigned: Collection[Place]) -> Named:
+    def _named_by_code(
+        self,
+        counted: Collection[Place],
+        assigned: Collection[Place],
+        copied: Collection[Place] = (),
+    ) -> Named:
         if self.whole:
             return Named()
         snapshot = self._snapshot
@@ -222,6 +233,7 @@ class Namespaces:
             given=snapshot.given,
             counted=counted,
             assigned=assigned,
+            copied=copied,
         )
 
     def _users_classes(self) -> list[type]:

@@ -60,11 +60,17 @@ def reads_of(code: CodeType) -> Reads:
     >>> sorted(found.values), sorted(found.called)
     (['a', 'registry'], ['scale'])
     """
-    return _Reading(code).result()
+    return reads_without(code, frozenset())
+
+
+def reads_without(code: CodeType, copied: frozenset[int]) -> Reads:
+    """Like `reads_of`, but leaves out the values that instructions at some positions load."""
+    return _Reading(code, copied).result()
 
 
 class _Reading:
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, copied: frozenset[int]) -> None:
+        self._copied = copied
         self._code = code
         self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
         self._tallies: set[int] = set()
@@ -98,7 +104,8 @@ class _Reading:
             if is_called(self._steps, place):
                 self._called.add(one.argval)
                 return
-            self._values.add(one.argval)
+            if place not in self._copied:
+                self._values.add(one.argval)
             self._reach(place, one.argval)
         elif name == "BINARY_SUBSCR" and place not in self._counted:
             key = self._key(place)
@@ -123,7 +130,7 @@ class _Reading:
 
     def _look_at_constant(self, place: int) -> None:
         values = self._steps[place].argval
-        if place in self._counted:
+        if place in self._counted or place in self._copied:
             return
         for text in values if isinstance(values, tuple | frozenset) else (values,):
             if not isinstance(text, str):

@@ -8,6 +8,7 @@ from typing import Any
 
 from torch.nn import Module
 
+from calque.state.copying import Copying
 from calque.state.grown import Grown, may_lose_items
 from calque.state.library_values import functions_of
 from calque.state.named import (
@@ -59,8 +60,9 @@ class Unread:
 
         old = self._named
         found = [rows.get(row, row) for row in old.rows]
-        counted, assigned = moved(old.counted), moved(old.assigned)
-        return Unread(replace(old, rows=found, counted=counted, assigned=assigned))
+        counted, assigned, copied = moved(old.counted), moved(old.assigned), moved(old.copied)
+        new = replace(old, rows=found, counted=counted, assigned=assigned, copied=copied)
+        return Unread(new)
 
     def ignore(self, rows: Collection[Row]) -> bool:
         """Make rows ignore unread state that has changed; returns True if there was any.
@@ -97,6 +99,8 @@ class Unread:
         before, after = row.before.get(key, MISSING), now.get(key, MISSING)
         appears = before is MISSING or after is MISSING
         name = variable_of(row) if type(row) is CellRow else key
+        if (row, key) in self._named.copied:
+            return self._is_another_count(row, key, before, after)
         if _has_items(row):
             if name in self._named.keys:
                 return False
@@ -105,15 +109,41 @@ class Unread:
         if appears and name in self._named.called:  # it now hides a method, or no longer does
             return False
         if (row, key) in self._named.counted:
-            if key in row.ignored or type(before) is not int or type(after) is not int:
-                return False
-            self._fresh.append(CountedRow(row, key))
-            return True
+            return self._is_another_count(row, key, before, after)
         if (row, key) in self._named.assigned or (row, None) in self._named.assigned:
             return False
         if key in row.ignored:
             return (before is MISSING) is not (after is MISSING)
         return before is not after and type(before) in ATOMIC and type(after) in ATOMIC
+
+    def _is_another_count(self, row: Row, key: object, before: object, after: object) -> bool:
+        if key in row.ignored or type(before) is not int or type(after) is not int:
+            return False
+        self._fresh.append(CountedRow(row, key))
+        return True
+
+    def copied(self, rows: Collection[Row]) -> list[Place]:
+        """Returns the numbers that have changed, and that code may only copy into what it appends.
+
+        Args:
+            rows: all rows of the guard.
+        """
+        found = [
+            (row, key)
+            for row in rows
+            if not row.path.foreign and row.settable and type(row) is not ListRow
+            for key, value in row.before.items()
+            if type(value) is int and type(row.get(key)) is int and row.get(key) != value
+            if key not in row.ignored
+        ]
+        copying = self.copying(rows) if found else None
+        return [place for place in found if copying is not None and copying.may_be(*place)]
+
+    def copying(self, rows: Collection[Row]) -> Copying:
+        """Returns what finds the numbers that code only copies into what it appends."""
+        self._named.look()
+        holders = holders_of(rows, self._by_name())
+        return Copying(self._named, rows, lambda value: self._is_reached(value, holders, set()))
 
     # Dicts --------------------------------------------------------------------------------------
 

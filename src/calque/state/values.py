@@ -80,6 +80,11 @@ def same_value(a: Any, b: Any) -> bool:
     return False
 
 
+def same_contents(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
+    """Returns True if two dicts hold the same objects under equal keys, in the same order."""
+    return same_keys(a, b) and all(b[key] is value for key, value in a.items())
+
+
 def same_objects(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
     """Returns True if two dicts hold identical keys and values in the same order.
 

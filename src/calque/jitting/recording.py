@@ -28,7 +28,6 @@ class TraceRecording:
             variables whose tensor may differ in each call.
         sinks: the targets of the function's writes.
         results: the leaves of the result, with `spec` as their structure.
-        object_results: the objects among these leaves, for which `results` has their tensors.
         gradients: the tensors whose `.grad` changes, with the new gradients.
         exchanged: variables whose tensors are replaced between calls, so that they are inputs.
         rebound: variables to which the function assigns new tensors, with these.
@@ -63,7 +62,6 @@ class TraceRecording:
     pinned: Any
     stored: Any
     spec: Any
-    object_results: Any
     seeded: Any
     count: int
     draws: int

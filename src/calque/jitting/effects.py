@@ -4,7 +4,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calque.program.results import container_at
+from calque.program.results import Made, container_at
 from calque.state import Row
 from calque.state.created_values import ValuesTemplate
 from calque.state.rows import (
@@ -85,7 +85,8 @@ class Effects:
         changes: the changes.
         template: creates their values.
         computed: numbers that are computed from existing ones, with their positions.
-        returns: whether the function also returns some of the values.
+        returned: how many of the values the function also returns.
+        attributed: tensors whose attributes are the last of the values.
     """
 
     def __init__(
@@ -93,15 +94,17 @@ class Effects:
         changes: list[RowChange],
         template: ValuesTemplate,
         computed: Sequence[tuple[Row, Any, Callable[[], Any]]] = (),
-        returns: bool = False,
+        returned: int = 0,
+        attributed: Sequence[Made] = (),
     ) -> None:
         self._changes = changes
         self._template = template
         self._computed = computed
-        self._returns = returns
+        self._returned = returned
+        self._attributed = attributed
 
     def __bool__(self) -> bool:
-        return bool(self._changes or self._computed or self._returns)
+        return bool(self._changes or self._computed or self._returned or self._attributed)
 
     @property
     def appended(self) -> tuple[Any, ...]:
@@ -127,7 +130,10 @@ class Effects:
             change.apply([next(values) for _ in change.keys], given)
         for (row, key, _), number in zip(self._computed, numbers):
             row.put(key, number)
-        return list(values)
+        returned = [next(values) for _ in range(self._returned)]
+        for one, attributes in zip(self._attributed, values, strict=True):
+            vars(make(one)).update(attributes)
+        return returned
 
 
 def stands_alone(row: Row) -> bool:

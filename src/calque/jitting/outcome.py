@@ -152,13 +152,12 @@ class Outcome:
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
         trace.state.unrepeatable += ending(leaves, known)
         given = kept.union(trace.state.given)
-        recording.object_results = opened(
-            leaves, given, before, self._is_made_here, trace.state.making
-        )
+        mine, same = opened(leaves, given, before, self._is_made_here)
+        containers.keep(kept | mine)
         trace.known.forget_aliases(self._outside())
         flags = trace.known.undo_data()
         recording.modes = trace.modes.changed()
-        rebound = trace.state.collect(id(leaf) for leaf in leaves if id(leaf) in kept)
+        rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)
         recording.gradients = self._describe_gradients(describer)
         recording.results = [containers.describe(leaf, describer) for leaf in leaves]
@@ -168,8 +167,11 @@ class Outcome:
             place.after.clear()
         constants = [one.value for one in recording.results if isinstance(one, Constant)]
         trace.state.counts.refuse_any(constants)
-        recording.effects = trace.state.described(describer.describe, containers.kept)
+        recording.effects = trace.state.described(
+            describer.describe, containers.kept, same, describer.attributed
+        )
         containers.kept.clear()
+        same.clear()
         recording.unrepeatable = trace.state.unrepeatable
         recording.rewritten = [
             describer.rewritten(tensor, self._target(tensor))
@@ -205,7 +207,7 @@ class Outcome:
             recording.pinned,
             recording.stored,
             len(trace.leaves),
-            trace.state.template,
+            trace.state.unrepeatable,
             self._may_have_hooks(),
             trace.state.snapshot.known,
         )

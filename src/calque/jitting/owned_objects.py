@@ -1,6 +1,9 @@
-"""Finds the objects that belong to a result alone: nothing else refers to them."""
+"""Finds what values hold, and the objects that belong to a result alone: nothing else refers to
+them.
+"""
 
 import gc
+import itertools
 import sys
 import types
 from collections import Counter
@@ -13,14 +16,24 @@ from torch.nn import Module
 from torch.optim import Optimizer
 
 from calque.program.trace_collection import collect_new
-from calque.state.values import ATOMIC, instance_dict
+from calque.state.plain import is_local, is_method, parts_of
+from calque.state.values import ATOMIC, instance_dict, is_of_objects
 
 ELSEWHERE = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
-    *(types.CodeType, torch.Tensor, torch.Size, Tracer, Module, Optimizer),
+    *(types.CodeType, types.FrameType, types.TracebackType),
+    *(torch.Tensor, torch.Size, Tracer, Module, Optimizer),
     *(Iterator, Awaitable, AsyncIterator),  # which are refused
 )
 """Classes of values that are described otherwise, or are the same in each call."""
+
+
+def is_made_anew(value: Any) -> bool:
+    """Returns True for a function or method that each call makes anew, if it is not known."""
+    kind = type(value)
+    if kind is types.BuiltinFunctionType:
+        return is_method(value)
+    return kind is types.MethodType or (kind is types.FunctionType and is_local(value))
 
 
 def owned(
@@ -45,42 +58,66 @@ def owned(
         key = rest.pop()
         if key in nodes:
             others[key] = nodes.pop(key)
-            rest += map(id, gc.get_referents(others[key]))
+            rest += map(id, _parts_of(others[key]))
     return set(nodes), others
 
 
-def held_by(values: list[Any], known: Collection[int]) -> set[int]:
-    """Returns the ids of the objects that some values hold (see `owned`), and theirs."""
-    return set(_reachable(values, known)[0])
+def held_by(
+    values: list[Any], known: Collection[int] = (), attributes: bool = True
+) -> Iterator[Any]:
+    """Yields the objects that some values hold or are (see `owned`), the values first.
+
+    Args:
+        known: the ids of objects whose contents are not searched.
+        attributes: whether the attributes of tensors are searched.
+    """
+    nodes, _, others = _reachable(values, known, attributes)
+    return itertools.chain(nodes.values(), others.values())
 
 
 def tensors_of(value: Any, known: Collection[int]) -> list[torch.Tensor]:
     """Returns the tensors that a value holds (see `owned`)."""
     nodes, _, _ = _reachable([value], known)
-    parts = (part for node in nodes.values() for part in gc.get_referents(node))
+    parts = (part for node in nodes.values() for part in _parts_of(node))
     return [part for part in parts if isinstance(part, torch.Tensor)]
 
 
 def _reachable(
-    roots: list[Any], known: Collection[int]
+    roots: list[Any], known: Collection[int], attributes: bool = True
 ) -> tuple[dict[int, Any], Counter[int], dict[int, Any]]:
     """Returns what values hold, by id, how often it holds each object, and the known objects."""
     nodes: dict[int, Any] = {}
     others: dict[int, Any] = {}
     inner: Counter[int] = Counter()
     rest = list(roots)
+    tensors: dict[int, torch.Tensor] = {}
     while rest:
         value = rest.pop()
-        if id(value) in nodes or type(value) in ATOMIC or issubclass(type(value), ELSEWHERE):
+        kind = type(value)
+        if id(value) in nodes or kind in ATOMIC:
+            continue
+        if issubclass(kind, ELSEWHERE) and not is_made_anew(value):
+            if attributes and isinstance(value, torch.Tensor) and id(value) not in known:
+                if vars(value) and id(value) not in tensors:
+                    tensors[id(value)] = value
+                    inner[id(vars(value))] += 1
+                    rest.append(vars(value))
             continue
         if id(value) in known:
             others[id(value)] = value
             continue
         nodes[id(value)] = value
-        held = gc.get_referents(value)
+        held = _parts_of(value)
         inner.update(map(id, held))
         rest += held
     return nodes, inner, others
+
+
+def _parts_of(value: Any) -> list[Any]:
+    """Returns what a value refers to, without calling methods of its class."""
+    if type(value) is types.FunctionType:
+        return parts_of(value)
+    return list(value.flat) if is_of_objects(value) else gc.get_referents(value)
 
 
 def _is_held_elsewhere(nodes: dict[int, Any], key: int, inner: Counter[int]) -> bool:

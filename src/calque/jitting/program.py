@@ -339,8 +339,6 @@ class JittedProgram(Program[Call]):
         results = [description.build(made) for description in recording.results]
         for target, flag in recording.flags:
             target.build(made).requires_grad_(flag)
-        if recording.object_results is not None:
-            results = recording.object_results.closed(results)
         if not recording.passed:
             return results, []
         return results, [(t.build(made), g.build(made), kept) for t, g, kept in recording.passed]

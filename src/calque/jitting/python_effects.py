@@ -25,10 +25,10 @@ from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
 from calque.jitting.kept_objects import kept_objects
 from calque.jitting.numbers import SteppedNumbers
+from calque.jitting.owned_objects import held_by
 from calque.program import trees
 from calque.program.lazy_arguments import is_unread
-from calque.program.results import ArgumentContainer, AttributeStep
-from calque.program.structures import containers_in
+from calque.program.results import ArgumentContainer, AttributeStep, Made
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of
 from calque.state.created_values import ValuesTemplate
@@ -47,7 +47,7 @@ from calque.state.values import ATOMIC, same_contents, same_keys
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
 
-_DESCRIBED = (torch.Tensor, np.ndarray, Tracer)  # tracers are then refused
+_DESCRIBED = (torch.Tensor, np.ndarray, bytearray, Tracer)  # tracers are then refused
 
 
 class PythonState:
@@ -186,7 +186,7 @@ class PythonState:
             if row.restored and row.settable:
                 new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
                 for value in new:
-                    self._holders.update(map(id, containers_in(value)))
+                    self._holders.update(map(id, self._held_by(value, True)))
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
@@ -195,14 +195,15 @@ class PythonState:
         found = {id(row.owner) for row in self.snapshot.rows.values()}
         return found.union(id(now) for _, now in self._changed)
 
-    def collect(self, returned: Iterable[int] = ()) -> list[Rebound]:
+    def collect(self, returned: Iterable[Any] = ()) -> list[Rebound]:
         """Record every change, undo those that can be undone, and return the tensors.
 
         Args:
-            returned: the ids of kept objects that the function also returns.
+            returned: what the function also returns.
         """
         rebound: list[Rebound] = []
-        self._holders.update(returned)
+        for value in returned:
+            self._holders.update(map(id, self._held_by(value, True)))
         self.unrepeatable += self.snapshot.unrepeatable
         changed, self._changed = self._changed, []
         given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
@@ -276,6 +277,18 @@ class PythonState:
         if not known:  # no other row has this variable
             self._changes.append((RowChange(row, [key], False, counts=True), [by]))
 
+    def _held_by(self, value: object, attributes: bool = False) -> Iterator[Any]:
+        """Yields the containers and objects in a value that may also be referenced elsewhere,
+        itself first; not what is in those that existed before.
+
+        Args:
+            attributes: whether the attributes of tensors are searched.
+        """
+        if type(value) in ATOMIC:
+            return iter(())
+        found = held_by([value], self.snapshot.known, attributes)
+        return (one for one in found if type(one) is not tuple)
+
     def _leaves_of(self, value: object) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a variable that held tensors; None if it holds other
         values.
@@ -284,7 +297,7 @@ class PythonState:
             return [value], None
         if self._is_given(value) or self.counts.occur_in(value):
             return None
-        for one in containers_in(value):  # keep the identity of containers referenced elsewhere
+        for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
             if tells_its_end(one):
@@ -294,7 +307,7 @@ class PythonState:
     def _is_made_here(self, value: object) -> bool:
         """Returns True if a value consists of tensors that each call creates."""
         known = self.snapshot.known
-        if any(id(one) in known or id(one) in self.given for one in containers_in(value)):
+        if any(id(one) in known or id(one) in self.given for one in self._held_by(value)):
             return False
         return trees.tensors_in(value) is not None
 
@@ -317,12 +330,21 @@ class PythonState:
 
         return description
 
-    def described(self, describe: Callable[[Any], Any], returned: list[Any]) -> Effects:
+    def described(
+        self,
+        describe: Callable[[Any], Any],
+        returned: list[Any],
+        same: Mapping[int, Any],
+        attributed: list[tuple[Made, dict[str, Any]]],
+    ) -> Effects:
         """Returns the changes, without `Rebound`s.
 
         Args:
             describe: returns the description of a tensor.
-            returned: the ids of kept objects that the function also returns.
+            returned: objects that the function also returns, and each call creates.
+            same: other objects that are the same in each call, by id.
+            attributed: the described tensors that have attributes, with these; describing more
+                tensors may add to the list.
         """
         self.counts.check(self.snapshot, self.assigned, self.counted)
         changes, found = self._changes, []
@@ -332,45 +354,29 @@ class PythonState:
         self._passed.clear()
         for _, values in changes:
             found += values
-        template = self.template(found + returned, describe, self.counts.copied)
-        self.counts.refuse_any(key for change, _ in changes for key in change.keys)
-        made = [change for change, _ in changes]
-        return Effects(made, template, self.numbers.computed, bool(returned))
-
-    def template(
-        self,
-        values: list[Any],
-        describe: Callable[[Any], Any],
-        number: Callable[[int], Any] | None = None,
-    ) -> ValuesTemplate:
-        """Returns a template from which each call creates values; `describe` returns the
-        description of a tensor, and `number` that of a number that differs in each call.
-        """
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        return self.making(values, {}, given, describe, number)
-
-    def making(
-        self,
-        values: list[Any],
-        same: Mapping[int, Any],
-        given: Mapping[int, Any],
-        describe: Callable[[Any], Any],
-        number: Callable[[int], Any] | None = None,
-    ) -> ValuesTemplate:
-        """Like `template`; `same` are other objects that are the same in each call, and `given`
-        has the descriptions of the call's, by id.
-        """
-        number = number or (self.counts.refuse if self.counts else None)
         known = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
-        template = ValuesTemplate(values, known, describe, given, _DESCRIBED, number)
+        template = ValuesTemplate(
+            lambda: found + returned + [held for _, held in attributed],
+            known,
+            describe,
+            given,
+            _DESCRIBED,
+            self.counts.copied if self.counts else None,
+        )
+        self.counts.refuse_any(key for change, _ in changes for key in change.keys)
         refuse_kept(template.texts)
         self.keep(template.kept)
         for value in template.unmade:
+            is_class = isinstance(value, type)
+            what = f"the class {value.__qualname__}" if is_class else f"a {type(value).__name__}"
             self.unrepeatable.append(
-                f"a {type(value).__name__} is stored or returned, which cannot be created again in "
-                "each call"
+                f"{what} is stored or returned, which cannot be created again in each call"
             )
-        return template
+        made = [change for change, _ in changes]
+        tensors = [one for one, _ in attributed]
+        attributed.clear()
+        return Effects(made, template, self.numbers.computed, len(returned), tensors)
 
     def keep(self, values: Iterable[Any]) -> None:
         """Record what each call returns or stores."""

@@ -28,7 +28,6 @@ class TraceRecording:
             variables whose tensor may differ in each call.
         sinks: the targets of the function's writes.
         results: the leaves of the result, with `spec` as their structure.
-        object_results: the objects among these leaves, for which `results` has their tensors.
         gradients: the tensors whose `.grad` changes, with the new gradients.
         exchanged: variables whose tensors are replaced between calls, so that they are inputs.
         copied: the variables of counts that the function only copies into what it appends.
@@ -64,7 +63,6 @@ class TraceRecording:
     pinned: Any
     stored: Any
     spec: Any
-    object_results: Any
     seeded: Any
     count: int
     draws: int

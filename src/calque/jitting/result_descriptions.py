@@ -5,7 +5,6 @@
 from collections.abc import (
     AsyncIterator,
     Awaitable,
-    Callable,
     Collection,
     Coroutine,
     Iterator,
@@ -37,13 +36,11 @@ from calque.program.results import (
     Fresh,
     Leaf,
     Made,
-    Outputs,
     OwnTensor,
     UnmovedArgument,
     ViewOf,
 )
 from calque.program.trees import is_tensor
-from calque.state.created_values import ValuesTemplate
 
 
 class Describer:
@@ -59,14 +56,14 @@ class Describer:
         pinned: the arguments that are part of the state.
         stored: the arguments that are passed with their whole storage.
         count: the number of arguments of the call; the others are implicit.
-        template: returns a template for creating values in each call, given a function that
-            describes the tensors in them.
+        unrepeatable: takes the reasons why no other call can make the same.
         hooked: whether tensors between views and their bases may have hooks.
         known: the objects that existed before the trace, by id.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
         carriers: the tensors that have an autograd graph.
+        attributed: the tensors that Python attributes were set on, with these attributes.
     """
 
     def __init__(
@@ -78,13 +75,14 @@ class Describer:
         pinned: Collection[int],
         stored: Collection[int],
         count: int,
-        template: Callable[[list[Any], Callable[[Any], Any]], ValuesTemplate],
+        unrepeatable: list[str],
         hooked: bool,
         known: Mapping[int, Any],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
         self.carriers: Carriers = Carriers()
+        self.attributed: list[tuple[Made, dict[str, Any]]] = []
         self._known: dict[int, tuple[Any, Description]] = {}
         self._outputs: dict[int, int] = {}
         self._plain: list[tuple[Fresh, torch.Tensor]] = []
@@ -100,7 +98,7 @@ class Describer:
         self._outside = outside
         self._stored = stored
         self._count = count
-        self._template = template
+        self._unrepeatable = unrepeatable
         self._hooked = hooked
 
     def describe(self, value: object) -> Any:
@@ -108,7 +106,7 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
-        if not isinstance(value, torch.Tensor | np.ndarray):
+        if not isinstance(value, torch.Tensor | np.ndarray | bytearray):
             if isinstance(value, Awaitable | AsyncIterator):
                 code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
@@ -142,8 +140,11 @@ class Describer:
             known = self._known[id(value)] = value, self._described(value)
             if isinstance(known[1], Made) and isinstance(value, torch.Tensor):
                 self._describe_class(known[1], type(value))
+                if not has_graph(value):
+                    known[1].conjugate, known[1].negative = value.is_conj(), value.is_neg()
                 if vars(value):
-                    self._describe_attributes(known[1], vars(value))
+                    known[1].attributed = known[1].shared = True
+                    self.attributed.append((known[1], dict(vars(value))))
         elif isinstance(known[1], Made):
             known[1].shared = True
         return known[1]
@@ -153,14 +154,6 @@ class Describer:
         if not is_plain and kind.__torch_dispatch__ is torch.Tensor.__torch_dispatch__:
             made.subclass, made.shared = kind, True
 
-    def _describe_attributes(self, made: Made, held: dict[str, Any]) -> None:
-        names, template = list(held), self._template(list(held.values()), self.describe)
-
-        def attributes(outputs: Outputs) -> dict[str, Any]:
-            return dict(zip(names, template.build(lambda one: one.build(outputs))))
-
-        made.attributes, made.shared = attributes, True
-
     def _described(self, value: Any) -> Description:
         if not is_tensor(value):
             return self._other(value)
@@ -169,7 +162,8 @@ class Describer:
             return self._argument(index)
         if id(value) in self._outside:
             return Existing(value)
-        value = value.resolve_conj().resolve_neg()
+        if has_graph(value):
+            value = value.resolve_conj().resolve_neg()
         if self.lifting.is_fresh(cell_of(value)):
             if has_graph(value):
                 if (view := self._view_of_leaf(value)) is not None:
@@ -190,6 +184,14 @@ class Describer:
             return Existing(value)
         if isinstance(value, np.ndarray):
             return self._host.array(value, self._host_source)
+        if isinstance(value, bytearray):
+            return self._host.bytes(value)
+        if has_graph(value):
+            self._unrepeatable.append(
+                "a CPU tensor with an autograd graph is returned or stored, which no other call "
+                "can make"
+            )
+            return self._host.itself(value)
         if not is_shared_on_host(value):
             return Copied(value)
         return self._host.tensor(value, self._host_source, self._leaf(value))
@@ -303,6 +305,7 @@ class Describer:
         """Finish; nothing more may be described."""
         self.carriers.settle(self._fresh, self._is_plain)
         self._relate()
+        self._host.settle()
 
     def _relate(self) -> None:
         """Relate views without an autograd graph to the tensors that share their storage.

@@ -9,7 +9,7 @@ from typing import Any
 
 import torch
 
-from calque.jitting.owned_objects import ELSEWHERE, held_by
+from calque.jitting.owned_objects import ELSEWHERE, held_by, is_made_anew
 from calque.jitting.result_descriptions import Describer
 from calque.program import trees
 from calque.program.results import (
@@ -43,6 +43,13 @@ def _is_whole(leaf: Any) -> bool:
     return type(leaf) in ATOMIC or issubclass(type(leaf), ELSEWHERE)
 
 
+def _holds(leaf: Any) -> bool:
+    """Returns True if a leaf of a result may hold objects."""
+    if isinstance(leaf, torch.Tensor):
+        return bool(vars(leaf))
+    return not _is_whole(leaf) or is_made_anew(leaf)
+
+
 class RepeatedContainer(Made):
     """A container that occurs in a result several times, or in an object of it.
 
@@ -72,7 +79,7 @@ class Containers:
         known: the ids of the objects that existed before the call.
 
     Attributes:
-        kept: the described ones among these.
+        kept: the described ones among these, and those of `keep`.
     """
 
     def __init__(
@@ -106,9 +113,13 @@ class Containers:
             one = dicts.pop()
             if any(_is_made(key, known) for key in dict.keys(one)):
                 counts[id(one)] += 1  # like one that occurs in its keys
-        objects = [one for one in leaves if not (_is_whole(one) or _is_container(one))]
-        held = held_by(objects, {*known, *given, *kept}) if objects else ()
+        objects = [one for one in leaves if _holds(one) and not _is_container(one)]
+        held = set(map(id, held_by(objects, {*known, *given, *kept}))) if objects else ()
         self._shared = frozenset(k for k, count in counts.items() if count > 1 or k in held)
+
+    def keep(self, ids: Collection[int]) -> None:
+        """Treat other leaves like those that the function also stores."""
+        self._kept = {*self._kept, *ids}
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""

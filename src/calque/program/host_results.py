@@ -15,11 +15,29 @@ import torch
 from calque.device.memory.geometry import View
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.results import Constant, Copied, Description, Leaf, Made, Outputs
+from calque.state.values import is_of_objects
 from calque.upstream import torch_c
 
 
+class OnHost(Made):
+    """A value on the host that each call creates.
+
+    Attributes:
+        original: the value of the trace, if the program serves only that call; otherwise None.
+    """
+
+    original: Any = None
+
+    def make(self, outputs: Outputs) -> Any:
+        return self.anew(outputs) if self.original is None else self.original
+
+    def anew(self, outputs: Outputs) -> Any:
+        """Creates the value."""
+        raise NotImplementedError
+
+
 @dataclass(eq=False)
-class HostMemory(Made):
+class HostMemory(OnHost):
     """Memory of CPU tensors, of which each call creates a copy.
 
     Attributes:
@@ -32,7 +50,7 @@ class HostMemory(Made):
     within: "tuple[Description, int] | None" = None
     shared = True
 
-    def make(self, outputs: Outputs) -> torch.UntypedStorage:
+    def anew(self, outputs: Outputs) -> torch.UntypedStorage:
         if self.within is None:
             return self.storage.clone()
         owner, distance = self.within
@@ -43,7 +61,7 @@ class HostMemory(Made):
 
 
 @dataclass(eq=False)
-class HostTensor(Made):
+class HostTensor(OnHost):
     """A CPU tensor over memory that the call creates.
 
     Attributes:
@@ -57,7 +75,7 @@ class HostTensor(Made):
     view: View
     leaf: Leaf | None = None
 
-    def make(self, outputs: Outputs) -> torch.Tensor:
+    def anew(self, outputs: Outputs) -> torch.Tensor:
         size, stride, offset = self.view
         storage = self.memory.build(outputs)
         tensor = torch.empty(0, dtype=self.dtype).set_(storage, offset, size, stride)
@@ -85,7 +103,7 @@ class HostView(Made):
 
 
 @dataclass(eq=False)
-class HostArray(Made):
+class HostArray(OnHost):
     """A NumPy array that owns its memory, of which each call creates a copy.
 
     Attributes:
@@ -97,12 +115,29 @@ class HostArray(Made):
     within: "tuple[Description, int] | None" = None
     shared = True
 
-    def make(self, outputs: Outputs) -> Any:
+    def anew(self, outputs: Outputs) -> Any:
         if self.within is not None:
             return _viewing(self.array, *self.within, outputs)
         made = self.array.copy(order="K")
         made.flags.writeable = self.array.flags.writeable
         return made
+
+
+@dataclass(eq=False)
+class HostBytes(OnHost):
+    """A bytearray, of which each call creates a copy.
+
+    Attributes:
+        value: the bytearray, of the trace.
+        within: as in `HostMemory`.
+    """
+
+    value: bytearray
+    within: "tuple[Description, int] | None" = None
+    shared = True
+
+    def anew(self, outputs: Outputs) -> bytearray:
+        return type(self.value)(self.value)
 
 
 @dataclass(eq=False)
@@ -123,15 +158,16 @@ class ArrayView(Made):
         return _viewing(self.array, self.memory, self.distance, outputs)
 
 
-def _viewing(like: np.ndarray, memory: Description, distance: int, outputs: Outputs) -> Any:
-    owner = memory.build(outputs)
+def _viewing(like: np.ndarray, whose: Description, distance: int, outputs: Outputs) -> Any:
+    owner = whose.build(outputs)
     if isinstance(owner, torch.Tensor):
         distance += int(owner.storage_offset()) * owner.element_size()
         owner = owner.untyped_storage()
     hidden = isinstance(owner, np.ndarray) and owner.base is None and not owner.flags.writeable
     if hidden and like.flags.writeable:  # the view was made before its owner became read-only
         owner.flags.writeable = True
-    made = np.ndarray(like.shape, like.dtype, _bytes_of(owner), distance, like.strides)
+    memory = owner if isinstance(owner, bytearray) else _bytes_of(owner)
+    made = np.ndarray(like.shape, like.dtype, memory, distance, like.strides)
     if hidden:
         owner.flags.writeable = False
     made.flags.writeable = like.flags.writeable
@@ -139,7 +175,9 @@ def _viewing(like: np.ndarray, memory: Description, distance: int, outputs: Outp
 
 
 def _bytes_of(memory: Any) -> np.ndarray:
-    """Returns the bytes of an array or a storage, in their order in memory."""
+    """Returns the bytes of an array, a storage or a bytearray, in their order in memory."""
+    if isinstance(memory, bytearray):
+        return np.frombuffer(memory, np.uint8)
     if isinstance(memory, torch.UntypedStorage):
         return torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
     order = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
@@ -161,7 +199,11 @@ def _root_of(array: np.ndarray) -> Any:
     root: Any = array
     while isinstance(root, np.ndarray) and root.base is not None:
         root = root.base
-    return root
+    return root.obj if isinstance(root, memoryview) else root
+
+
+def _address_of(value: bytearray) -> int:
+    return np.frombuffer(value, np.uint8).ctypes.data
 
 
 def _is_whole(array: np.ndarray) -> bool:
@@ -186,8 +228,10 @@ def is_shared_on_host(tensor: torch.Tensor) -> bool:
     """Returns True if other CPU tensors may be created over a tensor's memory."""
     if tensor.layout is not torch.strided or tensor.is_quantized or has_graph(tensor):
         return False
-    return tensor.device.type == "cpu" and not tensor.is_conj() and not tensor.is_neg()
+    return tensor.device.type == "cpu"
 
+
+Block = HostMemory | HostArray | HostBytes
 
 Source = Callable[[torch.Tensor], tuple[Description, torch.Tensor] | None]
 """Returns the description of a CPU tensor from outside over the same memory, and it; None if there
@@ -206,9 +250,10 @@ class HostResults:
 
     def __init__(self, known: Mapping[int, Any]) -> None:
         self._known = known
-        self._memory: dict[int, HostMemory | HostArray] = {}
-        self._blocks: list[tuple[int, int, HostMemory | HostArray]] = []
-        self._kept: list[Any] = []  # keeps ids and addresses unique
+        self._memory: dict[int, Block] = {}
+        self._blocks: list[tuple[int, int, Block]] = []
+        self._made: list[tuple[OnHost, Any]] = []  # which keeps ids and addresses unique
+        self._whole = False
 
     def tensor(self, value: torch.Tensor, source: Source, leaf: Leaf | None) -> Description:
         """Returns the description of a CPU tensor.
@@ -221,7 +266,9 @@ class HostResults:
         outside = source(value)
         if outside is None:
             view = View(size, stride, int(value.storage_offset()))
-            return HostTensor(self._memory_of(value), value.dtype, view, leaf)
+            made = HostTensor(self._memory_of(value), value.dtype, view, leaf)
+            self._made.append((made, value))
+            return made
         place, base = outside
         if base.dtype != value.dtype:
             return Copied(value)
@@ -239,7 +286,7 @@ class HostResults:
 
     def array(self, value: np.ndarray, source: Source) -> Description:
         """Returns the description of a NumPy array; see `tensor`."""
-        if id(value) in self._known:
+        if id(value) in self._known or is_of_objects(value):
             return Constant(value)
         if value.dtype.hasobject or type(value) is not np.ndarray:
             return Copied(value)
@@ -255,6 +302,9 @@ class HostResults:
             return ArrayView(
                 self._memory_of(root), value, first - root.untyped_storage().data_ptr()
             )
+        if type(root) is bytearray:
+            known = self.bytes(root)
+            return ArrayView(known, value, first - _address_of(root))
         if type(root) is not np.ndarray or root.dtype.hasobject or not _is_whole(root):
             return Copied(value)
         if id(root) not in self._memory:
@@ -262,12 +312,37 @@ class HostResults:
         known = self._memory[id(root)]
         return known if root is value else ArrayView(known, value, first - root.ctypes.data)
 
+    def bytes(self, value: bytearray) -> Description:
+        """Returns the description of a bytearray."""
+        if id(value) in self._known:
+            return Constant(value)
+        if id(value) not in self._memory:
+            first = _address_of(value)
+            self._place(id(value), value, HostBytes(value), (first, first + len(value)))
+        return self._memory[id(value)]
+
+    def itself(self, value: torch.Tensor) -> Description:
+        """Returns the description of a tensor of the trace that serves only one call, which then
+        gets all values of the trace on the host.
+        """
+        self._whole = True
+        return Constant(value)
+
+    def settle(self) -> None:
+        """Finish; nothing more may be described."""
+        for made, value in self._made if self._whole else ():
+            made.original = value
+
     def _place(
-        self, key: int, value: Any, memory: HostMemory | HostArray, place: tuple[int, int]
+        self,
+        key: int,
+        value: Any,
+        memory: Block,
+        place: tuple[int, int],
     ) -> None:
         """Record memory that begins and ends at some addresses, and what is part of what."""
         first, last = place
-        self._kept.append(value)
+        self._made.append((memory, value))
         self._memory[key] = memory
         if first == last:
             return

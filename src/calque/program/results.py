@@ -2,7 +2,7 @@
 recreates them.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -53,12 +53,14 @@ class Made:
 
     Attributes:
         shared: whether it occurs several times, as the same object.
-        attributes: returns the tensor's Python attributes; None if there are none.
+        attributed: whether it is a tensor with Python attributes.
         subclass: the tensor's class, if the program gave it a Python subclass.
+        conjugate, negative: whether it is the conjugate, or the negative, of what is in its memory.
     """
 
     shared = False
-    attributes: "Callable[[Outputs], dict[str, Any]] | None" = None
+    attributed = False
+    conjugate = negative = False
     subclass: type[torch.Tensor] | None = None
 
     def build(self, outputs: Outputs) -> Any:
@@ -68,8 +70,6 @@ class Made:
         made = outputs.made.get(self)
         if made is None:
             made = outputs.made[self] = self.make(outputs)
-            if self.attributes is not None:
-                vars(made).update(self.attributes(outputs))
         return made
 
     def make(self, outputs: Outputs) -> Any:
@@ -77,7 +77,11 @@ class Made:
         raise NotImplementedError
 
     def typed(self, tensor: torch.Tensor) -> torch.Tensor:
-        """Returns a tensor as an instance of the described class."""
+        """Returns a tensor as what the described one is of its memory, and of its class."""
+        if self.conjugate or self.negative:
+            with torch.no_grad():
+                tensor = tensor.conj() if self.conjugate else tensor
+                tensor = torch._neg_view(tensor) if self.negative else tensor
         return tensor if self.subclass is None else tensor.as_subclass(self.subclass)
 
 

@@ -8,9 +8,8 @@ structure.
 
 import enum
 import functools
-import gc
 import types
-from collections import OrderedDict, deque
+from collections import OrderedDict
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -38,7 +37,6 @@ _LASTING = (
     *(torch.SymInt, torch.SymFloat, torch.SymBool),  # numbers whose values are not known
 )
 """Values that exist only in limited number, or are compared by equality."""
-_ITERATED = (list, tuple, set, frozenset, deque)
 
 
 class TooLarge(Exception):
@@ -287,38 +285,6 @@ def objects_in(given: object, opened: frozenset[type]) -> Iterator[tuple[Any, ty
             stack += [(item, inside) for item in dict.values(value)]
         elif isinstance(value, list | tuple):
             stack += [(item, inside) for item in value]
-
-
-def containers_in(value: object) -> Iterator[Any]:
-    """Yields the containers and objects in a value
-    that may also be referenced elsewhere, itself first.
-    """
-    stack, seen = [value], dict[int, Any]()
-    while stack:
-        one = stack.pop()
-        kind = type(one)
-        if kind is types.MethodType:
-            one = one.__self__
-            kind = type(one)
-        if kind in _LEAVES or isinstance(one, _LASTING) or id(one) in seen:
-            continue
-        seen[id(one)] = one
-        if kind is not tuple:
-            yield one
-        if isinstance(one, dict):
-            stack += dict.keys(one)
-            stack += dict.values(one)
-        elif isinstance(one, BaseException):
-            stack += BaseException.args.__get__(one)  # pyright: ignore[reportAttributeAccessIssue]
-        elif kind is types.MappingProxyType:
-            stack += gc.get_referents(one)
-        else:  # without the methods of the user's subclasses
-            base = next((base for base in _ITERATED if isinstance(one, base)), None)
-            stack += () if base is None else base.__iter__(one)
-        held = getattr_of(one, "__dict__", None)
-        if isinstance(held, dict):
-            stack += held.values()
-        stack += [getattr_of(one, name, None) for name in slots_of(kind)]
 
 
 # Objects ------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ import pickle
 import threading
 import types
 import weakref
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
@@ -19,17 +19,26 @@ import torch
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
 from calque.state.ownership import Owner, owner_of_class
-from calque.state.plain import bare, closes_over_new, content_of, fill, is_plain, tells_its_end
-from calque.state.rows import is_made_in_python
-from calque.state.values import ATOMIC
-
-_BY_REFERENCE = (
-    type,
-    types.FunctionType,
-    types.BuiltinFunctionType,
-    types.ModuleType,
-    torch.Generator,
+from calque.state.plain import (
+    bare,
+    bare_function,
+    closes_over_new,
+    content_of,
+    content_of_cell,
+    content_of_function,
+    fill_anew,
+    fill_cell,
+    fill_function,
+    is_local,
+    is_method,
+    is_plain,
+    may_change,
+    tells_its_end,
 )
+from calque.state.rows import is_made_in_python
+from calque.state.values import ATOMIC, is_of_objects
+
+_BY_REFERENCE = (type, types.ModuleType, torch.Generator)
 _LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
@@ -41,7 +50,7 @@ class ValuesTemplate:
     """A list of values that `build` recreates.
 
     Args:
-        values: the values.
+        values: returns the values; describing a tensor may add to them.
         known: objects that keep their identity, by id.
         tensor: returns the description from which each call creates a tensor.
         given: the descriptions of objects in the call's arguments, by id.
@@ -54,7 +63,7 @@ class ValuesTemplate:
 
     def __init__(
         self,
-        values: Sequence[Any],
+        values: Callable[[], list[Any]],
         known: Mapping[int, Any],
         tensor: Callable[[torch.Tensor], Any],
         given: Mapping[int, Any],
@@ -65,19 +74,23 @@ class ValuesTemplate:
         self._number = number
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
+        self._classes: set[int] = set()
+        self._codes: list[Any] = []  # code and variables of functions
         self._made: list[Any] = []
         self._examples: list[Any] = []  # of what is made
         self._places: dict[int, Any] = {}
         self._known = known
         self._describe = tensor
         self._given = given
-        if all(type(value) in ATOMIC and self._counted(value) is None for value in values):
-            self._plain: list[Any] | None = list(values)
-            self._text = b""
-        else:
-            self._plain = None
-            self._text = self._written(list(values))
-        del self._known, self._describe, self._places, self._given, self._examples, self._number
+        self._plain: list[Any] | None = values()
+        self._text = b""
+        if not all(self._is_as_it_is(value) for value in self._plain):
+            self._plain, count = None, -1
+            while count < len(values()):
+                count = len(values())
+                self._text = self._written(values())
+        del self._known, self._classes, self._describe, self._places, self._given, self._examples
+        del self._number
 
     def _written(self, values: list[Any]) -> bytes:
         try:
@@ -98,10 +111,48 @@ class ValuesTemplate:
     def _dumped(self, value: object) -> bytes:
         """Returns a pickle that `build` can read, which classes may prevent only then."""
         file = io.BytesIO()
-        _Pickler(file, self._place).dump(value)
+        _Pickler(file, self._place, self._reduced).dump(value)
         file.seek(0)
-        _Unpickler(file, {"kept": self._kept, "made": self._examples}).load()
+        _Unpickler(file, self._found(self._kept, self._examples)).load()
         return file.getvalue()
+
+    def _reduced(self, value: Any) -> tuple[Any, ...] | None:
+        """Returns how to create a value, in the form of `object.__reduce__`; None for the way of
+        its class.
+        """
+        kind = type(value)
+        self._classes.add(id(kind))
+        if kind in _LOCKS and not _is_held(value):
+            return _LOCKS[kind], ()
+        if kind is types.FunctionType:
+            return self._take_apart(value)
+        if kind is types.CellType:
+            return types.CellType, (), content_of_cell(value), None, None, fill_cell
+        if kind is types.MethodType:
+            return types.MethodType, (value.__func__, value.__self__)
+        if kind is types.MappingProxyType:
+            return types.MappingProxyType, tuple(gc.get_referents(value))
+        if is_plain(kind):
+            return bare, (kind,), content_of(value), None, None, fill_anew
+        return created_from(value)
+
+    def _take_apart(self, function: types.FunctionType) -> tuple[Any, ...]:
+        """Returns how to create a function, in the form of `object.__reduce__`."""
+        code, variables = function.__code__, function.__globals__
+        for one in (code, variables):
+            if id(one) not in self._places:
+                self._codes.append(one)
+                self._places[id(one)] = ("codes", len(self._codes) - 1)
+        made = code, variables, function.__closure__
+        return bare_function, made, content_of_function(function), None, None, fill_function
+
+    def _is_new_class(self, value: Any) -> bool:
+        """Returns True for a class that must be a new one in each call."""
+        is_new = isinstance(value, type) and id(value) not in self._known and is_local(value)
+        return is_new and (id(value) not in self._classes or may_change(value))
+
+    def _found(self, kept: list[Any], made: list[Any]) -> dict[str, list[Any]]:
+        return {"kept": kept, "made": made, "codes": self._codes}
 
     def _keep(self, value: Any) -> tuple[str, int]:
         self._kept.append(value)
@@ -115,20 +166,23 @@ class ValuesTemplate:
     def _counted(self, value: Any) -> Any:
         return None if self._number is None or type(value) is not int else self._number(value)
 
+    def _is_as_it_is(self, value: Any) -> bool:
+        return type(value) in ATOMIC and self._counted(value) is None
+
     def _place(self, value: Any) -> Any:
-        if type(value) in ATOMIC:
-            count = self._counted(value)
-            return None if count is None else self._make(count, value)
         place = self._places.get(id(value))
         if place is not None:
             return place
+        if type(value) in ATOMIC:
+            count = self._counted(value)
+            return None if count is None else self._make(count, value)
         if id(value) in self._given:
             place = self._make(self._given[id(value)], value)
-        elif isinstance(value, self._kinds):
+        elif isinstance(value, self._kinds) and not is_of_objects(value):
             place = self._make(self._describe(value), value)
-        elif id(value) in self._known or isinstance(value, _BY_REFERENCE):
+        elif id(value) in self._known or _is_by_reference(value):
             place = self._keep(value)
-            if closes_over_new(value, self._known):
+            if closes_over_new(value, self._known) or self._is_new_class(value):
                 self.unmade.append(value)
         elif tells_its_end(value):
             self.unmade.append(value)
@@ -158,7 +212,7 @@ class ValuesTemplate:
             return self._plain
         made = [make(description) for description in self._made]
         kept = [one() if isinstance(one, _Ending) else one for one in self._kept]
-        found = _Unpickler(io.BytesIO(self._text), {"kept": kept, "made": made}).load()
+        found = _Unpickler(io.BytesIO(self._text), self._found(kept, made)).load()
         self._release()
         return found
 
@@ -171,26 +225,31 @@ class ValuesTemplate:
         self.unmade.clear()
 
 
+def _is_by_reference(value: Any) -> bool:
+    if type(value) is types.FunctionType:
+        return not is_local(value)
+    if type(value) is types.BuiltinFunctionType:
+        return not is_method(value)
+    return isinstance(value, _BY_REFERENCE)
+
+
 class _Ending(weakref.ref[Any]):
     """An object that the program must not keep alive."""
 
 
 class _Pickler(pickle.Pickler):
-    def __init__(self, file: Any, place: Callable[[Any], Any]) -> None:
+    def __init__(
+        self, file: Any, place: Callable[[Any], Any], reduced: Callable[[Any], Any]
+    ) -> None:
         super().__init__(file, protocol=5)
         self._place_of = place
+        self._reduced = reduced
 
     def persistent_id(self, obj: object) -> Any:
         return self._place_of(obj)
 
     def reducer_override(self, obj: object) -> Any:
-        if type(obj) in _LOCKS and not _is_held(obj):
-            return _LOCKS[type(obj)], ()
-        if type(obj) is types.MappingProxyType:
-            return types.MappingProxyType, tuple(gc.get_referents(obj))
-        if is_plain(type(obj)):
-            return bare, (type(obj),), content_of(obj), None, None, fill
-        return created_from(obj) or NotImplemented
+        return self._reduced(obj) or NotImplemented
 
 
 def created_from(value: Any) -> tuple[Any, ...] | None:
@@ -210,7 +269,7 @@ def created_from(value: Any) -> tuple[Any, ...] | None:
     return base.__new__, (kind, *value.args), (None, held, slots), *_FILLED
 
 
-_FILLED = (None, None, fill)
+_FILLED = (None, None, fill_anew)
 _CHAIN = ("__cause__", "__context__", "__suppress_context__")
 """Attributes of exceptions that pickles omit."""
 

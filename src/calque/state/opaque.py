@@ -151,12 +151,12 @@ def _position(value: io.IOBase) -> Any:
         return None if value is sys.stdout or value is sys.stderr else object()
 
 
-def _digest(value: Any) -> bytes:
+def _digest(value: Any) -> str:
     """Returns what a hash object has computed."""
     try:
-        return value.digest()
+        return value.hexdigest()
     except TypeError:  # of any length
-        return value.digest(32)
+        return value.hexdigest(32)
 
 
 def _reduce(value: object) -> Any:

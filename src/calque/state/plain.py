@@ -18,7 +18,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from calque.state.ownership import Owner, owner_of_class
+from calque.state.ownership import Owner, owner_of_class, owner_of_code
 from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import instance_dict
 
@@ -28,6 +28,8 @@ _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 """Objects that PyTorch's engine or Python copies in its own way."""
 
+_REDUCING = ("__reduce__", "__reduce_ex__")
+"""Methods by which a package says how its objects are copied."""
 _CHANGING = (list, dict, set, deque, bytearray)
 
 
@@ -60,8 +62,13 @@ def bare(kind: type) -> Any:
 
 @functools.lru_cache(maxsize=4096)
 def is_plain(kind: type) -> bool:
-    """Returns True if objects of a user's class are plain."""
-    if owner_of_class(kind) is not Owner.USER or issubclass(kind, _OTHERWISE):
+    """Returns True if objects of a class of the user or of a package are plain."""
+    owner = owner_of_class(kind)
+    if owner < Owner.PACKAGE or issubclass(kind, _OTHERWISE):
+        return False
+    if owner is Owner.PACKAGE and any(
+        getattr(kind, name) is not getattr(object, name) for name in _REDUCING
+    ):
         return False
     return base_of(kind) is not None
 
@@ -78,6 +85,16 @@ def content_of(value: object) -> Any:
         with contextlib.suppress(AttributeError):  # the slot is empty
             slots[name] = read(value)
     return items, instance_dict(value), slots
+
+
+def fill_anew(value: object, content: Any) -> None:
+    """Fill a bare object with contents that become its own: it gets the dict of its attributes
+    itself, which others may hold as well.
+    """
+    items, held, slots = content
+    fill(value, (items, None, slots))
+    if held is not None:
+        object.__setattr__(value, "__dict__", held)
 
 
 def fill(value: object, content: Any) -> None:
@@ -118,9 +135,76 @@ def tells_its_end(value: Any) -> bool:
         return False
 
 
+def is_local(value: object) -> bool:
+    """Returns True for a function or class that the user's code has made in a function."""
+    if type(value) is types.FunctionType:
+        code = value.__code__
+        return "<locals>" in code.co_qualname and owner_of_code(code) is Owner.USER
+    if not isinstance(value, type):
+        return False
+    return "<locals>" in value.__qualname__ and owner_of_class(value) is Owner.USER
+
+
+def may_change(kind: type) -> bool:
+    """Returns True if a class has attributes that may change, besides those that Python sets."""
+    return any(
+        isinstance(value, _CHANGING) or is_plain(type(value))
+        for name, value in vars(kind).items()
+        if not (name.startswith("_") and name.endswith(("_", "_defaults")))
+    )
+
+
+def is_method(value: types.BuiltinFunctionType) -> bool:
+    """Returns True if a builtin function is a method of an object (`items.append`)."""
+    owner = value.__self__
+    return owner is not None and not isinstance(owner, types.ModuleType | type)
+
+
+def parts_of(function: types.FunctionType) -> list[Any]:
+    """Returns what a function holds, without its code and the variables of its module."""
+    held = function.__closure__, function.__defaults__, function.__kwdefaults__, function.__dict__
+    return [part for part in held if part is not None]
+
+
+def bare_function(code: types.CodeType, variables: dict[str, Any], cells: Any) -> Any:
+    """Returns a function over cells, without defaults and attributes."""
+    return types.FunctionType(code, variables, None, None, cells)
+
+
+_ATTRIBUTES = (
+    *("__name__", "__qualname__", "__module__", "__doc__"),
+    *("__defaults__", "__kwdefaults__", "__annotations__", "__dict__"),
+)
+
+
+def content_of_function(function: types.FunctionType) -> dict[str, Any]:
+    """Returns what `fill_function` gives to a bare function."""
+    return {name: getattr(function, name) for name in _ATTRIBUTES}
+
+
+def fill_function(function: types.FunctionType, content: dict[str, Any]) -> None:
+    """Fill a bare function with the contents of another one."""
+    for name, value in content.items():
+        setattr(function, name, value)
+
+
+def fill_cell(cell: types.CellType, content: tuple[Any, ...]) -> None:
+    """Fill the empty cell of a variable, unless the variable is unbound."""
+    for value in content:
+        cell.cell_contents = value
+
+
+def content_of_cell(cell: types.CellType) -> tuple[Any, ...]:
+    """Returns what `fill_cell` puts into an empty cell."""
+    try:
+        return (cell.cell_contents,)
+    except ValueError:
+        return ()
+
+
 def closes_over_new(value: Any, known: Container[int]) -> bool:
-    """Returns True if a function that is not known closes over an object that may change and is
-    not known either.
+    """Returns True if a function that is not known, and that `is_local` excludes, closes over an
+    object that may change and is not known either.
 
     Args:
         known: the ids of the objects that existed before.
@@ -131,6 +215,8 @@ def closes_over_new(value: Any, known: Container[int]) -> bool:
         if type(function) is not types.FunctionType or id(function) in known or function in seen:
             continue
         seen.add(function)
+        if is_local(function):
+            continue
         for cell in function.__closure__ or ():
             with contextlib.suppress(ValueError):  # the variable is unbound
                 held = cell.cell_contents

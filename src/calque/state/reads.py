@@ -174,6 +174,8 @@ class _Reading:
                 found |= self._counted_by(place) or self._added_by(place)
             if one.opname == "STORE_SUBSCR":
                 found |= self._got_and_added(place)
+            elif one.opname == "STORE_ATTR":
+                found |= self._looked_up_and_added(place)
         return found
 
     def _counted_by(self, place: int) -> set[int]:
@@ -232,6 +234,19 @@ class _Reading:
             return {load, load - 1, place - 1, place}
         self._tallies |= {load - 2, place - 2}
         return {load, place}
+
+    def _looked_up_and_added(self, place: int) -> set[int]:
+        """Returns the positions of `a.x = getattr(a, "x", 0) + 1`, if `a` is a variable."""
+        if place < 8:
+            return set()
+        function, owner, name, default, call, added, add, again = self._steps[place - 8 : place]
+        is_sum = _is_operation(add, _ADDING) and added.opname in _SIMPLE
+        is_call = call.opname == "CALL" and call.arg == 3 and function.opname == "LOAD_GLOBAL"
+        is_same = (owner.opname, owner.argval) == (again.opname, again.argval)
+        of_name = name.argval == self._steps[place].argval and function.argval == "getattr"
+        if not (is_sum and is_call and is_same and of_name and owner.opname in _SIMPLE):
+            return set()
+        return {place - 6, place} if type(default.argval) is int else set()
 
     def _got_and_added(self, place: int) -> set[int]:
         """Returns the positions of `d[k] = d.get(k, 0) + 1`,

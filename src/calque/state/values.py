@@ -134,6 +134,11 @@ def holds_more_than_attributes(kind: type) -> bool:
     return False
 
 
+def is_of_objects(value: Any) -> bool:
+    """Returns True for an array of NumPy that holds objects."""
+    return type(value) is np.ndarray and value.dtype.hasobject
+
+
 def described(value: object) -> str:
     """Returns the text of a value for messages."""
     return "not there" if value is MISSING else repr(value)

@@ -57,10 +57,9 @@ def _bare(program: "JittedProgram", one: Description) -> Fresh | None:
         bare = program.carrying.bare[one.slot]
     else:
         bare = one
-    known = (
-        bare.attributes is not None or bare.subclass is not None if type(bare) is Fresh else True
-    )
-    if type(bare) is not Fresh or known or not (bare.leaf is None is bare.inference):
+    if type(bare) is not Fresh or bare.attributed or bare.conjugate or bare.negative:
+        return None
+    if bare.subclass is not None or not (bare.leaf is None is bare.inference):
         return None
     return bare if bare.stride is None and 0 not in _form(program, bare)[0] else None
 

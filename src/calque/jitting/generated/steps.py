@@ -43,7 +43,7 @@ def is_simple(program: "JittedProgram") -> bool:
     others = (
         *(program.execution.bare is None, program.turned, program.may_raise),
         *(one.draws, one.seeded is not None, one.effects, one.rebound, one.flags, one.survivors),
-        *(one.object_results is not None, one.modes, one.passed, one.rewritten, one.checks.looks),
+        *(one.modes, one.passed, one.rewritten, one.checks.looks),
     )
     return (
         not any(others)

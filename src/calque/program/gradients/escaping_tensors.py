@@ -65,7 +65,7 @@ class Carried(Made):
     @property
     def is_bare(self) -> bool:
         """Returns True if it is itself a result of the node."""
-        known = self.attributes is not None or self.gradient is not None or self.retains
+        known = self.attributed or self.gradient is not None or self.retains
         return not known and self.subclass is None and self.view is None and self.creation is None
 
     def make(self, outputs: Outputs) -> Tensor:

@@ -34,14 +34,7 @@ from calque.state.contents import elements_of, items_of
 from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
-from calque.state.rows import (
-    DictRow,
-    InstanceRow,
-    ListRow,
-    SetRow,
-    SlotsRow,
-    slots_of,
-)
+from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
 from calque.state.values import ATOMIC, same_contents, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
@@ -208,25 +201,26 @@ class PythonState:
         changed, self._changed = self._changed, []
         given = self.given.keys() | {id(row.owner) for _, row in self._arguments}
         appending = Appending(self.snapshot, [row for row, _ in changed], given, self.counts)
+        collected: list[tuple[Row, dict[Any, Any]]] = []
         for row, now in changed:
             if not row.restored:  # a library's private state
                 row.guarded = False
             elif not row.settable:
                 self.unrepeatable.append(f"{row.path} moves on")
+            elif (found := appending.change(row, now.values())) is not None:
+                self._changes.append(found)
+                self.appended.add(row)
             else:
-                found = appending.change(row, now.values())
-                if found is None:
-                    self._collect(row, now, rebound, None)
-                else:
-                    self._changes.append(found)
-                    self.appended.add(row)
-                row.restore()
-        del changed
-        for steps, row in self._arguments:
-            now = row.items()
-            if row.is_changed(now):
-                self._collect(row, now, None, steps)
-                row.restore()  # its tensors belong to the trace
+                collected.append((row, now))
+        arguments = [(row, row.items(), steps) for steps, row in self._arguments]
+        arguments = [one for one in arguments if one[0].is_changed(one[1])]
+        # Everything is restored first, because what a variable held may have changed, too.
+        for row in (*self.appended, *(row for row, *_ in (*collected, *arguments))):
+            row.restore()  # the arguments' tensors belong to the trace
+        for row, now in collected:
+            self._collect(row, now, rebound, None)
+        for row, now, steps in arguments:
+            self._collect(row, now, None, steps)
         return rebound
 
     def _collect(

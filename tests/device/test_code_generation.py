@@ -1,8 +1,9 @@
-"""The options with which programs of eager calls are compiled on CPUs."""
+"""The options with which programs are compiled on CPUs."""
 
 from typing import Any
 
 import jax
+import jax.numpy as jnp
 import pytest
 import torch
 from jax.errors import JaxRuntimeError
@@ -14,6 +15,8 @@ pytestmark = pytest.mark.skipif(jax.default_backend() != "cpu", reason="options 
 
 EMITTERS = "xla_cpu_use_fusion_emitters"
 PARTS = "xla_cpu_parallel_codegen_split_count"
+SCHEDULE = "xla_cpu_scheduler_type"
+LEAST_MEMORY = "CPU_SCHEDULER_TYPE_MEMORY_OPTIMIZED"
 
 
 @pytest.fixture
@@ -62,15 +65,29 @@ def test_many_tensors_are_compiled_in_parts(compiled: list[Any]) -> None:
     assert int(_options(compiled, "foreach_cos")[PARTS]) > 1
 
 
-def test_a_jitted_function_is_compiled_as_usual(compiled: list[Any]) -> None:
+def test_a_jitted_function_is_compiled_as_usual_in_the_order_of_least_memory(
+    compiled: list[Any],
+) -> None:
     calque.jit(lambda x: x.cos() + 1)(torch.ones(43, device="jax"))
-    assert {} in [options for _, options in compiled]
+    assert {SCHEDULE: LEAST_MEMORY} in [options for _, options in compiled]
+
+
+def test_so_are_compiled_graphs(compiled: list[Any]) -> None:
+    torch.compile(lambda x: x.cos() + 1, backend="calque")(torch.ones(43, device="jax"))
+    assert {SCHEDULE: LEAST_MEMORY} in [options for _, options in compiled]
+
+
+def test_programs_of_jax_are_compiled_as_usual(compiled: list[Any]) -> None:
+    jax.jit(lambda x: x + 1)(jnp.ones(43))
+    assert all(not options for _, options in compiled)
 
 
 def test_flags_of_the_user_count(compiled: list[Any], monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("XLA_FLAGS", f"--{EMITTERS}=true")
+    monkeypatch.setenv("XLA_FLAGS", f"--{EMITTERS}=true --{SCHEDULE}={LEAST_MEMORY}")
     torch.ones(47, device="jax").cos()
     assert _options(compiled, "aten_cos") == {PARTS: 1}
+    calque.jit(lambda x: x.cos() + 1)(torch.ones(47, device="jax"))
+    assert {} in [options for _, options in compiled]
 
 
 @pytest.mark.parametrize(
@@ -93,6 +110,28 @@ def test_a_release_without_an_option_compiles_without_it(
     assert x.cos().sum().item() == pytest.approx(size * 0.5403023, rel=1e-5)
     assert code_generation._options_unknown_to_xla == missing
     assert not missing & set().union(*(options for _, options in compiled))
+
+
+def test_a_release_without_a_schedule_compiles_in_its_own_order(
+    compiled: list[Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    compile_ = code_generation._compile
+
+    def refuses(backend: Any, module: Any, devices: Any, options: Any, *others: Any) -> Any:
+        if SCHEDULE in dict(options.env_option_overrides):
+            raise JaxRuntimeError(f"INVALID_ARGUMENT: No such compile option: '{SCHEDULE}'")
+        return compile_(backend, module, devices, options, *others)
+
+    monkeypatch.setattr(code_generation, "_compile", refuses)
+    double = calque.jit(lambda x: x * 2)
+    assert double(torch.ones(71, device="jax")).sum().item() == 142
+    assert double.lower(torch.ones(71, device="jax")).compile() is not None
+    assert code_generation._options_unknown_to_xla == {SCHEDULE}
+
+
+def test_an_unknown_option_of_another_program_is_an_error(compiled: list[Any]) -> None:
+    with pytest.raises(RuntimeError, match="xla_no_such_option"):
+        jax.jit(lambda x: x + 1, compiler_options={"xla_no_such_option": "1"})(jnp.ones(3))
 
 
 def test_another_error_of_the_compiler_is_raised(

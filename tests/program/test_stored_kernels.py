@@ -9,8 +9,8 @@ import torch
 from torch import nn
 
 import calque
-from calque.program import compiler_options, stored_kernels
-from calque.program.compiler_options import compile_with, options_of
+from calque.program import stored_kernels
+from calque.program.compiler_options import options_of
 from calque.program.stored_kernels import TransposedGathering
 
 
@@ -64,17 +64,6 @@ def test_a_kernel_is_turned_once_while_it_stays(monkeypatch: pytest.MonkeyPatch)
     kernel[1] = kernel[1] + 1
     np.testing.assert_array_equal(gather(None)[1], kernel[1].T)
     assert len(turned) == 2
-
-
-def test_options_that_xla_does_not_know_are_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
-    import jax
-
-    monkeypatch.setattr(compiler_options, "_refused", set())
-    lowered = jax.jit(lambda x: x + 1).lower(jnp.ones(3))
-    for _ in range(2):
-        run = compile_with(lowered, {"xla_no_such_option": "1"})
-        np.testing.assert_array_equal(run(jnp.ones(3)), jnp.full(3, 2.0))
-    assert compiler_options._refused == {"xla_no_such_option"}
 
 
 def test_only_programs_that_convolve_and_change_nothing_have_options() -> None:

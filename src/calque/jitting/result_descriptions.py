@@ -189,7 +189,7 @@ class Describer:
         if has_graph(value):
             self._unrepeatable.append(
                 "a CPU tensor with an autograd graph is returned or stored, which no other call "
-                "can make"
+                'can make (unless the model is on the device: `model.to("jax")`)'
             )
             return self._host.itself(value)
         if not is_shared_on_host(value):

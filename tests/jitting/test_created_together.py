@@ -1,0 +1,203 @@
+"""What a call creates: one object stays one, in results, attributes, functions and the state."""
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import calque
+
+Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
+Make = Callable[..., torch.Tensor]
+
+
+class Held:
+    """An object with attributes."""
+
+    def __init__(self, **attributes: Any) -> None:
+        self.__dict__.update(attributes)
+
+
+def in_the_attribute_of_a_tensor(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        b, y = Held(n=1), x * 2
+        y.tag = b
+        return y, b
+
+    for _ in range(3):
+        y, b = f(x)
+        b.n += 1
+        yield y.tag is b, y.tag.n, y.tolist()
+
+
+def the_attributes_themselves(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        b = Held(n=1, x=x + 1)
+        return b.__dict__, b
+
+    for _ in range(3):
+        attributes, b = f(x)
+        attributes["n"] = 5
+        yield attributes is b.__dict__, b.n, b.x.tolist()
+
+
+def arrays_of_objects(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        held = np.empty(2, dtype=object)
+        held[0], held[1] = [1], "word"
+        return held, held[0], x * 2
+
+    for _ in range(3):
+        held, first, y = f(x)
+        first.append(2)
+        yield held[0] is first, held[0], held[1], y.tolist()
+
+
+def memory_of_bytes(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        memory = bytearray(b"abcd")
+        return np.frombuffer(memory, np.uint8), memory, x + 1
+
+    for _ in range(3):
+        array, memory, _ = f(x)
+        memory[0] = 120
+        yield array.tolist(), bytes(memory)
+
+
+def functions_over_a_list(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        d = [1]
+
+        def last(y=x * 3):
+            return d[-1], y
+
+        return Held(called=last), d
+
+    for _ in range(3):
+        held, d = f(x)
+        d.append(7)
+        number, y = held.called()
+        yield number, d, y.tolist()
+
+
+def methods_of_new_objects(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        d = [x.sum()]
+        return d.append, d
+
+    for _ in range(3):
+        append, d = f(x)
+        append(4)
+        yield len(d), d[0].item(), d[1]
+
+
+def classes(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        class Kind:
+            seen: list[int] = []
+
+        return Kind, x + 1
+
+    kinds = []
+    for turn in range(3):
+        kind, _ = f(x)
+        kind.seen.append(turn)
+        kinds.append(kind)
+        yield kind.seen, len(set(kinds))
+
+
+def graphs_on_the_cpu(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    w = torch.ones(2, requires_grad=True)
+
+    @jit
+    def f(x):
+        return (w * 3).sum(), x + 1
+
+    for _ in range(3):
+        loss, _ = f(x)
+        loss.backward()
+        yield w.grad.tolist(), loss.item()  # pyright: ignore[reportOptionalMemberAccess]
+
+
+def counts_that_may_be_missing(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace()
+
+    @jit
+    def f(x):
+        s.calls = getattr(s, "calls", 0) + 1
+        return x + 1
+
+    for turn in range(5):
+        f(x)
+        if turn == 2:
+            s.calls = 10
+        yield s.calls
+
+
+def a_list_that_changes_and_is_replaced(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(v=[torch.ones_like(x)])
+
+    @jit
+    def f(x):
+        s.v[0] = s.v[0] + x
+        s.v = [s.v[0]]
+
+    for _ in range(3):
+        f(x)
+        yield s.v[0].tolist()
+
+
+def a_dict_that_changes_and_is_copied(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(v={"h": torch.ones_like(x)})
+
+    @jit
+    def f(x):
+        s.v["h"] = s.v["h"] * 2 + x
+        s.v = dict(s.v)
+        return s.v["h"] * 2
+
+    for _ in range(3):
+        y = f(x)
+        yield s.v["h"].tolist(), y.tolist()
+
+
+PROGRAMS = [
+    in_the_attribute_of_a_tensor,
+    the_attributes_themselves,
+    arrays_of_objects,
+    memory_of_bytes,
+    functions_over_a_list,
+    methods_of_new_objects,
+    classes,
+    graphs_on_the_cpu,
+    counts_that_may_be_missing,
+    a_list_that_changes_and_is_replaced,
+    a_dict_that_changes_and_is_copied,
+]
+RETRACED = PROGRAMS[PROGRAMS.index(classes) :]
+"""Programs that are traced more than twice."""
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+@pytest.mark.parametrize("program", PROGRAMS, ids=lambda one: one.__name__)
+def test_a_call_creates_what_the_function_does(program: Any) -> None:
+    made: list[Any] = []
+
+    def jit(fn: Callable[..., Any]) -> Any:
+        made.append(calque.jit(fn))
+        return made[-1]
+
+    x = torch.arange(2.0)
+    wanted = list(program(x, lambda fn: fn))
+    assert list(program(x.to("jax"), jit)) == wanted
+    assert len(made[0].history) <= 2 or program in RETRACED, made[0].history

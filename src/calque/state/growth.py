@@ -69,7 +69,9 @@ class GrowthReading:
 
     def __init__(self, code: CodeType) -> None:
         self._code = code
-        self.steps: list[dis.Instruction] = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
+        self.steps: list[dis.Instruction] = [
+            i for i in dis.get_instructions(code) if i.opname not in HIDDEN
+        ]
         self._beginning: dict[Any, list[int]] = {}
         for place, one in enumerate(self.steps):
             start = start_of(one)

@@ -13,6 +13,7 @@ from calque.device.memory.geometry import Ints, View
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.program.result_views import Creation, apart, seen_as, set_creation, viewed
 from calque.program.structures import getattr_of
+from calque.upstream.torch_internals import neg_view
 
 
 class Outputs:
@@ -81,7 +82,7 @@ class Made:
         if self.conjugate or self.negative:
             with torch.no_grad():
                 tensor = tensor.conj() if self.conjugate else tensor
-                tensor = torch._neg_view(tensor) if self.negative else tensor
+                tensor = neg_view(tensor) if self.negative else tensor
         return tensor if self.subclass is None else tensor.as_subclass(self.subclass)
 
 

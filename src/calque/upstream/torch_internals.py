@@ -19,6 +19,7 @@ from torch import (
     _functionalize_mutation_counter as functionalize_mutation_counter,  # counts writes
 )
 from torch import _is_functional_tensor as is_functional_tensor
+from torch import _neg_view as neg_view  # negated lazily, like the imaginary part of a conjugate
 from torch import _remove_batch_dim as remove_batch_dim
 from torch import _tensor_str as tensor_str  # `_str`, which prints tensors
 from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` returns

@@ -1,5 +1,6 @@
 """What a call creates: one object stays one, in results, attributes, functions and the state."""
 
+import sys
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
 from typing import Any
@@ -173,7 +174,7 @@ def a_dict_that_changes_and_is_copied(x: torch.Tensor, jit: Wrap) -> Iterator[An
 
 PROGRAMS = [
     in_the_attribute_of_a_tensor,
-    the_attributes_themselves,
+    *([the_attributes_themselves] if sys.version_info < (3, 13) else []),  # docs/limits.md
     arrays_of_objects,
     memory_of_bytes,
     functions_over_a_list,

@@ -68,12 +68,18 @@ def test_many_tensors_are_compiled_in_parts(compiled: list[Any]) -> None:
 def test_a_jitted_function_is_compiled_as_usual_in_the_order_of_least_memory(
     compiled: list[Any],
 ) -> None:
-    calque.jit(lambda x: x.cos() + 1)(torch.ones(43, device="jax"))
+    calque.jit(lambda x: x.cos() + 1)(torch.ones(400, 430, device="jax"))
     assert {SCHEDULE: LEAST_MEMORY} in [options for _, options in compiled]
 
 
+def test_small_programs_run_in_the_order_of_xla(compiled: list[Any]) -> None:
+    calque.jit(lambda x: x.cos() + 1)(torch.ones(43, device="jax"))
+    assert {} in [options for _, options in compiled]
+    assert not any(SCHEDULE in options for _, options in compiled)
+
+
 def test_so_are_compiled_graphs(compiled: list[Any]) -> None:
-    torch.compile(lambda x: x.cos() + 1, backend="calque")(torch.ones(43, device="jax"))
+    torch.compile(lambda x: x.cos() + 1, backend="calque")(torch.ones(400, 43, device="jax"))
     assert {SCHEDULE: LEAST_MEMORY} in [options for _, options in compiled]
 
 
@@ -86,7 +92,7 @@ def test_flags_of_the_user_count(compiled: list[Any], monkeypatch: pytest.Monkey
     monkeypatch.setenv("XLA_FLAGS", f"--{EMITTERS}=true --{SCHEDULE}={LEAST_MEMORY}")
     torch.ones(47, device="jax").cos()
     assert _options(compiled, "aten_cos") == {PARTS: 1}
-    calque.jit(lambda x: x.cos() + 1)(torch.ones(47, device="jax"))
+    calque.jit(lambda x: x.cos() + 1)(torch.ones(400, 47, device="jax"))
     assert {} in [options for _, options in compiled]
 
 
@@ -124,8 +130,9 @@ def test_a_release_without_a_schedule_compiles_in_its_own_order(
 
     monkeypatch.setattr(code_generation, "_compile", refuses)
     double = calque.jit(lambda x: x * 2)
-    assert double(torch.ones(71, device="jax")).sum().item() == 142
-    assert double.lower(torch.ones(71, device="jax")).compile() is not None
+    x = torch.ones(400, 71, device="jax")
+    assert double(x).sum().item() == 2 * x.numel()
+    assert double.lower(x).compile() is not None
     assert SCHEDULE in code_generation._options_unknown_to_xla
 
 

@@ -23,6 +23,8 @@ _LEAST_MEMORY: Options = may_be_unknown(
     }
 )
 
+_LARGE = 1 << 16  # bytes of a large array
+
 
 def options_of(jaxpr: object, only_computes: bool) -> Options:
     """Returns the options with which to compile a program, besides those of `schedule`.
@@ -34,8 +36,15 @@ def options_of(jaxpr: object, only_computes: bool) -> Options:
     return _chosen(_OWN_CONVOLUTIONS) if only_computes and _convolves(jaxpr) else {}
 
 
-def schedule() -> Options:
-    """Returns the options of every program, for `jax.jit`: how XLA orders its operations."""
+def schedule(jaxpr: Any = None) -> Options:
+    """Returns the options for `jax.jit` that say in what order XLA runs a program's operations.
+
+    Args:
+        jaxpr: the program. One of small arrays only runs in XLA's own order, which can be faster;
+            by default, its arrays count as large.
+    """
+    if jaxpr is not None and not _is_large(jaxpr):
+        return {}
     return _chosen(_LEAST_MEMORY)
 
 
@@ -45,6 +54,19 @@ def _chosen(options: Options) -> Options:
         return {}
     flags = os.environ.get("XLA_FLAGS", "")
     return {name: value for name, value in options.items() if name not in flags}
+
+
+def _is_large(jaxpr: Any) -> bool:
+    return any(
+        any(_bytes_of(variable.aval) >= _LARGE for variable in equation.outvars)
+        or any(_is_large(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params))
+        for equation in jaxpr.eqns
+    )
+
+
+def _bytes_of(aval: Any) -> int:
+    size, dtype = getattr(aval, "size", 0), getattr(aval, "dtype", None)
+    return size * getattr(dtype, "itemsize", 0) if isinstance(size, int) else 0
 
 
 def _convolves(jaxpr: Any) -> bool:

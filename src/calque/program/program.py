@@ -107,7 +107,7 @@ class Program(Stepping[Call]):
                 donate_argnums=tuple(map(self.position, self.donated)),
                 out_shardings=self._pinned,
                 keep_unused=True,
-                compiler_options=schedule(),
+                compiler_options=schedule(jaxpr.jaxpr),
             )
 
     @property

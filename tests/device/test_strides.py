@@ -276,6 +276,8 @@ _TURNED = {
     "inv": lambda x, out: torch.linalg.inv(x[0] + 9 * torch.eye(3, device=x.device), out=out),
     "stack": lambda x, out: torch.stack([x, x], 1, out=out),
     "flip": lambda x, out: torch.ops.aten.flip.out(x, [0], out=out),
+    "eigvalsh": lambda x, out: torch.linalg.eigvalsh(x, out=out),
+    "eigvalsh, empty": lambda x, out: torch.linalg.eigvalsh(x[:, :0, :0], out=out),
 }
 
 

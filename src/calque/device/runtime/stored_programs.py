@@ -94,16 +94,19 @@ class Store:
             if self._total <= self.most:
                 return
         entries = []
-        for path in self.folder.iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                found = path.stat()
-                if path.suffix == _SUFFIX or time.time() - found.st_mtime > _ABANDONED:
-                    entries.append((found.st_mtime_ns, found.st_size, path))
+        now = time.time()
+        with os.scandir(self.folder) as found:
+            for entry in found:
+                with contextlib.suppress(FileNotFoundError):
+                    status = entry.stat()
+                    if entry.name.endswith(_SUFFIX) or now - status.st_mtime > _ABANDONED:
+                        entries.append((status.st_mtime_ns, status.st_size, entry.path))
         total = sum(size for _, size, _ in entries)
         for _, size, path in sorted(entries) if total > self.most else ():
             if total <= self.most * 3 // 4:
                 break
-            path.unlink(missing_ok=True)
+            with contextlib.suppress(FileNotFoundError):
+                os.unlink(path)
             total -= size
         self._total = total
 

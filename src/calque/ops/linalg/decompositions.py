@@ -282,7 +282,8 @@ def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Arra
     if UPLO not in ("L", "l", "U", "u"):
         raise RuntimeError(f"Expected UPLO argument to be 'L' or 'U', but got {UPLO}")
     if A.size == 0:
-        return jnp.zeros(A.shape[:-1], real_dtype(A.dtype)), A
+        vectors = A if compute_v else jnp.zeros((0,), A.dtype)
+        return jnp.zeros(A.shape[:-1], real_dtype(A.dtype)), vectors
     lower = UPLO in ("L", "l")
     if not compute_v:
         matrix = _triangle_to_hermitian(A, not lower)

@@ -10,7 +10,10 @@ from jax.core import Tracer
 
 from calque.state import ATOMIC
 
-_ELSEWHERE = (torch.Tensor, Tracer, type, ModuleType, CodeType, FrameType)
+_ELSEWHERE = (
+    *(torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool, Tracer),
+    *(type, ModuleType, CodeType, FrameType),
+)
 
 
 def kept_objects(values: Iterable[Any], known: Container[int]) -> set[int]:

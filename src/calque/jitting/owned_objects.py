@@ -22,7 +22,8 @@ from calque.state.values import ATOMIC, instance_dict, is_of_objects
 ELSEWHERE = (
     *(type, types.ModuleType, types.FunctionType, types.BuiltinFunctionType, types.MethodType),
     *(types.CodeType, types.FrameType, types.TracebackType),
-    *(torch.Tensor, torch.Size, Tracer, Module, Optimizer),
+    *(torch.Tensor, torch.Size, torch.SymFloat, torch.SymInt, torch.SymBool, Tracer),
+    *(Module, Optimizer),
     *(Iterator, Awaitable, AsyncIterator),  # which are refused
 )
 """Classes of values that are described otherwise, or are the same in each call."""

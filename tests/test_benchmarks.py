@@ -28,6 +28,7 @@ def test_steps_that_grow_are_measured(tmp_path: Path, capsys: pytest.CaptureFixt
     assert "| 30 " in capsys.readouterr().out
 
 
+@pytest.mark.conformance
 def test_losses_agree_where_steps_are_compiled() -> None:
     """Of one layer; the conformance suite has the models that are measured."""
     case = replace(COMPILED[2], model=lambda: GPT(depth=1))

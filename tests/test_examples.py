@@ -50,7 +50,10 @@ runpy.run_path(sys.argv[1], run_name="__main__")
     ("name", "packages", "environment"),
     [
         ("generate", ["transformers"], {}),
-        ("hf_trainer", ["transformers", "accelerate"], {"ACCELERATE_TORCH_DEVICE": "jax"}),
+        pytest.param(
+            *("hf_trainer", ["transformers", "accelerate"], {"ACCELERATE_TORCH_DEVICE": "jax"}),
+            marks=pytest.mark.conformance,
+        ),
         ("accelerate_loop", ["accelerate"], {"ACCELERATE_TORCH_DEVICE": "jax"}),
         ("lightning_fit", ["lightning"], {}),
     ],

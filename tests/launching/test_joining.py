@@ -61,6 +61,7 @@ def test_torchrun_starts_processes_that_need_not_read_a_value(tmp_path: Path) ->
     assert done.stdout.count(": 28.0000") == 2
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("name", ["SIGKILL", "SIGTERM"])
 def test_a_process_that_is_ended_is_named_and_the_others_end(tmp_path: Path, name: str) -> None:
     done = run(tmp_path, *LAUNCH, "-n", "2", "--devices", "2", name)

@@ -171,6 +171,7 @@ def words(device: str) -> Words:
     return Words().to(device)
 
 
+@pytest.mark.conformance
 def test_the_tutorial_of_tensor_parallelism_with_fsdp() -> None:
     mesh_2d = init_device_mesh("jax", (4, 2), mesh_dim_names=("dp", "tp"))
     tp_mesh, dp_mesh = mesh_2d["tp"], mesh_2d["dp"]
@@ -187,6 +188,7 @@ def test_the_tutorial_of_tensor_parallelism_with_fsdp() -> None:
     assert kept.share < 1 / 8 + 0.01
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("shape", [(8,), (2, 4)])
 def test_fully_shard_splits_weights_gradients_and_moments(shape: tuple[int, ...]) -> None:
     mesh = init_device_mesh("jax", shape, mesh_dim_names=("replicate", "dp")[-len(shape) :])

@@ -33,6 +33,7 @@ OPTIMIZERS = {
 }
 
 
+@pytest.mark.sampled(1)
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
 def test_the_peak_is_that_of_few_layers_and_the_losses_are_the_cpus(optimizer: str) -> None:
     torch.manual_seed(0)

@@ -123,9 +123,9 @@ def reference() -> tuple[list[float], dict[str, Tensor]]:
 def cases() -> list[Any]:
     """Every way in every mode; most of them, parts of the others, only with `-m conformance`."""
     slow = pytest.mark.conformance
-    kept = {(way, "jit") for way in ("TP+SP", "HSDP")}
+    kept = {("TP+SP", "jit"), ("FSDP+TP", "jit"), ("FSDP+TP", "eager")}
     return [
-        pytest.param(way, kind, marks=() if way == "FSDP+TP" or (way, kind) in kept else slow)
+        pytest.param(way, kind, marks=() if (way, kind) in kept else slow)
         for way in WAYS
         for kind in ("jit", "eager", "compile")
     ]

@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import sys
+import types
 from types import SimpleNamespace
 
 import pytest
@@ -116,6 +117,28 @@ def test_variables_and_attributes_of_classes_are_counted_too():
         assert run(ones(1)).tolist() == [2]
         assert (count, TOTAL, Layer.made) == (step, 2 * step, 3 * step)
     assert len(run.history) == 1
+
+
+def test_a_function_named_like_pythons_getattr_may_do_anything():
+    module = types.ModuleType("own_getattr")
+    source = """
+class getattr(int):
+    def __new__(cls, owner, name, default):
+        return int.__new__(cls, 7)
+
+class Meter:
+    def run(self, x):
+        self.n = getattr(self, "n", 0) + 1
+        return x * 2
+"""
+    sys.modules[module.__name__] = module
+    exec(compile(source, f"{__file__}.own", "exec"), vars(module))
+    meter = module.Meter()
+    run = calque.jit(meter.run)
+    for start in (0, 0, 10, 20):
+        meter.n = start
+        assert run(ones(1)).tolist() == [2]
+        assert meter.n == 8
 
 
 def test_a_name_that_is_called_is_not_one_that_is_read():

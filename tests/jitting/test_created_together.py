@@ -172,6 +172,104 @@ def a_dict_that_changes_and_is_copied(x: torch.Tensor, jit: Wrap) -> Iterator[An
         yield s.v["h"].tolist(), y.tolist()
 
 
+def classes_with_values(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    class Base:
+        def get(self):
+            return 1
+
+    @jit
+    def f(x):
+        class Local(Base):
+            "A class."
+
+            n: int = 0
+
+            def __init__(self, x):
+                super().__init__()
+                self.x = x
+
+            def get(self):
+                return super().get() + self.n
+
+            @property
+            def twice(self):
+                return self.x * 2
+
+            @classmethod
+            def count(cls):
+                cls.n += 1
+                return cls.n
+
+        class Below(Local):
+            pass
+
+        return Local(x), Local(x + 1), Below(x)
+
+    kinds = set()
+    for _ in range(3):
+        a, b, c = f(x)
+        kinds.add(type(a))
+        type(a).n += 5
+        yield a.get(), b.count(), c.n, c.get(), a.twice.tolist(), type(a) is type(b)
+        yield len(kinds), type(a).__qualname__, type(a).__doc__, type(c).__mro__[1] is type(a)
+
+
+def tuples_that_are_stored(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(a=None, log=[])
+
+    @jit
+    def f(x):
+        y = x * 2
+        pair = (y, y)
+        s.a = {"pair": pair}
+        s.log.append(pair)
+        return pair, (pair, 1)
+
+    for _ in range(3):
+        pair, (again, _) = f(x)
+        yield pair is again, pair is s.a["pair"], pair is s.log[-1], pair[0] is pair[1]
+
+
+def hidden_states(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(hidden=(x * 1, x + 1))
+
+    @jit
+    def f(x):
+        h, c = s.hidden
+        s.hidden = hidden = (h + x, c * h)
+        return x * h, hidden
+
+    for _ in range(4):
+        y, hidden = f(x)
+        yield y.tolist(), hidden is s.hidden, [one.tolist() for one in hidden]
+
+
+def tuples_of_the_state(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(a=(x, [1]), b=None)
+
+    @jit
+    def f(x):
+        s.b = s.a
+        return s.a, (x * 2, s.a)
+
+    for _ in range(3):
+        a, (_, again) = f(x)
+        yield a is s.a, a is s.b, a is again
+
+
+def dtypes_of_numpy(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(kind=None)
+
+    @jit
+    def f(x):
+        s.kind = [np.dtype("f4")]
+        return x * 2
+
+    for _ in range(3):
+        f(x)
+        yield s.kind[0] is np.dtype("f4")
+
+
 PROGRAMS = [
     in_the_attribute_of_a_tensor,
     *([the_attributes_themselves] if sys.version_info < (3, 13) else []),  # docs/limits.md
@@ -179,7 +277,12 @@ PROGRAMS = [
     memory_of_bytes,
     functions_over_a_list,
     methods_of_new_objects,
+    classes_with_values,
+    hidden_states,
     classes,
+    tuples_that_are_stored,
+    tuples_of_the_state,
+    dtypes_of_numpy,
     graphs_on_the_cpu,
     counts_that_may_be_missing,
     a_list_that_changes_and_is_replaced,

@@ -35,6 +35,7 @@ from calque.program.trees import is_tensor
 from calque.program.value_checks import Checks
 from calque.state import Running
 from calque.state.names import names_of
+from calque.state.values import is_of_values
 
 if TYPE_CHECKING:
     from calque.jitting.tracing import JitTrace
@@ -143,6 +144,8 @@ class Outcome:
         outside = {id(row.owner) for row in trace.state.snapshot.rows.values()}
         kept = trace.state.look()
         before = trace.state.snapshot.known
+        tuples = ((key, one) for key, one in before.items() if isinstance(one, tuple))
+        outside.update(key for key, one in tuples if not is_of_values(one))
         containers = Containers(result, outside, trace.state.given, kept, before)
         leaves, recording.spec = containers.flatten(result)
         del result  # otherwise its tensors would seem to outlive the trace

@@ -35,7 +35,7 @@ from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
-from calque.state.values import ATOMIC, same_contents, same_keys
+from calque.state.values import ATOMIC, is_of_values, same_contents, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
@@ -281,7 +281,7 @@ class PythonState:
         if type(value) in ATOMIC:
             return iter(())
         found = held_by([value], self.snapshot.known, attributes)
-        return (one for one in found if type(one) is not tuple)
+        return (one for one in found if not is_of_values(one))
 
     def _leaves_of(self, value: object) -> tuple[list[Any], Any] | None:
         """Returns the new tensors of a variable that held tensors; None if it holds other

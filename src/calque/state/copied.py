@@ -18,7 +18,6 @@ from calque.state.reads import (
     Reads,
     is_called,
     position_of,
-    reads_of,
     reads_without,
     start_of,
 )
@@ -51,8 +50,11 @@ class Copies(NamedTuple):
 
 
 @lru_cache(maxsize=16384)
-def copies_of(code: CodeType) -> Copies:
+def copies_of(code: CodeType, replaced: bool = False) -> Copies:
     """Returns what a code object only copies (without nested functions).
+
+    Args:
+        replaced: as in `reads_without`.
 
     >>> def step(self, loss):
     ...     self.log.append({"step": self.step + 1, "loss": loss, "rate": float(self.rate)})
@@ -61,13 +63,14 @@ def copies_of(code: CodeType) -> Copies:
     ({'step': frozenset({('log', 0)})}, False, True)
     """
     if not growth_of(code).ways:
-        return Copies({}, reads_of(code))
-    return _Copying(code).result()
+        return Copies({}, reads_without(code, frozenset(), replaced))
+    return _Copying(code, replaced).result()
 
 
 class _Copying:
-    def __init__(self, code: CodeType) -> None:
+    def __init__(self, code: CodeType, replaced: bool) -> None:
         self._code = code
+        self._replaced = replaced
         self._growth = GrowthReading(code)
         self._steps = self._growth.steps
         self._at = [position_of(one) for one in self._steps]
@@ -85,8 +88,7 @@ class _Copying:
                 copied.add(place - 1 if one.opname == "BINARY_SUBSCR" else place)
         if copied:
             copied.update(self._keys())
-        reads = reads_without(self._code, frozenset(copied)) if copied else reads_of(self._code)
-        return Copies(names, reads)
+        return Copies(names, reads_without(self._code, frozenset(copied), self._replaced))
 
     def _keys(self) -> Iterator[int]:
         """Yields the constant keys of dicts that are appended, which are names of no state."""

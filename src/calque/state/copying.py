@@ -43,7 +43,7 @@ class Copying:
         self._read.update(key for _, key in named.assigned if isinstance(key, str))
         self._keys: set[str] = set(self._read)
         for code in named.codes:
-            found = copies_of(code)
+            found = copies_of(code, named.replaced)
             self._read |= found.reads.values
             self._keys |= found.reads.keys
             for name, receivers in found.names.items():

@@ -14,14 +14,22 @@ import weakref
 from collections.abc import Callable, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 
 from calque.errors import TraceError
 from calque.errors.handlers import is_of_handler
+from calque.state.created_classes import (
+    METHODS,
+    class_created_from,
+    is_created_again,
+    method_created_from,
+)
 from calque.state.ownership import Owner, owner_of_class
 from calque.state.plain import (
     bare,
     bare_function,
+    base_of,
     closes_over_new,
     content_of,
     content_of_cell,
@@ -38,7 +46,7 @@ from calque.state.plain import (
 from calque.state.rows import is_made_in_python
 from calque.state.values import ATOMIC, is_of_objects
 
-_BY_REFERENCE = (type, types.ModuleType, torch.Generator)
+_BY_REFERENCE = (type, types.ModuleType, torch.Generator, np.dtype)
 _LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
@@ -132,6 +140,12 @@ class ValuesTemplate:
             return types.MethodType, (value.__func__, value.__self__)
         if kind is types.MappingProxyType:
             return types.MappingProxyType, tuple(gc.get_referents(value))
+        if is_created_again(value, self._known):
+            return class_created_from(value)
+        if kind in METHODS:
+            return method_created_from(value)
+        if is_created_again(kind, self._known) and is_plain(kind):
+            return base_of(kind).__new__, (kind,), content_of(value), None, None, fill_anew
         if is_plain(kind):
             return bare, (kind,), content_of(value), None, None, fill_anew
         return created_from(value)
@@ -180,6 +194,8 @@ class ValuesTemplate:
             place = self._make(self._given[id(value)], value)
         elif isinstance(value, self._kinds) and not is_of_objects(value):
             place = self._make(self._describe(value), value)
+        elif is_created_again(value, self._known):
+            return None
         elif id(value) in self._known or _is_by_reference(value):
             place = self._keep(value)
             if closes_over_new(value, self._known) or self._is_new_class(value):

@@ -7,7 +7,7 @@ from types import CodeType, SimpleNamespace
 from typing import Any
 
 from calque.state.contents import elements_of
-from calque.state.reads import reads_of
+from calque.state.reads import reads_of, reads_without
 from calque.state.rows import CellRow, DictRow, Row
 from calque.state.values import ATOMIC
 
@@ -39,6 +39,7 @@ class Named:
         counted: variables whose number the trace increments, as each call does.
         assigned: other variables that the trace changes.
         copied: numbers that each call only copies into what it appends, apart from counting.
+        replaced: whether the code may call another `getattr` than Python's.
     """
 
     codes: Collection[CodeType] = ()
@@ -54,6 +55,7 @@ class Named:
     counted: Collection[Place] = ()
     assigned: Collection[Place] = ()
     copied: Collection[Place] = ()
+    replaced: bool = False
     read: set[str] = field(default_factory=set)
     keys: set[str] = field(default_factory=set)
     called: set[str] = field(default_factory=set)
@@ -70,7 +72,8 @@ class Named:
         self.keys.update(self.words)
         # A first increment of an instance's number may read the class attribute.
         self.read.update(key for _, key in self.assigned if isinstance(key, str))
-        for reads in map(reads_of, self.codes):
+        for code in self.codes:
+            reads = reads_without(code, frozenset(), True) if self.replaced else reads_of(code)
             self.read.update(reads.values)
             self.keys.update(reads.keys)
             self.called.update(reads.called)

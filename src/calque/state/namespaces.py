@@ -20,7 +20,7 @@ from calque.state.paths import Path
 from calque.state.rows import ClassRow, DictRow, NamedRow, Row, StateRow
 from calque.state.settings import is_setting
 from calque.state.stand_ins import original
-from calque.state.unread import Unread, is_by_name, words_of_class
+from calque.state.unread import Unread, is_by_name, replaces_getattr, words_of_class
 from calque.state.values import ATOMIC
 from calque.upstream.torch_internals import pytree
 
@@ -234,6 +234,7 @@ class Namespaces:
             counted=counted,
             assigned=assigned,
             copied=copied,
+            replaced=replaces_getattr(rows),
         )
 
     def _users_classes(self) -> list[type]:

@@ -63,14 +63,19 @@ def reads_of(code: CodeType) -> Reads:
     return reads_without(code, frozenset())
 
 
-def reads_without(code: CodeType, copied: frozenset[int]) -> Reads:
-    """Like `reads_of`, but leaves out the values that instructions at some positions load."""
-    return _Reading(code, copied).result()
+def reads_without(code: CodeType, copied: frozenset[int], replaced: bool = False) -> Reads:
+    """Like `reads_of`, but leaves out the values that instructions at some positions load.
+
+    Args:
+        replaced: whether `getattr` may be another function than Python's.
+    """
+    return _Reading(code, copied, replaced).result()
 
 
 class _Reading:
-    def __init__(self, code: CodeType, copied: frozenset[int]) -> None:
+    def __init__(self, code: CodeType, copied: frozenset[int], replaced: bool) -> None:
         self._copied = copied
+        self._replaced = replaced
         self._code = code
         self._steps = [i for i in dis.get_instructions(code) if i.opname not in HIDDEN]
         self._tallies: set[int] = set()
@@ -237,7 +242,7 @@ class _Reading:
 
     def _looked_up_and_added(self, place: int) -> set[int]:
         """Returns the positions of `a.x = getattr(a, "x", 0) + 1`, if `a` is a variable."""
-        if place < 8:
+        if place < 8 or self._replaced:
             return set()
         function, owner, name, default, call, added, add, again = self._steps[place - 8 : place]
         is_sum = _is_operation(add, _ADDING) and added.opname in _SIMPLE

@@ -1,7 +1,7 @@
 """Numbers and strings in Python state that no traced code reads."""
 
 import functools
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import replace
 from types import CodeType
 from typing import Any
@@ -295,3 +295,9 @@ def is_by_name(row: Row) -> bool:
     if type(row) is CellRow:
         return variable_of(row) is not None
     return type(row) is NamedRow and type(row.names) is set
+
+
+def replaces_getattr(rows: Iterable[Row]) -> bool:
+    """Returns True if a name `getattr` of the program leads to another function than Python's."""
+    found = (row.before.get("getattr", getattr) for row in rows if type(row) is NamedRow)
+    return any(value is not getattr for value in found)

@@ -80,6 +80,17 @@ def same_value(a: Any, b: Any) -> bool:
     return False
 
 
+def is_of_values(value: object) -> bool:
+    """Returns True for a tuple of immutable values, which programs do not tell from an equal one.
+
+    >>> is_of_values((1, ("a", 2.0))), is_of_values((1, []))
+    (True, False)
+    """
+    if type(value) not in _TUPLES:
+        return False
+    return all(type(one) in ATOMIC or is_of_values(one) for one in elements_of(value))
+
+
 def same_contents(a: dict[Any, Any], b: dict[Any, Any]) -> bool:
     """Returns True if two dicts hold the same objects under equal keys, in the same order."""
     return same_keys(a, b) and all(b[key] is value for key, value in a.items())

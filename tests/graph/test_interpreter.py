@@ -9,7 +9,9 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 import calque
+from calque.errors import UnsupportedOpError
 from calque.graph import JaxInterpreter
+from calque.graph.node_location import located
 
 
 class Model(nn.Module):
@@ -92,3 +94,13 @@ def test_inputs_that_are_left_over():
     graph = calque.lower(calque.trace(Scaled(), x, x))
     found = JaxInterpreter(graph)(jnp.arange(3.0), jnp.ones(3))
     assert found.tolist() == [1, 2, 3]
+
+
+def test_an_error_that_names_a_line_already_gets_the_nodes_line_instead():
+    graph = torch.fx.Graph()
+    node = graph.placeholder("x")
+    node.stack_trace = 'File "model.py", line 7, in forward'
+    for said in ("/path of/main.py:3 in <module>: aten::f has no rule", "aten::f has no rule"):
+        found = located(UnsupportedOpError(said), node)
+        assert str(found) == "model.py:7 in forward: aten::f has no rule"
+        assert located(found, node) is found

@@ -120,3 +120,32 @@ def test_numbers_that_are_read_though_the_optimizer_does_not_step(read: Any) -> 
     for rate in (0.1, 0.1, 0.05, 0.025):
         optimizer.param_groups[0].update(lr=rate)
         assert jitted(torch.ones(2, device="jax"), False) == read(optimizer)
+
+
+def assign(optimizer: torch.optim.Optimizer, rate: float) -> None:
+    for group in optimizer.param_groups:
+        group["lr"] = rate
+
+
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+def test_a_rate_that_another_function_assigns_after_the_step():
+    outcomes = []
+    for device in ("cpu", "jax"):
+        weight = torch.ones(2, device=device, requires_grad=True)
+        optimizer = torch.optim.Adam([weight], lr=0.1)
+        count = [0]
+
+        def step(weight=weight, optimizer=optimizer, count=count):
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+            count[0] += 1
+            assign(optimizer, 0.1 * 0.5 ** (count[0] // 2))
+
+        run = calque.jit(step) if device == "jax" else step
+        rates = []
+        for _ in range(4):
+            run()
+            rates.append(optimizer.param_groups[0]["lr"])
+        outcomes.append((rates, weight.detach().cpu()))
+    torch.testing.assert_close(outcomes[1], outcomes[0])

@@ -1,5 +1,7 @@
 """What a traced function asks of values only to refuse them."""
 
+from contextlib import nullcontext
+
 import jax.numpy as jnp
 import pytest
 import torch
@@ -186,3 +188,44 @@ def test_results_of_a_function_that_asks_which_of_them_have_gradients_go_backwar
     x.grad = None
     calque.jit(lambda x: Both.apply(x)[0])(x).sum().backward()
     assert x.grad is not None and x.grad.tolist() == [102.0, 102.0]
+
+
+@pytest.mark.filterwarnings("ignore:The PyTorch API of nested tensors")
+def test_nested_tensors_are_refused_at_the_users_line():
+    parts = [torch.ones(2, 3), torch.ones(1, 3)]
+    jagged = torch.nested.nested_tensor(parts, layout=torch.jagged)
+    on_device = torch.nested.nested_tensor(parts, layout=torch.jagged, device="jax")
+    strided = torch.ones(3, device="jax"), torch._nested_tensor_from_tensor_list(parts)
+    doubled = calque.jit(lambda x, *_: x * 2)
+    for given in ((jagged,), (on_device,), strided):
+        with pytest.raises(calque.UnsupportedOpError, match="a nested tensor is passed"):
+            doubled(*given)
+    held = calque.jit(lambda x: x.sum() + jagged.values().sum())
+    with pytest.raises(calque.UnsupportedOpError, match=r"test_jit_refusals.py:\d+ in .*nested"):
+        held(torch.ones(3, device="jax"))
+
+
+def test_a_nested_tensor_inside_of_a_function_is_an_intermediate_value():
+    def doubled(a, b):
+        nested = torch.nested.as_nested_tensor([a, b], layout=torch.jagged)
+        return (nested * 2).values()
+
+    parts = [torch.ones(2, 3, device="jax"), torch.ones(1, 3, device="jax")]
+    assert calque.jit(doubled)(*parts).equal(doubled(*parts))
+
+
+def test_an_operator_without_a_rule_is_refused_at_the_users_line():
+    with torch.library._scoped_library("calque_test_refused", "FRAGMENT") as library:
+        library.define("unknown(Tensor x) -> Tensor")
+        library.impl("unknown", torch.empty_like, "Meta")
+        operator = torch.ops.calque_test_refused.unknown
+
+        def fn(x):
+            return operator(x)
+
+        for run in (fn, calque.jit(fn)):
+            with (
+                pytest.warns(calque.FallbackWarning) if run is fn else nullcontext(),
+                pytest.raises(calque.UnsupportedOpError, match=r"refusals.py:\d+ in fn: .*no rule"),
+            ):
+                run(torch.ones(3, device="jax"))

@@ -43,3 +43,12 @@ def test_what_is_no_division_by_an_integer_zero():
 def test_a_program_does_not_raise():
     zero = torch.zeros(2, device="jax", dtype=torch.int64)
     assert calque.jit(lambda x: x // zero)(zero + 1).shape == (2,)
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16], ids=str)
+def test_a_multiple_of_a_single_divisor(mode: str, dtype: torch.dtype) -> None:
+    for divisor in (41.0, 47.0, 61.0):
+        x = (torch.arange(-40, 40) * divisor).to(dtype)
+        found = torch.div(x.to("jax"), divisor, rounding_mode=mode).cpu()
+        assert found.equal(torch.div(x, divisor, rounding_mode=mode))

@@ -27,14 +27,21 @@ def line_of(node: fx.Node) -> str:
 
 
 _LOCATED = "_calque_located"
+_LEADING = re.compile(r"\S[^\n]*?:\d+ in [^\s:]+: ")
+"""The place at the beginning of a message, as `Origin` spells it."""
 
 
 def located(error: Exception, node: fx.Node) -> Exception:
-    """Returns an error of a node with the user's line in front, once."""
+    """Returns an error of a node with the user's line in front, once.
+
+    If the error names the line that called the graph, the node's replaces it.
+    """
     line = line_of(node)
     if getattr(error, _LOCATED, False) or not line:
         return error
-    text = f"{line}: {error}"
+    said = str(error)
+    leading = _LEADING.match(said)
+    text = f"{line}: {said[leading.end() :] if leading else said}"
     try:
         found = type(error)(text)
     except Exception:

@@ -5,6 +5,7 @@ from typing import Any
 import torch
 from jax.core import Tracer
 
+from calque.device.memory.cell import refuse_nested
 from calque.errors import unrepeatable
 from calque.jitting.error_values import TRACED
 
@@ -39,9 +40,11 @@ def _is_tensor(key: object) -> bool:
     return isinstance(key, torch.Tensor) or (isinstance(key, str) and key.startswith(TRACED))
 
 
-def refuse_traced_by_jax(leaves: list[Any]) -> None:
-    """Raise TraceError if an argument of a jitted function is traced by JAX."""
+def refuse_arguments(leaves: list[Any]) -> None:
+    """Raise an error if an argument of a jitted function is traced by JAX or a nested tensor."""
     for leaf in leaves:
+        if isinstance(leaf, torch.Tensor):
+            refuse_nested(leaf)
         if isinstance(leaf, Tracer):
             raise unrepeatable(
                 f"an array of JAX of shape {leaf.shape} that is traced",

@@ -14,7 +14,7 @@ from torch import Tensor
 
 from calque.device.kernels import foreign, remedies
 from calque.device.kernels.views import changes_geometry
-from calque.device.memory.cell import Cell, view_of
+from calque.device.memory.cell import Cell, refuse_nested, view_of
 from calque.device.memory.wrapping import set_geometry
 from calque.errors import TraceError, unrepeatable
 from calque.errors.frames import user_origin
@@ -156,6 +156,7 @@ class HostTensorMode(DispatchMode):
             self._look_at_one(one, what)
 
     def _look_at_one(self, tensor: torch.Tensor, what: str) -> None:
+        refuse_nested(tensor)
         if tensor.numel() > _LARGEST_GUARD:
             raise unrepeatable(
                 f"{what} {_described(tensor)} from outside",

@@ -24,7 +24,7 @@ from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import Call, FastCall
 from calque.jitting.generated.source import MISS
-from calque.jitting.hints import add_hint, refuse_traced_by_jax
+from calque.jitting.hints import add_hint, refuse_arguments
 from calque.jitting.inlined import is_inlined
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
@@ -175,7 +175,11 @@ class Jitted(Generic[P, R]):
                 del self.programs[key]
 
     def _key(self, leaves: list[Any], spec: object) -> Any:
-        keys = [signature.key_of(leaf) for leaf in leaves]
+        try:
+            keys = [signature.key_of(leaf) for leaf in leaves]
+        except RuntimeError:  # a nested tensor has no shape
+            refuse_arguments(leaves)
+            raise
         return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
 
     def _find(self, key: object, leaves: list[Any]) -> JittedProgram | None:
@@ -208,7 +212,7 @@ class Jitted(Generic[P, R]):
         return again
 
     def _missing(self, key: object, leaves: list[Any], spec: object) -> JittedProgram:
-        refuse_traced_by_jax(leaves)
+        refuse_arguments(leaves)
         self._objects.learn(self._last, key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)

@@ -240,16 +240,19 @@ class OptimizerNumbers:
         is_pytorchs = self._watch.is_pytorchs
         return {place.place for place in reversed(now) if not place.take_back(is_pytorchs)}
 
-    def changed(self) -> tuple[Optimizer, str] | None:
-        """Returns the first number that the function has changed outside the steps.
+    def changed(self, by_scheduler: bool) -> tuple[Optimizer, str] | None:
+        """Returns the first number that a scheduler has changed outside the steps.
+
+        Args:
+            by_scheduler: whether a scheduler has stepped.
 
         Raises:
-            NumberNeeded: a step assigns it too.
+            NumberNeeded: a step assigns it too, or other code than a scheduler does.
         """
         for place in self._places.values():
             if same_value(place.holder.get(place.key, MISSING), place.current):
                 continue
-            if place.compute is not None or type(place.current) is int:
+            if not by_scheduler or place.compute is not None or type(place.current) is int:
                 raise NumberNeeded({place.place})
             return self._before[id(place.holder)][0], place.key
         return None

@@ -104,17 +104,19 @@ class OptimizerTracing:
             self.numbers.end()
 
     def check_unchanged(self, running: Running) -> None:
-        """Check that the function itself has changed no hyper-parameter.
+        """Check that no scheduler has changed a hyper-parameter.
 
         Args:
             running: has observed the function.
 
         Raises:
-            TraceError: a scheduler or the user's own code has changed one.
+            TraceError: a scheduler has changed one.
+            NumberNeeded: other code has changed one that was traced.
         """
-        changed = self.numbers.changed()
+        place = running.scheduler_stepped
+        changed = self.numbers.changed(place is not None)
         if changed is not None:
-            raise _changed(type(changed[0]).__name__, changed[1], running)
+            raise _changed(type(changed[0]).__name__, changed[1], place)
 
     def give_up_in_step(self) -> None:
         """Handle an error, which in a step may be caused by traced numbers.
@@ -346,16 +348,12 @@ def _check_device(optimizer: Optimizer) -> None:
                 )
 
 
-def _changed(name: str, key: str, running: Running) -> TraceError:
-    """Returns the error for a hyper-parameter that the function has changed, at the line of the
-    change.
-    """
-    place = running.scheduler_stepped
-    how = "by scheduler.step()" if place else "after the optimizer's step"
+def _changed(name: str, key: str, place: object) -> TraceError:
+    """Returns the error for a hyper-parameter that a scheduler has changed, at its line."""
     return TraceError(
-        f"{f'{place}: ' if place else ''}{key!r} of {name} is changed inside calque.jit {how}, "
-        "which one program cannot repeat.\nChange it outside the jitted function, after the "
-        "call: the program reads the param groups at each call."
+        f"{place}: {key!r} of {name} is changed inside calque.jit by scheduler.step(), which one "
+        "program cannot repeat.\nChange it outside the jitted function, after the call: the "
+        "program reads the param groups at each call."
     )
 
 

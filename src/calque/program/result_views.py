@@ -25,7 +25,9 @@ def creation_of(tensor: torch.Tensor) -> Creation | None:
     None.
     """
     base = tensor._base if tensor._is_view() else None
-    if base is None or cell_of(base) is not cell_of(tensor) or not _fits(base, tensor.dtype):
+    if base is None or base.is_nested or cell_of(base) is not cell_of(tensor):
+        return None
+    if not _fits(base, tensor.dtype):
         return None
     return _autograd._get_creation_meta(tensor)
 

@@ -124,6 +124,8 @@ def _write_back(target: Any, value: Any) -> None:
         for one, new in zip(target, value, strict=True):
             _write_back(one, new)
     elif target is not None and value is not None:
+        if target.shape != value.shape:  # PyTorch's kernel resizes what has no elements yet
+            target.resize_(value.shape)
         write(target, value)
 
 

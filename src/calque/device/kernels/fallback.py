@@ -70,11 +70,21 @@ def fall_back(op: OpOverload, *args: Any, **kwargs: Any) -> Any:
 def _check_callable(op: OpOverload, callbacks: bool) -> None:
     """Raise UnsupportedOpError if a program cannot call back to the host for an operator."""
     if not callbacks:
-        raise UnsupportedOpError(
-            f"{op.name()} has no rule, and an exported program cannot call its CPU kernel"
-        )
+        raise _unsupported(op, "has no rule, and an exported program cannot call its CPU kernel")
     if not torch_c.dispatch_has_computed_kernel_for_dispatch_key(op.name(), "CPU"):
-        raise UnsupportedOpError(f"{op.name()} has no rule on the jax device and no CPU kernel")
+        raise _unsupported(op, _NO_KERNEL)
+
+
+_NO_KERNEL = (
+    "has no rule on the jax device and no CPU kernel.\nWrite a rule for it with calque.op, or keep "
+    "this part on a device that has a kernel."
+)
+
+
+def _unsupported(op: OpOverload, why: str) -> UnsupportedOpError:
+    """Returns the error for an operator that cannot run, at the user's line."""
+    origin = user_origin()
+    return UnsupportedOpError(f"{f'{origin}: ' if origin else ''}{op.name()} {why}")
 
 
 def _decompose(op: object, decomposition: Any, args: Any, kwargs: Any) -> Any:
@@ -140,9 +150,9 @@ def _on_cpu(op: OpOverload, args: object, kwargs: object) -> Any:
     try:
         result = op(*host_args, **host_kwargs)
     except NotImplementedError as error:
-        raise UnsupportedOpError(
-            f"{op.name()} has no rule on the jax device and no CPU kernel: {error}"
-        ) from None
+        said = str(error)
+        reason = "" if said.startswith("Could not run") else f"\n{said}"
+        raise _unsupported(op, _NO_KERNEL + reason) from None
     check_plain(op, result)
     if active.observer is not None:
         active.observer.see(shapes_of(result), _SHAPES_ASKED.format(op.name()))
@@ -224,9 +234,10 @@ def call_back(op: OpOverload, args: object, kwargs: object) -> Any:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
         with preparing_errors():
+            origin = user_origin()
             unknown = TraceError(
-                f"{op.name()} has no rule on the jax device, and the shape of its result is not "
-                f"known before it runs: {error}"
+                f"{f'{origin}: ' if origin else ''}{op.name()} has no rule on the jax device, and "
+                f"the shape of its result is not known before it runs: {error}"
             )
         arrays = [array_of(flat[i]) for i in positions]
         found = _outline(op, lambda *values: on_host(*values)[0], arrays, unknown)
@@ -260,9 +271,10 @@ def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
     """
     shared = Counter(map(cell_of, filter(_is_device, given)))
     if any(not _is_device(target) or shared[cell_of(target)] > 1 for target in written):
-        raise UnsupportedOpError(
-            f"{op.name()} has no rule on the jax device and writes to an argument that shares "
-            "memory with another, so it cannot be part of a compiled function: clone one of them"
+        raise _unsupported(
+            op,
+            "has no rule on the jax device and writes to an argument that shares memory with "
+            "another, so it cannot be part of a compiled function: clone one of them",
         )
 
 

@@ -95,8 +95,19 @@ def _steps(dtype: Any) -> Any:
 
 
 def _truncated(x: Array, y: Array) -> Array:
+    """Returns the quotient rounded towards zero.
+
+    XLA multiplies by the reciprocal of a single divisor, whose last digit would decide here. That
+    of doubles has no effect on a quotient that is rounded to float32 first.
+    """
     rounded = _steps(x.dtype)
-    return opmath(lambda x, y: jnp.trunc(rounded(x / y)))(x, y)
+
+    @opmath
+    def divide(x: Array, y: Array) -> Array:
+        quotient = x.astype(jnp.float64) / y.astype(jnp.float64)
+        return jnp.trunc(rounded(quotient.astype(x.dtype)))
+
+    return divide(x, y)
 
 
 def _floor_divide(x: Array, y: Array) -> Array:

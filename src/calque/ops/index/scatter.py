@@ -168,6 +168,8 @@ def index_reduce(
     _check_ranks("index_reduce_()", self, source)
     source = at_least_1d(source)
     _check_rest("index_reduce_()", target, dim, source)
+    if target.ndim == 1:
+        refuse("index_func_", self.dtype, BOOL)
     if index.size == 0 or target.size == 0:
         return self
     key = _vector_key(target, dim, index)

@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "meta",
-    "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
+    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "volumes",
+    "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
     "attention_of_the_cpu",
 ]  # fmt: skip
 """The layout of the results in memory.
@@ -21,8 +21,9 @@ elementwise: in the order of the arguments' axes, like all that PyTorch tags `po
 each: for lists: each result is elementwise, in the order of the tensors at its position.
 images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
 argument is also row-major, such as a single pixel. any_images: `channels_last` if any argument is.
-meta: that of PyTorch's Meta kernel. meta_if_strided: likewise, if an argument is not row-major. The
-rest are those of convolutions, Fourier transforms, recurrent layers, `nonzero` and attention.
+volumes: like images, also for a volume without a batch axis. meta: that of PyTorch's Meta kernel.
+meta_if_strided: likewise, if an argument is not row-major. The rest are those of convolutions,
+Fourier transforms, recurrent layers, `nonzero` and attention.
 """
 
 Writes = Literal[

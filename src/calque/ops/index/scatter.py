@@ -34,6 +34,8 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
             f"{name}: Number of indices ({index.size}) should be equal to source.size(dim): "
             f"({source.shape[dim]}), for dim: {dim}"
         )
+    if not source.ndim and index.size != 1:
+        raise IndexError(f"{name}: When source is scalar, index should have one element")
 
 
 def _rows_within(self: TensorArgument, **named: Any) -> None:

@@ -35,7 +35,8 @@ Writes = Literal[
 exact_dtype: an `out=` has the dtype of the result.
 computes_first: the written memory may also be read.
 apart: the written memory must not be read, not even element by element.
-changes: like `apart`, except for the first argument, of which the result is a changed copy.
+changes: like `apart`, except for the first argument, of which the result is a changed copy: it may
+be the written tensor.
 fills: elements that share memory may be written, because they get the same or arbitrary values.
 no_booleans: a boolean `out=` raises an error. cast_type_error: a lower kind raises TypeError.
 any_shape: an `out=` with as many elements keeps its shape.

@@ -1,5 +1,7 @@
 """`out=` and in-place forms of operators that also change some of their arguments."""
 
+import warnings
+
 import pytest
 import torch
 
@@ -50,3 +52,36 @@ def test_a_list_of_tensors_is_written() -> None:
         torch.split_with_sizes_copy(x, [1, 2], out=parts)
         found.append([one.tolist() for one in (*rows, *parts)])
     assert found[1] == found[0]
+
+
+@pytest.mark.parametrize("name", ["cholesky", "cholesky_inverse"])
+def test_a_factor_is_written_where_it_fits(name) -> None:
+    for device in ("cpu", "jax"):
+        x = torch.eye(2, device=device)
+        function = getattr(torch, name)
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # PyTorch's cholesky is deprecated
+            whole = torch.ones(2, 2, dtype=torch.int64, device=device)
+            for out in (whole, torch.ones(1, 2, device=device).expand(2, 2)):
+                with pytest.raises(RuntimeError):
+                    function(x, out=out)
+            wide = torch.zeros(2, 2, dtype=torch.float64, device=device)
+            assert function(x, out=wide) is wide
+        assert torch.equal(wide.cpu(), torch.eye(2, dtype=torch.float64))
+
+
+@pytest.mark.parametrize(
+    "function",
+    [
+        lambda x, out: torch.msort(x, out=out),
+        lambda x, out: torch.scatter_add(x, 0, torch.zeros_like(x).long(), out * 1, out=out),
+        lambda x, out: torch.index_add(x, 0, torch.zeros_like(x).long(), out * 1, out=out),
+    ],
+)
+def test_a_changed_copy_is_written_over_the_whole_of_its_source_or_beside_it(function) -> None:
+    for device in ("cpu", "jax"):
+        memory = torch.ones(5, device=device)
+        with pytest.raises(RuntimeError, match="refer to a single memory location"):
+            function(memory[:4], memory[1:])
+        whole = memory[:4]
+        assert function(whole, whole) is whole

@@ -364,6 +364,19 @@ def test_convolutions_lie_as_on_the_cpu(rank: int, dtype: torch.dtype, operand: 
     assert run("jax") == run("cpu")
 
 
+def test_a_volume_without_a_batch_is_pooled_in_channels_last():
+    def strides(device: str) -> list[tuple[int, ...]]:
+        x = torch.arange(256.0).reshape(4, 4, 4, 4).to(device).permute(3, 0, 1, 2)
+        pooled = [
+            y.stride()
+            for volume in (x, x[None], x.contiguous())
+            for y in F.max_pool3d(volume, 2, return_indices=True)
+        ]
+        return [*pooled, F.avg_pool3d(x, 2).stride()]
+
+    assert strides("jax") == strides("cpu")
+
+
 HEADS_INSIDE = (0, 2, 1, 3)
 WIDTH_OUTSIDE = (3, 2, 1, 0)
 

@@ -134,6 +134,18 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
         for mean in (torch.float32, torch.float64)
         for std in (torch.ones(2, dtype=torch.float64), torch.ones((), dtype=torch.int64))
     ],
+    "distances of NaN": lambda d: [
+        torch.cdist(
+            torch.tensor([[1.0, math.nan], [1.0, math.inf], [0.0, 1.0]], device=d),
+            torch.tensor([[1.0, math.inf], [0.0, 1.0]], device=d),
+            p=p,
+        )
+        for p in (0.0, 0.5, 1.0, 2.0, 3.0, math.inf)
+    ],
+    "the softmax of a number": lambda d: [
+        torch.ops.aten._safe_softmax(torch.tensor(x, device=d), -1) for x in (1.0, -math.inf)
+    ],
+    "a number flipped": lambda d: [torch.flip(torch.ones((), device=d), (-1,))],
 }
 
 
@@ -195,6 +207,25 @@ REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
             per_sample_weights=torch.ones(1, 2, dtype=torch.float64, device=d),
             mode="sum",
         ),
+    ),
+    "no axis to flip": (IndexError, lambda d: torch.flip(torch.ones((), device=d), (1,))),
+    "an axis twice": (RuntimeError, lambda d: torch.flip(torch.ones((), device=d), (0, 0))),
+    **{
+        f"no index for a number, {name}": (
+            IndexError,
+            lambda d, name=name, more=more: getattr(torch, name)(
+                torch.ones((), device=d),
+                0,
+                torch.zeros(0, dtype=torch.int64, device=d),
+                torch.ones((), device=d),
+                *more,
+            ),
+        )
+        for name, more in (("index_add", ()), ("index_copy", ()), ("index_reduce", ("amax",)))
+    },
+    "more targets than inputs": (
+        RuntimeError,
+        lambda d: F.soft_margin_loss(torch.ones(2, device=d), torch.ones(3, 2, device=d)),
     ),
     "one class": (
         RuntimeError,

@@ -228,6 +228,8 @@ def test_a_mask_of_bytes_warns() -> None:
         lambda x: x.index_select(0, torch.tensor([[0]], device=x.device)),
         lambda x: x.scatter(0, torch.tensor([0], device=x.device), x, reduce="mean"),
         lambda x: x.topk(4),
+        lambda x: (x > 0).index_reduce(0, torch.tensor([0], device=x.device), x[:1] > 0, "prod"),
+        lambda x: (x > 0)[0].index_reduce(0, torch.tensor([0], device=x.device), x[0] > 0, "amax"),
     ],
 )
 def test_wrong_shapes_and_dtypes_raise_like_the_cpu(call: Any) -> None:

@@ -1,5 +1,7 @@
 """Arithmetic, comparison, rounding, special functions and activations against CPU PyTorch."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import assume, given, settings
@@ -318,3 +320,49 @@ def test_alpha_is_rounded_to_the_dtype_of_the_operands() -> None:
         for combine in (torch.add, torch.sub):
             found = combine(x.to("jax"), y.to("jax"), alpha=0.3).cpu()
             assert (found != combine(x, y, alpha=0.3)).sum() < 8  # of 1024; 240 with a float's 0.3
+
+
+UNSIGNED = (torch.uint16, torch.uint32, torch.uint64)
+PAIRED = (torch.uint8, torch.int8, torch.int64, torch.bool, *UNSIGNED, torch.complex64)
+
+
+@pytest.mark.parametrize(
+    "call", [torch.add, torch.eq, torch.maximum, torch.div, lambda x, y: torch.cat([x, y])]
+)
+def test_wide_unsigned_integers_have_a_common_dtype_with_floats_only(call):
+    for unsigned in UNSIGNED:
+        x = torch.ones(2, dtype=unsigned, device="jax")
+        for dtype in PAIRED:
+            y = torch.ones(2, dtype=dtype, device="jax")
+            if dtype != unsigned:
+                for pair in ((x, y), (y, x)):
+                    with pytest.raises(RuntimeError, match="Promotion for uint16|for complex"):
+                        call(*pair)
+    with pytest.raises(RuntimeError, match="attempted to promote Bool and UInt16"):
+        torch.ones(2, dtype=torch.bool, device="jax") + torch.ones(
+            (), dtype=torch.uint16, device="jax"
+        )
+    x = torch.tensor([1, 2], dtype=torch.uint16, device="jax")
+    assert (x + torch.ones(2, device="jax")).dtype == torch.float32
+    assert (x + torch.ones((), dtype=torch.int64, device="jax")).dtype == torch.uint16
+    assert (x + 1).dtype == torch.uint16
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16, torch.float32, torch.float64])
+def test_ldexp_scales_without_the_power_that_overflows(dtype):
+    numbers = torch.tensor([1e-3, 3.0, math.nan, math.inf, 0.0, -0.0], dtype=dtype)
+    exponents = torch.tensor([20, 200, -200, 2**33 + 1, -(2**62), 2**31])[:, None].expand(6, 6)
+    numbers = numbers.expand(6, 6)
+    found = torch.ldexp(numbers.to("jax"), exponents.to("jax")).cpu()
+    torch.testing.assert_close(
+        found, torch.ldexp(numbers, exponents), rtol=0, atol=0, equal_nan=True
+    )
+
+
+def test_ldexp_refuses_what_the_cpu_refuses():
+    x = torch.ones(2, device="jax")
+    with pytest.raises(NotImplementedError, match="ldexp_cpu_exp"):
+        torch.ldexp(x, x > 0)
+    with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
+        x.ldexp_(torch.ones(2, 2, device="jax", dtype=torch.int64))
+    assert torch.ldexp(x, x).tolist() == [2.0, 2.0]

@@ -238,3 +238,14 @@ def test_sorters_are_checked_as_on_the_cpu() -> None:
         assert messages[0] == messages[1] or messages[0] in messages[1]
     found = torch.searchsorted(row.to("jax"), row.to("jax"), sorter=torch.argsort(row).to("jax"))
     assert found.tolist() == [2, 0, 1]
+
+
+def test_the_logarithm_of_sums_over_no_named_dimension_is_that_of_the_cpu() -> None:
+    def found(device: str) -> list[object]:
+        x = torch.ones(2, 3, device=device)
+        with pytest.raises(RuntimeError) as error:
+            torch.logsumexp(x, dim=[])
+        rest = torch.logsumexp(x, dim=[], keepdim=True), torch.logsumexp(x[0, 0], dim=[])
+        return [str(error.value), *[(r.shape, round(r.sum().item(), 4)) for r in rest]]
+
+    assert found("jax") == found("cpu")

@@ -71,16 +71,21 @@ class Written:
         if not self.apart and not getattr(getattr(storage, "cell", None), "viewed", True):
             return
         place = _Place(target, size)
-        self._check_inputs(place, storage._cdata, inputs[1:] if self._changes else inputs)
+        if self._changes:
+            self._check_inputs(place, storage._cdata, inputs[:1], apart=False)
+            inputs = inputs[1:]
+        self._check_inputs(place, storage._cdata, inputs, self.apart)
 
-    def _check_inputs(self, place: "_Place", storage: int, inputs: Sequence[Any]) -> None:
+    def _check_inputs(
+        self, place: "_Place", storage: int, inputs: Sequence[Any], apart: bool
+    ) -> None:
         for value in inputs:
             if isinstance(value, list | tuple):
-                self._check_inputs(place, storage, value)
+                self._check_inputs(place, storage, value, apart)
             elif isinstance(value, Tensor) and value.untyped_storage()._cdata == storage:
                 other = _Place(value)
                 same = value is place.tensor or place.same(other)
-                if self.apart if same else place.overlaps(other):
+                if apart if same else place.overlaps(other):
                     raise RuntimeError(
                         "unsupported operation: some elements of the input tensor and the "
                         "written-to tensor refer to a single memory location. Please clone() the "

@@ -134,6 +134,16 @@ def any_images(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) ->
     return _as_images(results, _tensors(args))
 
 
+def volumes(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Like `images`, also for a volume without a batch axis, which is read as one of a batch."""
+    self = args[0]
+    if is_row_major(self) or self.ndim == 5:
+        return images(results, args, kwargs)
+    if not axis_order.lies_as_images((1, *self.shape), (self.numel(), *self.stride())):
+        return None
+    return [None if r is None else axis_order.channels_last((1, *r.shape))[1:] for r in results]
+
+
 def convolutions(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """Results are `channels_last` where PyTorch convolves in that format."""
     input, weight, *options = args
@@ -296,6 +306,7 @@ _LAYERS: dict[str, Layer | None] = {
     "images": images,
     "large_images": large_images,
     "any_images": any_images,
+    "volumes": volumes,
     "convolution": convolutions,
     "transform": transforms,
     "sequence": sequences,

@@ -13,7 +13,7 @@ from jax.core import Tracer
 
 from calque.device.kernels import trace_checks
 from calque.device.kernels.binding import functional
-from calque.device.kernels.out_aliasing import write_out
+from calque.device.kernels.out_aliasing import Written, write_out
 from calque.device.memory.cell import read
 from calque.ops.table.facts import fact_of, operators_with
 from calque.ops.table.registry import RULES, Rule
@@ -76,8 +76,16 @@ def cholesky(self: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
     """`torch.cholesky` into a tensor."""
-    write_out(out, read(cholesky(self, upper)))
+    _write(out, "cholesky", self, cholesky(self, upper))
     return out
+
+
+def _write(out: Tensor, name: str, self: Tensor, result: Tensor) -> None:
+    """Writes a result to an `out=` that PyTorch accepts."""
+    written = Written(f"aten::{name}.out", RULES.get(f"aten::{name}"))
+    written.check_dtype(result.dtype, out.dtype)
+    written.check_memory(out, (self,), result.numel())
+    write_out(out, read(result))
 
 
 def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
@@ -94,7 +102,7 @@ def cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
 
 def cholesky_inverse_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
     """`torch.cholesky_inverse` into a tensor."""
-    write_out(out, read(cholesky_inverse(self, upper)))
+    _write(out, "cholesky_inverse", self, cholesky_inverse(self, upper))
     return out
 
 

@@ -102,7 +102,8 @@ def repeat(self: Array, repeats: Any) -> Array:
 
 @op("flip", layout="meta_if_strided")
 def flip(self: Array, dims: Any) -> Array:
-    return lax.rev(self, wrap_dims(dims, self.ndim)) if len(dims) and self.ndim else self
+    axes = wrap_dims(dims, self.ndim)
+    return lax.rev(self, axes) if len(dims) and self.ndim else self
 
 
 def _roll_condition(self: Any, shifts: Any, dims: Any = ()) -> None:

@@ -34,6 +34,8 @@ def _check_source(name: str, self: Array, dim: int, index: Array, source: Array)
             f"{name}: Number of indices ({index.size}) should be equal to source.size(dim): "
             f"({source.shape[dim]}), for dim: {dim}"
         )
+    if not source.ndim and index.size != 1:
+        raise IndexError(f"{name}: When source is scalar, index should have one element")
 
 
 def _rows_within(self: TensorArgument, **named: Any) -> None:
@@ -168,6 +170,8 @@ def index_reduce(
     _check_ranks("index_reduce_()", self, source)
     source = at_least_1d(source)
     _check_rest("index_reduce_()", target, dim, source)
+    if target.ndim == 1:
+        refuse("index_func_", self.dtype, BOOL)
     if index.size == 0 or target.size == 0:
         return self
     key = _vector_key(target, dim, index)

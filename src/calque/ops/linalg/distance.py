@@ -28,7 +28,7 @@ def _norm(gap: Array, p: float) -> Array:
     """Returns the p-norm over the last axis."""
     size = jnp.abs(gap)
     if p == 0:
-        return jnp.sum((size != 0).astype(gap.dtype), axis=-1)
+        return jnp.sum(jnp.minimum(jnp.ceil(size), 1), axis=-1)  # NaN counts as NaN
     if p == 1:
         return jnp.sum(size, axis=-1)
     if p == 2:
@@ -81,7 +81,10 @@ def cdist_forward(x1: Array, x2: Array, p: float, compute_mode: int | None) -> A
         products = jnp.matmul(x1, jnp.swapaxes(x2, -1, -2))
         square = squares[0][..., :, None] + squares[1][..., None, :] - 2 * products
         return jnp.sqrt(jnp.maximum(square, 0))
-    return _norm(x1[..., :, None, :] - x2[..., None, :, :], p)
+    gap = x1[..., :, None, :] - x2[..., None, :, :]
+    if p == np.inf:  # PyTorch's kernel passes over NaN, unlike that of pdist
+        gap = jnp.where(jnp.isnan(gap), 0, gap)
+    return _norm(gap, p)
 
 
 @op("_cdist_backward")

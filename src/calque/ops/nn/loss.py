@@ -120,7 +120,16 @@ def huber_loss_backward(
     return jnp.clip(x - y, -delta, delta) * share(grad_output, x.size, reduction)
 
 
-@op("soft_margin_loss", layout="elementwise", autocast="float32", condition=_input_holds)
+def _margin_condition(self: Any, target: Any, *_: Any, **__: Any) -> None:
+    _input_holds(self, target)
+    shape = jnp.broadcast_shapes(self.shape, target.shape)
+    if shape != self.shape:
+        raise RuntimeError(
+            f"output with shape {list(self.shape)} doesn't match the broadcast shape {list(shape)}"
+        )
+
+
+@op("soft_margin_loss", layout="elementwise", autocast="float32", condition=_margin_condition)
 def soft_margin_loss(self: Array, target: Array, reduction: int = MEAN) -> Array:
     x, y = promote(self, target)
     return reduce(jax.nn.softplus(-y * x).astype(self.dtype), reduction)

@@ -206,7 +206,7 @@ facts(
 )
 facts(
     "max_pool3d_with_indices",
-    layout="meta_if_strided",
+    layout="volumes",
     refuses=no_kernel("max_pool3d", BOOL, COMPLEX),
 )
 

@@ -56,7 +56,10 @@ def log_softmax_backward(grad_output: Array, output: Array, dim: int, input_dtyp
 def safe_softmax(self: Array, dim: int, dtype: Any = None) -> Array:
     """Returns the softmax, with zeros for rows that are all -inf."""
     x = self if dtype is None else self.astype(dtype)
-    empty = jnp.all(x == -jnp.inf, axis=wrap_dim(dim, x.ndim), keepdims=True)
+    dim = wrap_dim(dim, x.ndim)
+    if not x.ndim:
+        return safe_softmax(x.reshape(1), 0).reshape(())
+    empty = jnp.all(x == -jnp.inf, axis=dim, keepdims=True)
     result = jax.nn.softmax(
         jnp.where(empty, 0, x).astype(jnp.promote_types(x.dtype, "float32")), dim
     )

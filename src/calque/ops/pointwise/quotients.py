@@ -14,6 +14,7 @@ from calque.ops.table.promotion import (
     COMPLEX,
     as_dtype,
     is_complex,
+    is_float,
     is_integral,
     opmath,
     promote,
@@ -207,6 +208,19 @@ def integer_power(x: Array, exponent: Array) -> Array:
 
 
 facts("pow.Scalar", layout="row_major")
+
+
+@op("ldexp.Tensor")
+def ldexp(self: Array, other: Array) -> Array:
+    """Returns `self * 2**other`; for a float and an integer exponent, exactly, as in C, which takes
+    the lowest 32 bits of the exponent."""
+    if not (is_float(self.dtype) and is_integral(other.dtype)):
+        x, y = promote(self, pow_tensor(2.0, other))
+        return opmath(jnp.multiply)(x, y)
+    refuse("ldexp_cpu_exp", other.dtype, BOOL)
+    limit = 4 * jnp.finfo(jnp.float64).maxexp  # beyond, all numbers are zero or infinite
+    exponent = jnp.clip(other.astype(jnp.int32), -limit, limit)
+    return opmath(jnp.ldexp)(self, exponent)
 
 
 def gcd(x: Array, y: Array) -> Array:

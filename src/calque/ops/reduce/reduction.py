@@ -279,6 +279,10 @@ def dist(self: Array, other: Array, p: Any = 2) -> Array:
 def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
     x = self.astype(to_float(self.dtype))
     axes = wrap_dims(dim, x.ndim)
+    unnamed = isinstance(dim, list | tuple) and not dim
+    if unnamed and x.ndim and not keepdim:  # PyTorch's sum keeps the axes, its result does not
+        ones = [1] * x.ndim
+        raise RuntimeError(f"output with shape [] doesn't match the broadcast shape {ones}")
     if is_complex(x.dtype):
         top = maximum(x.real, axes, keepdims=True)
         top = jnp.where(jnp.isfinite(top), top, 0)

@@ -34,7 +34,7 @@ def sort_with_positions(array: Array, dim: int, descending: bool) -> tuple[Array
     return jnp.flip(values, dim), jnp.flip(places, dim)
 
 
-@op("sort", layout="meta_if_strided", writes=("exact_dtype", "computes_first"))
+@op("sort", layout="meta_if_strided", writes=("exact_dtype",))
 def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, Array]:
     if is_complex(self.dtype):
         raise RefusedDtype("Sort currently does not support complex dtypes on CPU")
@@ -45,7 +45,7 @@ def sort(self: Array, dim: int = -1, descending: bool = False) -> tuple[Array, A
     return values, places.astype(jnp.int64)
 
 
-@op("sort.stable", layout="meta_if_strided", writes=("exact_dtype", "computes_first"))
+@op("sort.stable", layout="meta_if_strided", writes=("exact_dtype",))
 def sort_stable(
     self: Array, stable: bool | None = None, dim: int = -1, descending: bool = False
 ) -> tuple[Array, Array]:

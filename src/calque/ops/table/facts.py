@@ -9,8 +9,8 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "meta",
-    "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
+    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "volumes",
+    "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
     "attention_of_the_cpu",
 ]  # fmt: skip
 """The layout of the results in memory.
@@ -21,8 +21,9 @@ elementwise: in the order of the arguments' axes, like all that PyTorch tags `po
 each: for lists: each result is elementwise, in the order of the tensors at its position.
 images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
 argument is also row-major, such as a single pixel. any_images: `channels_last` if any argument is.
-meta: that of PyTorch's Meta kernel. meta_if_strided: likewise, if an argument is not row-major. The
-rest are those of convolutions, Fourier transforms, recurrent layers, `nonzero` and attention.
+volumes: like images, also for a volume without a batch axis. meta: that of PyTorch's Meta kernel.
+meta_if_strided: likewise, if an argument is not row-major. The rest are those of convolutions,
+Fourier transforms, recurrent layers, `nonzero` and attention.
 """
 
 Writes = Literal[
@@ -34,7 +35,8 @@ Writes = Literal[
 exact_dtype: an `out=` has the dtype of the result.
 computes_first: the written memory may also be read.
 apart: the written memory must not be read, not even element by element.
-changes: like `apart`, except for the first argument, of which the result is a changed copy.
+changes: like `apart`, except for the first argument, of which the result is a changed copy: it may
+be the written tensor.
 fills: elements that share memory may be written, because they get the same or arbitrary values.
 no_booleans: a boolean `out=` raises an error. cast_type_error: a lower kind raises TypeError.
 any_shape: an `out=` with as many elements keeps its shape.

@@ -28,6 +28,7 @@ _COMPLEX_OF = {
     np.dtype("float32"): np.dtype("complex64"),
     np.dtype("float64"): np.dtype("complex128"),
 }
+_WIDE_UNSIGNED = frozenset(map(np.dtype, ("uint16", "uint32", "uint64")))
 _REAL_OF = {np.dtype("complex64"): np.dtype("float32"), np.dtype("complex128"): np.dtype("float64")}
 
 
@@ -105,11 +106,16 @@ def _rank_and_dtype(value: Any) -> tuple[int, np.dtype]:
 
 
 def promote_types(a: Any, b: Any) -> np.dtype:
-    """Like `torch.promote_types`: uint8 with int8 is int16, an integer with a float is the
-    float."""
+    """Like `torch.promote_types`: uint8 with int8 is int16, an integer with a float is the float.
+
+    Raises:
+        RuntimeError: as in PyTorch, which has no common dtype of uint16, uint32 or uint64 and
+            another that is not floating-point, nor of a float of eight bits and another.
+    """
     a, b = np.dtype(a), np.dtype(b)
     if a == b:
         return a
+    _check_promoted(a, b)
     low, high = sorted((a, b), key=category)
     if category(low) != category(high):
         if category(high) == _COMPLEX and category(low) == _FLOAT:
@@ -118,6 +124,20 @@ def promote_types(a: Any, b: Any) -> np.dtype:
     if {a.name, b.name} == {"float16", "bfloat16"}:
         return np.dtype("float32")
     return np.dtype(jnp.promote_types(a, b))
+
+
+def _check_promoted(a: np.dtype, b: np.dtype) -> None:
+    kinds = category(a), category(b)
+    what = None
+    if any(kind == _FLOAT and x.itemsize == 1 for x, kind in ((a, kinds[0]), (b, kinds[1]))):
+        what = "Float8 Types"
+    elif not _WIDE_UNSIGNED.isdisjoint((a, b)) and _FLOAT not in kinds:
+        what = "uint16, uint32, uint64 types"
+    if what is not None:
+        raise RuntimeError(
+            f"Promotion for {what} is not supported, attempted to promote {type_name(a)} and "
+            f"{type_name(b)}"
+        )
 
 
 def result_type(*operands: Any) -> np.dtype:
@@ -139,6 +159,8 @@ def result_type(*operands: Any) -> np.dtype:
             if category(dtype) == _COMPLEX and category(result) == _FLOAT:
                 result = complex_dtype(result)
             else:
+                if result == np.bool_ or category(dtype) == _FLOAT:
+                    _check_promoted(result, dtype)
                 result = dtype
     if result is None:
         raise TypeError("result_type needs at least one operand")
@@ -179,12 +201,20 @@ _SCALAR_TYPE_NAMES = {
     "int16": "Short",
     "int32": "Int",
     "int64": "Long",
+    "uint16": "UInt16",
+    "uint32": "UInt32",
+    "uint64": "UInt64",
     "float16": "Half",
     "bfloat16": "BFloat16",
     "float32": "Float",
     "float64": "Double",
     "complex64": "ComplexFloat",
     "complex128": "ComplexDouble",
+    "float8_e4m3fn": "Float8_e4m3fn",
+    "float8_e4m3fnuz": "Float8_e4m3fnuz",
+    "float8_e5m2": "Float8_e5m2",
+    "float8_e5m2fnuz": "Float8_e5m2fnuz",
+    "float8_e8m0fnu": "Float8_e8m0fnu",
 }
 
 

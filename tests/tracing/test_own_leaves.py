@@ -109,10 +109,53 @@ def test_a_write_to_a_leaf_is_refused() -> None:
     assert "test_own_leaves.py:" in caught.value.__notes__[0]
 
 
-def test_an_argument_that_the_program_marks_is_refused() -> None:
-    graph = calque.trace(lambda x: x.requires_grad_() * 2, torch.ones(2))
-    with pytest.raises(calque.TraceError, match="has x, which it does not create, require"):
-        calque.lower(graph)
+def marks(x: Tensor) -> Tensor:
+    before = x * 2  # without a gradient
+    x.requires_grad_()
+    return before + x**2
+
+
+def marks_in_list(given: list[Tensor]) -> Tensor:
+    given[0].requires_grad_()
+    return given[0] ** 2 + given[1]
+
+
+def marks_dead(x: Tensor) -> Tensor:
+    y = x * 2
+    x.requires_grad_()
+    return y
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize("program", [marks, marks_in_list, marks_dead])
+def test_an_argument_may_be_marked(program: Any, functional: bool) -> None:
+    def example() -> tuple[Tensor, Any]:
+        x = torch.arange(3.0)
+        return x, [x, torch.ones(3)] if program is marks_in_list else x
+
+    lowered = calque.lower(calque.trace(program, example()[1]), functional=functional)
+    (one, given), (other, expected) = example(), example()
+    found, result = lowered(given), program(expected)
+    torch.testing.assert_close(found, result)
+    assert one.requires_grad and found.requires_grad == result.requires_grad
+    if found.requires_grad:
+        found.sum().backward(), result.sum().backward()
+        assert torch.equal(one.grad, other.grad)
+
+
+def test_a_marked_argument_that_was_marked_before_must_be_so_again() -> None:
+    lowered = calque.record(marks, torch.ones(2, requires_grad=True)).graph("aten")
+    with pytest.raises(calque.TraceError, match="requires_grad"):
+        lowered(torch.ones(2))
+
+
+def test_a_marked_argument_that_the_program_has_written_to_is_refused() -> None:
+    def program(x: Tensor) -> Tensor:
+        x.add_(1)
+        return x.requires_grad_() * 2
+
+    with pytest.raises(calque.TraceError, match="has x, which it does not create"):
+        calque.lower(calque.trace(program, torch.ones(2)))
 
 
 class Unfreezes(nn.Module):

@@ -40,6 +40,9 @@ DispatchKeySet = _C.DispatchKeySet
 AutoDispatchBelowAutograd = _C._AutoDispatchBelowAutograd
 ExcludeDispatchKeyGuard = _C._ExcludeDispatchKeyGuard
 dispatch_keys: Callable[[torch.Tensor], DispatchKeySet] = _C._dispatch_keys
+dispatch_tls_is_dispatch_key_excluded: Callable[[DispatchKey], bool] = (
+    _C._dispatch_tls_is_dispatch_key_excluded
+)
 dispatch_has_kernel_for_dispatch_key: Callable[[str, DispatchKey | str], bool] = (
     _C._dispatch_has_kernel_for_dispatch_key
 )

@@ -157,11 +157,18 @@ def test_trace_knows_an_attribute_that_it_has_read_and_then_replaced() -> None:
         calque.trace(Differs(), torch.ones(3))
 
 
-def test_an_attribute_of_a_tensor_that_is_returned_is_refused() -> None:
-    def marked(x: torch.Tensor) -> torch.Tensor:
-        y = x * 2
-        y.note = "doubled"  # pyright: ignore[reportAttributeAccessIssue]
-        return y
+def test_an_attribute_of_a_tensor_that_is_returned_is_set_by_the_graph() -> None:
+    def marked(x: torch.Tensor) -> Any:
+        y: Any = x * 2
+        y.note, y.more, y.own = "doubled", {"sum": [x.sum(), 1]}, y
+        if y.more["sum"][0].item() > 100:
+            y.note = "much"
+        return y, (y, x - 1)
 
-    with pytest.raises(calque.TraceError, match="sets note on a tensor that it returns"):
-        calque.record(marked, torch.ones(2)).graph()
+    recording = calque.record(marked, torch.ones(2))
+    for graph in (recording.graph(), recording.graph(follow=False)):
+        first, second = graph(torch.ones(2)), graph(torch.ones(2))
+        for y, (same, _) in (first, second):
+            assert same is y and y.own is y and y.note == "doubled"
+            assert y.more["sum"][0] == 2 and y.more["sum"][1] == 1
+        assert first[0] is not second[0] and first[0].more is not second[0].more

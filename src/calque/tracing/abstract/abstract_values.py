@@ -282,13 +282,28 @@ def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
 
 
-def _gradients(outputs: Any, inputs: Any, *args: Any, **options: Any) -> Any:
+def _gradients(
+    outputs: Any,
+    inputs: Any,
+    grad_outputs: Any = None,
+    retain_graph: bool | None = None,
+    create_graph: bool = False,
+    only_inputs: bool = True,
+    allow_unused: bool | None = None,
+    is_grads_batched: bool = False,
+    materialize_grads: bool = False,
+) -> Any:
     """Like `torch.autograd.grad`, which does not work with shared abstract values."""
-    if args or options.get("is_grads_batched") or options.get("allow_unused"):
-        return UNKNOWN
     wanted = (inputs,) if isinstance(inputs, torch.Tensor) else inputs
-    again = bool(options.get("create_graph"))
-    return tuple(torch.empty_like(tensor, requires_grad=again) for tensor in wanted)
+    if allow_unused and not materialize_grads:
+        return (UNKNOWN,) * len(wanted)  # a gradient may be None
+    many = tree_leaves(grad_outputs)[0].shape[:1] if is_grads_batched else ()
+    return tuple(
+        torch.empty_like(tensor).expand(*many, *tensor.shape).clone().requires_grad_(create_graph)
+        if many
+        else torch.empty_like(tensor, requires_grad=create_graph)
+        for tensor in wanted
+    )
 
 
 def _has_hooks(module: torch.nn.Module) -> bool:

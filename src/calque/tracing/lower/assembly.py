@@ -73,6 +73,7 @@ class Assembly:
         self._nodes: dict[Node, Node] = {}
         leaves: list[Node] = found.graph.find_nodes(op="placeholder")
         self._by_strides = {leaves[i] for i in run.writers} if copies_by_strides(old.graph) else ()
+        self._marked = {leaves[i] for i in run.own_leaves.expected}
         self._add_inputs(leaves[len(names) :])
         self._add_modes()
         for name, leaf in zip(names, leaves):
@@ -131,6 +132,8 @@ class Assembly:
             self._nodes[leaf] = node
             node.meta["val"] = value
             looks = {"shape": tuple(value.shape), "dtype": value.dtype, **asked.get(name, {})}
+            if leaf in self._marked:
+                looks["requires_grad"] = True
             if leaf in self._by_strides:
                 looks["stride"] = tuple(value.stride())
             if value.requires_grad in self._expects_gradients and "requires_grad" not in looks:
@@ -223,6 +226,10 @@ class Assembly:
                 copied.target = torch.ops.aten.as_strided.default
         self._place(copied, self._source(node))
         if is_mark(node, self._source(node)):
+            source: Any = node.args[0]
+            if source.op == "placeholder":  # the program marks its argument
+                self._graph.erase_node(copied)
+                copied = self._nodes[source]
             copied = self._graph.call_function(MARK, (copied,))
             copied.meta["val"] = node.meta.get("val")
             self._place(copied, self._source(node))

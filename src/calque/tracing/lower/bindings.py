@@ -44,15 +44,15 @@ class Inputs:
         else:
             given = [_remembered(node) for node in self.placeholders]
         self._refuse_objects(given)
-        self.values: Any = _mapped(given, lambda t: _abstract(t, mode))
-        leaves = _leaves(self.values)
+        self.values: Any = mapped(given, lambda t: _abstract(t, mode))
+        leaves = leaves_of(self.values)
         self.tensors: list[torch.Tensor] = [
             leaf for leaf in leaves if isinstance(leaf, torch.Tensor)
         ]
 
     def _refuse_objects(self, given: Sequence[Any]) -> None:
         for node, value in zip(self.placeholders, given, strict=True):
-            for leaf in _leaves(value):
+            for leaf in leaves_of(value):
                 if not isinstance(leaf, _PLAIN):
                     raise SymbolicTraceError(
                         f"{node.target} gets a {type(leaf).__name__}, which cannot be lowered.\n"
@@ -68,7 +68,7 @@ class Inputs:
     def filled(self, tensors: Sequence[torch.Tensor]) -> list[Any]:
         """Returns the values with these tensors instead."""
         rest = iter(tensors)
-        return _mapped(self.values, lambda _: next(rest))
+        return mapped(self.values, lambda _: next(rest))
 
 
 INTO_CONTAINERS = frozenset((operator.setitem, operator.delitem, setattr, delattr))
@@ -89,16 +89,25 @@ def is_record(value: object) -> bool:
     return dataclasses.is_dataclass(value) and not isinstance(value, (type, dict))
 
 
-def _leaves(value: Any) -> list[Any]:
+def leaves_of(value: Any) -> list[Any]:
     """Returns the leaves of containers and dataclass fields."""
     found: list[Any] = []
     for leaf in pytree.tree_leaves(value, is_leaf=is_record):
         parts = [getattr(leaf, f.name) for f in dataclasses.fields(leaf)] if is_record(leaf) else ()
-        found += _leaves(parts) if is_record(leaf) else [leaf]
+        found += leaves_of(parts) if is_record(leaf) else [leaf]
     return found
 
 
-def _mapped(value: object, tensor: Callable[[torch.Tensor], Any]) -> Any:
+def in_plain_containers(value: object) -> Any:
+    """Returns a node's containers as plain Python containers."""
+    if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
+        return {key: in_plain_containers(part) for key, part in value.items()}
+    if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
+        return [in_plain_containers(part) for part in value]
+    return tuple(map(in_plain_containers, value)) if type(value) is tuple else value
+
+
+def mapped(value: object, tensor: Callable[[torch.Tensor], Any]) -> Any:
     """Returns the value with `tensor` applied to its tensors, in new containers and objects of the
     same classes.
     """
@@ -108,7 +117,7 @@ def _mapped(value: object, tensor: Callable[[torch.Tensor], Any]) -> Any:
             return tensor(part) if isinstance(part, torch.Tensor) else part
         made = copy.copy(part)
         for field in dataclasses.fields(part):
-            new = _mapped(getattr(part, field.name), tensor)
+            new = mapped(getattr(part, field.name), tensor)
             object.__setattr__(made, field.name, new)  # the class may be frozen
         return made
 
@@ -169,6 +178,17 @@ class GraphState:
             if known == name:
                 self.names.append(name)
                 self.values.append(mode.from_tensor(tensor, static_shapes=True))
+
+
+def parameters_and_buffers(module: Any) -> set[str]:
+    """Returns the attribute names of parameters and buffers; those of a module with two paths
+    are listed once, because swapping twice would not restore them.
+    """
+    return {
+        f"{path}.{name}" if path else name
+        for path, part in module.named_modules()
+        for name in (*part._parameters, *part._buffers)
+    }
 
 
 def _members(graph: GraphModule) -> Any:

@@ -13,6 +13,7 @@ from torch.overrides import TorchFunctionMode
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.purity import name_mutates
 from calque.tracing.lower.composites import method_here
+from calque.tracing.lower.inner_gradients import copied_into, item_set
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import pytree
 
@@ -23,12 +24,14 @@ class DetachingMode(TorchFunctionMode):
     Attributes:
         in_layer: whether a layer is running.
         frozen: the `id` of each member of the graph that requires no gradient.
+        computes_gradients: whether the program computes gradients.
     """
 
     def __init__(self) -> None:
         super().__init__()
         self.in_layer = False
         self.frozen: set[int] = set()
+        self.computes_gradients = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -38,6 +41,8 @@ class DetachingMode(TorchFunctionMode):
             return args[0].detach()
         if torch_c.is_grad_enabled():
             self._refuse_renormalization(name, args, kwargs)
+            if self.computes_gradients and (done := _copied(name, args)) is not None:
+                return done
             return func(*args, **kwargs)
         given = args
         if name_mutates(name) and args:
@@ -59,6 +64,13 @@ class DetachingMode(TorchFunctionMode):
                 "the gradient of the operators would include that write.\nLower within "
                 "torch.no_grad() if the graph is not differentiated, or use the graph as it is."
             )
+
+
+def _copied(name: str, args: tuple[Any, ...]) -> Any:
+    """Does what a call that copies a tensor does; returns None for other calls."""
+    if name == "__setitem__" and len(args) == 3:
+        return ... if item_set(*args) else None
+    return copied_into(args[0], args[1]) if name == "copy_" and len(args) > 1 else None
 
 
 def forward_of(

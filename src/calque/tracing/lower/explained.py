@@ -1,8 +1,14 @@
 """Translates errors that PyTorch raises while lowering."""
 
 import re
+from collections.abc import Callable
+from typing import Any
+
+import torch
 
 from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.graph.checks import make_generator, of_generator
+from calque.tracing.graph.purity import OF_RANDOM_STATE
 from calque.tracing.lower.nested import nested
 from calque.tracing.lower.overlaps import overlapping
 from calque.upstream.torch_internals import (
@@ -99,12 +105,21 @@ def computes_gradients(what: object) -> SymbolicTraceError:
     """The error for `loss.backward()`."""
     return SymbolicTraceError(
         f"{what} computes gradients within the program, which cannot be lowered.\nUse the graph "
-        "as it is, or compute the gradient with torch.func.grad."
+        "as it is, or torch.autograd.grad, which returns the gradients."
+    )
+
+
+def computes_in_branch(place: object) -> SymbolicTraceError:
+    """The error for `torch.autograd.grad` in an `if` on a tensor."""
+    return SymbolicTraceError(
+        f"{place}: torch.autograd.grad is called in a branch or a loop that depends on a tensor, "
+        "which cannot be lowered.\nCompute the gradient outside and choose with torch.where, or "
+        "use the graph as it is, without lowering."
     )
 
 
 def marks_argument(name: object) -> SymbolicTraceError:
-    """The error for `x.requires_grad_()` on an argument of the program, or on a member."""
+    """The error for `x.requires_grad_()` on a member, or on an argument that was written to."""
     return SymbolicTraceError(
         f"the program has {name}, which it does not create, require a gradient, which cannot be "
         "lowered.\nCall requires_grad_ before, or on a tensor of its own: "
@@ -151,3 +166,11 @@ def of_torchscript() -> SymbolicTraceError:
         "a TorchScript module is one opaque call, which cannot be lowered.\nUse the original "
         "module, or the graph as it is, without lowering."
     )
+
+
+REFUSED: dict[Any, Callable[[], SymbolicTraceError]] = {
+    **dict.fromkeys(OF_RANDOM_STATE, sets_seeds),
+    **dict.fromkeys((make_generator, of_generator), makes_generators),
+    torch.autograd.backward: lambda: computes_gradients("torch.autograd.backward"),
+}
+"""Functions that cannot be lowered."""

@@ -15,7 +15,7 @@ from calque.tracing.lower.writes import copy_unseen
 from calque.upstream import torch_c
 
 
-def _copy(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
+def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
     """Replaces `aten.copy`, the functional form of `x.copy_(y)`, which has no gradient."""
     if not torch_c.is_grad_enabled() or not (self.is_floating_point() or self.is_complex()):
         return NotImplemented
@@ -54,5 +54,5 @@ def _batch_norm(
 FUNCTIONAL: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_batch_norm.default: _batch_norm,
     torch.ops.aten.bernoulli.p: composites.bernoulli,
-    torch.ops.aten.copy.default: _copy,
+    torch.ops.aten.copy.default: copied,
 }

@@ -6,6 +6,7 @@ so that writes to them are seen; afterwards each is a `get_attr` again.
 """
 
 import copy
+import operator
 import re
 from typing import Any
 
@@ -21,7 +22,7 @@ from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.graph import checks
 from calque.tracing.graph.modes import left_on_error
-from calque.tracing.graph.purity import OF_RANDOM_STATE, has_effect
+from calque.tracing.graph.purity import has_effect
 from calque.tracing.graph.value_guards import (
     AUTOGRAD,
     HOST,
@@ -35,6 +36,8 @@ from calque.tracing.lower.bindings import (
     INTO_CONTAINERS,
     GraphState,
     Inputs,
+    in_plain_containers,
+    parameters_and_buffers,
     refuse_changed_arguments,
     resolve,
 )
@@ -42,6 +45,13 @@ from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.detaching import DetachingMode, forward_of
 from calque.tracing.lower.functional_forms import FUNCTIONAL
+from calque.tracing.lower.inner_gradients import (
+    computes_gradients,
+    gradients,
+    noticing_saved_results,
+    refuse_gradients_in_branches,
+    without_saved_results,
+)
 from calque.tracing.lower.isolation import alone, quiet
 from calque.tracing.lower.layer_attributes import LayerAttributes
 from calque.tracing.lower.nested import refuse_nested
@@ -105,10 +115,14 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     if not isinstance(graph, GraphModule):
         what = type(graph).__name__
         raise TypeError(f"calque.lower takes a graph, not a {what}: calque.trace makes one")
+    if computes_gradients(graph.graph) and not torch.is_grad_enabled():
+        with torch.enable_grad():  # otherwise there is nothing to differentiate
+            return lower(graph, *args, functional=functional, **kwargs)
     if torch.is_grad_enabled():
         refuse_unseen_writes(graph.graph)
     refuse_writes_to_choices(graph.graph)
     refuse_changed_arguments(graph.graph)
+    refuse_gradients_in_branches(graph)
     mode = AbstractMode()
     inputs, state = Inputs(graph, args, kwargs, mode), GraphState(graph, mode)
     try:
@@ -129,7 +143,7 @@ def _lowered(
     replay = _Replay(graph, state, functional)
 
     def run(*leaves: torch.Tensor) -> list[torch.Tensor]:
-        count = len(state.names)
+        count = replay.count_of_members
         held = dict(zip(state.names, leaves[:count]))
         return replay.flat(held, inputs.filled(leaves[count:]), leaves)
 
@@ -141,6 +155,7 @@ def _lowered(
                 *state.values, *inputs.tensors
             )
             place = replay.recorded.source_in(found, replay.writers)
+            without_saved_results(found)
             if functional:
                 found, place = without_writes(found, place, [*state.values, *inputs.tensors], table)
     except Exception as error:
@@ -156,21 +171,6 @@ _IN_PLACE = {
     for word in ("and", "or", "xor")
     for mark in ("__", "")
 }
-_CHECKED_ELSEWHERE = (
-    checks.expect_given,
-    checks.expect_mode,
-    checks.expect_distinct,
-    expect_itself,
-)
-
-
-def _new(value: object) -> Any:
-    """Returns a node's containers as plain Python containers."""
-    if isinstance(value, dict) and type(value).__module__ == "torch.fx.immutable_collections":
-        return {key: _new(part) for key, part in value.items()}
-    if isinstance(value, list) and type(value).__module__ == "torch.fx.immutable_collections":
-        return [_new(part) for part in value]
-    return tuple(map(_new, value)) if type(value) is tuple else value
 
 
 class _Replay(torch.fx.Interpreter):
@@ -184,6 +184,7 @@ class _Replay(torch.fx.Interpreter):
             or None.
         assigned: the nodes that assign attributes, with the assigned values.
         leaves: the members and inputs.
+        count_of_members: how many of `leaves` are members.
         is_differentiable: whether gradients are enabled where it begins.
         layers: the attributes that layers assign to their modules.
         reads: the guards of values.
@@ -200,6 +201,7 @@ class _Replay(torch.fx.Interpreter):
         self.assigned: dict[Node, Any] = {}
         self.reads: list[GuardedRead] = []
         self.layers = LayerAttributes(self.module)  # pyright: ignore[reportArgumentType]
+        self.count_of_members = len(state.names)
         self._state = state
         self._held: dict[str, torch.Tensor] = {}
         self._given: dict[str, Any] = {}
@@ -207,7 +209,7 @@ class _Replay(torch.fx.Interpreter):
         self._running: Node | None = None
         self.is_differentiable = True
         self._ungraded = DetachingMode()
-        self._own_leaves = OwnLeaves()
+        self.own_leaves = OwnLeaves()
 
     def flat(
         self, held: dict[str, torch.Tensor], args: list[Any], leaves: tuple[torch.Tensor, ...]
@@ -222,9 +224,10 @@ class _Replay(torch.fx.Interpreter):
         self.leaves = leaves
         self.is_differentiable = torch_c.is_grad_enabled()
         pairs = [*zip(leaves, self._state.values)]
+        self._ungraded.computes_gradients = computes_gradients(self.module.graph)
         self._ungraded.frozen = {id(leaf) for leaf, old in pairs if not old.requires_grad}
-        self._own_leaves.trained = {id(leaf) for leaf, old in pairs if old.requires_grad}
-        own = self._parameters_and_buffers()
+        self.own_leaves.trained = {id(leaf) for leaf, old in pairs if old.requires_grad}
+        own = parameters_and_buffers(self.module)
         members = {name: tensor for name, tensor in self._held.items() if name in own}
         module: Any = self.module
         with (
@@ -232,6 +235,7 @@ class _Replay(torch.fx.Interpreter):
             left_on_error(self),
             self.layers,
             self._ungraded,
+            noticing_saved_results(module.graph),
         ):
             names = [str(node.target) for node in module.graph.find_nodes(op="placeholder")]
             self._given = dict(zip(names, args, strict=True))
@@ -246,22 +250,11 @@ class _Replay(torch.fx.Interpreter):
         self.given_back = [places.get(id(tensor)) for tensor in given]
         return [*given, *(tensor for read in self.reads for tensor in read.tensors)]
 
-    def _parameters_and_buffers(self) -> set[str]:
-        """Returns the attribute names of parameters and buffers; those of a module with two paths
-        are listed once, because swapping twice would not restore them.
-        """
-        module: Any = self.module
-        return {
-            f"{path}.{name}" if path else name
-            for path, part in module.named_modules()
-            for name in (*part._parameters, *part._buffers)
-        }
-
     def run_node(self, n: Node) -> Any:
         """Run a node, and attribute to it the nodes that `make_fx` records meanwhile."""
         self._running = n
         if marks(n):
-            return self._own_leaves.marked(n, self)
+            return self.own_leaves.marked(n, self)
         if reads_elements(n):
             return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
         if n.op == "call_method" and n.target in HOST:
@@ -282,18 +275,27 @@ class _Replay(torch.fx.Interpreter):
             return later
         if self._overlaps is not None:
             self._overlaps.ran(n, result)
-        if self.is_differentiable and n.op.startswith("call") and not torch_c.is_grad_enabled():
+        if self._is_ungraded(n):
             # Operators ignore the gradient mode, so detach the results of a no_grad block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
         if self.is_differentiable and creates(n):
-            result = self._own_leaves.created(result)
+            result = self.own_leaves.created(result)
         for index, count in enumerate(before):
             if times_written(self.leaves[index]) != count:
                 self.writers[index] = n
         if writes:
-            self._own_leaves.refuse_write(n)
+            self.own_leaves.refuse_write(n)
         self.recorded.claim(n)
         return result
+
+    def _is_ungraded(self, n: Node) -> bool:
+        """Returns True if a call is in a `no_grad` block, and its results have no gradient."""
+        if not n.op.startswith("call") or not self.is_differentiable or torch_c.is_grad_enabled():
+            return False
+        is_part = n.target is operator.getitem and not isinstance(
+            self.env.get(n.args[0]), torch.Tensor
+        )
+        return n.target is not torch.autograd.grad and not is_part
 
     def _later(self, n: Node) -> PendingAnswer | None:
         """Returns a placeholder for a value that only a guard needs; None for other values."""
@@ -307,7 +309,7 @@ class _Replay(torch.fx.Interpreter):
     def fetch_args_kwargs_from_env(self, n: Node) -> tuple[tuple[Any, ...], dict[Any, Any]]:
         """Copies lists, as the generated code does, because the function may change them."""
         args, kwargs = super().fetch_args_kwargs_from_env(n)
-        return _new(args), _new(kwargs)
+        return in_plain_containers(args), in_plain_containers(kwargs)
 
     def placeholder(self, target: Any, args: object, kwargs: object) -> Any:
         """Returns an input, in its containers."""
@@ -343,12 +345,10 @@ class _Replay(torch.fx.Interpreter):
 
     def call_function(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Calls a function of the graph."""
-        if target in OF_RANDOM_STATE:
-            raise explained.sets_seeds()
-        if target in (checks.make_generator, checks.of_generator):
-            raise explained.makes_generators()
-        if target in (torch.autograd.grad, torch.autograd.backward):
-            raise explained.computes_gradients(f"torch.autograd.{target.__name__}")
+        if (refusal := explained.REFUSED.get(target)) is not None:
+            raise refusal()
+        if target is torch.autograd.grad:
+            return gradients(*args, **kwargs)
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:

@@ -11,6 +11,8 @@ from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
 from calque.tracing.lower import explained
+from calque.tracing.lower.bindings import leaves_of, mapped
+from calque.tracing.lower.inner_gradients import require_gradient
 from calque.tracing.lower.unseen_writes import name_of
 from calque.upstream.torch_internals import functionalize_mutation_counter, is_functional_tensor
 
@@ -40,10 +42,13 @@ class OwnLeaves:
 
     Attributes:
         trained: the `id` of each member of the graph that requires a gradient.
+        expected: the indices of inputs and members that the program marks, but that required a
+            gradient before.
     """
 
     def __init__(self) -> None:
         self.trained: set[int] = set()
+        self.expected: set[int] = set()
         self._made: list[tuple[torch.Tensor, int]] = []
 
     def marked(self, node: Node, run: Any) -> torch.Tensor:
@@ -54,24 +59,38 @@ class OwnLeaves:
             run: the interpreter; it has recorded an `aten.detach` for each leaf.
 
         Raises:
-            TraceError: the tensor is not the program's own.
+            TraceError: the tensor is not the program's own, and the program has written to it.
         """
         source: Any = node.args[0]
         tensor = run.env[source]
+        places = {index for index, leaf in enumerate(run.leaves) if leaf is tensor}
         is_new = id(tensor) not in self.trained
         is_new &= not any(tensor is leaf for leaf, _ in self._made)
+        if run.is_differentiable and not (is_new and _makes_leaf(node)):
+            self.expected.update(places)
         if run.is_differentiable and is_new and _makes_leaf(node):
-            if any(tensor is leaf for leaf in run.leaves):
+            if not places.isdisjoint((*run.writers, *range(run.count_of_members))):
                 raise explained.marks_argument(source)
-            made = self.created(tensor)
-            run.env.update({each: made for each, value in run.env.items() if value is tensor})
-            tensor = made
+            tensor = self._replaced(tensor, run)
         run.recorded.claim(node)
         return tensor
+
+    def _replaced(self, tensor: torch.Tensor, run: Any) -> torch.Tensor:
+        """Replaces a tensor with a leaf, under all its names and in all containers."""
+        made = self.created(tensor)
+
+        def replace(part: torch.Tensor) -> torch.Tensor:
+            return made if part is tensor else part
+
+        for each, value in run.env.items():
+            if any(part is tensor for part in leaves_of(value)):
+                run.env[each] = mapped(value, replace)
+        return made
 
     def created(self, tensor: torch.Tensor) -> torch.Tensor:
         """Returns a leaf with the memory of a tensor."""
         made = tensor.detach()
+        require_gradient(made)
         self._made.append((made, times_written(made)))
         return made
 

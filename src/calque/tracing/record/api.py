@@ -208,6 +208,7 @@ def _end(
     """Inspect what the program has changed, and set the recording's result."""
     recorder.end()
     tape.result = result_of(recorder, result)
+    tape.assignments += recorder.attributes
     tape.asks_class, tape.asks_identity = watch.asks(asks_class), watch.asks(asks_identity)
     places = (event.place for event in tape.events if isinstance(event, RecordedCall))
     watch.ran.update((place[0], place[2]) for place in places if place is not None)

@@ -187,6 +187,10 @@ class Builder(ValueNodes):
 
     def _add_assignments(self) -> None:
         for module, name, value in self._tape.assignments:
+            if type(module) is RunValue:  # `y.note = ...`, on a tensor that is returned
+                attribute = self.create_arg(module), name, self._result(value)
+                self.create_node("call_function", setattr, attribute, {})
+                continue
             if isinstance(module, AssignedContainer):
                 container = self.nodes_of[id(module.found_in(self._made))][0]
                 change = setattr if module.is_object else operator.setitem

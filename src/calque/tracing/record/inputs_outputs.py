@@ -127,23 +127,24 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[RunValue, RunValue]]) 
     return mapped(given, leaf)
 
 
-def _refuse_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
-    """Refuse attributes that the program has set on a tensor that it created and returns."""
+def _keep_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
+    """Records the attributes that the program has set on a tensor that it created and returns."""
     with torch_c.DisableTorchFunction():
-        names = [*vars(tensor)]
-    if not names or type(value) is not RunValue or value in recorder.given:
+        held = dict(vars(tensor))
+    if type(value) is not RunValue or value in recorder.given:
         return
-    recorder.problems.append(
-        f"the program sets {', '.join(names)} on a tensor that it returns, which the graph's "
-        "result would not have; return the value beside the tensor"
-    )
+    known = {name for owner, name, _ in recorder.attributes if owner is value}
+    for name in held.keys() - known:
+        recorder.attributes.append((value, name, None))  # before its own, which may contain it
+        place = len(recorder.attributes) - 1
+        recorder.attributes[place] = (value, name, result_of(recorder, held[name]))
 
 
 def result_of(recorder: Any, result: Any) -> Any:
     """Returns the program's result, with values instead of its tensors."""
     if isinstance(result, torch.Tensor):
         found = recorder.arguments.of(result)
-        _refuse_attributes(recorder, result, found)
+        _keep_attributes(recorder, result, found)
         return found
     if isinstance(result, base_types) or result is None:
         return result

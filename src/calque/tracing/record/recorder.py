@@ -73,6 +73,7 @@ class Recorder(WithinTrace):
         self.tracer = self
         self.events: list[Event] = []
         self.problems: list[str] = []
+        self.attributes: list[tuple[RunValue, str, Any]] = []
         self.escapes: list[Escape] = []
         self.asked: set[str] = set()
         self.keeper = keeper

@@ -41,7 +41,8 @@ class FinishedRun:
             it may compare tensors by identity.
         numbers: the numbers that the program read, and their uses.
         events, result: the calls of the program, and its result.
-        assignments: the module (or dictionary), attribute (or key) and value of each assignment.
+        assignments: the module (or dictionary, or tensor), attribute (or key) and value of each
+            assignment.
         asked, assumed: what the graph must check.
     """
 

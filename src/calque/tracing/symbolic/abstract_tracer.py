@@ -80,9 +80,12 @@ class AbstractTracer(NamingTracer):
 
     def part(self, node: Node, key: Any, value: Any) -> Any:
         """Returns the proxy of `node[key]`, whose abstract value is known."""
-        if not isinstance(value, (torch.Tensor, tuple, list, dict)):
+        if not isinstance(value, (torch.Tensor, tuple, list, dict)) and value is not UNKNOWN:
             return value
         part = self.create_node("call_function", operator.getitem, (node, key), {})
+        if value is UNKNOWN:  # a gradient, or None
+            self.leaf_results.add_gradient(part)
+            return ValueProxy(part, self)
         part.meta["val"] = value
         self.assumed.follow(part)
         self.optional[part] = None

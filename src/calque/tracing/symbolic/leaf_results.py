@@ -45,6 +45,11 @@ class LeafResults:
         if frame is not None and may_test_none(frame, part):
             self.check(node, _NONE, _IMPLICIT)
 
+    def add_gradient(self, node: Node) -> None:
+        """Add a gradient of `torch.autograd.grad(..., allow_unused=True)`, which may be None."""
+        self._nodes.add(node)
+        self.check(node, _NONE, _IMPLICIT)
+
     def answer(self, node: Node, kinds: Any) -> None:
         """Check the answer that a value is of none of these classes, if it is such a result."""
         if node in self._nodes:

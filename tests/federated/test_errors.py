@@ -201,3 +201,37 @@ def test_arguments_of_different_numbers_of_clients_are_refused() -> None:
     comp = fed.computation(lambda x, y: (x, y), "{int32}@CLIENTS", "{int32}@CLIENTS")
     with pytest.raises(TypeError, match="of 2 and 3 clients"):
         comp([1, 2], [1, 2, 3])
+
+
+def test_a_jax_function_that_needs_a_value_is_named_with_its_line_and_arguments() -> None:
+    def signed(number: Any, other: Any) -> Any:
+        if other > 0:  # line 2
+            return number
+        return -number
+
+    line = signed.__code__.co_firstlineno
+    for types in (("float32", "float32"), ("float32[?]", "float32")):
+        with pytest.raises(TypeError, match="Attempted boolean conversion") as caught:
+            fed.local(*types, framework="jax")(signed)
+        text = "\n".join((str(caught.value), *caught.value.__notes__))
+        assert f"function signed at {__file__}:{line} " in text
+        assert "the value of the argument other" in text
+        assert f"{__file__}:{line + 1} in signed: the local function 'signed' needs a value" in text
+        assert "jax.lax.cond" in text and "calque" not in text.replace(__file__, "")
+
+
+def test_too_little_memory_is_pytorchs_error_and_nothing_is_lost() -> None:
+    @fed.local("float32[2]", "float32", framework="jax")
+    def much(x: Any, y: Any) -> Any:
+        rows = jnp.arange(10**13, dtype=jnp.int16).reshape(100, -1)
+        return jnp.sort(rows, axis=0).sum() * x + y
+
+    @fed.computation("{float32[2]}@CLIENTS", "float32@SERVER")
+    def total(x: Any, y: Any) -> Any:
+        return fed.federated_sum(fed.federated_map(much, (x, fed.federated_broadcast(y))))
+
+    values = jnp.ones((3, 2), jnp.float32)
+    for comp in (total, total.configured(check=False)):
+        with pytest.raises(torch.OutOfMemoryError, match=r"test_errors.py:\d+ in test_too_little"):
+            comp(values, 1.0)
+    assert values.tolist() == [[1.0, 1.0]] * 3

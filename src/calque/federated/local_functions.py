@@ -2,6 +2,7 @@
 
 import contextlib
 import functools
+import inspect
 import re
 from collections.abc import Callable
 from typing import Any, Literal
@@ -20,6 +21,7 @@ from calque.federated.constants import written_constant
 from calque.federated.devices import moved, on_jax
 from calque.federated.effects import refuse
 from calque.federated.errors import type_error
+from calque.federated.local_errors import explained
 from calque.federated.ordered_trees import as_records, from_records
 from calque.federated.packing import Packing
 from calque.federated.representation import (
@@ -59,11 +61,6 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
         return jax.enable_x64(True)
     return contextlib.nullcontext()
 
-
-_DESCRIPTIONS = {
-    "torch": "PyTorch: its arguments are tensors. For a JAX function, pass framework='jax'.",
-    "jax": "JAX: its arguments are arrays. For a PyTorch function, leave framework='jax' out.",
-}
 
 
 class LocalFunction:
@@ -148,26 +145,24 @@ class LocalFunction:
     def _traced(self, shapes: tuple[Any, ...]) -> tuple[Type, tuple[Callable[..., Any], Any]]:
         """Returns the type of the result, the program, and the structure of the held result."""
         found: list[Type] = []
+        alone = self.packing.type is None or self.packing.single
 
-        def traced(*held: Any) -> Any:
-            result = self._result(*held)
+        def traced(*fields: Any) -> Any:
+            result = self._result(*(fields if alone else (fields,)))
             if result is None:
                 raise type_error(f"the function {self.name!r} returns None", "Return its result.")
             found.append(type_of_held(result))
             return to_held(result)
 
+        if inspect.isfunction(self._function):  # JAX's errors then name it and its arguments
+            traced = functools.wraps(self._function)(traced)
         try:
             with precision(self.packing.type):
                 before = self._closure.now()
-                jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*shapes)
+                fields = shapes if alone else shapes[0]
+                jaxpr, result = jax.make_jaxpr(traced, return_shape=True)(*fields)
                 jaxpr = _with_own_arrays(jaxpr)
                 self._require_repeatable(before, jaxpr, shapes)
-        except TypeError as error:
-            if "Tracer" in str(error) or "torch.Tensor" in str(error):
-                error.add_note(
-                    f"{self.name!r} is a local function of {_DESCRIPTIONS[self._framework]}"
-                )
-            raise
         except RuntimeError as error:
             if not isinstance(error, TraceError) or "random operator" not in str(error):
                 raise
@@ -202,7 +197,8 @@ class LocalFunction:
         parameter = self.packing.type
         values = [] if parameter is None else [to_python(held[0], parameter)]
         args, kwargs = self.packing.unpack(*values)
-        return self._call(*args, **kwargs)
+        with explained(self.name, self._framework):
+            return self._call(*args, **kwargs)
 
 
 def compiled(function: object, packing: Packing, framework: Framework) -> CompiledComputation:

@@ -243,6 +243,7 @@ MISTAKES = {
     ),
     "sequences": ("int32*", lambda x: x + 1, "cannot be applied to int32* and 1", "tensors"),
     "length of a sequence": ("int32*", len, "the length of int32* is not known", "sequence_reduce"),
+    "elements of a number": ("int32", list, "int32 has no length", "Compute with the value itself"),
     "items of a sequence": ("int32*", lambda x: x[0], "int32* cannot be indexed", "structs"),
     "nothing returned": ("int32", lambda x: None, "returns None", "Return its result"),
     "nothing in a struct": ("int32", lambda x: (x, None), "None is used as a value", "Return"),
@@ -272,6 +273,7 @@ REFUSED = {
     "dict key": (lambda x: {x: 1}, "is used as a key"),
     "attribute": (lambda x: setattr(x, "a", 1), "cannot be assigned the field 'a'"),
     "item": (lambda x: x.__setitem__(0, 1), "cannot be assigned an item"),
+    "deleted item": (lambda x: x.__delitem__(0), "cannot have an item deleted"),
     "in": (lambda x: 3 in x, "is used with `in`"),
 }
 

@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 from jax.sharding import AxisType, Mesh
 
+from calque.device.runtime.sizes import translated
 from calque.errors import ClientError
 from calque.federated.building_blocks import BuildingBlock, Lambda
 from calque.federated.compiler.agreement import require_same
@@ -103,8 +104,9 @@ class ComputationProgram:
 
         Raises:
             ClientError: a client's value is NaN, or its data have a different type.
+            torch.OutOfMemoryError: there is too little memory.
         """
-        with self._precision():
+        with translated(), self._precision():
             held, data, clients = self._held(argument)
             result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:

@@ -10,6 +10,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from calque.device.runtime.sizes import translated
 from calque.errors import ClientError, with_user_frames
 from calque.federated.computation import Computation
 from calque.federated.learning.aggregators import is_stateful
@@ -77,10 +78,11 @@ class IterativeProcess:
         free = one.model.free(parameters)
         memory = ()
         if one.memory is not None:
-            memory = jax.tree.map(
-                lambda leaf: jnp.zeros((one.clients, *leaf.shape), leaf.dtype),
-                one.memory(free),
-            )
+            with translated():
+                memory = jax.tree.map(
+                    lambda leaf: jnp.zeros((one.clients, *leaf.shape), leaf.dtype),
+                    one.memory(free),
+                )
         return State(
             parameters,
             one.model.buffers,
@@ -110,6 +112,7 @@ class IterativeProcess:
             ClientError: a client's data have a wrong type, or its result is NaN.
             ValueError: there are no examples, or none that fill a batch.
             TypeError: JAX traces `clients`, or the round of a process with `failing`.
+            torch.OutOfMemoryError: there is too little memory. The state before the round is kept.
         """
         staged, numbers, memory = self._participants(state, data, clients)
         arguments = self._arguments(state, staged, numbers, memory)
@@ -119,9 +122,10 @@ class IterativeProcess:
             raise explained(error, self._algorithm.model, state, staged) from None
         after = unpacked(packed, replace(state, memory=()))
         rows = unpacked(kept, memory)
-        filled = jax.tree.map(
-            lambda whole, new: jnp.asarray(whole).at[numbers].set(new), state.memory, rows
-        )
+        with translated():
+            filled = jax.tree.map(
+                lambda whole, new: jnp.asarray(whole).at[numbers].set(new), state.memory, rows
+            )
         return replace(after, memory=filled), metrics
 
     @with_user_frames

@@ -109,7 +109,9 @@ class Value:
             raise type_error(
                 f"a value of type {self._block.type} has no length and no elements",
                 "Aggregate values of clients with federated_sum, federated_max or "
-                "federated_aggregate.",
+                "federated_aggregate."
+                if isinstance(self._block.type, FederatedType)
+                else "Compute with the value itself.",
             )
         raise type_error(
             f"the length of {self._block.type} is not known while it is traced",
@@ -191,6 +193,9 @@ class Value:
 
     def __setitem__(self, key: object, value: object) -> None:
         _refuse(self, "cannot be assigned an item", "Make a new struct: a dict or a tuple")
+
+    def __delitem__(self, key: object) -> None:
+        _refuse(self, "cannot have an item deleted", "Make a new struct: a dict or a tuple")
 
     def __contains__(self, value: object) -> bool:
         _refuse(self, "is used with `in`", "Decide in a local function")

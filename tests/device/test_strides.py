@@ -402,3 +402,15 @@ def test_attention_lies_as_the_query_where_the_kernel_of_the_cpu_is_fused(shape,
     mask = mask if mask is None else mask.to("jax")
     for _ in range(2):
         assert F.scaled_dot_product_attention(ours, ours, ours, attn_mask=mask).stride() == expected
+
+
+def test_an_operator_whose_new_values_do_not_fit_writes_nothing():
+    x, moment = torch.ones(3, device="jax"), torch.ones(3, device="jax")
+    with pytest.raises(RuntimeError, match="doesn't match the shape of the result"):
+        torch._fused_adam_(
+            *([x], [torch.ones(2, 3, device="jax")], [moment], [torch.ones(3, device="jax")], []),
+            [torch.tensor(1.0, device="jax")],
+            **{"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8},
+            **{"amsgrad": False, "maximize": False},
+        )
+    assert x.tolist() == moment.tolist() == [1.0, 1.0, 1.0]

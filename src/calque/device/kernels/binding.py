@@ -114,19 +114,33 @@ def _without_updates(
 ) -> tuple[Any, ...]:
     """Write the new values of the arguments that a rule changes, and return the other results."""
     count = len(results) - len(rule.mutates)
-    for name, position, value in zip(rule.mutates, _positions(rule), results[count:], strict=True):
-        _write_back(args[position] if position < len(args) else kwargs.get(name), value)
+    at = zip(rule.mutates, _positions(rule))
+    targets = [args[i] if i < len(args) else kwargs.get(name) for name, i in at]
+    _write_back(targets, results[count:])
     return tuple(results[:count])
 
 
-def _write_back(target: Any, value: Any) -> None:
-    if isinstance(target, list | tuple):
-        for one, new in zip(target, value, strict=True):
-            _write_back(one, new)
-    elif target is not None and value is not None:
-        if target.shape != value.shape:  # PyTorch's kernel resizes what has no elements yet
-            target.resize_(value.shape)
+def _write_back(targets: Any, values: Any) -> None:
+    """Write new values to tensors, lists of tensors or None; nothing is written if one fails."""
+    pairs = list(_pairs(targets, values))
+    for target, value in pairs if all(t.numel() for t, _ in pairs) else ():
+        if target.shape != value.shape:
+            raise RuntimeError(
+                f"output with shape {list(target.shape)} doesn't match the shape of the result "
+                f"{list(value.shape)}"
+            )
+    for target, value in pairs:
+        if target.shape != value.shape:
+            target.resize_(value.shape)  # state that is filled for the first time
         write(target, value)
+
+
+def _pairs(targets: Any, values: Any) -> Iterator[tuple[Any, Any]]:
+    for target, value in zip(targets, values, strict=True):
+        if isinstance(target, list | tuple):
+            yield from _pairs(target, value)
+        elif target is not None and value is not None:
+            yield target, value
 
 
 def in_place(name: str, rule: Rule) -> Kernel:
@@ -153,7 +167,7 @@ def _in_place(name: str, rule: Rule) -> Kernel:
             others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
             written.check_memory(tensor, others)
         for one in _apart(self, args):
-            _write_back(one[0], run(one, kwargs))
+            _write_back(one[:1], [run(one, kwargs)])
         # PyTorch leaves the version to the operators that its own kernel calls.
         increment_version([tensor for tensor in self if not tensor.is_inference()])
 

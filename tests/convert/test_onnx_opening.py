@@ -161,9 +161,41 @@ def test_grouped_products_agree() -> None:
 
 
 def test_what_has_no_form_is_listed() -> None:
-    for program in (lambda x: torch.linalg.qr(x[None]).R, lambda x: torch.polygamma(2, x)):
-        with pytest.raises(ConversionError, match="test_onnx_opening"):
+    for program in (lambda x: torch.linalg.svdvals(x[None]), lambda x: torch.nextafter(x, x * 2)):
+        with pytest.raises(ConversionError, match="test_onnx_opening") as caught:
             to_onnx(calque.record(program, torch.ones(4)))
+        assert "Write these lines with other operators" in str(caught.value)
+
+
+def orthogonal(a: Tensor) -> tuple[Tensor, ...]:
+    tall = torch.linalg.qr(torch.cat([a, a[:, :1].triu()], 1))
+    whole = torch.linalg.qr(a.mT[..., :1], mode="complete")
+    return *torch.linalg.qr(a), *torch.linalg.qr(a[..., :2, :]), *tall, *whole, torch.linalg.qr(a.triu(), "r").R
+
+
+def test_matrices_are_reflected_with_the_signs_of_lapack() -> None:
+    agree(orthogonal, torch.tensor([[[0.0, 2, 1], [1, 1, 0], [3, 0, 1]]]))
+    agree(orthogonal, torch.eye(3)[None])
+
+
+def test_zeta_and_polygamma_agree() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        zeta = torch.special.zeta
+        near = x.abs() + 0.2
+        return zeta(near + 1, near), zeta(2.5, near), zeta(near, 1.0), torch.polygamma(3, near)
+
+    agree(program, torch.linspace(-30, 30, 40))
+
+
+def test_numbers_are_counted_in_bins() -> None:
+    def program(x: Tensor) -> tuple[Tensor, ...]:
+        return torch.histc(x, 5), torch.histc(x, 4, -2, 3), torch.histc(x[:1], 3)
+
+    agree(program, torch.linspace(-3, 3, 20))
+
+
+def test_a_spectrum_of_a_vector_agrees() -> None:
+    agree(lambda x: torch.fft.rfft(x).abs(), torch.arange(8.0))
 
 
 def test_tails_powers_and_means_of_nothing_agree() -> None:

@@ -109,3 +109,39 @@ def test_an_if_within_a_while_by_numbers_is_a_choice() -> None:
     graph = calque.trace(f, torch.ones(3))
     for x in (torch.ones(3), -torch.ones(3), torch.full((3,), 5.0)):
         torch.testing.assert_close(graph(x), f(x))
+
+
+def test_a_loop_within_a_loop_is_traced() -> None:
+    weight = torch.nn.Parameter(torch.tensor([2.0, 1.0]))
+
+    def inner(x: torch.Tensor, most: torch.Tensor) -> torch.Tensor:
+        start = torch.zeros((), dtype=torch.int64), x
+        found = torch.while_loop(lambda j, y: j < most, lambda j, y: (j + 1, y * weight), start)
+        return found[1]
+
+    def program(x: torch.Tensor) -> Any:
+        shift = x.mean()
+        start = torch.zeros((), dtype=torch.int64), x
+        return torch.while_loop(
+            lambda i, y: i < 3, lambda i, y: (i + 1, inner(y, i) - shift), start
+        )
+
+    graph = calque.trace(program, torch.ones(2))
+    x = torch.tensor([3.0, -1.0])
+    with torch.no_grad():
+        y, shift = x, x.mean()
+        for i in range(3):
+            y = y * weight**i - shift
+        torch.testing.assert_close(graph(x)[1], y)
+        torch.testing.assert_close(calque.lower(graph)(x)[1], y)
+
+
+def test_a_branch_within_a_loop_is_refused_at_its_line() -> None:
+    def body(x: torch.Tensor) -> Any:
+        return (torch.cond(x.sum() > 0, lambda x: x * 2, lambda x: x - 1, (x,)),)
+
+    def program(x: torch.Tensor) -> Any:
+        return torch.while_loop(lambda x: x.sum() < 9, body, (x,))
+
+    assert "test_loops.py" in (message := refused(program, torch.ones(2)))
+    assert "torch.cond is called in a loop" in message

@@ -93,9 +93,41 @@ def _trigamma(x: Tensor) -> Tensor:
     return torch.where(is_left, (math.pi / sine) ** 2 - found, found)
 
 
+_ZETA_TERMS = 10
+_ZETA = (1 / 12, -1 / 720, 1 / 30240, -1 / 1209600, 1 / 47900160, -691 / 1307674368000)
+"""Bernoulli numbers over factorials, the coefficients of the sum of Euler and Maclaurin."""
+
+
+def _zeta(x: Any, q: Any) -> Tensor:
+    """Sums the first terms, and the others by the formula of Euler and Maclaurin."""
+    tensors = [each for each in (x, q) if isinstance(each, Tensor)]
+    dtype = torch.result_type(x, q)
+    if dtype == torch.float64 or not dtype.is_floating_point:
+        raise NotImplementedError(f"zeta of {dtype}")
+    shape = torch.broadcast_shapes(*(each.shape for each in tensors))
+    x, q = (each.to(torch.float64) if isinstance(each, Tensor) else float(each) for each in (x, q))
+    x, q = (each + torch.zeros(shape, dtype=torch.float64) for each in (x, q))
+    found = torch.zeros_like(q)
+    for k in range(_ZETA_TERMS):
+        found = found + (q + k) ** -x
+    end = q + _ZETA_TERMS
+    power = end**-x
+    found = found + power * end / (x - 1) + power / 2
+    rising, factor = power / end, x
+    for i, coefficient in enumerate(_ZETA):
+        found = found + coefficient * factor * rising
+        factor = factor * (x + 2 * i + 1) * (x + 2 * i + 2)
+        rising = rising / (end * end)
+    is_pole = (q <= 0) & (q == q.floor())
+    is_lost = (x < 1) | ((q < 0) & (x != x.floor()) & ~is_pole)
+    found = torch.where((x == 1) | is_pole, math.inf, found)
+    return torch.where(is_lost, math.nan, found).to(dtype)
+
+
 def _polygamma(n: int, self: Tensor) -> Tensor:
     if n > 1:
-        raise NotImplementedError(f"polygamma of order {n}")
+        sign = 1.0 if n % 2 else -1.0
+        return sign * math.factorial(n) * _zeta(float(n + 1), self)
     return in_double(_trigamma)(self) if n else in_double(digamma)(self)
 
 
@@ -109,4 +141,7 @@ BESSEL: dict[Any, Callable[..., Any]] = {
     _aten.special_erfcx.default: in_double(_erfcx),
     _aten.special_ndtri.default: in_double(_ndtri),
     _aten.polygamma.default: _polygamma,
+    _aten.special_zeta.default: _zeta,
+    _aten.special_zeta.other_scalar: _zeta,
+    _aten.special_zeta.self_scalar: _zeta,
 }

@@ -145,10 +145,26 @@ class _Pairs:
 
         with torch.no_grad(), self._mode or contextlib.nullcontext():
             try:
-                inner = make_fx(call)(*vals)
+                inner = graph_of(call, vals)
                 return inner if _gives(inner, node) else None
             except (RuntimeError, NotImplementedError, TypeError, ValueError):
                 return None  # the operator is then reported as not convertible
+
+
+def graph_of(call: Callable[..., Any], vals: list[Any], table: Any = None) -> GraphModule:
+    """Returns the graph of the operators that a function runs, none of which writes.
+
+    Args:
+        table: decompositions of operators.
+    """
+    made = make_fx(call, decomposition_table=table)(*vals)
+    if any(_writes(node) for node in made.graph.nodes):  # `x @ y` squeezes its own result
+        made = make_fx(torch.func.functionalize(made, remove="mutations"))(*vals)
+    return made
+
+
+def _writes(node: Node) -> bool:
+    return isinstance(node.target, OpOverload) and node.target._schema.is_mutable
 
 
 def _leaves(node: Node) -> list[Any]:

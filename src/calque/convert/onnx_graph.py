@@ -44,7 +44,10 @@ def to_onnx(recording: Recording) -> Any:
     converters = converters_for(graph)
     coverage = converters.coverage(program)
     if not coverage.is_complete:
-        raise ConversionError(f"not every operator can be converted to ONNX: {coverage}")
+        raise ConversionError(
+            f"not every operator can be converted to ONNX: {coverage}\nWrite these lines with "
+            "other operators, or compute what they return outside and pass it as an argument."
+        )
     converted = converters.convert(program)
     for failed in converted.placeholders:
         raise ConversionError(f"{failed.call.source}: {failed.call.op}: {failed.reason}")

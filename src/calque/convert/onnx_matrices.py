@@ -146,6 +146,29 @@ def _cholesky_inverse(self: Tensor, upper: bool = False) -> Tensor:
     return _cholesky_solve(_identity(self), self, upper)
 
 
+def _qr(A: Tensor, mode: str = "reduced") -> tuple[Tensor, Tensor]:
+    """Reflects each column onto its first element, with the signs of LAPACK."""
+    a = _wide(A)
+    rows, columns = a.shape[-2:]
+    q = torch.eye(rows, dtype=a.dtype).expand(*a.shape[:-2], rows, rows)
+    for k in range(min(rows - 1, columns)):
+        column = a[..., k:, k : k + 1]
+        head, tail = column[..., :1, :], column[..., 1:, :]
+        below = tail.pow(2).sum(-2, keepdim=True)
+        size = (head.pow(2) + below).sqrt()
+        beta = torch.where(head < 0, size, -size)
+        is_done = below == 0  # then LAPACK does not reflect
+        v = torch.cat([torch.ones_like(head), tail / torch.where(is_done, 1.0, head - beta)], -2)
+        tau = torch.where(is_done, 0.0, (beta - head) / torch.where(is_done, 1.0, beta))
+        lower = a[..., k:, :] - tau * v * (v * a[..., k:, :]).sum(-2, keepdim=True)
+        a = torch.cat([a[..., :k, :], lower], -2)
+        right = q[..., :, k:] - tau * (q[..., :, k:] @ v) * v.mT
+        q = torch.cat([q[..., :, :k], right], -1)
+    count = rows if mode == "complete" else min(rows, columns)
+    factor = q.new_zeros(0) if mode == "r" else q[..., :, :count]
+    return factor.to(A.dtype), a[..., :count, :].triu().to(A.dtype)
+
+
 def _grouped_product(
     self: Tensor, mat2: Tensor, offs: Tensor | None = None, bias: Any = None, out_dtype: Any = None
 ) -> Tensor:
@@ -168,6 +191,7 @@ MATRICES: dict[Any, Callable[..., Any]] = {
     _aten.cholesky_solve.default: _cholesky_solve,
     _aten.linalg_cholesky_ex.default: _cholesky_ex,
     _aten.linalg_inv_ex.default: _inverse,
+    _aten.linalg_qr.default: _qr,
     _aten.linalg_solve_triangular.default: _triangular,
     _aten.triangular_solve.default: _triangular_solve,
 }

@@ -12,11 +12,10 @@ from typing import Any
 import torch
 import torch.fx
 from torch import Tensor
-from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.convert.onnx_complex import without_complex
+from calque.convert.onnx_complex import graph_of, without_complex
 from calque.convert.onnx_decompositions import WRITTEN_HERE
 from calque.convert.onnx_matrices import CHECKS_OF_MATRICES
 from calque.tracing.graph.purity import TracedGraph, has_effect
@@ -170,7 +169,7 @@ def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModul
 
     with torch.no_grad():
         try:
-            return make_fx(call, decomposition_table=table)(*(vals[i] for i in places))
+            return graph_of(call, [vals[i] for i in places], table)
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             return None  # the operator is then reported as not convertible
 

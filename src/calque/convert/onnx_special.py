@@ -203,12 +203,27 @@ def _mode(self: Tensor, dim: int = -1, keepdim: bool = False) -> tuple[Tensor, T
     return tuple(moved if keepdim else [each.squeeze(dim) for each in moved])  # pyright: ignore[reportReturnType]
 
 
+def _histc(self: Tensor, bins: int = 100, min: Any = 0, max: Any = 0) -> Tensor:
+    if not self.is_floating_point():
+        raise NotImplementedError(f"histc of {self.dtype}")
+    x = self.flatten()
+    low, high = (torch.tensor(float(each), dtype=x.dtype) for each in (min, max))
+    if min == max:
+        low, high = (x.amin(), x.amax()) if x.numel() else (low, high)
+        low, high = torch.where(low == high, low - 1, low), torch.where(low == high, high + 1, high)
+    place = ((x - low) / (high - low) * bins).floor().clamp(max=bins - 1)
+    is_inside = (x >= low) & (x <= high)
+    hits = (place.unsqueeze(1) == torch.arange(bins, dtype=x.dtype)) & is_inside.unsqueeze(1)
+    return hits.to(x.dtype).sum(0)
+
+
 _aten = torch.ops.aten
 SPECIAL: dict[Any, Callable[..., Any]] = {
     _aten.lgamma.default: in_double(_lgamma),
     _aten.digamma.default: in_double(digamma),
     _aten.erfinv.default: in_double(_erfinv),
     _aten.hypot.default: _hypot,
+    _aten.histc.default: _histc,
     _aten.signbit.default: is_negative,
     _aten.angle.default: _angle,
     _aten.nanmedian.default: _nanmedian,

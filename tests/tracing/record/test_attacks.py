@@ -387,3 +387,20 @@ def test_a_write_to_tensors_in_a_list_is_no_dead_code() -> None:
         graph.graph.eliminate_dead_code()
         graph.recompile()
         assert graph(torch.ones(2)).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("autocast", [False, True])
+def test_a_guard_that_raises_in_an_optimizer_leaves_the_modes_as_they_were(autocast: bool) -> None:
+    weight = torch.nn.Parameter(torch.ones(2))
+    optimizer = torch.optim.Adam([weight])  # which reads its count of steps, and the gradient mode
+
+    def step(x: torch.Tensor) -> None:
+        with torch.autocast("cpu", torch.bfloat16, enabled=autocast):
+            (weight * x).sum().backward()
+            optimizer.step()
+
+    step(torch.ones(2))
+    graph = calque.record(step, torch.ones(2)).graph()
+    with pytest.raises(calque.TraceError, match="item gave"):
+        graph(torch.ones(2))
+    assert torch.is_grad_enabled() and not torch.is_autocast_enabled("cpu")

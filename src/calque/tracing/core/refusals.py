@@ -84,6 +84,9 @@ _REASONS = {
 }
 
 
+_VALUES = 'It depends on values. calque.trace(..., tracer="record") follows one run that has them.'
+
+
 def refuse(proxy: Any, question: str) -> NoReturn:
     """Raise the error for an operation that needs a tensor's value.
 
@@ -96,7 +99,7 @@ def refuse(proxy: Any, question: str) -> NoReturn:
     """
     why, remedy = _REASONS[question]
     if getattr(proxy.tracer, "examples", None) is not None:
-        remedy = remedy.replace(_EXAMPLES, "It depends on values.")
+        remedy = remedy.replace(_EXAMPLES, _VALUES)
     refuse_because(proxy.tracer, f"{describe(proxy)} {why}", remedy)
 
 

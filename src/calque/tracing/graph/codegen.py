@@ -288,7 +288,7 @@ def _leaving(
 
 
 def _unchanged(transform: Any, writer: _Writer) -> Callable[[list[str]], list[str]]:
-    """Like `_leaving`, for code in which no node reads the previous gradient mode."""
+    """Like `_leaving`, for code that sets the gradient mode to constants."""
     context = writer.name("Unchanged", modes.Unchanged)
 
     def within(body: list[str]) -> list[str]:
@@ -309,10 +309,11 @@ class ExactLiterals(CodeGen):
         writer.reserve(listed)
         written: Any = [_named(_written(node, writer), writer, root_module) for node in listed]
         printer, blocks = self, modes.blocks_of(listed)
-        if blocks or modes.sets_for_itself(listed):
+        sets = modes.sets_for_itself(listed)
+        if blocks or sets:
             printer, inner = copy.copy(self), self._body_transformer
-            made = _leaving(blocks, inner, writer) if blocks else _unchanged(inner, writer)
-            printer._body_transformer = made
+            inner = _leaving(blocks, inner, writer) if blocks else inner
+            printer._body_transformer = _unchanged(inner, writer) if sets else inner
         generate = super(ExactLiterals, printer)._gen_python_code
         code = generate(written, root_module, namespace, **options)
         for name in [n for n, value in code.globals.items() if _is_hidden(n, value)]:

@@ -73,12 +73,16 @@ def blocks_around(node: Node) -> list[Node]:
 
 
 def sets_for_itself(nodes: Sequence[Node]) -> bool:
-    """Returns True if nodes set the gradient mode, and none reads the previous one.
+    """Returns True if nodes set the gradient mode, and none sets it to what a node has read.
 
-    This holds for a graph that was recorded while it ran, because the modes were known.
+    This holds for a graph that was recorded while it ran, because the modes were known. If the
+    program has read the mode itself, as an optimizer does, it must also have set it back.
     """
-    targets = [node.target for node in nodes]
-    return torch_c.set_grad_enabled in targets and torch_c.is_grad_enabled not in targets
+    given = [node.args[0] for node in nodes if node.target is torch_c.set_grad_enabled]
+    if not given or any(isinstance(mode, Node) for mode in given):
+        return False
+    reads = any(node.target is torch_c.is_grad_enabled for node in nodes)
+    return not reads or given[0] is not given[-1]
 
 
 class Unchanged:

@@ -45,10 +45,23 @@ def _tracer() -> Any:
     return tracer if getattr(tracer, "path", None) is not None else None
 
 
+def _is_in_loop() -> bool:
+    """Returns True if the body or the condition of a loop is being traced."""
+    trace = current_trace()
+    return trace is not None and getattr(trace.tracer, "loops", 0) > 0
+
+
 def _traced_cond(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def cond(pred: Any, true_fn: Any, false_fn: Any, operands: Any = ()) -> Any:
         if _tracer() is None:
+            if _is_in_loop() and has_proxy((pred,)):
+                refuse_because(
+                    current_trace().tracer,
+                    "torch.cond is called in a loop of torch.while_loop, where a trace follows no "
+                    "branches",
+                    'Use torch.where. calque.trace(..., tracer="record") follows one run.',
+                )
             return original(pred, true_fn, false_fn, operands)
         return true_fn(*operands) if pred else false_fn(*operands)
 
@@ -58,9 +71,10 @@ def _traced_cond(original: Callable[..., Any]) -> Callable[..., Any]:
 def _traced_while_loop(original: Callable[..., Any]) -> Callable[..., Any]:
     @functools.wraps(original)
     def loop(cond_fn: Any, body_fn: Any, carried_inputs: Any) -> Any:
-        tracer = _tracer()
-        if tracer is None:
-            return original(cond_fn, body_fn, carried_inputs)
+        if (tracer := _tracer()) is None:
+            if not _is_in_loop():
+                return original(cond_fn, body_fn, carried_inputs)
+            tracer = current_trace().tracer
         return record_loop(tracer, cond_fn, body_fn, tuple(carried_inputs))
 
     return loop
@@ -149,6 +163,7 @@ def _subgraph(
     outer, path, proxies = tracer.graph, tracer.path, hooks.proxies
     graph = tracer.graph = TracedGraph(tracer_cls=type(tracer))
     tracer.path, hooks.proxies = None, dict(proxies)
+    tracer.loops += 1
     try:
         inputs = []
         for i, value in enumerate(carried):
@@ -162,6 +177,7 @@ def _subgraph(
         graph.output(lowered)
     finally:
         tracer.graph, tracer.path, hooks.proxies = outer, path, proxies
+        tracer.loops -= 1
     for node in [n for n in tracer.optional if n.graph is graph]:
         del tracer.optional[node]
     return graph, [n.meta.get("val") if isinstance(n, Node) else n for n in lowered]
@@ -184,9 +200,14 @@ def _lift(tracer: "SymbolicTracer", graph: TracedGraph) -> list[Node]:
 def _give(graph: TracedGraph, captured: list[Node], after: int) -> None:
     """Create placeholders for nodes of the outer graph, after the first `after` ones."""
     last = list(graph.nodes)[after - 1]
+    taken = {node.target for node in graph.find_nodes(op="placeholder")}
     for outside in captured:
+        name = outside.name
+        while name in taken:  # that of an outer loop
+            name = f"outer_{name}"
+        taken.add(name)
         with graph.inserting_after(last):
-            last = graph.placeholder(outside.name)
+            last = graph.placeholder(name)
         last.meta = {k: v for k, v in outside.meta.items() if k in ("val", "origin")}
         for user in list(outside.users):
             if user.graph is graph:

@@ -94,6 +94,7 @@ class SymbolicTracer(AbstractTracer):
         self.annotated: dict[int, Any] = {}
         self.annotated_before: dict[int, dict[str, Any]] = {}
         self.path: ProgramPath | None = None
+        self.loops: int = 0  # how many bodies of `torch.while_loop` are being traced
         self._patches: Patches | None = None
         self.modules: Mapping[int, ModuleState] = {}
         self.outside: Mapping[int, Any] = {}

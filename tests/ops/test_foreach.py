@@ -187,3 +187,15 @@ def test_limits_that_do_not_fit_a_dtype_raise(name: str, dtype: torch.dtype, num
                 ):
                     getattr(torch, f"_foreach_{form}")(tensors, given)
             assert [t.tolist() for t in lists[1]] == [[1, 1], [1, 2]]
+
+
+@pytest.mark.parametrize("name", ["add", "mul", "div"])
+def test_one_tensor_for_all_has_no_axes(name: str) -> None:
+    for device in ("cpu", "jax"):
+        x = [torch.ones(2, device=device)]
+        for form in (f"_foreach_{name}", f"_foreach_{name}_"):
+            for shape in ((2,), (1,)):
+                with pytest.raises(RuntimeError, match="scalar tensor expected to be 0 dim"):
+                    getattr(torch, form)(x, torch.ones(shape, device=device))
+            getattr(torch, form)(x, torch.ones((), device=device))
+        assert x[0].tolist() == ([2.0, 2.0] if name == "add" else [1.0, 1.0])

@@ -145,3 +145,25 @@ def test_functions_without_a_complex_kernel_refuse_complex_numbers() -> None:
             refused[said] = _refusal(function, *[x.to("jax")] * count)
     assert len(refused) > 30
     assert refused == dict(zip(refused, refused))
+
+
+EDGES = [math.nan, math.inf, -math.inf, -0.0, 0.0, 1.0, -1.0, 0.5, 2.0, -2.5, 1e30, -1e30]
+
+
+@pytest.mark.parametrize("function", [torch.igamma, torch.igammac, torch.special.zeta])
+def test_functions_of_two_numbers_at_their_edges(function) -> None:
+    pairs = [(a, x) for a in EDGES for x in EDGES]
+    a, x = torch.tensor(pairs).T
+    found = function(a.to("jax"), x.to("jax")).cpu()
+    torch.testing.assert_close(found, function(a, x), equal_nan=True)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("function", [torch.igamma, torch.igammac])
+def test_incomplete_gamma_functions_of_large_numbers(function, dtype) -> None:
+    a = torch.tensor([1e2, 1e4, 99999.0, 1e5 + 1, 1e6, 1e8, 1e12], dtype=dtype)[:, None]
+    x = a + a.sqrt() * torch.tensor([-3.0, -0.5, 0.0, 1e-3, 1.0, 4.0], dtype=dtype)
+    found = function(a.to("jax"), x.to("jax")).cpu()
+    exact = function(a.double(), x.double()).to(dtype)
+    rtol, atol = (1e-4, 1e-6) if dtype == torch.float32 else (1e-7, 1e-9)
+    torch.testing.assert_close(found, exact, rtol=rtol, atol=atol)

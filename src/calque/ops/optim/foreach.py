@@ -158,14 +158,25 @@ def _rule(name: str) -> Callable[..., Array]:
     return found.function
 
 
+def _without_axes(self: Any, other: Any, *_: Any, **__: Any) -> None:
+    if getattr(other, "ndim", 0):
+        raise RuntimeError(
+            f"scalar tensor expected to be 0 dim but it has {other.ndim} dimensions and "
+            f"{other.size} elements."
+        )
+
+
 for _name in UNARY:
     op(f"_foreach_{_name}", layout="each")(_foreach(_name, ["*self"]))
-facts("_foreach_zero", writes_in_place="fills")
+facts("_foreach_zero", writes_in_place=("fills",))
 for _name, (_base, _overloads) in (*TABLE.items(), *LIMITS.items()):
     for _overload, _specs in _overloads.items():
         op(f"_foreach_{_name}.{_overload}", layout="each")(
             _foreach(_base, ["*self", *_specs.split()])
         )
+
+for _name in ("add", "mul", "div"):
+    facts(f"_foreach_{_name}.Tensor", condition=_without_axes)
 
 op("_foreach_lerp.Scalar", layout="each")(_foreach("lerp.Scalar", ["*self", "*tensors1", "weight"]))
 op("_foreach_lerp.ScalarList", layout="each")(

@@ -86,7 +86,9 @@ def _zeta(x: Array, q: Array) -> Array:
     A negative q is first made positive by the recurrence zeta(x, q) = q^-x + zeta(x, q + 1).
     """
     x, q = jnp.broadcast_arrays(x, q)
-    steps = jnp.where(jnp.isfinite(q) & (q < 0), jnp.ceil(-q), 0)
+    pole = (q <= 0) & (q == jnp.floor(q))
+    undefined = (q < 0) & ~pole & (x != jnp.floor(x))
+    steps = jnp.where(jnp.isfinite(q) & (q < 0) & ~pole & ~undefined, jnp.ceil(-q), 0)
 
     def carry(k: Array, total: Array) -> Array:
         term = jnp.power(q + k.astype(q.dtype), -x)
@@ -95,16 +97,61 @@ def _zeta(x: Array, q: Array) -> Array:
     most = jnp.minimum(jnp.max(steps, initial=0), 1 << 20).astype(jnp.int32)
     skipped = lax.fori_loop(jnp.int32(0), most, carry, jnp.zeros_like(q))
     value = special.zeta(x, q + steps) + skipped
-    pole = (q <= 0) & (q == jnp.floor(q))
-    value = jnp.where(pole, jnp.inf, value)
-    value = jnp.where((q < 0) & ~pole & (x != jnp.floor(x)), jnp.nan, value)
-    value = jnp.where(jnp.isposinf(x) & (q == 1), 1, value)
+    limit = jnp.where(q < 1, jnp.inf, 1.0)  # of q^-x, for large x
+    value = jnp.where(jnp.isnan(value) & ~jnp.isnan(x) & (q <= 1), limit, value)
+    value = jnp.where(pole, jnp.inf, jnp.where(undefined, jnp.nan, value))
     return jnp.where(x == 1, jnp.inf, jnp.where(x < 1, jnp.nan, value))
 
 
-for _name, _function in (("igamma", special.gammainc), ("igammac", special.gammaincc)):
+_LARGE = 1e5
+
+
+def _temme(a: Array, x: Array, last: int) -> Array:
+    """Returns an incomplete gamma function for large a.
+
+    This is the first term of Temme's uniform expansion (DLMF 8.12), of which the second is below
+    1e-3 / a^1.5.
+    """
+    off = (x - a) / a
+    half = off - jnp.log1p(off)
+    eta = jnp.sign(off) * jnp.sqrt(2 * half)
+    near = jnp.abs(off) < 1e-3
+    first = jnp.where(
+        near, off / 12 - 1 / 3, 1 / jnp.where(near, 1, off) - 1 / jnp.where(near, 1, eta)
+    )
+    rest = jnp.exp(-a * half) * first / jnp.sqrt(2 * jnp.pi * a)
+    sign = -1 if last else 1
+    return special.erfc(sign * eta * jnp.sqrt(a / 2)) / 2 + sign * rest
+
+
+def _incomplete_gamma(function: Any, last: int) -> Any:
+    """Returns a rule of an incomplete gamma function, with the limits of PyTorch's kernel.
+
+    Args:
+        function: of JAX.
+        last: its limit for large x; for x = 0, it is the other of 0 and 1.
+    """
+
+    def rule(a: Array, x: Array) -> Array:
+        dtype = a.dtype
+        a, x = (n.astype(jnp.float64) for n in jnp.broadcast_arrays(a, x))
+        large = a > _LARGE  # JAX's series lose all digits there
+        value = jnp.where(large, _temme(a, x, last), function(jnp.where(large, 1, a), x))
+        value = jnp.where(jnp.isinf(x), last, value)
+        value = jnp.where(jnp.isinf(a), jnp.where(jnp.isinf(x), jnp.nan, 1 - last), value)
+        value = jnp.where(x == 0, 1 - last, value)
+        value = jnp.where(a == 0, jnp.where(x > 0, last, jnp.nan), value)
+        return jnp.where((x < 0) | (a < 0), jnp.nan, value).astype(dtype)
+
+    return rule
+
+
+for _name, _function, _last in (
+    ("igamma", special.gammainc, 1),
+    ("igammac", special.gammaincc, 0),
+):
     _refusal = no_kernel(f"{_name}_cpu", BOOL, INT, COMPLEX, pair=True)
-    op(_name, refuses=_refusal)(binary(opmath(_function)))
+    op(_name, refuses=_refusal)(binary(opmath(_incomplete_gamma(_function, _last))))
 op(
     *("special_zeta", "special_zeta.self_scalar", "special_zeta.other_scalar"),
     refuses=no_kernel("zeta_cpu", COMPLEX, pair=True),

@@ -62,7 +62,6 @@ def precision(*kinds: Type | None) -> contextlib.AbstractContextManager[Any]:
     return contextlib.nullcontext()
 
 
-
 class LocalFunction:
     """A user's function as a function of one held argument, which JAX can trace.
 

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
+from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
 
 from calque.federated.compiler.planning import lives_on_clients
 from calque.federated.ragged import Ragged, is_ragged
@@ -109,6 +109,28 @@ def spread(held: object, kind: Type, layout: ClientLayout) -> Any:
         return leaf if is_placed(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
     return over_parts(held, kind, by_client, copied)
+
+
+def automatic(mesh: Mesh) -> Mesh:
+    """Returns a mesh with automatic axes, over which XLA distributes a pass."""
+    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
+
+
+def with_automatic_axes(held: object) -> Any:
+    """Returns a held argument whose arrays are on meshes with automatic axes.
+
+    With explicit axes, such as those of `jax.make_mesh`, JAX refuses a pass over spread clients.
+    """
+
+    def changed(leaf: Any) -> Any:
+        sharding = None if is_placed(leaf) else getattr(leaf, "sharding", None)
+        if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
+            return leaf
+        if all(kind is AxisType.Auto for kind in sharding.mesh.axis_types):
+            return leaf
+        return jax.device_put(leaf, NamedSharding(automatic(sharding.mesh), sharding.spec))
+
+    return jax.tree.map(changed, held)
 
 
 def several_processes(mesh: Mesh | None) -> bool:

@@ -83,6 +83,9 @@ for chunk in (1, 3):  # arrays that JAX spreads, without and with devices that s
         found = comp.configured(chunk=chunk)(model, jax.device_put(data[:8], explicit))
         for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(everything(model, data[:8]))):
             close(a, b)
+spread_data = jax.device_put(data[:8], explicit)
+squared = lambda d: (everything(model, d)["mean"] ** 2).sum()
+close(jax.jit(squared)(spread_data), squared(data[:8]))
 
 bad = data.copy()
 bad[7, 1] = np.nan

@@ -116,21 +116,26 @@ def automatic(mesh: Mesh) -> Mesh:
     return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
-def with_automatic_axes(held: object) -> Any:
-    """Returns a held argument whose arrays are on meshes with automatic axes.
+def without_explicit_axes(held: object) -> Any:
+    """Returns a held argument without arrays that are spread over explicit axes of a mesh.
 
-    With explicit axes, such as those of `jax.make_mesh`, JAX refuses a pass over spread clients.
+    JAX refuses a pass over clients that are spread over explicit axes, such as those of
+    `jax.make_mesh`. Arrays stay where they are; values that JAX traces become whole on each device.
     """
+    return jax.tree.map(_without_explicit_axes, held)
 
-    def changed(leaf: Any) -> Any:
-        sharding = None if is_placed(leaf) else getattr(leaf, "sharding", None)
-        if not isinstance(sharding, NamedSharding) or not isinstance(sharding.mesh, Mesh):
-            return leaf
-        if all(kind is AxisType.Auto for kind in sharding.mesh.axis_types):
-            return leaf
-        return jax.device_put(leaf, NamedSharding(automatic(sharding.mesh), sharding.spec))
 
-    return jax.tree.map(changed, held)
+def _without_explicit_axes(leaf: Any) -> Any:
+    traced = isinstance(leaf, jax.core.Tracer)
+    sharding = getattr(jax.typeof(leaf) if traced else leaf, "sharding", None)
+    if not isinstance(sharding, NamedSharding) or (not traced and is_placed(leaf)):
+        return leaf
+    mesh = sharding.mesh
+    if all(kind is not AxisType.Explicit for kind in mesh.axis_types):
+        return leaf
+    if traced:
+        return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec()))
+    return jax.device_put(leaf, NamedSharding(automatic(mesh), sharding.spec))
 
 
 def several_processes(mesh: Mesh | None) -> bool:

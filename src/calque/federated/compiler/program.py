@@ -22,7 +22,7 @@ from calque.federated.compiler.layout import (
     replicated,
     several_processes,
     spread,
-    with_automatic_axes,
+    without_explicit_axes,
 )
 from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
 from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
@@ -164,7 +164,7 @@ class ComputationProgram:
             )
         clients = next(iter(counts), -1)
         if self.options.mesh is None or clients < 0:
-            held, data = with_automatic_axes((held, data))
+            held, data = without_explicit_axes((held, data))
             return held, data, clients
         if self._several and clients not in self._agreed and _is_concrete((held, data)):
             require_same((held, data), clients)

@@ -197,6 +197,20 @@ def test_a_client_with_other_data_is_named(value: Any, message: str) -> None:
         fed.computation(kind)(lambda x: x)(value)
 
 
+def test_a_mapped_function_with_too_many_parameters_is_refused_with_the_type_of_its_argument() -> (
+    None
+):
+    with pytest.raises(fed.FederatedTypeError, match=r"\(a, b\), but .* of type float32: missing"):
+        fed.computation(lambda x: fed.federated_map(lambda a, b: a + b, x), "{float32}@CLIENTS")
+
+
+def test_missing_data_are_named_in_the_remedy() -> None:
+    comp = fed.computation(lambda: fed.federated_sum(fed.data("seen", "{float32}@CLIENTS")))
+    with pytest.raises(fed.FederatedTypeError, match=r"configured\(data=\{'seen': \.\.\.\}\)"):
+        comp()
+    assert float(comp.configured(data={"seen": [1.0, 2.0]})()) == 3.0
+
+
 def test_arguments_of_different_numbers_of_clients_are_refused() -> None:
     comp = fed.computation(lambda x, y: (x, y), "{int32}@CLIENTS", "{int32}@CLIENTS")
     with pytest.raises(TypeError, match="of 2 and 3 clients"):

@@ -74,6 +74,19 @@ for chunk in (1, 2):
     found = jax.grad(least.configured(mesh=mesh, chunk=chunk))(ties)
     np.testing.assert_array_equal(found, np.where(ties == 1, np.float32(0.2), 0))
 
+explicit = jax.sharding.NamedSharding(
+    jax.make_mesh((4,), ("clients",), axis_types=(jax.sharding.AxisType.Explicit,)),
+    jax.sharding.PartitionSpec("clients"),
+)
+for chunk in (1, 3):  # arrays that JAX spreads, without and with devices that share the clients
+    for comp in (everything, everything.configured(mesh=mesh)):
+        found = comp.configured(chunk=chunk)(model, jax.device_put(data[:8], explicit))
+        for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(everything(model, data[:8]))):
+            close(a, b)
+spread_data = jax.device_put(data[:8], explicit)
+squared = lambda d: (everything(model, d)["mean"] ** 2).sum()
+close(jax.jit(squared)(spread_data), squared(data[:8]))
+
 bad = data.copy()
 bad[7, 1] = np.nan
 try:

@@ -119,7 +119,10 @@ def test_what_is_no_type_is_shown_with_its_place(text: str, message: str, column
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{float32}@SERVER", "Write float32@SERVER"),
+        (
+            "{float32}@SERVER",
+            r"\{float32\}@SERVER says that the values differ.*\nWrite float32@SERVER",
+        ),
         ("{float32@SERVER}@CLIENTS", "cannot hold float32@SERVER"),
         ("{(int32 -> int32)}@CLIENTS", "cannot hold"),
         ("int32**", "cannot hold the sequence"),

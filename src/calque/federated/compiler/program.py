@@ -6,7 +6,7 @@ from typing import Any
 
 import jax
 import jax.numpy as jnp
-from jax.sharding import AxisType, Mesh
+from jax.sharding import Mesh
 
 from calque.device.runtime.sizes import translated
 from calque.errors import ClientError
@@ -16,11 +16,13 @@ from calque.federated.compiler.arguments import count_clients, hold, shapes
 from calque.federated.compiler.evaluating import evaluate
 from calque.federated.compiler.layout import (
     ClientLayout,
+    automatic,
     of_clients,
     of_this_process,
     replicated,
     several_processes,
     spread,
+    without_explicit_axes,
 )
 from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
 from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
@@ -87,7 +89,7 @@ class ComputationProgram:
         self.plan: StagedPlan = plan(normal)
         self.type: FunctionType = program.type
         if options.mesh is not None:
-            options = replace(options, mesh=_automatic(options.mesh))
+            options = replace(options, mesh=automatic(options.mesh))
         self.options = options
         self._wide = _needs_wide(normal)
         self._checks: list[Check] = []
@@ -149,7 +151,7 @@ class ComputationProgram:
             if one.uri not in given:
                 raise type_error(
                     f"the data {one.uri!r} of type {one.type} is missing",
-                    "Call .configured(data={{one.uri!r}: ...}) first.",
+                    f"Call .configured(data={{{one.uri!r}: ...}}) first.",
                 )
             data[one.uri] = hold(given[one.uri], one.type, f"the data {one.uri!r}")
             counts |= count_clients(data[one.uri], one.type)
@@ -162,6 +164,7 @@ class ComputationProgram:
             )
         clients = next(iter(counts), -1)
         if self.options.mesh is None or clients < 0:
+            held, data = without_explicit_axes((held, data))
             return held, data, clients
         if self._several and clients not in self._agreed and _is_concrete((held, data)):
             require_same((held, data), clients)
@@ -249,11 +252,6 @@ class ComputationProgram:
             )
             error.position = None if check.of_all else client
             raise error
-
-
-def _automatic(mesh: Mesh) -> Mesh:
-    """Returns a mesh with automatic axes, over which XLA distributes a pass."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
 
 
 def _of_server(one: Overflow) -> tuple[Check, Any]:

@@ -3,7 +3,6 @@
 Operators on placed values are computed at the placement.
 """
 
-import inspect
 from collections.abc import Callable, Iterator, Mapping
 from collections.abc import Sequence as SequenceOf
 from typing import Any, NoReturn
@@ -35,6 +34,7 @@ from calque.federated.tracing.calls import (
     member_type,
     operator_call,
 )
+from calque.federated.tracing.parameters import require_one_parameter, takes_fields
 from calque.federated.tracing.scopes import LambdaScope, fresh, is_open, required, scope
 from calque.federated.types import (
     FederatedType,
@@ -49,7 +49,6 @@ from calque.federated.types import (
     type_of_value,
 )
 
-_BY_POSITION = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
 _NUMPY = "Use Python operators, federated.* or a PyTorch or JAX local function"
 
 
@@ -282,23 +281,10 @@ def trace(function: Callable[..., Any], parameter: Type | None) -> Lambda:
             return Lambda(None, None, inner.closed(to_block(function())))
         name = fresh("arg")
         value = Value(Reference(name, parameter), inner)
-        args = list(value) if _takes_fields(function, parameter) else [value]
+        args = list(value) if takes_fields(function, parameter) else [value]
+        if len(args) == 1:
+            require_one_parameter(function, parameter)
         return Lambda(name, parameter, inner.closed(to_block(function(*args))))
-
-
-def _takes_fields(function: Callable[..., Any], parameter: Type) -> bool:
-    """Returns True if a struct has as many fields as a function has required parameters."""
-    if not isinstance(parameter, StructType) or len(parameter) < 2:
-        return False
-    try:
-        own = inspect.signature(function, follow_wrapped=False)
-        many = any(p.kind is p.VAR_POSITIONAL for p in own.parameters.values())
-        signature = inspect.signature(function) if many else own
-    except (TypeError, ValueError):  # a C function without a signature
-        return False
-    taken = signature.parameters.values()
-    required = [p for p in taken if p.default is p.empty and p.kind in _BY_POSITION]
-    return len(required) == len(parameter)
 
 
 def _struct(

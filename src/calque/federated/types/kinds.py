@@ -297,7 +297,8 @@ class FederatedType(Type):
             )
         if self.placement is SERVER and not self.all_equal:
             raise type_error(
-                "{{self.member}}@SERVER says that the values differ, but there is only one server",
+                f"{{{self.member}}}@SERVER says that the values differ, but there is only one "
+                "server",
                 f"Write {self.member}@SERVER.",
             )
 

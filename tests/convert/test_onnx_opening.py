@@ -170,7 +170,13 @@ def test_what_has_no_form_is_listed() -> None:
 def orthogonal(a: Tensor) -> tuple[Tensor, ...]:
     tall = torch.linalg.qr(torch.cat([a, a[:, :1].triu()], 1))
     whole = torch.linalg.qr(a.mT[..., :1], mode="complete")
-    return *torch.linalg.qr(a), *torch.linalg.qr(a[..., :2, :]), *tall, *whole, torch.linalg.qr(a.triu(), "r").R
+    return (
+        *torch.linalg.qr(a),
+        *torch.linalg.qr(a[..., :2, :]),
+        *tall,
+        *whole,
+        torch.linalg.qr(a.triu(), "r").R,
+    )
 
 
 def test_matrices_are_reflected_with_the_signs_of_lapack() -> None:

@@ -410,7 +410,12 @@ def test_an_operator_whose_new_values_do_not_fit_writes_nothing():
         torch._fused_adam_(
             *([x], [torch.ones(2, 3, device="jax")], [moment], [torch.ones(3, device="jax")], []),
             [torch.tensor(1.0, device="jax")],
-            **{"lr": 0.1, "beta1": 0.9, "beta2": 0.99, "weight_decay": 0.0, "eps": 1e-8},
-            **{"amsgrad": False, "maximize": False},
+            lr=0.1,
+            beta1=0.9,
+            beta2=0.99,
+            weight_decay=0.0,
+            eps=1e-8,
+            amsgrad=False,
+            maximize=False,
         )
     assert x.tolist() == moment.tolist() == [1.0, 1.0, 1.0]

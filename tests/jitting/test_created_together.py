@@ -204,15 +204,21 @@ def classes_with_values(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
         class Below(Local):
             pass
 
-        return Local(x), Local(x + 1), Below(x)
+        return Local(x), Local(x + 1), Below(x), Below
 
     kinds = set()
     for _ in range(3):
-        a, b, c = f(x)
+        a, b, c, kind = f(x)
         kinds.add(type(a))
         type(a).n += 5
         yield a.get(), b.count(), c.n, c.get(), a.twice.tolist(), type(a) is type(b)
-        yield len(kinds), type(a).__qualname__, type(a).__doc__, type(c).__mro__[1] is type(a)
+        yield (
+            type(c) is kind,
+            len(kinds),
+            type(a).__qualname__,
+            type(a).__doc__,
+            type(c).__mro__[1] is type(a),
+        )
 
 
 def tuples_that_are_stored(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:

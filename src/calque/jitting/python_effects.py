@@ -31,6 +31,7 @@ from calque.program.lazy_arguments import is_unread
 from calque.program.results import ArgumentContainer, AttributeStep, Made
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.contents import elements_of, items_of, nested
+from calque.state.created_classes import is_created_again
 from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
@@ -294,7 +295,7 @@ class PythonState:
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
-            if tells_its_end(one):
+            if tells_its_end(one) or is_created_again(type(one), self.snapshot.known):
                 return None
         return trees.tensors_in(value)
 

@@ -10,6 +10,7 @@ import pytest
 import torch
 
 import calque
+from calque.state.created_values import ValuesTemplate
 
 Wrap = Callable[[Callable[..., Any]], Callable[..., Any]]
 Make = Callable[..., torch.Tensor]
@@ -203,15 +204,21 @@ def classes_with_values(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
         class Below(Local):
             pass
 
-        return Local(x), Local(x + 1), Below(x)
+        return Local(x), Local(x + 1), Below(x), Below
 
     kinds = set()
     for _ in range(3):
-        a, b, c = f(x)
+        a, b, c, kind = f(x)
         kinds.add(type(a))
         type(a).n += 5
         yield a.get(), b.count(), c.n, c.get(), a.twice.tolist(), type(a) is type(b)
-        yield len(kinds), type(a).__qualname__, type(a).__doc__, type(c).__mro__[1] is type(a)
+        yield (
+            type(c) is kind,
+            len(kinds),
+            type(a).__qualname__,
+            type(a).__doc__,
+            type(c).__mro__[1] is type(a),
+        )
 
 
 def tuples_that_are_stored(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
@@ -270,6 +277,74 @@ def dtypes_of_numpy(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
         yield s.kind[0] is np.dtype("f4")
 
 
+def buffers_of_bytes(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        m = bytearray(b"abcdefgh")
+        a = np.zeros(2)
+        whole = memoryview(m)
+        return whole, whole[1:3].toreadonly(), whole.cast("i"), m, memoryview(a), a, x * 2
+
+    for _ in range(3):
+        whole, part, numbers, m, of_array, a, _ = f(x)
+        m[1] += 1
+        of_array[0] = 3.0
+        yield bytes(whole), bytes(part), part.readonly, numbers.tolist(), whole.obj is m, a.tolist()
+
+
+def tensors_of_buffers(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(buffer=bytearray(8))
+
+    @jit
+    def f(x):
+        m = bytearray(16)
+        part = torch.frombuffer(m, dtype=torch.float32, offset=4, count=2)
+        whole = torch.frombuffer(m, dtype=torch.float32)
+        alone = torch.frombuffer(bytearray(8), dtype=torch.float32)
+        held = torch.frombuffer(s.buffer, dtype=torch.float32)
+        return part, whole, whole[1:], alone, held, m, x * 2
+
+    for _ in range(3):
+        part, whole, rest, alone, held, m, _ = f(x)
+        part += 1
+        rest += 2
+        alone += 3
+        held += 4
+        yield part.tolist(), whole.tolist(), rest.tolist(), bytes(m)
+        yield alone.tolist(), bytes(s.buffer)
+
+
+def cyclic_results(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    @jit
+    def f(x):
+        a = [x * 2]
+        a.append(a)
+        b = {"a": a}
+        b["pair"] = (b, x)
+        return a, b
+
+    for _ in range(3):
+        a, b = f(x)
+        a[0] = a[0] + 1
+        yield a[1] is a, b["a"] is a, b["pair"][0] is b, b["a"][0].tolist()
+
+
+def cyclic_state(x: torch.Tensor, jit: Wrap) -> Iterator[Any]:
+    s = SimpleNamespace(a=None, v=x)
+
+    @jit
+    def f(x):
+        a = {"v": x * 2}
+        a["a"] = [a]
+        s.a, s.b = a, a["a"]
+        return x * 3
+
+    for _ in range(3):
+        f(x)
+        s.a["v"] = s.a["v"] + 1
+        yield s.a["a"][0] is s.a, s.b is s.a["a"], s.b[0]["v"].tolist()
+
+
 PROGRAMS = [
     in_the_attribute_of_a_tensor,
     *([the_attributes_themselves] if sys.version_info < (3, 13) else []),  # docs/limits.md
@@ -279,7 +354,11 @@ PROGRAMS = [
     methods_of_new_objects,
     classes_with_values,
     hidden_states,
+    buffers_of_bytes,
+    cyclic_results,
     classes,
+    tensors_of_buffers,
+    cyclic_state,
     tuples_that_are_stored,
     tuples_of_the_state,
     dtypes_of_numpy,
@@ -305,3 +384,19 @@ def test_a_call_creates_what_the_function_does(program: Any) -> None:
     wanted = list(program(x, lambda fn: fn))
     assert list(program(x.to("jax"), jit)) == wanted
     assert len(made[0].history) <= 2 or program in RETRACED, made[0].history
+
+
+def test_an_argument_that_contains_itself_is_refused() -> None:
+    items: list[Any] = [torch.ones(2, device="jax")]
+    items.append({"items": items})
+    with pytest.raises(calque.TraceError, match="a list contains itself.*\n.*an object"):
+        calque.jit(lambda items: items[0] * 2)(items)
+
+
+def test_errors_of_calque_itself_are_no_errors_of_a_class() -> None:
+    def describe(tensor: torch.Tensor) -> Any:
+        raise NameError("a mistake")
+
+    value = [Held(x=torch.ones(2))]
+    with pytest.raises(NameError, match="a mistake"):
+        ValuesTemplate(lambda: value, {}, describe, {})

@@ -119,9 +119,13 @@ class SharingGuard:
                 return False
             found += own
         if not self._writes:
-            return True
-        arguments = _cells(leaves)
-        implicit = _cells(found)
+            # Which of several tensors is returned or kept is known only of an equal arrangement.
+            if not self._arrangement or sharing(found) == self._arrangement:
+                return True
+            self._reason = "tensors of the function's own state shared memory before"
+            return False
+        arguments = cells_in(leaves)
+        implicit = cells_in(found)
         if not self._state.isdisjoint((arguments - self._pinned) | implicit):
             self._reason = "an argument shares memory with the function's own state"
             return False
@@ -135,5 +139,6 @@ class SharingGuard:
         return self._reason
 
 
-def _cells(leaves: Leaves) -> set[Cell]:
+def cells_in(leaves: Leaves) -> set[Cell]:
+    """Returns the cells of the tensors of the device among leaves."""
     return {leaf.untyped_storage().cell for leaf in leaves if is_tensor(leaf)}

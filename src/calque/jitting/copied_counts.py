@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from calque.state import MISSING, Row, StateGuard
+from calque.state.contents import nested
 from calque.state.rows import ClassRow
 from calque.state.values import ATOMIC
 from calque.state.weak import WeakRow
@@ -164,11 +165,7 @@ class Counts:
 
     def occur_in(self, value: Any) -> bool:
         """Returns True if a value is a copy of a count, or a container of one."""
-        if not self._all or type(value) in ATOMIC:
-            return self._near(value) is not None
-        if not isinstance(value, dict | list | tuple):
-            return False
-        return any(map(self.occur_in, value.values() if isinstance(value, dict) else value))
+        return bool(self._all) and any(self._near(one) is not None for one in nested(value))
 
     def _near(self, value: Any) -> Count | None:
         if type(value) is not int or not self._all:

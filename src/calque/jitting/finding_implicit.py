@@ -79,11 +79,15 @@ class ImplicitFinder:
     def _find_held(self, place: Rebound, counts: Counter[Cell]) -> None:
         tensors = [t for t in place.before if is_tensor(t)]
         cells = [cell_of(t) for t in {id(t): t for t in tensors}.values()]
-        taken = self._arguments.indexes
-        alone = all(counts[cell] <= cells.count(cell) and cell not in taken for cell in cells)
+        alone = all(counts[c] <= cells.count(c) and not self._is_argument(c) for c in cells)
         if tensors and alone and all(map(self._is_replaceable, tensors)):
             self.free.append((place.holder, place.key))
             self._add(HeldIn(place), place.before)
+
+    def _is_argument(self, cell: Cell) -> bool:
+        """Returns True if an argument of the call has the memory, too."""
+        arguments = self._arguments
+        return cell in arguments.indexes or any(c is cell for c, _ in arguments.pinned.values())
 
     def _find_gradients(self, counts: Counter[Cell]) -> None:
         arguments = self._arguments
@@ -95,7 +99,7 @@ class ImplicitFinder:
             gradient = found[key]
             if gradient is None or cell_of(gradient) not in self._values:
                 continue
-            if counts[cell_of(gradient)] > 1 or cell_of(gradient) in arguments.indexes:
+            if counts[cell_of(gradient)] > 1 or self._is_argument(cell_of(gradient)):
                 self.fixed.append((tensor, gradient))
             else:
                 target = target_of(tensor, positions, arguments.pinned)

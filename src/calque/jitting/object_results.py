@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from calque.jitting.owned_objects import ELSEWHERE, is_made_anew, owned, tensors_of
+from calque.state.created_classes import is_created_again
 from calque.state.plain import closes_over_new, is_local, tells_its_end
 from calque.state.values import ATOMIC, is_of_objects
 
@@ -40,8 +41,9 @@ def opened(
     """
     found = [i for i, leaf in enumerate(leaves) if id(leaf) not in given and _is_object(leaf)]
     found = [i for i in found if id(leaves[i]) not in known]
+    classes = {id(leaf) for leaf in leaves if is_created_again(leaf, known)}
     if not found:
-        return set(), {}
+        return classes, {}
     outside = {*given, *known}
     tensors = [leaf for leaf in leaves if isinstance(leaf, torch.Tensor) and vars(leaf)]
     mine, others = owned(leaves, [*tensors, *(leaves[i] for i in found)], outside)
@@ -50,7 +52,7 @@ def opened(
     for key in [key for key in same if key not in known]:
         if any(map(is_fresh, tensors_of(same[key], outside))):
             del same[key]  # what the trace has computed differs in each call
-    return {id(leaves[i]) for i in found if id(leaves[i]) in mine}, same
+    return classes.union(id(leaves[i]) for i in found if id(leaves[i]) in mine), same
 
 
 def _is_object(value: object) -> bool:
@@ -82,7 +84,7 @@ def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
     reasons += [
         f"the class {one.__qualname__} is returned, which cannot be created again in each call"
         for one in found
-        if isinstance(one, type) and is_local(one)
+        if isinstance(one, type) and is_local(one) and not is_created_again(one, known)
     ]
     return reasons + [
         f"a {type(one).__name__} is returned, whose end is noticed by code"

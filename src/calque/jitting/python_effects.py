@@ -30,7 +30,8 @@ from calque.program import trees
 from calque.program.lazy_arguments import is_unread
 from calque.program.results import ArgumentContainer, AttributeStep, Made
 from calque.state import MISSING, Row, Snapshot, same_value
-from calque.state.contents import elements_of, items_of
+from calque.state.contents import elements_of, items_of, nested
+from calque.state.created_classes import is_created_again
 from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
@@ -40,7 +41,7 @@ from calque.state.values import ATOMIC, is_of_values, same_contents, same_keys
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
 
-_DESCRIBED = (torch.Tensor, np.ndarray, bytearray, Tracer)  # tracers are then refused
+_DESCRIBED = (torch.Tensor, np.ndarray, bytearray, memoryview, Tracer)  # tracers are then refused
 
 
 class PythonState:
@@ -294,7 +295,7 @@ class PythonState:
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
             if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
                 return None
-            if tells_its_end(one):
+            if tells_its_end(one) or is_created_again(type(one), self.snapshot.known):
                 return None
         return trees.tensors_in(value)
 
@@ -307,11 +308,8 @@ class PythonState:
 
     def _is_given(self, value: object) -> bool:
         """Returns True if a value is, or holds, a container from the call's arguments."""
-        if not isinstance(value, dict | list | tuple):
-            return False
-        if id(value) in self.given:
-            return True  # its identity must be kept
-        return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
+        kinds = dict | list | tuple
+        return any(id(one) in self.given for one in nested(value) if isinstance(one, kinds))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns a function like `describe`, which describes tensors, that also describes the

@@ -106,7 +106,7 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
-        if not isinstance(value, torch.Tensor | np.ndarray | bytearray):
+        if not isinstance(value, torch.Tensor | np.ndarray | bytearray | memoryview):
             if isinstance(value, Awaitable | AsyncIterator):
                 code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""
@@ -181,11 +181,19 @@ class Describer:
         if id(value) in self._arguments:
             return self._argument(self._arguments[id(value)])
         if isinstance(value, torch.Tensor) and not self._is_host_born(value):
-            return Existing(value)
+            return self._host.made_otherwise(value) if self._is_new(value) else Existing(value)
         if isinstance(value, np.ndarray):
             return self._host.array(value, self._host_source)
         if isinstance(value, bytearray):
             return self._host.bytes(value)
+        if isinstance(value, memoryview):
+            made = self._host.buffer(value, self._host_source)
+            if made is None:
+                self._unrepeatable.append(
+                    "a memoryview of parts of other memory is returned or stored, which no other "
+                    "call can make"
+                )
+            return self._host.itself(value) if made is None else made
         if has_graph(value):
             self._unrepeatable.append(
                 "a CPU tensor with an autograd graph is returned or stored, which no other call "
@@ -195,6 +203,12 @@ class Describer:
         if not is_shared_on_host(value):
             return Copied(value)
         return self._host.tensor(value, self._host_source, self._leaf(value))
+
+    def _is_new(self, value: torch.Tensor) -> bool:
+        """Returns True for a plain CPU tensor that was not found before the trace."""
+        if type(value) is not torch.Tensor or value.requires_grad or vars(value):
+            return False
+        return is_shared_on_host(value) and not self._host.knows(value, self._outside)
 
     def _is_host_born(self, value: torch.Tensor) -> bool:
         born = self.lifting.host_born
@@ -208,7 +222,12 @@ class Describer:
         if same:
             return self._argument(self._arguments[id(same[0])]), same[0]
         base = value._base
-        return (Existing(base), base) if base is not None else (Existing(value), value)
+        if base is None:
+            return Existing(value), value
+        found = self.describe(base)
+        if isinstance(found, Made):
+            found.shared = True
+        return found, base
 
     def _argument(self, index: int) -> OwnTensor:
         alone = index < self._count and index not in self._stored

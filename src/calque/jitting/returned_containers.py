@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from calque.errors import TraceError
 from calque.jitting.owned_objects import ELSEWHERE, held_by, is_made_anew
 from calque.jitting.result_descriptions import Describer
 from calque.program import trees
@@ -146,6 +147,12 @@ class Containers:
             return describer.describe(leaf)
         known = self._described.get(id(leaf))
         if known is None:
+            if trees.contained_in_itself(leaf) is not None:
+                raise TraceError(
+                    f"the function returns a {type(leaf).__name__} that contains itself, and that "
+                    "something else holds, such as a variable of a function that it creates.\n"
+                    "Return an object that has it as an attribute."
+                )
             leaves, spec = trees.flatten(leaf, lambda one: one is not leaf and self.has(one))
             inner = [self.describe(one, describer) for one in leaves]
             known = self._described[id(leaf)] = RepeatedContainer(inner, trees.same_tree(spec))

@@ -13,6 +13,7 @@ from calque.device.runtime.threads import present
 from calque.errors import RetraceWarning
 from calque.errors.warning import warn_of_function
 from calque.jitting import program_text
+from calque.jitting.alias_guards import cells_in
 from calque.jitting.copied_counts import agree
 from calque.jitting.implicit_arguments import form
 from calque.jitting.program import JittedProgram
@@ -57,12 +58,18 @@ class Fingerprint:
             if isinstance(one, Constant)
         ]
         self._appended = program.recording.effects.appended
+        self._implicit = program.recording.implicit
+        self._sharing = program.recording.sharing
 
     def fits(self, leaves: list[Any]) -> bool:
-        """Returns True if arguments have the same positions in their storages; if not, the inputs
-        may differ.
+        """Returns True if arguments have the same positions in their storages, and the same tensors
+        share memory; if not, the inputs may differ.
         """
-        return self._layouts == list(map(form, filter(is_tensor, leaves)))
+        if self._layouts != list(map(form, filter(is_tensor, leaves))):
+            return False
+        found = [leaf for source in self._implicit for leaf in source.find(leaves) or ()]
+        alone = cells_in(found).isdisjoint(cells_in(leaves))
+        return alone and signature.sharing(found) == self._sharing
 
     def difference(self, other: "Fingerprint") -> str | None:
         """Returns the first difference; None if there is none."""

@@ -4,9 +4,7 @@ Those that share memory in the trace share it in each call, too.
 """
 
 import functools
-import warnings
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -14,174 +12,19 @@ import torch
 
 from calque.device.memory.geometry import View
 from calque.program.gradients.graph_boundary import has_graph
-from calque.program.results import Constant, Copied, Description, Leaf, Made, Outputs
+from calque.program.host_descriptions import (
+    ArrayView,
+    BufferView,
+    HostArray,
+    HostBytes,
+    HostMemory,
+    HostTensor,
+    HostView,
+    OnHost,
+)
+from calque.program.results import Constant, Copied, Description, Leaf
 from calque.state.values import is_of_objects
 from calque.upstream import torch_c
-
-
-class OnHost(Made):
-    """A value on the host that each call creates.
-
-    Attributes:
-        original: the value of the trace, if the program serves only that call; otherwise None.
-    """
-
-    original: Any = None
-
-    def make(self, outputs: Outputs) -> Any:
-        return self.anew(outputs) if self.original is None else self.original
-
-    def anew(self, outputs: Outputs) -> Any:
-        """Creates the value."""
-        raise NotImplementedError
-
-
-@dataclass(eq=False)
-class HostMemory(OnHost):
-    """Memory of CPU tensors, of which each call creates a copy.
-
-    Attributes:
-        storage: the memory.
-        within: the memory of which it is a part, and its distance from the beginning of that, in
-            bytes; None if it stands alone.
-    """
-
-    storage: torch.UntypedStorage
-    within: "tuple[Description, int] | None" = None
-    shared = True
-
-    def anew(self, outputs: Outputs) -> torch.UntypedStorage:
-        if self.within is None:
-            return self.storage.clone()
-        owner, distance = self.within
-        part = _bytes_of(owner.build(outputs))[distance : distance + self.storage.nbytes()]
-        with warnings.catch_warnings():  # as in the function, the array may be read-only
-            warnings.simplefilter("ignore", UserWarning)
-            return torch.from_numpy(part).untyped_storage()
-
-
-@dataclass(eq=False)
-class HostTensor(OnHost):
-    """A CPU tensor over memory that the call creates.
-
-    Attributes:
-        memory: its memory.
-        dtype, view: its dtype and geometry.
-        leaf: its properties as an autograd leaf; None if it requires no gradient.
-    """
-
-    memory: HostMemory
-    dtype: torch.dtype
-    view: View
-    leaf: Leaf | None = None
-
-    def anew(self, outputs: Outputs) -> torch.Tensor:
-        size, stride, offset = self.view
-        storage = self.memory.build(outputs)
-        tensor = torch.empty(0, dtype=self.dtype).set_(storage, offset, size, stride)
-        tensor = self.typed(tensor)
-        return tensor if self.leaf is None else self.leaf.of(tensor, outputs)
-
-
-@dataclass(eq=False)
-class HostView(Made):
-    """A new view of a CPU tensor from outside.
-
-    Attributes:
-        base: that tensor.
-        view: its geometry, with the distance from the beginning of the base as its offset.
-    """
-
-    base: Description
-    view: View
-
-    def make(self, outputs: Outputs) -> torch.Tensor:
-        base = self.base.build(outputs)
-        size, stride, distance = self.view
-        made = base.as_strided(size, stride, base.storage_offset() + distance)
-        return self.typed(made)
-
-
-@dataclass(eq=False)
-class HostArray(OnHost):
-    """A NumPy array that owns its memory, of which each call creates a copy.
-
-    Attributes:
-        array: the array, of the trace.
-        within: as in `HostMemory`.
-    """
-
-    array: np.ndarray
-    within: "tuple[Description, int] | None" = None
-    shared = True
-
-    def anew(self, outputs: Outputs) -> Any:
-        if self.within is not None:
-            return _viewing(self.array, *self.within, outputs)
-        made = self.array.copy(order="K")
-        made.flags.writeable = self.array.flags.writeable
-        return made
-
-
-@dataclass(eq=False)
-class HostBytes(OnHost):
-    """A bytearray, of which each call creates a copy.
-
-    Attributes:
-        value: the bytearray, of the trace.
-        within: as in `HostMemory`.
-    """
-
-    value: bytearray
-    within: "tuple[Description, int] | None" = None
-    shared = True
-
-    def anew(self, outputs: Outputs) -> bytearray:
-        return type(self.value)(self.value)
-
-
-@dataclass(eq=False)
-class ArrayView(Made):
-    """A NumPy array over memory that belongs to another array or to a tensor.
-
-    Attributes:
-        memory: the array, the tensor, or its storage.
-        array: the array, of the trace.
-        distance: its distance from the beginning of the memory, in bytes.
-    """
-
-    memory: Description
-    array: np.ndarray
-    distance: int
-
-    def make(self, outputs: Outputs) -> Any:
-        return _viewing(self.array, self.memory, self.distance, outputs)
-
-
-def _viewing(like: np.ndarray, whose: Description, distance: int, outputs: Outputs) -> Any:
-    owner = whose.build(outputs)
-    if isinstance(owner, torch.Tensor):
-        distance += int(owner.storage_offset()) * owner.element_size()
-        owner = owner.untyped_storage()
-    hidden = isinstance(owner, np.ndarray) and owner.base is None and not owner.flags.writeable
-    if hidden and like.flags.writeable:  # the view was made before its owner became read-only
-        owner.flags.writeable = True
-    memory = owner if isinstance(owner, bytearray) else _bytes_of(owner)
-    made = np.ndarray(like.shape, like.dtype, memory, distance, like.strides)
-    if hidden:
-        owner.flags.writeable = False
-    made.flags.writeable = like.flags.writeable
-    return made
-
-
-def _bytes_of(memory: Any) -> np.ndarray:
-    """Returns the bytes of an array, a storage or a bytearray, in their order in memory."""
-    if isinstance(memory, bytearray):
-        return np.frombuffer(memory, np.uint8)
-    if isinstance(memory, torch.UntypedStorage):
-        return torch.empty(0, dtype=torch.uint8).set_(memory).numpy()
-    order = sorted(range(memory.ndim), key=lambda axis: -memory.strides[axis])
-    return memory.transpose(order).reshape(-1).view(np.uint8)
 
 
 def _range_of(array: np.ndarray) -> tuple[int, int]:
@@ -202,8 +45,15 @@ def _root_of(array: np.ndarray) -> Any:
     return root.obj if isinstance(root, memoryview) else root
 
 
-def _address_of(value: bytearray) -> int:
+def _address_of(value: bytes | bytearray | memoryview) -> int:
     return np.frombuffer(value, np.uint8).ctypes.data
+
+
+def _is_released(value: memoryview) -> bool:
+    try:
+        return value.nbytes < 0
+    except ValueError:
+        return True
 
 
 def _is_whole(array: np.ndarray) -> bool:
@@ -214,7 +64,7 @@ def _is_whole(array: np.ndarray) -> bool:
 
 def is_on_host(value: object) -> bool:
     """Returns True for a CPU tensor."""
-    return isinstance(value, torch.Tensor) and value.device.type == "cpu"
+    return issubclass(type(value), torch.Tensor) and value.device.type == "cpu"
 
 
 def memory_of(tensor: torch.Tensor) -> int:
@@ -253,6 +103,7 @@ class HostResults:
         self._memory: dict[int, Block] = {}
         self._blocks: list[tuple[int, int, Block]] = []
         self._made: list[tuple[OnHost, Any]] = []  # which keeps ids and addresses unique
+        self._found: list[tuple[HostTensor, torch.Tensor]] = []
         self._whole = False
 
     def tensor(self, value: torch.Tensor, source: Source, leaf: Leaf | None) -> Description:
@@ -274,6 +125,30 @@ class HostResults:
             return Copied(value)
         distance = int(value.storage_offset() - base.storage_offset())
         return HostView(place, View(size, stride, distance))
+
+    def knows(self, value: torch.Tensor, others: Mapping[int, torch.Tensor]) -> bool:
+        """Returns True if a tensor, or one over its memory, existed before the trace.
+
+        Args:
+            others: tensors that existed before, too, by id.
+        """
+        if id(value) in self._known or id(value) in others:
+            return True
+        first = value.untyped_storage().data_ptr()
+        buffers = (one for one in self._known.values() if type(one) is bytearray and one)
+        if any(0 <= first - _address_of(one) < len(one) for one in buffers):
+            return True
+        before = (one for held in (self._known, others) for one in held.values() if is_on_host(one))
+        return any(memory_of(one) == memory_of(value) for one in before)
+
+    def made_otherwise(self, value: torch.Tensor) -> Description:
+        """Returns the description of a CPU tensor that no operator has made: each call creates it
+        if its memory is that of an array, a bytearray or another buffer.
+        """
+        made = self.tensor(value, lambda tensor: None, None)
+        assert isinstance(made, HostTensor)
+        self._found.append((made, value))
+        return made
 
     def _memory_of(self, value: torch.Tensor) -> HostMemory:
         storage = value.untyped_storage()
@@ -321,8 +196,21 @@ class HostResults:
             self._place(id(value), value, HostBytes(value), (first, first + len(value)))
         return self._memory[id(value)]
 
-    def itself(self, value: torch.Tensor) -> Description:
-        """Returns the description of a tensor of the trace that serves only one call, which then
+    def buffer(self, value: memoryview, source: Source) -> Description | None:
+        """Returns the description of a memoryview; None if no other call can make the same."""
+        if id(value) in self._known or _is_released(value):
+            return Constant(value)
+        owner = value.obj
+        if not value.c_contiguous or not isinstance(owner, bytes | bytearray | np.ndarray):
+            return None
+        if isinstance(owner, np.ndarray):
+            whose = self.array(owner, source)
+            return BufferView(whose, value) if owner.nbytes == value.nbytes else None
+        whole = Constant(owner) if isinstance(owner, bytes) else self.bytes(owner)
+        return BufferView(whole, value, _address_of(value) - _address_of(owner))
+
+    def itself(self, value: Any) -> Description:
+        """Returns the description of a value of the trace that serves only one call, which then
         gets all values of the trace on the host.
         """
         self._whole = True
@@ -332,6 +220,9 @@ class HostResults:
         """Finish; nothing more may be described."""
         for made, value in self._made if self._whole else ():
             made.original = value
+        for made, value in self._found:
+            if made.memory.within is None and value.untyped_storage().resizable():
+                made.original, made.memory.original = value, value.untyped_storage()
 
     def _place(
         self,
@@ -350,7 +241,9 @@ class HostResults:
         blocks = self._blocks
         if whose is not None:
             memory.within = Constant(whose), first - whose.ctypes.data
-        elif outer := next(((b, a) for a, z, b in blocks if a <= first and last <= z), None):
+        elif not isinstance(memory, HostBytes) and (
+            outer := next(((b, a) for a, z, b in blocks if a <= first and last <= z), None)
+        ):
             memory.within = outer[0], first - outer[1]
         else:
             for begin, end, one in blocks:

@@ -10,6 +10,7 @@ from typing import Any
 import jax
 import torch
 
+from calque.errors import TraceError
 from calque.program.structures import Structure, opened
 from calque.upstream.torch_internals import pytree
 
@@ -69,11 +70,28 @@ def flatten(
     Args:
         tree: the pytree.
         is_leaf: returns True for a container that is a leaf.
-        met: a set, to which the ids of the lists, deques and dicts are added.
+        met: a list, to which the ids of the lists, deques and dicts are added.
+
+    Raises:
+        TraceError: a container contains itself.
     """
-    met = [] if met is None else met
+    try:
+        return _flatten(tree, is_leaf, [] if met is None else met)
+    except RecursionError:
+        found = contained_in_itself(tree)
+        if found is None:
+            raise
+        raise TraceError(
+            f"a {type(found).__name__} contains itself, directly or through its items, so that its "
+            "tensors cannot be listed.\nMake it an attribute of an object, and pass that."
+        ) from None
+
+
+def _flatten(
+    tree: object, is_leaf: Callable[[Any], bool] | None, met: list[int]
+) -> tuple[list[Any], Any]:
     iterators: list[Any] = []
-    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators)
+    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators, is_leaf)
     if iterators:
         with warnings.catch_warnings():  # JAX warns about iterators, which are leaves here
             warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
@@ -131,13 +149,44 @@ def _iterates(kind: type) -> bool:
     return hasattr(kind, "__next__")
 
 
-def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
+def contained_in_itself(tree: object) -> Any:
+    """Returns a list, tuple, deque or dict in a tree that contains itself; None if there is none.
+
+    >>> items = [1]
+    >>> items.append((2, items))
+    >>> contained_in_itself({"a": items}) is items, contained_in_itself([[], []])
+    (True, None)
+    """
+    above: dict[int, Any] = {}
+    whole: set[int] = set()
+    stack: list[tuple[Any, bool]] = [(tree, False)]
+    while stack:
+        one, is_end = stack.pop()
+        if is_end:
+            whole.add(id(above.popitem()[1]))
+        elif id(one) in above:
+            return one
+        elif type(one) in _CONTAINERS and id(one) not in whole:
+            above[id(one)] = one
+            stack.append((one, True))
+            items = one.values() if type(one) in _DICTS else one
+            stack += [(item, False) for item in items]
+    return None
+
+
+def _in_order(
+    tree: Any,
+    met: list[int],
+    iterators: list[Any],
+    is_leaf: Callable[[Any], bool] | None,
+) -> bool:
     """Returns True if the keys of every dict are already sorted, as JAX would sort them.
 
     Args:
         tree: lists, tuples, deques and dicts.
         met: takes the ids of the lists, deques and dicts.
         iterators: takes the iterators in them.
+        is_leaf: as in `flatten`.
     """
     kind, found = type(tree), True
     if kind is not tuple:
@@ -153,7 +202,8 @@ def _in_order(tree: Any, met: list[int], iterators: list[Any]) -> bool:
     for item in tree:
         kind = type(item)
         if kind in _CONTAINERS:
-            found &= _in_order(item, met, iterators)
+            if is_leaf is None or not is_leaf(item):
+                found &= _in_order(item, met, iterators, is_leaf)
         elif _iterates(kind):
             iterators.append(item)
     return found
@@ -187,7 +237,10 @@ def tensors_in(value: object) -> tuple[list[Any], Any] | None:
             return None
         leaves, spec = found
     else:
-        leaves, spec = flatten(value)
+        try:
+            leaves, spec = _flatten(value, None, [])
+        except RecursionError:  # it contains itself
+            return None
     plain = all(is_tensor(leaf) or type(leaf) in VALUES | INEXACT for leaf in leaves)
     return (leaves, spec) if plain and any(map(is_tensor, leaves)) else None
 

@@ -4,6 +4,7 @@ A subclass's methods may raise, load lazily, or count their calls.
 """
 
 from collections import OrderedDict, deque
+from collections.abc import Iterator
 from typing import Any
 
 _KINDS = (list, tuple, set, frozenset, deque)
@@ -23,3 +24,18 @@ def items_of(container: dict[Any, Any]) -> list[tuple[Any, Any]]:
     """Returns the items of a dict."""
     ordered = isinstance(container, OrderedDict)
     return list(OrderedDict.items(container) if ordered else dict.items(container))
+
+
+def nested(value: object) -> Iterator[Any]:
+    """Yields a value, and what its dicts, lists and tuples contain as values, each of them once.
+
+    >>> sum(one == 1 for one in nested([1, {"a": (1, 2)}]))
+    2
+    """
+    rest, seen = [value], set[int]()
+    while rest:
+        one = rest.pop()
+        yield one
+        if isinstance(one, dict | list | tuple) and id(one) not in seen:
+            seen.add(id(one))
+            rest += dict.values(one) if isinstance(one, dict) else one

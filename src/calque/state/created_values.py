@@ -91,6 +91,7 @@ class ValuesTemplate:
         self._describe = tensor
         self._given = given
         self._plain: list[Any] | None = values()
+        self._failed: Exception | None = None
         self._text = b""
         if not all(self._is_as_it_is(value) for value in self._plain):
             self._plain, count = None, -1
@@ -98,28 +99,36 @@ class ValuesTemplate:
                 count = len(values())
                 self._text = self._written(values())
         del self._known, self._classes, self._describe, self._places, self._given, self._examples
-        del self._number
+        del self._number, self._failed
 
     def _written(self, values: list[Any]) -> bytes:
         try:
             return self._dumped(values)
         except Exception as error:  # a class cannot be (un)pickled; find out which value it is
-            if is_of_handler(error) or isinstance(error, TraceError):
+            if self._is_own(error):
                 raise
             for value in values:
                 try:
                     self._dumped(value)
                 except Exception as refused:
-                    if is_of_handler(refused):
+                    if self._is_own(refused):
                         raise
                     self.unmade.append(value)
                     self._places[id(value)] = self._keep(value)
             return self._dumped(values)
 
+    def _is_own(self, error: Exception) -> bool:
+        """Returns True if an error is not one of a class."""
+        return error is self._failed or is_of_handler(error) or isinstance(error, TraceError)
+
     def _dumped(self, value: object) -> bytes:
         """Returns a pickle that `build` can read, which classes may prevent only then."""
         file = io.BytesIO()
-        _Pickler(file, self._place, self._reduced).dump(value)
+        pickler = _Pickler(file, self._place, self._reduced)
+        try:
+            pickler.dump(value)
+        finally:
+            self._failed = pickler.failed
         file.seek(0)
         _Unpickler(file, self._found(self._kept, self._examples)).load()
         return file.getvalue()
@@ -260,12 +269,21 @@ class _Pickler(pickle.Pickler):
         super().__init__(file, protocol=5)
         self._place_of = place
         self._reduced = reduced
+        self.failed: Exception | None = None  # the error of one of the functions, if any
 
     def persistent_id(self, obj: object) -> Any:
-        return self._place_of(obj)
+        try:
+            return self._place_of(obj)
+        except Exception as error:
+            self.failed = error
+            raise
 
     def reducer_override(self, obj: object) -> Any:
-        return self._reduced(obj) or NotImplemented
+        try:
+            return self._reduced(obj) or NotImplemented
+        except Exception as error:
+            self.failed = error
+            raise
 
 
 def created_from(value: Any) -> tuple[Any, ...] | None:

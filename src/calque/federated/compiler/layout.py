@@ -133,7 +133,7 @@ def _without_explicit_axes(leaf: Any) -> Any:
     mesh = sharding.mesh
     if all(kind is not AxisType.Explicit for kind in mesh.axis_types):
         return leaf
-    if traced:
+    if not isinstance(mesh, Mesh):
         return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec()))
     return jax.device_put(leaf, NamedSharding(automatic(mesh), sharding.spec))
 

@@ -57,6 +57,8 @@ class PythonState:
         appended: lists to which each call appends.
         kept: the ids of objects of the state that each call returns or stores.
         counts: the counts for which other numbers stand.
+        moving: the ids of the containers that a variable held and that `look` found replaced: it
+            holds others in the next call.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -77,6 +79,7 @@ class PythonState:
         self.appended: set[Row] = set()
         self.kept: set[int] = set()
         self.counts: Counts = Counts()
+        self.moving: set[int] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -180,6 +183,9 @@ class PythonState:
                 new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
                 for value in new:
                     self._holders.update(map(id, self._held_by(value, True)))
+                old = [v for k, v in row.before.items() if v is not now.get(k, MISSING)]
+                held = held_by([v for v in old if trees.tensors_in(v) is not None])
+                self.moving.update(id(v) for v in held if not isinstance(v, torch.Tensor))
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
@@ -292,7 +298,8 @@ class PythonState:
         if self._is_given(value) or self.counts.occur_in(value):
             return None
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
-            if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
+            is_known = id(one) in self.snapshot.known and id(one) not in self.moving
+            if is_known or self._holders[id(one)] > 1:
                 return None
             if tells_its_end(one):
                 return None
@@ -349,7 +356,9 @@ class PythonState:
         for _, values in changes:
             found += values
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        known = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
+        known: Any = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
+        if self.moving:
+            known = {key: one for key, one in known.items() if key not in self.moving}
         template = ValuesTemplate(
             lambda: found + returned + [held for _, held in attributed],
             known,

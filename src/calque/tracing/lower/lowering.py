@@ -49,6 +49,7 @@ from calque.tracing.lower.inner_gradients import (
     computes_gradients,
     gradients,
     noticing_saved_results,
+    of_autograd,
     refuse_gradients_in_branches,
     without_saved_results,
 )
@@ -349,6 +350,8 @@ class _Replay(torch.fx.Interpreter):
             raise refusal()
         if target is torch.autograd.grad:
             return gradients(*args, **kwargs)
+        if target is getattr and isinstance(args[0], torch.Tensor) and is_unknown(args[1]):
+            return of_autograd(*args[:2])
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:
@@ -382,7 +385,9 @@ class _Replay(torch.fx.Interpreter):
             if done is not None:
                 return done
         target = composites.written_here(target)
-        return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
+        if kind is None:
+            return target(*args, **kwargs)
+        return forward_of(kind, args, kwargs, self._ungraded.computes_gradients)
 
     def located(self, error: Exception) -> Exception:
         """Returns the error with a note that names the program's line."""

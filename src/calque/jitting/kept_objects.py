@@ -1,4 +1,4 @@
-"""Objects of the state that each call returns or stores, as the trace found them."""
+"""Objects and containers of the state that each call returns or stores, as the trace found them."""
 
 import gc
 from collections.abc import Container, Iterable
@@ -8,6 +8,8 @@ from typing import Any
 import torch
 from jax.core import Tracer
 
+from calque.jitting.owned_objects import held_by
+from calque.program import trees
 from calque.state import ATOMIC
 
 _ELSEWHERE = (
@@ -40,3 +42,23 @@ def kept_objects(values: Iterable[Any], known: Container[int]) -> set[int]:
         else:
             stack += gc.get_referents(value)
     return found
+
+
+def containers_of_tensors(values: Iterable[Any]) -> set[int]:
+    """Returns the ids of the containers in those values that hold only tensors and plain values."""
+    held = held_by([value for value in values if trees.tensors_in(value) is not None])
+    return {id(one) for one in held if not isinstance(one, torch.Tensor)}
+
+
+def is_or_holds(value: object, given: Container[int]) -> bool:
+    """Returns True if a value is, or holds, a container from the call's arguments.
+
+    Args:
+        given: the ids of these containers.
+    """
+    if not isinstance(value, dict | list | tuple):
+        return False
+    if id(value) in given:
+        return True  # its identity must be kept
+    items = value.values() if isinstance(value, dict) else value
+    return any(is_or_holds(one, given) for one in items)

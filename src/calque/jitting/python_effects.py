@@ -23,7 +23,7 @@ from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
 from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
-from calque.jitting.kept_objects import kept_objects
+from calque.jitting.kept_objects import containers_of_tensors, is_or_holds, kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.jitting.owned_objects import held_by
 from calque.program import trees
@@ -184,8 +184,7 @@ class PythonState:
                 for value in new:
                     self._holders.update(map(id, self._held_by(value, True)))
                 old = [v for k, v in row.before.items() if v is not now.get(k, MISSING)]
-                held = held_by([v for v in old if trees.tensors_in(v) is not None])
-                self.moving.update(id(v) for v in held if not isinstance(v, torch.Tensor))
+                self.moving |= containers_of_tensors(old)
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
@@ -295,7 +294,7 @@ class PythonState:
         """
         if id(value) in self.given:
             return [value], None
-        if self._is_given(value) or self.counts.occur_in(value):
+        if is_or_holds(value, self.given) or self.counts.occur_in(value):
             return None
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
             is_known = id(one) in self.snapshot.known and id(one) not in self.moving
@@ -311,14 +310,6 @@ class PythonState:
         if any(id(one) in known or id(one) in self.given for one in self._held_by(value)):
             return False
         return trees.tensors_in(value) is not None
-
-    def _is_given(self, value: object) -> bool:
-        """Returns True if a value is, or holds, a container from the call's arguments."""
-        if not isinstance(value, dict | list | tuple):
-            return False
-        if id(value) in self.given:
-            return True  # its identity must be kept
-        return any(map(self._is_given, value.values() if isinstance(value, dict) else value))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns a function like `describe`, which describes tensors, that also describes the

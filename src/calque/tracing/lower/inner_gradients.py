@@ -10,7 +10,6 @@ from contextvars import ContextVar
 from typing import Any
 
 import torch
-from torch._ops import HigherOrderOperator
 from torch.fx.experimental.proxy_tensor import get_proxy_mode
 from torch.fx.graph import Graph
 from torch.fx.graph_module import GraphModule
@@ -20,6 +19,7 @@ from calque.tracing.lower import explained
 from calque.tracing.lower.functional_forms import copied
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
+    HigherOrderOperator,
     TorchDispatchMode,
     is_functional_tensor,
     pytree,

@@ -65,5 +65,6 @@ def test_such_an_argument_is_no_other_tensor(program: Any, order: str, verify: b
         fn = calque.jit(step, verify=verify) if device == "jax" else step
         seen.append([(values(fn(tensors[name])), values(state.held)) for name in order])
         if device == "jax":
-            assert len(fn.history) <= 4, fn.history  # type: ignore[union-attr]
+            # Of three tensors, the same ones may be equal in five ways.
+            assert len(fn.history) <= 6, fn.history  # type: ignore[union-attr]
     assert seen[0] == seen[1]

@@ -400,3 +400,38 @@ def test_errors_of_calque_itself_are_no_errors_of_a_class() -> None:
     value = [Held(x=torch.ones(2))]
     with pytest.raises(NameError, match="a mistake"):
         ValuesTemplate(lambda: value, {}, describe, {})
+
+
+def test_what_a_variable_held_before_is_of_each_call():
+    box = SimpleNamespace(pair=(torch.zeros(2, device="jax"), 1), items=[], history=[])
+    box.items = [torch.zeros(2, device="jax")]
+
+    @calque.jit
+    def step(x):
+        pair, items = box.pair, box.items
+        box.pair, box.items = (x * 2, 1), [x + 1]
+        box.history.append(items)
+        return pair, {"now": box.pair, "items": items}
+
+    before = 0.0, 0.0
+    for number in range(1, 5):
+        pair, rest = step(torch.full((2,), float(number), device="jax"))
+        assert rest["now"] is box.pair
+        assert (pair[0][0].item(), rest["items"][0][0].item()) == before
+        assert box.history[-1][0][0].item() == before[1]
+        before = number * 2.0, number + 1.0
+    assert len(step.history) == 1
+
+
+def test_a_variable_that_gets_what_another_held_is_traced_once():
+    box = SimpleNamespace(pair=(torch.zeros(2, device="jax"), 1), last=None)
+
+    @calque.jit
+    def step(x):
+        box.last, box.pair = box.pair, (x * 2, 1)
+        return x
+
+    for number in range(1, 6):
+        step(torch.full((2,), float(number), device="jax"))
+        assert box.last[0][0].item() == (number - 1) * 2
+    assert len(step.history) == 2

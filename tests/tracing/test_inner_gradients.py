@@ -181,3 +181,88 @@ def test_a_part_of_a_tuple_keeps_its_gradient_within_no_grad() -> None:
     x = torch.ones(4, requires_grad=True)
     lowered = calque.lower(calque.trace(program, x))
     torch.testing.assert_close(grad(lowered(x).sum(), x), grad(program(x).sum(), x))
+
+
+def choosing(x: Tensor) -> Tensor:
+    return x.exp() if x.sum() > 0 else x.sigmoid()
+
+
+def through_a_branch(x: Tensor) -> Tensor:
+    return grad(choosing(x).sum(), x)[0]
+
+
+def beside_a_branch(x: Tensor) -> Tensor:
+    return choosing(grad(x.exp().sum(), x, create_graph=True)[0])
+
+
+@pytest.mark.parametrize("program", [through_a_branch, beside_a_branch])
+def test_programs_with_branches_compute_gradients(program: Any) -> None:
+    x = torch.ones(3, requires_grad=True)
+    lowered = calque.lower(calque.trace(program, x))
+    for each in (x, (-x).detach().requires_grad_()):
+        torch.testing.assert_close(lowered(each), program(each))
+
+
+def test_a_gradient_through_a_branch_that_could_not_be_differentiated_again_is_refused() -> None:
+    def program(x: Tensor) -> Tensor:
+        return grad(choosing(x).sum(), x, create_graph=True)[0]
+
+    graph = calque.trace(program, torch.ones(3, requires_grad=True))
+    with pytest.raises(calque.TraceError, match="could not be differentiated again"):
+        calque.lower(graph)
+
+
+def test_a_form_without_writes_that_has_no_gradient_is_refused() -> None:
+    def program(x: Tensor) -> Tensor:
+        return grad(torch.fft.rfft(x).abs().pow(2).sum(), x, create_graph=True)[0]
+
+    graph = calque.trace(program, torch.ones(4, 3, requires_grad=True))
+    with pytest.raises(calque.TraceError, match=r"a gradient through slice_scatter"):
+        calque.lower(graph)
+
+
+def test_gradients_of_unknown_gradients_are_a_tuple() -> None:
+    def program(x: Tensor) -> Tensor:
+        first = grad((x**3).sum(), x, allow_unused=True, create_graph=True)
+        second = grad(first, x, torch.ones_like(x), allow_unused=True)
+        assert isinstance(second, tuple)
+        return second[0]
+
+    x = torch.ones(3, requires_grad=True)
+    graph = calque.trace(program, x)
+    torch.testing.assert_close(graph(2 * x.detach().requires_grad_()), 12 * x.detach())
+
+
+@calque.tracing.wrap
+def doubled(x: Tensor) -> Tensor:
+    return x * 2
+
+
+def test_a_lowered_graph_knows_whether_the_result_of_a_leaf_requires_a_gradient() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = doubled(x)
+        return y * 3 if y.requires_grad else y * 5
+
+    x = torch.ones(3, requires_grad=True)
+    lowered = calque.lower(calque.trace(program, x))
+    torch.testing.assert_close(lowered(x), 6 * x)
+    with pytest.raises(calque.TraceError, match="requires_grad"):
+        lowered(x.detach())
+
+
+def test_the_remedy_for_a_function_with_its_own_gradient_is_not_no_grad() -> None:
+    class Square(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx: Any, x: Tensor) -> Tensor:
+            return x * x
+
+        @staticmethod
+        def backward(ctx: Any, *gradients: Any) -> Tensor:
+            return gradients[0]
+
+    def program(x: Tensor) -> Tensor:
+        return grad(Square.apply(x).sum(), x)[0]
+
+    graph = calque.trace(program, torch.ones(3, requires_grad=True))
+    with torch.no_grad(), pytest.raises(calque.TraceError, match="the program computes gradients"):
+        calque.lower(graph)

@@ -1,4 +1,4 @@
-"""Objects of the state that each call returns or stores, as the trace found them."""
+"""Objects and containers of the state that each call returns or stores, as the trace found them."""
 
 import gc
 from collections.abc import Container, Iterable
@@ -8,7 +8,10 @@ from typing import Any
 import torch
 from jax.core import Tracer
 
+from calque.jitting.owned_objects import held_by
+from calque.program import trees
 from calque.state import ATOMIC
+from calque.state.contents import nested
 
 _ELSEWHERE = (
     *(torch.Tensor, torch.SymFloat, torch.SymInt, torch.SymBool, Tracer),
@@ -40,3 +43,19 @@ def kept_objects(values: Iterable[Any], known: Container[int]) -> set[int]:
         else:
             stack += gc.get_referents(value)
     return found
+
+
+def containers_of_tensors(values: Iterable[Any]) -> set[int]:
+    """Returns the ids of the containers in those values that hold only tensors and plain values."""
+    held = held_by([value for value in values if trees.tensors_in(value) is not None])
+    return {id(one) for one in held if not isinstance(one, torch.Tensor)}
+
+
+def is_or_holds(value: object, given: Container[int]) -> bool:
+    """Returns True if a value is, or holds, a container from the call's arguments.
+
+    Args:
+        given: the ids of these containers.
+    """
+    kinds = dict | list | tuple
+    return any(id(one) in given for one in nested(value) if isinstance(one, kinds))

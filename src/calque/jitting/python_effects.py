@@ -23,14 +23,14 @@ from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
 from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
-from calque.jitting.kept_objects import kept_objects
+from calque.jitting.kept_objects import containers_of_tensors, is_or_holds, kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.jitting.owned_objects import held_by
 from calque.program import trees
 from calque.program.lazy_arguments import is_unread
 from calque.program.results import ArgumentContainer, AttributeStep, Made
 from calque.state import MISSING, Row, Snapshot, same_value
-from calque.state.contents import elements_of, items_of, nested
+from calque.state.contents import elements_of, items_of
 from calque.state.created_classes import is_created_again
 from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
@@ -58,6 +58,7 @@ class PythonState:
         appended: lists to which each call appends.
         kept: the ids of objects of the state that each call returns or stores.
         counts: the counts for which other numbers stand.
+        moving: the ids of the containers that `look` found replaced in their variable.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -78,6 +79,7 @@ class PythonState:
         self.appended: set[Row] = set()
         self.kept: set[int] = set()
         self.counts: Counts = Counts()
+        self.moving: set[int] = set()
 
     @property
     def changes_containers(self) -> bool:
@@ -181,6 +183,8 @@ class PythonState:
                 new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
                 for value in new:
                     self._holders.update(map(id, self._held_by(value, True)))
+                old = [v for k, v in row.before.items() if v is not now.get(k, MISSING)]
+                self.moving |= containers_of_tensors(old)
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
@@ -290,10 +294,11 @@ class PythonState:
         """
         if id(value) in self.given:
             return [value], None
-        if self._is_given(value) or self.counts.occur_in(value):
+        if is_or_holds(value, self.given) or self.counts.occur_in(value):
             return None
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
-            if id(one) in self.snapshot.known or self._holders[id(one)] > 1:
+            is_known = id(one) in self.snapshot.known and id(one) not in self.moving
+            if is_known or self._holders[id(one)] > 1:
                 return None
             if tells_its_end(one) or is_created_again(type(one), self.snapshot.known):
                 return None
@@ -305,11 +310,6 @@ class PythonState:
         if any(id(one) in known or id(one) in self.given for one in self._held_by(value)):
             return False
         return trees.tensors_in(value) is not None
-
-    def _is_given(self, value: object) -> bool:
-        """Returns True if a value is, or holds, a container from the call's arguments."""
-        kinds = dict | list | tuple
-        return any(id(one) in self.given for one in nested(value) if isinstance(one, kinds))
 
     def describing(self, describe: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Returns a function like `describe`, which describes tensors, that also describes the
@@ -347,7 +347,9 @@ class PythonState:
         for _, values in changes:
             found += values
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
-        known = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
+        known: Any = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
+        if self.moving:
+            known = {key: one for key, one in known.items() if key not in self.moving}
         template = ValuesTemplate(
             lambda: found + returned + [held for _, held in attributed],
             known,

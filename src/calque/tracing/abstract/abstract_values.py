@@ -117,7 +117,7 @@ class AbstractValues:
         sources = node.all_input_nodes
         for source in sources:
             if "val" not in source.meta:
-                return UNKNOWN
+                return _unknown(node)
         if node.op != "call_module" and has_effect(node):
             with torch_c.DisableTorchFunction(), suspended(), self.mode:
                 for source in sources:
@@ -280,6 +280,13 @@ def _elements(args: tuple[Any, ...]) -> bool:
 def _zeros_like(tensor: torch.Tensor) -> torch.Tensor:
     """Returns a tensor of the same shape and dtype that has elements."""
     return torch.zeros(tensor.shape, dtype=tensor.dtype, device="cpu")
+
+
+def _unknown(node: Node) -> Any:
+    """Returns UNKNOWN for a result; for gradients, as many as there are inputs."""
+    if node.target is not torch.autograd.grad or not isinstance(node.args[1], tuple | list):
+        return UNKNOWN
+    return (UNKNOWN,) * len(node.args[1])
 
 
 def _gradients(

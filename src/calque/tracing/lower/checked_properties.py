@@ -39,8 +39,11 @@ def asks_of_gradients(graph: Graph) -> bool:
     """Returns True if the program reads whether a tensor has a gradient, which operators cannot."""
     guards = graph.find_nodes(op="call_function", target=expect_answer)
     given = graph.find_nodes(op="call_function", target=checks.expect_tensor)
-    return any(guard.args[2] in AUTOGRAD for guard in guards) or any(
-        not AUTOGRAD.isdisjoint(check.args[2]) for check in given
+    reads = graph.find_nodes(op="call_function", target=getattr)
+    return (
+        any(guard.args[2] in AUTOGRAD for guard in guards)
+        or any(not AUTOGRAD.isdisjoint(check.args[2]) for check in given)
+        or any(read.args[1] in AUTOGRAD for read in reads)
     )
 
 

@@ -74,13 +74,20 @@ def _copied(name: str, args: tuple[Any, ...]) -> Any:
 
 
 def forward_of(
-    kind: type[torch.autograd.Function], args: tuple[Any, ...], kwargs: dict[str, Any]
+    kind: type[torch.autograd.Function],
+    args: tuple[Any, ...],
+    kwargs: dict[str, Any],
+    computes_gradients: bool = False,
 ) -> Any:
     """Runs the forward of an `autograd.Function` as operators, if no gradient is needed."""
     if torch_c.is_grad_enabled():
+        remedy = (
+            "Use the graph as it is, without lowering, because the program computes gradients."
+            if computes_gradients
+            else "Lower within torch.no_grad() if the graph is not differentiated."
+        )
         raise SymbolicTraceError(
-            f"{kind.__name__} defines its own gradient, which its operators do not have.\nLower "
-            "within torch.no_grad() if the graph is not differentiated."
+            f"{kind.__name__} defines its own gradient, which its operators do not have.\n{remedy}"
         )
     if kind.setup_context is not torch.autograd.Function.setup_context:
         result = kind.forward(*args, **kwargs)

@@ -18,6 +18,9 @@ from calque.upstream.torch_internals import (
 )
 
 _OF_CUSTOM_OPERATOR = re.compile(r"custom \(non-ATen\) operator .*annotations: ([\w.:]+)\(")
+_WITHOUT_GRADIENT = re.compile(
+    r"derivative for (aten::\w+) is not implemented|^(\w+) does not support automatic diff"
+)
 _OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
 
 
@@ -42,6 +45,12 @@ def explained(error: Exception) -> Exception:
             f"{found[1]} is an operator of torch.library that writes to its arguments, for which "
             "PyTorch knows no form without writes.\nHave it return the new tensor, lower with "
             "functional=False, or use the graph as it is, without lowering."
+        )
+    if isinstance(error, RuntimeError) and (found := _WITHOUT_GRADIENT.search(str(error))):
+        return SymbolicTraceError(
+            f"the program computes a gradient through {found[1] or found[2]}, an operator of the "
+            "form without writes, which has none for these tensors.\nCompute the gradient outside "
+            "the lowered program, or use the graph as it is, without lowering."
         )
     if isinstance(error, UnsupportedOperatorException):
         return SymbolicTraceError(
@@ -115,6 +124,15 @@ def computes_in_branch(place: object) -> SymbolicTraceError:
         f"{place}: torch.autograd.grad is called in a branch or a loop that depends on a tensor, "
         "which cannot be lowered.\nCompute the gradient outside and choose with torch.where, or "
         "use the graph as it is, without lowering."
+    )
+
+
+def differentiates_branch() -> SymbolicTraceError:
+    """The error for `torch.autograd.grad(..., create_graph=True)` through an `if` on a tensor."""
+    return SymbolicTraceError(
+        "torch.autograd.grad(..., create_graph=True) goes through a branch or a loop that depends "
+        "on a tensor, whose gradient could not be differentiated again.\nChoose with torch.where, "
+        "leave out create_graph, or use the graph as it is, without lowering."
     )
 
 

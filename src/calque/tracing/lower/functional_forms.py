@@ -56,3 +56,10 @@ FUNCTIONAL: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.bernoulli.p: composites.bernoulli,
     torch.ops.aten.copy.default: copied,
 }
+
+IN_PLACE = {
+    f"{mark}i{word}{mark}": f"bitwise_{word}_"
+    for word in ("and", "or", "xor")
+    for mark in ("__", "")
+}
+"""The methods for operators that functionalization knows only by these names."""

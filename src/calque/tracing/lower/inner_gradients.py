@@ -6,6 +6,7 @@ any other call, so that they can be differentiated again.
 
 import contextlib
 from collections.abc import Iterator
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -18,6 +19,7 @@ from calque.tracing.lower import explained
 from calque.tracing.lower.functional_forms import copied
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
+    HigherOrderOperator,
     TorchDispatchMode,
     is_functional_tensor,
     pytree,
@@ -26,6 +28,8 @@ from calque.upstream.torch_internals import (
 
 _DETACH = torch.ops.aten.detach.default
 _SAVED = "calque.saved_for_backward"
+_differentiated_again: ContextVar[bool] = ContextVar("differentiated_again", default=False)
+"""True while autograd computes gradients that can be differentiated again."""
 
 
 def computes_gradients(graph: Graph) -> bool:
@@ -51,12 +55,16 @@ def gradients(*args: Any, **kwargs: Any) -> Any:
     """As `torch.autograd.grad`, for the tensors of `torch.func.functionalize` too."""
     level = torch_c.functorch.maybe_current_level()
     inner_args, inner_kwargs = pytree.tree_map_only(torch.Tensor, _beneath, (args, kwargs))
-    with temporarily_pop_interpreter_stack() if level is not None else contextlib.nullcontext():
-        found = torch.autograd.grad(*inner_args, **inner_kwargs)
+    keeps_graph = bool(args[4] if len(args) > 4 else kwargs.get("create_graph"))
+    again = _differentiated_again.set(keeps_graph)
+    try:
+        with temporarily_pop_interpreter_stack() if level is not None else contextlib.nullcontext():
+            found = torch.autograd.grad(*inner_args, **inner_kwargs)
+    finally:
+        _differentiated_again.reset(again)
     if level is not None:
         wrap = torch_c.functorch._wrap_functional_tensor
         found = tuple(each if each is None else wrap(each, level) for each in found)
-    keeps_graph = args[4] if len(args) > 4 else kwargs.get("create_graph")
     return found if keeps_graph else pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, found)
 
 
@@ -92,6 +100,13 @@ def item_set(target: Any, key: Any, value: Any) -> bool:
     while value.dim() > part.dim() and value.shape[0] == 1:  # as PyTorch does
         value = value[0]
     return copied_into(part, value) is not None
+
+
+def of_autograd(tensor: torch.Tensor, name: str) -> Any:
+    """Returns an attribute such as `requires_grad`, also of a tensor of `torch.func.functionalize`,
+    which does not know it itself.
+    """
+    return getattr(_beneath(tensor), name)
 
 
 def require_gradient(tensor: torch.Tensor) -> None:
@@ -130,7 +145,11 @@ def without_saved_results(found: GraphModule) -> None:
 
 
 class _Marking(TorchDispatchMode):
+    supports_higher_order_operators = True
+
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        if isinstance(func, HigherOrderOperator) and _differentiated_again.get():
+            raise explained.differentiates_branch()
         result = func(*args, **(kwargs or {}))
         if func is _DETACH and not torch_c.dispatch_tls_is_dispatch_key_excluded(_IN_AUTOGRAD):
             mode = get_proxy_mode()

@@ -44,11 +44,12 @@ from calque.tracing.lower.bindings import (
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
 from calque.tracing.lower.detaching import DetachingMode, forward_of
-from calque.tracing.lower.functional_forms import FUNCTIONAL
+from calque.tracing.lower.functional_forms import FUNCTIONAL, IN_PLACE
 from calque.tracing.lower.inner_gradients import (
     computes_gradients,
     gradients,
     noticing_saved_results,
+    of_autograd,
     refuse_gradients_in_branches,
     without_saved_results,
 )
@@ -163,14 +164,6 @@ def _lowered(
             raise
         raise tidy(replay.located(error)) from None
     return Assembly(graph, found, state.names, inputs, place, replay, functional).module()
-
-
-# Functionalization knows these operators only by these names.
-_IN_PLACE = {
-    f"{mark}i{word}{mark}": f"bitwise_{word}_"
-    for word in ("and", "or", "xor")
-    for mark in ("__", "")
-}
 
 
 class _Replay(torch.fx.Interpreter):
@@ -321,7 +314,7 @@ class _Replay(torch.fx.Interpreter):
 
     def call_method(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Calls a method of a tensor."""
-        target = _IN_PLACE.get(target, target)
+        target = IN_PLACE.get(target, target)
         if target == "requires_grad_" and False in (*args[1:], *kwargs.values()):
             return args[0].detach()
         if target in OF_AUTOGRAD:
@@ -349,6 +342,8 @@ class _Replay(torch.fx.Interpreter):
             raise refusal()
         if target is torch.autograd.grad:
             return gradients(*args, **kwargs)
+        if target is getattr and isinstance(args[0], torch.Tensor) and is_unknown(args[1]):
+            return of_autograd(*args[:2])
         if target is checks.raise_when and isinstance(args[0], torch.Tensor):
             return checks.assert_later(*args)
         if target is expect_one:
@@ -373,7 +368,7 @@ class _Replay(torch.fx.Interpreter):
             return args[0].detach().clone()
         if target in (copy.copy, torch.nn.Parameter) and isinstance(args[0], torch.Tensor):
             return args[0].detach()
-        name = _IN_PLACE.get(_name_of(target), "")
+        name = IN_PLACE.get(_name_of(target), "")
         if name and args and isinstance(args[0], torch.Tensor):
             return getattr(args[0], name)(*args[1:])
         if self._overlaps is not None:
@@ -382,7 +377,9 @@ class _Replay(torch.fx.Interpreter):
             if done is not None:
                 return done
         target = composites.written_here(target)
-        return target(*args, **kwargs) if kind is None else forward_of(kind, args, kwargs)
+        if kind is None:
+            return target(*args, **kwargs)
+        return forward_of(kind, args, kwargs, self._ungraded.computes_gradients)
 
     def located(self, error: Exception) -> Exception:
         """Returns the error with a note that names the program's line."""

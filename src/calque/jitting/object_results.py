@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from calque.jitting.owned_objects import ELSEWHERE, is_made_anew, owned, tensors_of
+from calque.state.created_classes import is_created_again
 from calque.state.plain import closes_over_new, is_local, tells_its_end
 from calque.state.values import ATOMIC, is_of_objects
 
@@ -69,6 +70,11 @@ def _may_change(value: Any) -> bool:
     return is_of_objects(value)
 
 
+def classes_created_again(leaves: Iterable[Any], known: Mapping[int, Any]) -> set[int]:
+    """Returns the ids of the returned classes that each call creates again."""
+    return {id(one) for one in leaves if is_created_again(one, known)}
+
+
 def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
     """Returns why a function is traced at each call that returns objects which tell their end, or
     functions with variables of their own.
@@ -82,7 +88,7 @@ def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
     reasons += [
         f"the class {one.__qualname__} is returned, which cannot be created again in each call"
         for one in found
-        if isinstance(one, type) and is_local(one)
+        if isinstance(one, type) and is_local(one) and not is_created_again(one, known)
     ]
     return reasons + [
         f"a {type(one).__name__} is returned, whose end is noticed by code"

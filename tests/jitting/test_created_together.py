@@ -435,3 +435,29 @@ def test_a_variable_that_gets_what_another_held_is_traced_once():
         step(torch.full((2,), float(number), device="jax"))
         assert box.last[0][0].item() == (number - 1) * 2
     assert len(step.history) == 2
+
+
+def test_a_class_that_is_returned_is_that_of_the_stored_instance():
+    kept: list[Any] = []
+
+    @calque.jit
+    def step(x):
+        class Kind:
+            number = 1
+
+            def itself(self):
+                return Kind
+
+        class Other:
+            number = 2
+
+        one = Other()
+        kept.append((Kind, one))
+        return Kind, Other, one, x * 2
+
+    for _ in range(3):
+        kind, other, one, _ = step(torch.ones(2, device="jax"))
+        assert kept[-1] == (kind, one)
+        assert type(one) is other
+        assert kind().itself() is kind
+    assert len({id(kind) for kind, _ in kept}) == 3

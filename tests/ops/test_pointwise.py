@@ -366,3 +366,10 @@ def test_ldexp_refuses_what_the_cpu_refuses():
     with pytest.raises(RuntimeError, match="doesn't match the broadcast shape"):
         x.ldexp_(torch.ones(2, 2, device="jax", dtype=torch.int64))
     assert torch.ldexp(x, x).tolist() == [2.0, 2.0]
+
+
+@pytest.mark.parametrize("dtype", [torch.float8_e4m3fn, torch.float8_e5m2])
+def test_a_float_of_eight_bits_has_no_complex_dtype(dtype):
+    x = torch.ones(2, device="jax").to(dtype)
+    with pytest.raises(RuntimeError, match="Unknown Complex ScalarType for Float8"):
+        x + 1j

@@ -52,3 +52,18 @@ def test_a_multiple_of_a_single_divisor(mode: str, dtype: torch.dtype) -> None:
         x = (torch.arange(-40, 40) * divisor).to(dtype)
         found = torch.div(x.to("jax"), divisor, rounding_mode=mode).cpu()
         assert found.equal(torch.div(x, divisor, rounding_mode=mode))
+
+
+@pytest.mark.parametrize("mode", ["trunc", "floor"])
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16], ids=str)
+def test_a_half_by_a_single_divisor_is_rounded_once(mode: str, dtype: torch.dtype) -> None:
+    x = torch.arange(-3000, 3000).to(dtype)
+    for divisor in (7, 41, 0.1, torch.tensor([7.0], dtype=dtype), torch.tensor(0.1)):
+        found = torch.div(x.to("jax"), on_device(divisor), rounding_mode=mode).cpu()
+        assert found.equal(torch.div(x, divisor, rounding_mode=mode)), divisor
+    found = torch.div(x.to("jax"), torch.full_like(x, 7).to("jax"), rounding_mode=mode).cpu()
+    assert found.equal(torch.div(x, torch.full_like(x, 7), rounding_mode=mode))
+
+
+def on_device(value: float | torch.Tensor) -> float | torch.Tensor:
+    return value.to("jax") if isinstance(value, torch.Tensor) else value

@@ -71,6 +71,11 @@ def _may_change(value: Any) -> bool:
     return is_of_objects(value)
 
 
+def classes_created_again(leaves: Iterable[Any], known: Mapping[int, Any]) -> set[int]:
+    """Returns the ids of the returned classes that each call creates again."""
+    return {id(one) for one in leaves if is_created_again(one, known)}
+
+
 def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
     """Returns why a function is traced at each call that returns objects which tell their end, or
     functions with variables of their own.

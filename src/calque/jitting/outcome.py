@@ -16,7 +16,7 @@ from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.made_modules import check_gradients_reach, made_here
-from calque.jitting.object_results import ending, opened
+from calque.jitting.object_results import classes_created_again, ending, opened
 from calque.jitting.recording import Target
 from calque.jitting.replaced_state import exchanged
 from calque.jitting.result_descriptions import Describer
@@ -154,6 +154,7 @@ class Outcome:
         trace.state.keep(leaves)
         known = {**before, **trace.state.given}
         kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
+        kept |= classes_created_again(leaves, known)
         trace.state.unrepeatable += ending(leaves, known)
         given = kept.union(trace.state.given)
         mine, same = opened(leaves, given, before, self._is_made_here)

@@ -67,6 +67,10 @@ def div_mode(self: Array, other: Any, rounding_mode: str | None) -> Array:
         return div(self, other)
     x, y = promote(self, other)
     refuse(f"div_{rounding_mode}", x.dtype, COMPLEX)
+    if x.dtype in (jnp.float16, jnp.bfloat16) and y.size == 1:
+        # With a single divisor, PyTorch's kernel rounds to half precision only once, at the end.
+        wide = np.dtype("float32")
+        return div_mode(as_dtype(self, wide), as_dtype(other, wide), rounding_mode).astype(x.dtype)
     if rounding_mode == "floor":
         refuse("div_floor_cpu", x.dtype, BOOL)
         return _floor_divide(x, y)

@@ -84,7 +84,13 @@ def real_dtype(dtype: Any) -> np.dtype:
 
 
 def complex_dtype(dtype: Any) -> np.dtype:
-    """Returns the complex dtype that holds a real dtype: float32 -> complex64."""
+    """Returns the complex dtype that holds a real dtype: float32 -> complex64.
+
+    Raises:
+        RuntimeError: as in PyTorch, which has none for floats of eight bits.
+    """
+    if is_float(dtype) and np.dtype(dtype).itemsize == 1:
+        raise RuntimeError(f"Unknown Complex ScalarType for {type_name(np.dtype(dtype))}")
     return _COMPLEX_OF.get(np.dtype(dtype), np.dtype(dtype))
 
 

@@ -297,7 +297,7 @@ class Describer:
         elif base is not None and seen:
             source = Existing(base)
         else:
-            source = Existing(self._handles[cell])
+            source = Existing(self._handles.get(cell, value))  # a handler has created it
         view = view_of(value)
         if not has_graph(value):
             leaf = self._leaf(value)

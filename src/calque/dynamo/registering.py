@@ -51,6 +51,9 @@ _register_backend_once: Callable[..., Any] = print
 
 def _register(compiler_fn: object = None, name: str | None = None, tags: object = ()) -> Any:
     """Replacement code that runs in PyTorch's module, where these two names are defined."""
-    if compiler_fn is not None and _COMPILER_FNS.get(name) is compiler_fn:
+    try:
+        return _register_backend_once(compiler_fn, name, tags)
+    except AssertionError:
+        if compiler_fn is None or _COMPILER_FNS.get(name) is not compiler_fn:
+            raise
         return compiler_fn
-    return _register_backend_once(compiler_fn, name, tags)

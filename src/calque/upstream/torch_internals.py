@@ -15,12 +15,16 @@ import torch
 from torch import _add_batch_dim as add_batch_dim  # of vmap, for batched gradients
 from torch import _assert as check  # asserts in graphs of torch.fx
 from torch import _assert_async as assert_async
+from torch import _from_functional_tensor as from_functional_tensor
+from torch import _functionalize_commit_update as functionalize_commit_update
 from torch import (
     _functionalize_mutation_counter as functionalize_mutation_counter,  # counts writes
 )
+from torch import _functionalize_replace as functionalize_replace
 from torch import _is_functional_tensor as is_functional_tensor
 from torch import _neg_view as neg_view  # negated lazily, like the imaginary part of a conjugate
 from torch import _remove_batch_dim as remove_batch_dim
+from torch import _sync as sync_functional  # carries out writes to views
 from torch import _tensor_str as tensor_str  # `_str`, which prints tensors
 from torch import compiler  # `_is_compiling_flag`, what `is_compiling()` returns
 from torch._decomp import decomposition_table  # for operators without a rule

@@ -21,8 +21,12 @@ from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
     HigherOrderOperator,
     TorchDispatchMode,
+    from_functional_tensor,
+    functionalize_commit_update,
+    functionalize_replace,
     is_functional_tensor,
     pytree,
+    sync_functional,
     temporarily_pop_interpreter_stack,
 )
 
@@ -84,9 +88,9 @@ def copied_into(target: Any, value: Any) -> torch.Tensor | None:
         made = copied(_beneath(target), _beneath(value))
     if made is NotImplemented or level is None:
         return None
-    torch._functionalize_replace(target, made)
-    torch._functionalize_commit_update(target)
-    torch._sync(target)
+    functionalize_replace(target, made)
+    functionalize_commit_update(target)
+    sync_functional(target)
     return target
 
 
@@ -120,8 +124,8 @@ def _beneath(tensor: torch.Tensor) -> torch.Tensor:
     """Returns the tensor that a tensor of `torch.func.functionalize` stands for."""
     if not is_functional_tensor(tensor):
         return tensor
-    torch._sync(tensor)
-    return torch._from_functional_tensor(tensor)
+    sync_functional(tensor)
+    return from_functional_tensor(tensor)
 
 
 @contextlib.contextmanager

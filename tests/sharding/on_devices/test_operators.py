@@ -43,7 +43,7 @@ EXTREMA: dict[str, Callable[[Tensor], Tensor]] = {
     "max.dim": lambda x: x.max(0).values,
     "norm": lambda x: x.norm(float("inf")),
     "vector_norm": lambda x: torch.linalg.vector_norm(x, -float("inf"), dim=0),
-    "cdist": lambda x: torch.cdist(x.t(), x.t(), float("inf")),
+    "pdist": lambda x: F.pdist(x.t(), float("inf")),
     "scatter_reduce": lambda x: torch.zeros_like(x).scatter_reduce(
         0, torch.zeros_like(x, dtype=torch.int64), x, "amax"
     ),

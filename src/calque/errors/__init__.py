@@ -17,7 +17,7 @@ from calque.errors.exceptions import (
     preparing_errors,
     unrepeatable,
 )
-from calque.errors.frames import Origin, user_frame, user_origin
+from calque.errors.frames import Origin, at_user_line, user_frame, user_origin
 from calque.errors.tracebacks import tidy, with_user_frames
 
 __all__ = [
@@ -33,6 +33,7 @@ __all__ = [
     "ShapeWarning",
     "TraceError",
     "UnsupportedOpError",
+    "at_user_line",
     "note_refusal",
     "noting_refusals",
     "preparing_errors",

@@ -18,7 +18,7 @@ import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 
-from calque.errors.frames import user_origin
+from calque.errors.frames import at_user_line
 
 _noted = threading.local()
 
@@ -126,6 +126,4 @@ def unrepeatable(what: str, why: str, remedy: str) -> TraceError:
         why: the reason, without a full stop.
         remedy: what to do instead, as a sentence.
     """
-    origin = user_origin()
-    place = f"{origin}: " if origin else ""
-    return TraceError(f"{place}{what} {why}.\n{remedy}")
+    return TraceError(at_user_line(f"{what} {why}.\n{remedy}"))

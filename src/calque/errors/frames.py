@@ -117,3 +117,9 @@ def user_origin() -> Origin | None:
     if frame is None:
         return None
     return Origin(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def at_user_line(message: str) -> str:
+    """Returns a message with the user's line in front, if there is one."""
+    origin = user_origin()
+    return message if origin is None else f"{origin}: {message}"

@@ -9,7 +9,7 @@ import torch
 from torch.overrides import TorchFunctionMode
 
 from calque.device.memory.cell import active, read
-from calque.errors import TraceError, user_origin
+from calque.errors import TraceError, at_user_line
 from calque.federated.constants import ConstantChecks, written_constant
 from calque.federated.indexing import Elements
 from calque.federated.local_optimizers import optimizers_traced
@@ -103,11 +103,12 @@ class _MovedConstants(TorchFunctionMode):
         if func == _READ_GRADIENT and id(args[0]) in self._reached:
             raise _gradient_of_constant()
         if func in _TO_NUMPY and _on(args[0], "jax") and active.trace is not None:
-            origin = user_origin()
             raise TraceError(
-                f"{f'{origin}: ' if origin else ''}a tensor of shape {tuple(args[0].shape)} and "
-                f"dtype {args[0].dtype} is converted to NumPy in a local function, where it has "
-                "no value yet.\nCompute with PyTorch's functions there, or return it."
+                at_user_line(
+                    f"a tensor of shape {tuple(args[0].shape)} and dtype {args[0].dtype} is "
+                    "converted to NumPy in a local function, where it has no value yet.\nCompute "
+                    "with PyTorch's functions there, or return it."
+                )
             )
         leaves = jax.tree.leaves(given)
         if not (any(_on(x, "cpu") for x in leaves) and any(_on(x, "jax") for x in leaves)):

@@ -26,6 +26,7 @@ from calque.errors import (
     FallbackWarning,
     TraceError,
     UnsupportedOpError,
+    at_user_line,
     preparing_errors,
     user_origin,
 )
@@ -83,8 +84,7 @@ _NO_KERNEL = (
 
 def _unsupported(op: OpOverload, why: str) -> UnsupportedOpError:
     """Returns the error for an operator that cannot run, at the user's line."""
-    origin = user_origin()
-    return UnsupportedOpError(f"{f'{origin}: ' if origin else ''}{op.name()} {why}")
+    return UnsupportedOpError(at_user_line(f"{op.name()} {why}"))
 
 
 def _decompose(op: object, decomposition: Any, args: Any, kwargs: Any) -> Any:
@@ -234,10 +234,11 @@ def call_back(op: OpOverload, args: object, kwargs: object) -> Any:
         outline = run(*metas)
     except (RuntimeError, NotImplementedError) as error:
         with preparing_errors():
-            origin = user_origin()
             unknown = TraceError(
-                f"{f'{origin}: ' if origin else ''}{op.name()} has no rule on the jax device, and "
-                f"the shape of its result is not known before it runs: {error}"
+                at_user_line(
+                    f"{op.name()} has no rule on the jax device, and the shape of its result is "
+                    f"not known before it runs: {error}"
+                )
             )
         arrays = [array_of(flat[i]) for i in positions]
         found = _outline(op, lambda *values: on_host(*values)[0], arrays, unknown)

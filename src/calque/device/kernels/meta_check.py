@@ -25,7 +25,7 @@ from calque.device.memory.cell import active
 from calque.device.memory.wrapping import META
 from calque.device.runtime import sizes
 from calque.device.runtime.dtypes import to_torch
-from calque.errors import InternalError, user_origin
+from calque.errors import InternalError, at_user_line
 from calque.ops.table import promotion
 from calque.ops.table.facts import fact_of_form
 from calque.upstream import torch_c
@@ -107,11 +107,12 @@ class Outline:
             if not ours:
                 error.add_note(f"in the rule of {self.op.name()}")
                 raise
-            origin = user_origin()
             raise InternalError(
-                f"{f'{origin}: ' if origin else ''}the rule of {self.op.name()} failed for a "
-                f"call that PyTorch allows ({type(error).__name__}: {error}).\nThis is a bug in "
-                "calque: please report it, with the traceback that CALQUE_TRACEBACK=full shows."
+                at_user_line(
+                    f"the rule of {self.op.name()} failed for a call that PyTorch allows "
+                    f"({type(error).__name__}: {error}).\nThis is a bug in calque: please report "
+                    "it, with the traceback that CALQUE_TRACEBACK=full shows."
+                )
             ) from error
 
     def _ask_cpu(self, args: Sequence[Any], kwargs: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from typing import Any, NoReturn
 
 import torch
 
-from calque.errors import UnsupportedOpError, user_origin
+from calque.errors import UnsupportedOpError, at_user_line
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import OpOverload, tree_leaves
 
@@ -33,11 +33,11 @@ _NESTED_OF_THE_CPU = torch_c.DispatchKeySet(torch_c.DispatchKey.NestedTensorCPU)
 
 def refuse(kind: str, op: OpOverload) -> NoReturn:
     """Raise UnsupportedOpError, at the user's line, for an operator that returns or takes one."""
-    origin = user_origin()
-    place = f"{origin}: " if origin else ""
     raise UnsupportedOpError(
-        f"{place}{op.name()} makes or takes a {kind} tensor, which the jax device does not "
-        f"support.\n{_REMEDIES[kind]}, or keep this part on the CPU."
+        at_user_line(
+            f"{op.name()} makes or takes a {kind} tensor, which the jax device does not support.\n"
+            f"{_REMEDIES[kind]}, or keep this part on the CPU."
+        )
     )
 
 

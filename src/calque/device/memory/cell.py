@@ -26,7 +26,7 @@ from calque.device.runtime.in_flight import settled
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.placement import beside, kept, spread
 from calque.device.runtime.threads import Presence
-from calque.errors import UnsupportedOpError, user_origin
+from calque.errors import UnsupportedOpError, at_user_line
 from calque.upstream.jax_internals import enable_x64 as _enable_x64
 from calque.upstream.python_internals import entered_unseen
 
@@ -167,13 +167,13 @@ def cell_of(tensor: torch.Tensor) -> Cell:
 def refuse_nested(tensor: torch.Tensor) -> None:
     """Raise UnsupportedOpError, at the user's line, for a nested tensor."""
     if tensor.is_nested:
-        origin = user_origin()
         raise UnsupportedOpError(
-            f"{origin}: "
-            * bool(origin)
-            + "a nested tensor is passed to a compiled function or kept by it, or read as one "
-            "array, which the jax device does not support.\nUse a padded tensor with a mask, pass "
-            "its values and offsets (`x.values()`, `x.offsets()`), or keep this part on the CPU."
+            at_user_line(
+                "a nested tensor is passed to a compiled function or kept by it, or read as one "
+                "array, which the jax device does not support.\nUse a padded tensor with a mask, "
+                "pass its values and offsets (`x.values()`, `x.offsets()`), or keep this part on "
+                "the CPU."
+            )
         )
 
 

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 from jax.interpreters import mlir
 
-from calque.errors import user_origin
+from calque.errors import at_user_line
 
 LARGEST = 2**63 - 1
 """The largest supported number of bytes, and the longest axis."""
@@ -139,8 +139,7 @@ def _of_the_system() -> int | None:
 
 def out_of_memory(what: str) -> torch.OutOfMemoryError:
     """Returns the out-of-memory error, at the user's line."""
-    origin = user_origin()
-    return torch.OutOfMemoryError(f"{f'{origin}: ' if origin else ''}jax out of memory. {what}")
+    return torch.OutOfMemoryError(at_user_line(f"jax out of memory. {what}"))
 
 
 def as_out_of_memory(error: Exception) -> Exception:

@@ -81,7 +81,7 @@ def cholesky_out(self: Tensor, upper: bool = False, *, out: Tensor) -> Tensor:
 
 
 def _write(out: Tensor, name: str, self: Tensor, result: Tensor) -> None:
-    """Writes a result to an `out=` that PyTorch accepts."""
+    """Write a result to an `out=`, if PyTorch accepts it."""
     written = Written(f"aten::{name}.out", RULES.get(f"aten::{name}"))
     written.check_dtype(result.dtype, out.dtype)
     written.check_memory(out, (self,), result.numel())

@@ -12,7 +12,7 @@ import ml_dtypes
 import numpy as np
 import torch
 
-from calque.errors import TraceError, user_origin, with_user_frames
+from calque.errors import TraceError, at_user_line, user_origin, with_user_frames
 from calque.federated.building_blocks import (
     BuildingBlock,
     Call,
@@ -370,6 +370,4 @@ for _name in UNARY:
 @with_user_frames
 def _refuse(value: Value, what: str, remedy: str) -> NoReturn:
     """Raise for an operation that needs the value itself, which is not known while tracing."""
-    origin = user_origin()
-    place = f"{origin}: " if origin else ""
-    raise TraceError(f"{place}a value of type {value._block.type} {what}.\n{remedy}.")
+    raise TraceError(at_user_line(f"a value of type {value._block.type} {what}.\n{remedy}."))

@@ -83,6 +83,13 @@ def _observed(
 
 
 @op(
+    "_fused_moving_avg_obs_fq_helper_functional",
+    dynamic=("averaging_const",),
+    layout="elementwise",
+    laid_by=(0,),
+    condition=_condition,
+)
+@op(
     "_fused_moving_avg_obs_fq_helper",
     mutates=("running_min", "running_max", "scale", "zero_point"),
     dynamic=("averaging_const",),
@@ -129,42 +136,3 @@ def fused_moving_avg_obs_fq_helper(
             self, scale, zero_point, fake_quant_on, quant_min, quant_max
         )
     return out, mask, low, high, scale, zero_point
-
-
-@op(
-    "_fused_moving_avg_obs_fq_helper_functional",
-    dynamic=("averaging_const",),
-    layout="elementwise",
-    laid_by=(0,),
-    condition=_condition,
-)
-def fused_moving_avg_obs_fq_helper_functional(
-    self: Array,
-    observer_on: Array,
-    fake_quant_on: Array,
-    running_min: Array,
-    running_max: Array,
-    scale: Array,
-    zero_point: Array,
-    averaging_const: Any,
-    quant_min: int,
-    quant_max: int,
-    ch_axis: int,
-    per_row_fake_quant: bool = False,
-    symmetric_quant: bool = False,
-) -> tuple[Any, ...]:
-    return fused_moving_avg_obs_fq_helper(
-        self,
-        observer_on,
-        fake_quant_on,
-        running_min,
-        running_max,
-        scale,
-        zero_point,
-        averaging_const,
-        quant_min,
-        quant_max,
-        ch_axis,
-        per_row_fake_quant,
-        symmetric_quant,
-    )

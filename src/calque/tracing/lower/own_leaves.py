@@ -76,7 +76,7 @@ class OwnLeaves:
         return tensor
 
     def _replaced(self, tensor: torch.Tensor, run: Any) -> torch.Tensor:
-        """Replaces a tensor with a leaf, under all its names and in all containers."""
+        """Replace a tensor by a leaf, under all its names and in all containers."""
         made = self.created(tensor)
 
         def replace(part: torch.Tensor) -> torch.Tensor:

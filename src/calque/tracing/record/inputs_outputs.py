@@ -128,7 +128,7 @@ def given_to(recorder: Any, given: Any, twins: list[tuple[RunValue, RunValue]]) 
 
 
 def _keep_attributes(recorder: Any, tensor: torch.Tensor, value: Any) -> None:
-    """Records the attributes that the program has set on a tensor that it created and returns."""
+    """Record the attributes that the program has set on a tensor that it created and returns."""
     with torch_c.DisableTorchFunction():
         held = dict(vars(tensor))
     if type(value) is not RunValue or value in recorder.given:

@@ -6,7 +6,7 @@ from contextlib import contextmanager
 
 import jax
 
-from calque.errors import CalqueError
+from calque.errors import CalqueError, Origin
 from calque.errors.frames import is_library
 
 _DESCRIPTIONS = {
@@ -50,4 +50,4 @@ def _line_of(error: BaseException) -> str:
     """Returns the user's line that raised an error, with a colon; nothing if there is none."""
     frames = traceback.extract_tb(error.__traceback__)
     own = [frame for frame in frames if not is_library(frame.filename)]
-    return f"{own[-1].filename}:{own[-1].lineno} in {own[-1].name}: " if own else ""
+    return f"{Origin(own[-1].filename, own[-1].lineno or 0, own[-1].name)}: " if own else ""

@@ -118,7 +118,7 @@ class ValuesTemplate:
             return self._dumped(values)
 
     def _is_own(self, error: Exception) -> bool:
-        """Returns True if an error is not one of a class."""
+        """Returns True for an error that does not mean that a class cannot be pickled."""
         return error is self._failed or is_of_handler(error) or isinstance(error, TraceError)
 
     def _dumped(self, value: object) -> bytes:

@@ -3,12 +3,14 @@
 import gc
 import weakref
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
 import torch
 from torch import nn
 
+from calque.dynamo.graphs import scratch
 from calque.program import shared_memory
 from calque.program.shared_memory import result_over, tensor_over
 
@@ -122,3 +124,69 @@ def test_arguments_can_be_swapped() -> None:
     use(b)
     torch.utils.swap_tensors(a, b)
     assert use(a).sum() == 0 and use(b).sum() == 32
+
+
+class TestScratch:
+    """Memory for large values that a graph writes to CPU tensors, which is kept between calls."""
+
+    @pytest.fixture(autouse=True)
+    def taken(self, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+        """Returns the addresses that each call gets, one array for each of them here."""
+        found: list[int] = []
+        take = scratch.Scratch.take
+
+        def seen(self: scratch.Scratch) -> list[Any]:
+            arrays = take(self)
+            found.extend(array.unsafe_buffer_pointer() for array in arrays)
+            return arrays
+
+        monkeypatch.setattr(scratch.Scratch, "take", seen)
+        return found
+
+    def test_every_call_writes_to_the_same_memory(self, taken: list[int]) -> None:
+        update = torch.compile(lambda x, g: x.sub_(g * 0.5), backend="calque")
+        x, g = torch.zeros(256, 256), torch.ones(256, 256)
+        before = x.data_ptr()
+        for step in range(1, 5):
+            update(x, g)
+            assert torch.equal(x, torch.full_like(x, -0.5 * step))
+        assert len(taken) == 4 and len(set(taken)) == 1 and taken[0] != x.data_ptr() == before
+
+    def test_small_values_and_results_need_none(self, taken: list[int]) -> None:
+        torch.compile(lambda x: x.add_(1), backend="calque")(torch.zeros(16, 16))
+        torch.compile(lambda x: x + 1, backend="calque")(torch.zeros(256, 256))
+        assert not taken
+
+    def test_results_of_equal_shape_keep_their_values(self) -> None:
+        update = torch.compile(lambda x, y: (x.add_(y), y * 2, x - y), backend="calque")
+        x, y = torch.zeros(256, 256), torch.ones(256, 256)
+        results = [update(x, y)[1:] for _ in range(4)]
+        for step, (double, without) in enumerate(results):
+            assert torch.equal(double, y * 2) and torch.equal(without, y * step)
+
+    def test_threads_have_memory_of_their_own(self) -> None:
+        update = torch.compile(lambda x: x.add_(1), backend="calque")
+        tensors = [torch.zeros(256, 256) for _ in range(4)]
+        update(torch.zeros(256, 256))
+
+        def work(x: torch.Tensor) -> None:
+            for _ in range(50):
+                update(x)
+
+        with ThreadPoolExecutor(4) as pool:
+            list(pool.map(work, tensors))
+        assert all(torch.equal(x, torch.full_like(x, 50.0)) for x in tensors)
+
+    def test_bounded(self, monkeypatch: pytest.MonkeyPatch, taken: list[int]) -> None:
+        monkeypatch.setattr(scratch, "_MOST", 2**18 + 1)
+
+        def update(*tensors: torch.Tensor) -> None:
+            for tensor in tensors:
+                tensor.add_(1)
+
+        tensors = [torch.zeros(256, 256) for _ in range(3)]
+        compiled = torch.compile(update, backend="calque")
+        compiled(*tensors)
+        compiled(*tensors)
+        assert len(taken) == 2
+        assert all(torch.equal(x, torch.full_like(x, 2.0)) for x in tensors)

@@ -57,6 +57,23 @@ def test_an_operand_that_is_there_long_before_stays_folded():
     assert kept(materialized(both)) == ["jit"]
 
 
+def test_small_operands_stay_folded_if_there_are_many(monkeypatch):
+    monkeypatch.setattr(transposed_operands, "_MANY", 2)
+    transpose, product = jax.jit(jnp.transpose), jax.jit(jnp.matmul)
+
+    def products(*pairs):
+        return [product(transpose(x), y) for x, y in pairs]
+
+    small, large = (jnp.ones((n, 2)) for n in (3, 2**11 + 1))
+    few, many = [(small, small)] * 2, [(small, small)] * 3
+    assert len(kept(materialized(jax.make_jaxpr(products)(*few)))) == 2
+    closed = jax.make_jaxpr(products)(*many)
+    assert kept(materialized(closed)) == []
+    agree(closed, *[x for pair in many for x in pair])
+    mixed = jax.make_jaxpr(products)(*many, (large, large))
+    assert len(kept(materialized(mixed))) == 1
+
+
 def test_a_function_of_the_users_is_no_view_whatever_its_name():
     def read_view(x):
         return x.T

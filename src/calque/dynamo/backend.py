@@ -16,6 +16,7 @@ import calque  # noqa: F401  (registers the device)
 from calque.dynamo.buckets.bucketed_graph import BucketedGraph
 from calque.dynamo.buckets.options import Buckets
 from calque.dynamo.graphs.aliasing import Aliases
+from calque.dynamo.graphs.attention import DECOMPOSITIONS
 from calque.dynamo.graphs.graph import CompiledGraph, boxed
 from calque.dynamo.graphs.overlapping import Writes, may_overlap
 from calque.upstream.torch_compile import aot_autograd, functorch_config
@@ -66,6 +67,7 @@ def backend(
         fw_compiler=partial(compile_graph, kind="forward"),
         bw_compiler=partial(compile_graph, kind="backward"),
         inference_compiler=partial(compile_graph, kind="inference"),
+        decompositions=DECOMPOSITIONS,
         partition_fn=min_cut_rematerialization_partition,
         keep_inference_input_mutations=True,
     )

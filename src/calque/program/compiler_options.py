@@ -6,7 +6,7 @@ from typing import Any
 import jax
 
 from calque.device.runtime.code_generation import Options, may_be_unknown
-from calque.upstream.jax_internals import jaxprs_in_params
+from calque.program.jaxprs import every
 
 _OWN_CONVOLUTIONS: Options = may_be_unknown(
     {
@@ -57,11 +57,8 @@ def _chosen(options: Options) -> Options:
 
 
 def _is_large(jaxpr: Any) -> bool:
-    return any(
-        any(_bytes_of(variable.aval) >= _LARGE for variable in equation.outvars)
-        or any(_is_large(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
+    made = (v for inner in every(jaxpr) for equation in inner.eqns for v in equation.outvars)
+    return any(_bytes_of(variable.aval) >= _LARGE for variable in made)
 
 
 def _bytes_of(aval: Any) -> int:
@@ -70,8 +67,5 @@ def _bytes_of(aval: Any) -> int:
 
 
 def _convolves(jaxpr: Any) -> bool:
-    return any(
-        equation.primitive.name == "conv_general_dilated"
-        or any(_convolves(getattr(one, "jaxpr", one)) for one in jaxprs_in_params(equation.params))
-        for equation in jaxpr.eqns
-    )
+    equations = (equation for inner in every(jaxpr) for equation in inner.eqns)
+    return any(equation.primitive.name == "conv_general_dilated" for equation in equations)

@@ -38,12 +38,14 @@ class Program(Stepping[Call]):
         donated: the inputs that are donated.
         whole: the placement for arrays without one; None if no array has one.
         moved_state: whether state was moved to the other arrays' devices (see `settled`).
+        overwritten: further inputs that are donated, whose values do not matter.
         equal: the equal inputs and outputs, which are passed once; None if there are none.
     """
 
     inputs: Sequence[Input]
     sinks: Sequence[Sink]
     donated: list[int]
+    overwritten: Sequence[int] = ()
     equal: Equal | None = None
 
     def form(
@@ -104,7 +106,7 @@ class Program(Stepping[Call]):
             return lowered(
                 on_one_mesh(jaxpr, self.whole),
                 given,
-                donate_argnums=tuple(map(self.position, self.donated)),
+                donate_argnums=(*map(self.position, self.donated), *self.overwritten),
                 out_shardings=self._pinned,
                 keep_unused=True,
                 compiler_options=schedule(jaxpr.jaxpr),

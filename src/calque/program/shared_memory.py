@@ -5,6 +5,7 @@ small program. If the device is the CPU, the capsules are passed directly.
 """
 
 import weakref
+from collections.abc import Sequence
 from functools import cache
 from typing import Any
 
@@ -137,33 +138,37 @@ class KeptArray:
     with weak references. An array over shared memory has the memory's values when a program runs.
 
     Args:
+        index: the index of the input.
         order: the order of the array's axes, if it differs from the tensor's.
     """
 
-    __slots__ = ("_array", "_last", "_of", "_order", "_pointer", "_stride")
+    __slots__ = ("_array", "_index", "_last", "_of", "_order", "_pointer", "_stride")
 
-    def __init__(self, order: Ints | None = None) -> None:
-        self._order = order
+    def __init__(self, index: int, order: Ints | None = None) -> None:
+        self._index, self._order = index, order
         self._of: Any = None
         self._array: Array | None = None
         self._last = self._pointer = 0
         self._stride: Ints = ()
 
-    def __call__(self, tensor: torch.Tensor) -> Array:
+    def __call__(self, inputs: Sequence[Any]) -> Array:
         """Returns the array of a CPU tensor, whose shape and dtype are the input's."""
-        pointer = torch_c.data_ptr(tensor)
+        tensor = inputs[self._index]
         array = self._array
         if (
             array is not None
             and self._of() is tensor
-            and pointer == self._pointer
+            and torch_c.data_ptr(tensor) == self._pointer
             and tensor.stride() == self._stride
         ):
             return array
+        return self._found(tensor)
+
+    def _found(self, tensor: torch.Tensor) -> Array:
         ordered = tensor if self._order is None else tensor.permute(self._order)
         array = result_over(ordered)
         if array is None:
-            array = array_over(ordered)
+            array, pointer = array_over(ordered), torch_c.data_ptr(tensor)
             last, self._last = self._last, id(tensor)
             is_again = last == self._last or type(tensor) is torch.nn.Parameter
             if is_again and _address(array) == pointer:

@@ -6,7 +6,10 @@ operands, the gradients of a layer of 512 to 128 take 0.6 of the time. XLA's com
 devices handle this well.
 
 An operand that is ready long before the other one, such as an activation in `x.T @ gradient`, stays
-folded, because XLA would transpose it at once and keep the copy until it is needed.
+folded, because XLA would transpose it at once and keep the copy until it is needed. So do small
+operands if a program has very many: each is a kernel of its own, and the processor's caches hold
+few of them. A step of 300 layers of 16 takes 0.8 of the time that way; of 1,000, 0.96, and its
+first call 0.77.
 """
 
 from collections.abc import Iterable
@@ -20,6 +23,8 @@ from calque.device.memory.cell import x64
 from calque.device.memory.view_access import READ_VIEW
 from calque.program.jaxprs import build
 
+_SMALL, _MANY = 2**14, 150  # bytes of a small operand, and how many of them are materialized
+
 
 def materialized(closed: ClosedJaxpr) -> ClosedJaxpr:
     """Returns an equivalent jaxpr in which such operands are materialized first."""
@@ -27,6 +32,9 @@ def materialized(closed: ClosedJaxpr) -> ClosedJaxpr:
         return closed
     inner = closed.jaxpr
     kept = set(_left_operands(inner.eqns))
+    small = {v for v in kept if v.aval.size * v.aval.dtype.itemsize <= _SMALL}
+    if len(small) > _MANY:
+        kept -= small
     if not kept:
         return closed
     names: dict[Any, Any] = {}

@@ -312,9 +312,10 @@ def _array_of(
     if any(layout):
         give = transfers.Padding(layout, one.shape, fixed)
         return lambda inputs, env: give(inputs[index], env)
-    kept = KeptArray()
-    return lambda inputs, env: _array(inputs[index], kept)
+    kept = KeptArray(index)
 
+    def array(inputs: list[Any], env: Any) -> Array:
+        given = inputs[index]
+        return kept(inputs) if given.device.type == "cpu" else read(given)
 
-def _array(tensor: Tensor, kept: KeptArray) -> Array:
-    return kept(tensor) if tensor.device.type == "cpu" else read(tensor)
+    return array

@@ -2,6 +2,7 @@
 
 from collections import OrderedDict
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Any
 
 import torch
@@ -20,7 +21,8 @@ from calque.dynamo.graphs.inputs import arrays_of, length, order_of
 from calque.dynamo.graphs.outputs import GraphOutputs, device_of, resizable
 from calque.dynamo.graphs.rebinding import rebound
 from calque.dynamo.graphs.remat import in_order
-from calque.dynamo.graphs.sinks import InputSink, ordered, placement_of_tensor
+from calque.dynamo.graphs.scratch import Scratch
+from calque.dynamo.graphs.sinks import HostSink, InputSink, ordered, placement_of_tensor
 from calque.dynamo.graphs.static_inputs import StaticInputs
 from calque.graph.interpreter import Nodes
 from calque.program.channels_last import channels_last
@@ -222,18 +224,24 @@ class GraphProgram(Program[list[Any]]):
         pruned, kept = prune(lifted.closed)
         self._own_constants(pruned)
         pruned = materialized(channels_last(pruned))
-        self.form(
-            pruned, [lifted.inputs[i] for i in kept], self._sinks, keeps=bool(self._checks.failures)
-        )
+        given = [lifted.inputs[i] for i in kept]
+        scratch = self._scratch = self._scratch_of(pruned)
+        if scratch:
+            pruned, given = scratch.given_to(pruned, given)
+        self.form(pruned, given, self._sinks, keeps=bool(self._checks.failures))
+        self.overwritten = range(len(kept), len(given))
         self.draws: int = self._lifting.draws
-        sources = [one.source for one in self.inputs]
+        sources = [one.source for one in given[: len(kept)]]
         self.gather: Callable[[list[Any]], list[Any]] = arrays_of(
             sources, inputs, reaching, self._orders
         )
         with x64():
             state = [one.cell for one in sources if isinstance(one, CellSource)]
             state += _kept(inputs, [sink.index for sink in self._sinks])
-            arrays = self.gather(list(inputs)) if spread.exists else [None] * len(kept)
+            arrays = self.gather(list(inputs)) if spread.exists else [None] * len(given)
+            if scratch:
+                gather = self.gather
+                self.gather = lambda inputs: [*gather(inputs), *scratch.take()]
             self.place(state, placements_of(arrays))
             self.run_by(compile_checked(self.lowered(pruned)))
         devices = [device_of(node) for node in results]
@@ -258,13 +266,11 @@ class GraphProgram(Program[list[Any]]):
             before.append(current(cell_of(given[-1])))
         found = [_on_device(value) for value in nodes.results(given)]
         arrays: list[Array] = []
-        self._sinks: list[InputSink] = []
+        self._sinks: list[InputSink | HostSink] = []
         for index, array in enumerate(before):
             if array is not None and current(cell_of(given[index])) is not array:
-                order, device = self._orders.get(index), inputs[index].device.type
-                is_replaced = device == "jax" and not self._reaching
-                where = placement_of_tensor(inputs[index])
-                self._sinks.append(InputSink(index, order, is_replaced, placement=where))
+                order = self._orders.get(index)
+                self._sinks.append(self._sink(index, inputs[index], order))
                 arrays.append(read(ordered(given[index], order)))
         returned = GraphOutputs(found, given, inputs, results, aliases)
         arrays += returned.arrays
@@ -272,6 +278,16 @@ class GraphProgram(Program[list[Any]]):
         self._separate = returned.separate
         self._checks = Checks.of(self._lifting, _Outputs(arrays))
         return arrays
+
+    def _scratch_of(self, closed: ClosedJaxpr) -> Scratch:
+        first = takewhile(lambda sink: isinstance(sink, HostSink), self._sinks)
+        return Scratch(closed, 0 if spread.exists else len(list(first)))
+
+    def _sink(self, index: int, value: Tensor, order: Ints | None) -> InputSink | HostSink:
+        if value.device.type == "cpu":
+            return HostSink(index, order)
+        where = placement_of_tensor(value)
+        return InputSink(index, order, is_replaced=not self._reaching, placement=where)
 
     def _stand_in(self, index: int, value: Tensor) -> Tensor:
         dtype, shape, stride = to_numpy(value.dtype), tuple(value.shape), value.stride()
@@ -337,6 +353,8 @@ class GraphProgram(Program[list[Any]]):
         """Write to parts of storages, and return the results."""
         for sink, array in zip(self.sinks, outputs, strict=False):
             sink.store(call, array)
+        if self._scratch:
+            self._scratch.give_back(outputs)
         fresh = outputs[len(self.sinks) :]
         made = [make(array) for make, array in zip(self._makers, fresh, strict=False)]
         results = [result(call, made) for result in self._results]

@@ -84,21 +84,8 @@ def _array_of(
         return lambda inputs: _array(storage(inputs[index]))
     order = orders.get(index)
     if first[index].device.type == "cpu":
-        return _Argument(index, order)
+        return KeptArray(index, order)
     return _on_device(index) if order is None else _in_memory(index, order)
-
-
-class _Argument:
-    """Returns the array of one argument on the CPU."""
-
-    __slots__ = ("_index", "_kept")
-
-    def __init__(self, index: int, order: Ints | None) -> None:
-        self._index = index
-        self._kept = KeptArray(order)
-
-    def __call__(self, inputs: list[Any]) -> Array:
-        return self._kept(inputs[self._index])
 
 
 def _on_device(index: int) -> Callable[[list[Any]], Array]:

@@ -20,7 +20,7 @@ Tensor = torch.Tensor
 
 @dataclass(frozen=True, slots=True)
 class InputSink(Sink):
-    """A written input, which may be part of its storage, or on the CPU.
+    """A written input on the device, which may be part of its storage.
 
     Attributes:
         index: the input's index.
@@ -41,7 +41,7 @@ class InputSink(Sink):
     def target(self, leaves: Leaves) -> Cell:
         """Returns the cell of its storage, if it covers the storage."""
         tensor = leaves[self.index]
-        if tensor.device.type == "jax" and active.trace is None:
+        if active.trace is None:
             cell = cell_of(tensor)
             if not cell.viewed or is_whole(cell, ordered(tensor, self.order)):
                 return cell
@@ -50,12 +50,31 @@ class InputSink(Sink):
     def store(self, leaves: Leaves, array: Array) -> None:
         """Write the array if necessary, and increment the version."""
         tensor = leaves[self.index]
-        if tensor.device.type == "cpu":
-            ordered(tensor, self.order).copy_(tensor_over(array))
-            return
         if cell_of(tensor).array is not array:
             write(ordered(tensor, self.order), array)
         torch_c.increment_version([tensor])
+
+
+@dataclass(frozen=True, slots=True)
+class HostSink(Sink):
+    """A written input on the CPU. XLA does not write to memory that is not its own.
+
+    Attributes:
+        index: the input's index.
+        order: the order of axes in which the program takes it; None for the tensor's own.
+    """
+
+    index: int
+    order: Ints | None
+    heading = "arguments"
+
+    def target(self, leaves: Leaves) -> Cell:
+        """Returns a cell that nothing reads."""
+        return nowhere()
+
+    def store(self, leaves: Leaves, array: Array) -> None:
+        """Copy the array to the input."""
+        ordered(leaves[self.index], self.order).copy_(tensor_over(array))
 
 
 def ordered(tensor: Tensor, order: Ints | None) -> Tensor:

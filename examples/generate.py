@@ -49,7 +49,7 @@ def main() -> None:
     mask = torch.ones_like(prompts)
     mask[1, :2] = 0  # the second prompt is shorter
     for name, settings in WAYS.items():
-        settings = {**settings, "max_new_tokens": 6}
+        settings = {**settings, "max_new_tokens": 4}
 
         def generate(seed: int, settings: dict = settings) -> list[list[int]]:
             torch.manual_seed(seed)

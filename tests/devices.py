@@ -3,13 +3,16 @@
 import os
 import sys
 
-LAUNCH = [
-    sys.executable,
-    "-c",
-    "import sys; from calque_cli.main import main; sys.exit(main())",
-    "launch",
-]
-"""`calque launch` as its script runs it; with `python -m calque` it would import PyTorch."""
+_PROGRAM = """
+import sys
+from calque_cli import main, starting
+starting.GRACE_SECONDS = 2
+sys.exit(main.main())
+"""
+LAUNCH = [sys.executable, "-c", _PROGRAM, "launch"]
+"""`calque launch` as its script runs it; with `python -m calque` it would import PyTorch. It waits
+less for processes that are left over.
+"""
 
 _COUNT = "--xla_force_host_platform_device_count"
 

@@ -3,12 +3,12 @@
 import importlib.util
 import os
 import runpy
-import subprocess
 import sys
 from pathlib import Path
 
 import pytest
 
+from tests import new_process
 from tests.conformance.torchvision_stub import torchvision_stubbed
 
 ROOT = Path(__file__).parent.parent
@@ -39,6 +39,7 @@ def test_an_example_draws_its_curves(
 # These packages import torchvision if it is installed, even if its own operators are missing.
 RUN = """
 import runpy, sys
+from tests import new_process
 from tests.conformance.torchvision_stub import make_importable
 make_importable()
 runpy.run_path(sys.argv[1], run_name="__main__")
@@ -64,12 +65,12 @@ def test_a_program_of_another_library(
     for package in packages:
         if importlib.util.find_spec(package) is None:
             pytest.skip(f"needs {package}")
-    result = subprocess.run(
-        [sys.executable, "-c", RUN, str(ROOT / f"examples/{name}.py")],
-        capture_output=True,
-        text=True,
+    result = new_process.run(
+        RUN,
+        str(ROOT / f"examples/{name}.py"),
         cwd=ROOT,
         env={**os.environ, "HF_HUB_OFFLINE": "1", **environment},
+        timeout=580,
     )
     assert result.returncode == 0, result.stderr[-4000:]
     assert "CPU" in result.stdout or "on jax" in result.stdout

@@ -6,6 +6,8 @@ from pathlib import Path
 import pytest
 
 import calque
+from calque import federated
+from calque.federated import learning
 from tests import new_process
 
 
@@ -33,6 +35,12 @@ loaded = slow & (set(sys.modules) - loaded_before)
 assert not loaded, loaded
 """
     new_process.check(program)
+
+
+def test_every_public_name_of_the_federated_language_is_documented() -> None:
+    for package in (federated, learning):
+        undocumented = [n for n in package.__all__ if not getattr(package, n).__doc__]
+        assert undocumented in ([], ["CLIENTS", "SERVER"])
 
 
 def test_names_that_are_imported_later_are_listed() -> None:

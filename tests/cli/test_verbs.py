@@ -327,17 +327,31 @@ print("done")
 """
 
 
-@pytest.mark.parametrize("way", ["file", "module"])
-def test_what_scripts_ask_of_cuda_is_answered_or_refused_by_name(tmp_path, way):
-    (tmp_path / "for_cuda.py").write_text(CUDA_SCRIPT)
-    what = ["for_cuda.py"] if way == "file" else ["-m", "for_cuda"]
+def fails_in_its_last_line(folder, script, *what):
+    """Whether `calque run` prints what the script does, and then its error at its own line."""
+    (folder / "for_cuda.py").write_text(script)
     program = "import sys; from calque_cli.main import main; sys.exit(main())"
-    done = new_process.run(program, "run", *what, cwd=tmp_path)
+    done = new_process.run(program, "run", *what, cwd=folder)
     assert done.stdout == "done\n", done.stderr
     assert done.returncode == 1
     traceback = done.stderr[done.stderr.index("Traceback") :].splitlines()
-    assert traceback[1].endswith(f"line {CUDA_SCRIPT.count(chr(10))}, in <module>"), traceback
-    assert traceback[-1] == "ZeroDivisionError: division by zero" and len(traceback) <= 5
+    assert traceback[1].endswith(f"line {script.count(chr(10))}, in <module>"), traceback
+    return traceback[-1] == "ZeroDivisionError: division by zero" and len(traceback) <= 5
+
+
+def test_what_scripts_ask_of_cuda_is_answered_or_refused_by_name(tmp_path):
+    assert fails_in_its_last_line(tmp_path, CUDA_SCRIPT, "for_cuda.py")
+
+
+def test_a_module_for_cuda_runs_as_a_script_does(tmp_path):
+    script = """
+import torch
+x = torch.ones(2, 3).cuda()
+assert __name__ == "__main__" and x.is_cuda and torch.zeros(1, device="cuda").device == x.device
+print("done")
+1 / 0
+"""
+    assert fails_in_its_last_line(tmp_path, script, "-m", "for_cuda")
 
 
 def test_a_verb_that_is_misspelt_is_answered_with_the_nearest():

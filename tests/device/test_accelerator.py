@@ -1,5 +1,8 @@
 """`torch.accelerator` and `torch.jax` answer what programs ask of them."""
 
+import sys
+from types import SimpleNamespace
+
 import pytest
 import torch
 from torch.profiler import ProfilerActivity, profile
@@ -47,11 +50,28 @@ def test_a_jitted_call_is_a_row_of_the_profiler():
 
 
 @pytest.mark.filterwarnings("ignore")
-def test_compile_without_a_backend_takes_ours():
+def test_compile_without_a_backend_takes_ours_for_the_device_alone(monkeypatch):
+    asked = []
+
+    def compile_fx(graph, inputs, **_):
+        asked.append(graph)
+        return graph
+
+    # PyTorch's generates C++, whose compilation takes ten seconds.
+    inductor = SimpleNamespace(compile_fx=compile_fx, get_patched_config_dict=dict)
+    monkeypatch.setitem(sys.modules, "torch._inductor.compile_fx", inductor)
     model = torch.nn.Linear(3, 2).to("jax")
     x = torch.ones(4, 3, device="jax")
     torch.testing.assert_close(torch.compile(model)(x), model(x))
+    assert not asked
     torch.testing.assert_close(torch.compile(lambda x: x * 2)(torch.ones(2)), torch.full((2,), 2.0))
+    assert len(asked) == 1
+
+
+@pytest.mark.conformance
+@pytest.mark.filterwarnings("ignore")
+def test_inductor_compiles_what_is_on_the_cpu():
+    torch.testing.assert_close(torch.compile(lambda x: x * 3)(torch.ones(2)), torch.full((2,), 3.0))
 
 
 def test_data_parallel_is_its_module():

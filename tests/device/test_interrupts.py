@@ -219,6 +219,7 @@ def test_an_error_of_a_step_and_an_interrupt_are_both_seen():
     assert str(caught.value.__context__) == "of the step"
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_an_interrupt_is_not_lost_in_what_the_collector_calls():
     def called(phase, info):
         signal.raise_signal(SIGNAL)

@@ -110,6 +110,17 @@ def test_of_a_thousand_shapes_the_last_are_kept_and_those_in_use(bound) -> None:
     assert 32 <= compile_cache.count() <= 64
 
 
+def test_what_was_just_compiled_is_there_when_it_is_used(bound) -> None:
+    bound(64)
+    table = compile_cache.Table()
+    for size in range(200):
+        for other, entry in table.items():
+            entry.used = other < size - 4
+        table.keep(size, None)
+        assert set(range(max(0, size - 3), size + 1)) <= table.keys()
+    assert compile_cache.count() <= 64
+
+
 MANY = """
 import torch, calque
 torch.set_num_threads(1)

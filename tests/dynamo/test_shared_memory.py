@@ -75,6 +75,7 @@ def test_gradients_between_a_backward_and_an_update() -> None:
     torch.testing.assert_close(train("calque"), train(None), rtol=1e-5, atol=1e-6)
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_results_are_freed() -> None:
     weight = nn.Parameter(torch.randn(16, 16))
     loss_of = torch.compile(lambda x: (x @ weight).tanh().sum(), backend="calque")

@@ -47,6 +47,7 @@ class Holder:
         return self.ops["op"][0](x) * 2
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("held", [lambda op: lambda x: op(x) * 2, Holder])
 def test_an_abandoned_trace_leaves_an_operators_overloads(held):
     op = operator(positive)
@@ -62,6 +63,7 @@ def test_an_abandoned_trace_leaves_an_operators_overloads(held):
         assert vars(op)["default"] is overload()
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_a_refused_trace_leaves_an_operators_overloads():
     op = operator(lambda x: x + 1)
 
@@ -77,6 +79,7 @@ def test_a_refused_trace_leaves_an_operators_overloads():
         assert op(torch.ones(1, device="jax")).tolist() == [2.0]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_a_trace_that_is_kept_leaves_an_operators_overloads():
     op = operator(lambda x, y: x * y, "(Tensor x, Tensor y) -> Tensor")
     torch.library.register_fake(op._qualified_op_name, lambda x, y: torch.empty_like(x))

@@ -76,6 +76,7 @@ def test_what_is_read_is_right(name):
     compare(READING[name])
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_a_program_does_not_keep_alive_what_lists_hold():
     values, bounded, logs = [], deque(maxlen=20), [{"x": ones(2)} for _ in range(5)]
     values += [ones(2) for _ in range(5)]

@@ -105,6 +105,7 @@ def test_a_function_that_the_state_has_too_is_told_by_identity():
         assert apply(vector(1), function).tolist() == [i * (10 if i % 2 else 1)]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_tensors_of_functions_are_not_kept():
     @calque.jit
     def apply(x, function):

@@ -67,6 +67,7 @@ def test_an_object_has_one_name():
     assert source.function()(()) == (True, MISS)
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_handlers_wait_for_generated_code_while_it_exists():
     code = compile("1", "<test>", "exec")
     interrupts.settles_in(code)

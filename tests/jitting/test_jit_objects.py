@@ -93,6 +93,7 @@ def test_what_others_hold_keeps_its_identity():
         assert kept.layers[0].keys.tolist() == [i + 1.0]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_nothing_of_a_call_is_kept():
     layer = run(torch.zeros(3, device="jax"))["cache"].layers[0]
     reference = weakref.ref(layer)
@@ -161,6 +162,7 @@ def test_objects_that_cannot_be_taken_apart_are_warned_of():
     assert double.history[-1] == "argument 0 now refers to a different Owning object"
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_objects_made_anew_for_each_call_are_served_by_one_program():
     double = calque.jit(lambda batch: batch.x * batch.scale)
     references = []

@@ -121,6 +121,7 @@ def test_state_that_another_step_has_written_meanwhile_stays(monkeypatch):
     training.go_on(1)
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_the_state_is_freed(monkeypatch):
     training = Training(OPTIMIZERS["Adam"])
     made = []

@@ -92,6 +92,7 @@ class Cyclic:
         self.itself = self
 
 
+@pytest.mark.usefixtures("few_objects")
 @pytest.mark.parametrize("age", [0, 1, 2])
 def test_garbage_of_a_trace_goes_without_a_look_at_older_generations(age):
     with collecting_less():
@@ -107,6 +108,7 @@ def test_garbage_of_a_trace_goes_without_a_look_at_older_generations(age):
     assert [n - m for n, m in zip(after, before)] == [int(index == age) for index in range(3)]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_outside_of_a_trace_all_garbage_goes():
     held = Cyclic()
     garbage = weakref.ref(held)

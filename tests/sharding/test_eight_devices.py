@@ -1,18 +1,18 @@
 """The tests in `on_devices` pass in a process of eight devices."""
 
 import os
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 
+from tests import new_process
 from tests.devices import devices
 
 # Each of these tests has the usual time limit.
 pytestmark = pytest.mark.timeout(1800)
 
 TESTS = Path(__file__).parent.parent
+ROOT = TESTS.parent
 HERE = [str(TESTS / part / "on_devices") for part in ("sharding", "distributed")]
 
 
@@ -22,6 +22,7 @@ HERE = [str(TESTS / part / "on_devices") for part in ("sharding", "distributed")
 )
 def test_they_pass(marked: str) -> None:
     options = ["-n", "0", "-q", "--no-header", "-m", marked]
-    command = [sys.executable, "-m", "pytest", *options, *HERE]
-    done = subprocess.run(command, env=os.environ | devices(8), capture_output=True, text=True)
+    program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
+    environment = os.environ | devices(8)
+    done = new_process.run(program, *options, *HERE, env=environment, cwd=ROOT, timeout=1800)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

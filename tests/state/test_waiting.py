@@ -19,6 +19,7 @@ class Object:
         self.value = value
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_addresses_are_not_written_back() -> None:
     held = ctypes.py_object(Object())
 
@@ -81,6 +82,7 @@ def test_the_result_of_a_future_is_state() -> None:
     assert jitted(x).tolist() == [3.0, 3.0]
 
 
+@pytest.mark.usefixtures("few_objects")
 def test_attention_keeps_no_parameters() -> None:
     key = torch.randn(1, 2, 3, 4, device="jax")
     with torch.no_grad():

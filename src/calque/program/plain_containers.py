@@ -15,7 +15,7 @@ def plain(tree: object) -> Any:
 
     >>> from collections import namedtuple
     >>> plain([namedtuple("Pair", "a b")(1, 2), {"c": 3}])
-    [(1, 2), {'c': 3}]
+    [{'a': 1, 'b': 2}, {'c': 3}]
     """
     leaves, spec = pytree.tree_flatten(tree)
     return _build(spec, iter(leaves))

@@ -214,4 +214,5 @@ def test_random_numbers_that_nothing_depends_on_are_not() -> None:
         return 1.0 if random.random() < 2 else 2.0
 
     process = learning.fed_avg(Keeping(logged), batch_size=3)
-    process.next(process.initialize(), DATA)
+    _, metrics = process.next(process.initialize(), DATA)
+    assert int(metrics["clients"]) == len(DATA)

@@ -48,13 +48,13 @@ ALGORITHMS: dict[str, Callable[..., learning.IterativeProcess]] = {
 def test_a_schedule_is_another_learning_rate_in_each_round(name: str) -> None:
     made, data = ALGORITHMS[name], clients()
     state = made(0.1).initialize()
-    for rate in (0.1, 0.05, 0.0125):
+    for rate in (0.1, 0.0125):
         state, _ = made(rate).next(state, data)
 
-    def halved(number: int) -> float:
-        return 0.5**number if number < 2 else 0.125
+    def lower(number: int) -> float:
+        return 1.0 if number == 0 else 0.125
 
-    found, _ = learning.run(made(0.1, client_schedule=halved), data, 3, progress=False)
+    found, _ = learning.run(made(0.1, client_schedule=lower), data, 2, progress=False)
     for a, b in zip(jax.tree.leaves(found), jax.tree.leaves(state), strict=True):
         np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-6)
 

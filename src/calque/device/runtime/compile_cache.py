@@ -2,7 +2,7 @@
 
 Each new shape of an operator needs a compiled program of about half a megabyte. All tables together
 hold a bounded number. When it is exceeded, a quarter is removed, first those that were not used
-since the last removal, oldest first.
+since the last removal, oldest first. The newest could not have been used yet, and count as used.
 """
 
 import functools
@@ -10,7 +10,6 @@ import logging
 import threading
 import weakref
 from collections.abc import Callable
-from operator import attrgetter
 from typing import Any, ParamSpec, TypeVar
 
 logger: logging.Logger = logging.getLogger("calque.kept")
@@ -18,6 +17,7 @@ logger: logging.Logger = logging.getLogger("calque.kept")
 P = ParamSpec("P")
 R = TypeVar("R")
 DEFAULT = 1024
+_NEWEST = 16  # one of so many is among the newest, fewer than are removed at once
 _REMEMBERED = 65536  # keys of removed programs, to notice when they are compiled again
 
 
@@ -97,7 +97,12 @@ class _Kept:
         if len(entries) >= most:
             if len(self.gone) > _REMEMBERED:
                 self.gone.clear()
-            entries.sort(key=attrgetter("used", "_serial"))
+            newest = self._serial - most // _NEWEST
+
+            def order(entry: Entry) -> tuple[bool, int]:
+                return entry.used or entry._serial >= newest, entry._serial
+
+            entries.sort(key=order)
             excess = len(entries) - most * 3 // 4
             for entry in entries[:excess]:
                 entry.drop()

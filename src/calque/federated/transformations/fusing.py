@@ -22,7 +22,8 @@ _MAPS = ("federated_map", "federated_map_all_equal", "federated_apply")
 def fuse_maps(block: BuildingBlock) -> BuildingBlock:
     """Merges each map into the map that uses its result, if that is the only use.
 
-    Takes and returns the form that `inline` returns: a Lambda around a Block, or a Block.
+    Takes and returns the form that `inline` returns: a Lambda around a Block, or a Block. The map
+    that was merged is left out: a chain of them would be the sum of all its beginnings.
     """
     if isinstance(block, Lambda):
         return block.with_children((fuse_maps(block.result),))
@@ -30,37 +31,46 @@ def fuse_maps(block: BuildingBlock) -> BuildingBlock:
         return block
     uses = _uses(block)
     fused: dict[str, Call] = {}
-    kept: list[tuple[str, BuildingBlock]] = []
+    kept: dict[str, BuildingBlock] = {}
     for name, value in block.locals:
         if isinstance(value, Call):
-            value = _composed(value, fused, uses)
+            value, merged = _composed(value, fused, uses)
+            if merged is not None:
+                del kept[merged]
             if isinstance(value.function, Intrinsic) and value.function.uri in _MAPS:
                 fused[name] = value
-        kept.append((name, value))
-    return Block(tuple(kept), block.result)
+        kept[name] = value
+    return Block(tuple(kept.items()), block.result)
 
 
-def _composed(call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]) -> Call:
-    """Returns a call of a map, composed with the map that computes its argument."""
+def _composed(
+    call: Call, earlier: Mapping[str, Call], uses: Mapping[str, int]
+) -> tuple[Call, str | None]:
+    """Returns a call of a map, composed with the map that computes its argument, and the name of
+    that map's result; the call itself and None if there is no such map.
+    """
     intrinsic, argument = call.function, call.argument
     if not isinstance(intrinsic, Intrinsic) or intrinsic.uri not in _MAPS:
-        return call
+        return call, None
     if not isinstance(argument, Struct):
-        return call
+        return call, None
     outer, source = argument.children()
-    before = earlier.get(source.name) if isinstance(source, Reference) else None
-    if before is None or uses[source.name] > 1 or not isinstance(before.argument, Struct):
-        return call
+    if not isinstance(source, Reference) or uses[source.name] > 1:
+        return call, None
+    before = earlier.get(source.name)
+    if before is None or not isinstance(before.argument, Struct):
+        return call, None
     inner, first = before.argument.children()
     kind = before.function.type
     assert isinstance(kind, FunctionType) and isinstance(first.type, FederatedType)
     if not isinstance(before.function, Intrinsic) or before.function.uri != intrinsic.uri:
-        return call
+        return call, None
     function = _one_after_the_other(_as_lambda(inner, before), _as_lambda(outer, call))
     fused = Struct(((None, function), (None, first)))
     result = intrinsic.type.result
     parameter = StructType(((None, function.type), (None, first.type)))
-    return Call(Intrinsic(intrinsic.uri, FunctionType(parameter, result)), fused, call.origin)
+    merged = Intrinsic(intrinsic.uri, FunctionType(parameter, result))
+    return Call(merged, fused, call.origin), source.name
 
 
 def _as_lambda(function: BuildingBlock, call: Call) -> Lambda:

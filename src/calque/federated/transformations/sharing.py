@@ -5,7 +5,6 @@ from calque.federated.building_blocks import (
     BuildingBlock,
     Lambda,
     Reference,
-    free_references,
     same,
 )
 
@@ -51,16 +50,29 @@ def _outline(block: BuildingBlock) -> str:
 
 def remove_unused(block: BuildingBlock) -> BuildingBlock:
     """Removes local names without references."""
-    children = block.children()
-    if not children:
-        return block
-    block = block.with_children(tuple(remove_unused(child) for child in children))
-    if not isinstance(block, Block):
-        return block
-    needed = set(free_references(block.result))
-    kept: list[tuple[str, BuildingBlock]] = []
-    for name, value in reversed(block.locals):
-        if name in needed:
-            kept.append((name, value))
-            needed |= set(free_references(value))
-    return Block(tuple(reversed(kept)), block.result) if kept else block.result
+    return _with_what_is_used(block)[0]
+
+
+def _with_what_is_used(block: BuildingBlock) -> tuple[BuildingBlock, set[str]]:
+    """Returns a block without unused names, and its free names."""
+    if isinstance(block, Block):
+        result, needed = _with_what_is_used(block.result)
+        kept: list[tuple[str, BuildingBlock]] = []
+        for name, value in reversed(block.locals):
+            if name in needed:
+                value, names = _with_what_is_used(value)
+                kept.append((name, value))
+                needed.discard(name)
+                needed |= names
+        return (Block(tuple(reversed(kept)), result) if kept else result), needed
+    if isinstance(block, Reference):
+        return block, {block.name}
+    needed = set()
+    children: list[BuildingBlock] = []
+    for child in block.children():
+        child, names = _with_what_is_used(child)
+        children.append(child)
+        needed |= names
+    if isinstance(block, Lambda) and block.parameter is not None:
+        needed.discard(block.parameter)
+    return (block.with_children(tuple(children)) if children else block), needed

@@ -172,6 +172,12 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
         ]
         for dtype in (torch.bool, torch.int64, torch.float16)
     },
+    "a distance between two dtypes": lambda d: [
+        torch.dist(
+            torch.ones(3, dtype=torch.bfloat16, device=d), torch.tensor(3, dtype=other, device=d)
+        )
+        for other in (torch.float32, torch.float16, torch.int64)
+    ],
     "the softmax of a number": lambda d: [
         torch.ops.aten._safe_softmax(torch.tensor(x, device=d), -1) for x in (1.0, -math.inf)
     ],
@@ -188,6 +194,14 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
 
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
+    "a quotient of integers": (
+        RuntimeError,
+        lambda d: torch.addcdiv(torch.ones(2, device=d), *[torch.ones(2, device=d).int()] * 2),
+    ),
+    "a distance of booleans": (
+        RuntimeError,
+        lambda d: torch.dist(*[torch.ones(2, device=d) > 0] * 2),
+    ),
     "no axis": (IndexError, lambda d: torch.transpose_copy(torch.ones((), device=d), 1, -2)),
     "a vector for a number": (
         RuntimeError,

@@ -42,6 +42,13 @@ def test_rrelu_with_noise(training):
     torch.testing.assert_close(again, torch.where(x < 0, x * slope, x))
 
 
+@pytest.mark.parametrize("training", [True, False])
+def test_rrelu_does_not_write_to_expanded_memory(training):
+    x = torch.ones(1, device="jax").expand(3)
+    with pytest.raises(RuntimeError, match="more than one element of the written-to tensor"):
+        torch.nn.functional.rrelu_(x, training=training)
+
+
 def test_a_list_of_tensors_is_written() -> None:
     found = []
     for device in ("cpu", "jax"):

@@ -58,6 +58,17 @@ def _factors_of_zero(d: Device) -> list[torch.Tensor]:
     return results
 
 
+def _gradients_of_distances(d: Device) -> list[torch.Tensor]:
+    rows = [[1.0, math.nan], [1.0, math.inf], [-math.inf, 1.0], [0.0, 1.0], [1.0, 1.0]]
+    found = []
+    for p in (0.0, 0.5, 1.0, 2.0, 3.0, math.inf):
+        x = torch.tensor(rows, device=d, requires_grad=True)
+        y = torch.tensor([[1.0, 2.0]], device=d, requires_grad=True)
+        torch.cdist(x, y, p=p).sum().backward()
+        found += [x.grad, y.grad]
+    return found
+
+
 CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
     "floats to integers": lambda d: [
         torch.tensor(FLOATS, dtype=source, device=d).to(to)
@@ -142,6 +153,31 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
         )
         for p in (0.0, 0.5, 1.0, 2.0, 3.0, math.inf)
     ],
+    "gradients of distances of NaN": _gradients_of_distances,
+    "normal numbers that do not vary": lambda d: [
+        torch.zeros(2, dtype=torch.complex64, device=d).normal_(1.0, 0.0),
+        torch.normal(1.0, 0.0, (2,), dtype=torch.complex64, device=d),
+        torch.normal(torch.ones(2, device=d), 0.0).to(torch.complex64),
+    ],
+    "powers that a byte does not hold": lambda d: [
+        torch.logspace(0, 3, 4, dtype=dtype, device=d) for dtype in (torch.uint8, torch.int8)
+    ],
+    **{
+        f"created in a {dtype}": lambda d, dtype=dtype: [
+            torch.full((2,), 1.5, out=torch.zeros(2, dtype=dtype, device=d)),
+            torch.ones(2, out=torch.zeros(2, dtype=dtype, device=d)),
+            torch.eye(2, out=torch.zeros(2, 2, dtype=dtype, device=d)),
+            torch.randint(1, 2, (2,), out=torch.zeros(2, dtype=dtype, device=d)),
+            torch.bernoulli(torch.ones(2, device=d), out=torch.zeros(2, dtype=dtype, device=d)),
+        ]
+        for dtype in (torch.bool, torch.int64, torch.float16)
+    },
+    "a distance between two dtypes": lambda d: [
+        torch.dist(
+            torch.ones(3, dtype=torch.bfloat16, device=d), torch.tensor(3, dtype=other, device=d)
+        )
+        for other in (torch.float32, torch.float16, torch.int64)
+    ],
     "the softmax of a number": lambda d: [
         torch.ops.aten._safe_softmax(torch.tensor(x, device=d), -1) for x in (1.0, -math.inf)
     ],
@@ -158,6 +194,14 @@ def test_edge_values_are_those_of_the_cpu(case: Callable[[Device], list[torch.Te
 
 
 REFUSED: dict[str, tuple[type[Exception], Callable[[Device], object]]] = {
+    "a quotient of integers": (
+        RuntimeError,
+        lambda d: torch.addcdiv(torch.ones(2, device=d), *[torch.ones(2, device=d).int()] * 2),
+    ),
+    "a distance of booleans": (
+        RuntimeError,
+        lambda d: torch.dist(*[torch.ones(2, device=d) > 0] * 2),
+    ),
     "no axis": (IndexError, lambda d: torch.transpose_copy(torch.ones((), device=d), 1, -2)),
     "a vector for a number": (
         RuntimeError,

@@ -176,6 +176,25 @@ def test_integers_refuse_float_draws() -> None:
         torch.ones(3, dtype=torch.int64, device="jax").uniform_()
 
 
+@pytest.mark.parametrize(
+    "create",
+    [
+        lambda device: torch.randint(0, 300, (2,), dtype=torch.uint8, device=device),
+        lambda device: torch.randint(2, 3, (2,), dtype=torch.bool, device=device),
+        lambda device: torch.randint(-1, 2, (2,), out=torch.ones(2, device=device).byte()),
+        lambda device: torch.linspace(-300, 300, 4, dtype=torch.int8, device=device),
+        lambda device: torch.linspace(0, 300, 4, out=torch.ones(4, device=device).byte()),
+        lambda device: torch.full((2,), math.inf, out=torch.ones(2, device=device).long()),
+        lambda device: torch.randperm(300, out=torch.ones(300, device=device).byte()),
+    ],
+)
+def test_numbers_that_the_dtype_does_not_hold_are_refused(create) -> None:
+    with pytest.raises(RuntimeError):
+        create("cpu")
+    with pytest.raises(RuntimeError, match=r"out of bounds|without overflow"):
+        create("jax")
+
+
 def test_rrelu_writes_its_noise() -> None:
     x = torch.linspace(-1, 1, 101).to("jax")
     noise = torch.zeros_like(x)
@@ -195,10 +214,22 @@ def test_rrelu_writes_its_noise() -> None:
         lambda device: torch.arange(3, dtype=torch.complex64, device=device),
         lambda device: torch.arange(0, 3, 2, dtype=torch.bool, device=device),
         lambda device: torch.randperm(3, dtype=torch.complex64, device=device),
+        lambda device: torch.linspace(0, 1, 3, dtype=torch.bool, device=device),
+        lambda device: torch.logspace(0, 1, 3, out=torch.ones(3, device=device) > 0),
+        lambda device: torch.arange(3, out=torch.ones(3, device=device) > 0),
+        lambda device: torch.tril_indices(2, 2, dtype=torch.float32, device=device),
+        lambda device: torch.triu_indices(2, 2, dtype=torch.bool, device=device),
+        lambda device: torch.bincount(torch.ones(3, dtype=torch.bool, device=device)),
+        lambda device: torch.ones(3, device=device).bernoulli_(torch.ones(3, device=device).int()),
+        lambda device: torch.bernoulli(
+            torch.ones(3, device=device), out=torch.ones(3, device=device) + 1j
+        ),
+        lambda device: torch.normal(0.0, 1.0, (3,), out=torch.ones(3, device=device).int()),
+        lambda device: torch.binomial(*[torch.ones(3, device=device).long()] * 2),
     ],
 )
 def test_complex_numbers_and_booleans_are_refused_where_the_cpu_refuses_them(create) -> None:
-    with pytest.raises((RuntimeError, NotImplementedError)) as on_cpu:
+    with pytest.raises((RuntimeError, ValueError)) as on_cpu:
         create("cpu")
     with pytest.raises(on_cpu.type):
         create("jax")

@@ -288,7 +288,7 @@ def _dtype_of_out(
         if takes_dtype:
             asks = written.says_dtype and kwargs.get("dtype") is None
         else:
-            asks = "dtype" in rule.parameters and out.dtype != torch.bool
+            asks = "dtype" in rule.parameters
         return {"dtype": out.dtype} if asks else {}
 
     return dtype_kwargs

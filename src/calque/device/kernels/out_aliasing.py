@@ -50,6 +50,7 @@ class Written:
         self.any_shape: bool = "any_shape" in writes
         self.says_dtype: bool = "says_dtype" in writes
         self._truth = "truth" in writes
+        self._any_real = "any_real" in writes
         self._changes = "changes" in writes and not in_place
         self._exact = "exact_dtype" in writes or self.base.endswith("_copy")
         self._no_booleans = "no_booleans" in writes
@@ -96,12 +97,20 @@ class Written:
         """Raise if PyTorch does not write a result of one dtype to an `out=` of another dtype.
 
         Raises:
-            NotImplementedError: the operator does not write booleans.
+            NotImplementedError: the operator does not write booleans, or complex numbers.
             RuntimeError: the operator takes only the dtype of its result, or cannot cast it.
             TypeError: the same, for `torch.cat`.
         """
+        if target == torch.bool and self._no_booleans:
+            raise NotImplementedError(f"\"{self.base}\" not implemented for 'Bool'")
         if result == target or (self._truth and target == torch.uint8):
             return
+        if self._any_real and not target.is_complex:
+            return
+        if self._any_real:
+            raise NotImplementedError(
+                f"\"{self.base}\" not implemented for '{type_name(to_numpy(target))}'"
+            )
         if self._truth:
             raise RuntimeError(
                 f"{self.base} only supports bool tensor for result, got: "
@@ -111,8 +120,6 @@ class Written:
             raise RuntimeError(
                 f"{self.base}: Expected out tensor to have dtype {result}, but got {target} instead"
             )
-        if target == torch.bool and self._no_booleans:
-            raise NotImplementedError(f"\"{self.base}\" not implemented for 'Bool'")
         if not torch.can_cast(result, target):
             raise self._cast_error(
                 f"{self.base}: result type {type_name(to_numpy(result))} can't be cast to the "

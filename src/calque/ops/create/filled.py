@@ -10,7 +10,7 @@ from jax.scipy.special import i0
 
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import cast, is_known
-from calque.ops.table.number_range import check_holds
+from calque.ops.table.number_range import HoldsNew, check_holds
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -38,14 +38,6 @@ def _holds_value(self: TensorArgument, value: Any, **_: Any) -> None:
     check_holds(value, self.dtype)
 
 
-def _holds_fill(fill_value: Any, dtype: Any = None, **_: Any) -> None:
-    check_holds(fill_value, dtype)
-
-
-def _holds_scalar(s: Any, dtype: Any = None, **_: Any) -> None:
-    check_holds(s, dtype)
-
-
 @op("zeros", "_efficientzerotensor")
 def zeros(size: Any, dtype: Any = None) -> Array:
     return jnp.zeros(_shape(size), dtype or default_float())
@@ -59,12 +51,12 @@ def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
 
 
-@op("full", writes=("fills",), numbers=_holds_fill)
+@op("full", writes=("fills",), numbers=HoldsNew("fill_value"))
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
     return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
 
 
-@op("scalar_tensor", numbers=_holds_scalar)
+@op("scalar_tensor", numbers=HoldsNew("s"))
 def scalar_tensor(s: Any, dtype: Any = None) -> Array:
     return _number(s, dtype or default_float())
 
@@ -188,17 +180,23 @@ def _linear(start: Any, end: Any, steps: int, dtype: Any) -> Array:
 SPACE = ("", ".Tensor_Tensor", ".Tensor_Scalar", ".Scalar_Tensor")
 
 
-@op(*(f"linspace{overload}" for overload in SPACE), writes=("any_shape",))
+@op(
+    *(f"linspace{overload}" for overload in SPACE),
+    writes=("any_shape",),
+    numbers=HoldsNew("start", "end"),
+)
 def linspace(start: Any, end: Any, steps: int, dtype: Any = None) -> Array:
     dtype = _space_dtype(start, end, dtype, "linspace")
+    refuse("linspace_cpu", dtype, BOOL)
     return _linear(start, end, steps, dtype).astype(dtype)
 
 
 @op(*(f"logspace{overload}" for overload in SPACE), dynamic=("base",), writes=("any_shape",))
 def logspace(start: Any, end: Any, steps: int, base: Any = 10.0, dtype: Any = None) -> Array:
     dtype = _space_dtype(start, end, dtype, "logspace")
+    refuse("logspace_cpu", dtype, BOOL)
     exponent = _linear(start, end, steps, dtype)
-    return jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent).astype(dtype)
+    return cast(jnp.power(jnp.asarray(base).astype(exponent.dtype), exponent), dtype)
 
 
 # Matrices -----------------------------------------------------------------------------------------
@@ -231,10 +229,12 @@ def _places(rows: int, first: Array, counts: Array, size: int, dtype: Any) -> Ar
     return jnp.stack([row, column]).astype(dtype or jnp.int64)
 
 
-def _indices_condition(row: int, col: int, *_: Any, **__: Any) -> None:
+def _indices_condition(row: int, col: int, offset: int = 0, dtype: Any = None, **_: Any) -> None:
     for name, n in (("row", row), ("col", col)):
         if n < 0:
             raise RuntimeError(f"{name} must be non-negative, got {n}")
+    if dtype is not None and dtype not in (np.int32, np.int64):
+        raise RefusedDtype(f"indices are not implemented for '{type_name(dtype)}'")
 
 
 @op("tril_indices", condition=_indices_condition)

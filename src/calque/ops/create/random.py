@@ -9,16 +9,20 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
+from calque.ops.create.draws import (
+    floats_only,
+    normal_numbers,
+    standard_normal,
+    uniform_numbers,
+    working,
+)
 from calque.ops.create.random_checks import (
     NO_BOUNDS,
     NO_PROBABILITY,
-    NO_RATE,
-    distribution,
     dropout_probability,
     finite_range,
-    holds_all,
     in_order,
     integers_in_order,
     is_probability,
@@ -27,10 +31,12 @@ from calque.ops.create.random_checks import (
     positive,
     probability,
     representable,
+    representable_sized,
     spread,
     success,
 )
 from calque.ops.table.facts import facts, no_kernel, senseless
+from calque.ops.table.number_range import HoldsNew
 from calque.ops.table.promotion import (
     BOOL,
     COMPLEX,
@@ -40,12 +46,10 @@ from calque.ops.table.promotion import (
     is_complex,
     is_integral,
     opmath,
-    real_dtype,
     refuse,
     to_float,
     type_name,
 )
-from calque.ops.table.random_bits import as_jaxs
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import each
 
@@ -57,40 +61,11 @@ INT64 = np.dtype("int64")
 # Draws --------------------------------------------------------------------------------------------
 
 
-def _working(dtype: Any) -> np.dtype:
-    """Returns the dtype to draw floats in: float64 for float64, otherwise float32."""
-    return np.dtype("float64" if real_dtype(dtype) == np.float64 else "float32")
-
-
-def _uniform(key: Array, shape: Any, dtype: Any) -> Array:
-    """Returns numbers in [0, 1), even after rounding to a half-precision dtype."""
-    if is_complex(dtype):
-        parts = jax.random.uniform(key, (2, *shape), _working(dtype))
-        return lax.complex(parts[0], parts[1])
-    unit = jax.random.uniform(key, shape, _working(dtype))
-    if dtype in (jnp.float16, jnp.bfloat16):
-        digits = 2.0 ** (jnp.finfo(dtype).nmant + 1)
-        unit = jnp.floor(unit * digits) / digits
-    return unit
-
-
-def _normal(key: Array, shape: Any, dtype: Any) -> Array:
-    if is_complex(dtype):
-        parts = jax.random.normal(key, (2, *shape), _working(dtype)) * np.sqrt(0.5)
-        return lax.complex(parts[0], parts[1])
-    return jax.random.normal(key, shape, _working(dtype))
-
-
-def _floating(name: str, dtype: Any) -> None:
-    if is_integral(dtype):
-        raise NotImplementedError(f"\"{name}\" not implemented for '{np.dtype(dtype).name}'")
-
-
 @op("rand", "rand.generator", random=True, condition=known_size)
 def rand(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
-    _floating("check_uniform_bounds", dtype)
-    return _uniform(key, tuple(size), dtype).astype(dtype)
+    floats_only("check_uniform_bounds", dtype)
+    return uniform_numbers(key, tuple(size), dtype).astype(dtype)
 
 
 facts("rand", like="rand_like")
@@ -99,8 +74,8 @@ facts("rand", like="rand_like")
 @op("randn", "randn.generator", random=True, condition=known_size)
 def randn(key: Array, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
-    _floating("normal_kernel_cpu", dtype)
-    return _normal(key, tuple(size), dtype).astype(dtype)
+    floats_only("normal_kernel_cpu", dtype)
+    return standard_normal(key, tuple(size), dtype).astype(dtype)
 
 
 facts("randn", like="randn_like")
@@ -114,15 +89,15 @@ facts("randn", like="randn_like")
     numbers=finite_range,
 )
 def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
-    _floating("check_uniform_bounds", self.dtype)
-    unit = _uniform(key, self.shape, self.dtype)
+    floats_only("check_uniform_bounds", self.dtype)
+    unit = uniform_numbers(key, self.shape, self.dtype)
     return (unit * (to - from_) + from_).astype(self.dtype)
 
 
 @op("normal_functional", random=True, dynamic=("mean", "std"), check=spread, in_place="normal_")
 def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
-    _floating("normal_kernel_cpu", self.dtype)
-    return (_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
+    floats_only("normal_kernel_cpu", self.dtype)
+    return normal_numbers(key, self.shape, self.dtype, mean, std)
 
 
 def _normal_of(key: Array, mean: Any, std: Any, dtype: Any) -> Array:
@@ -130,7 +105,7 @@ def _normal_of(key: Array, mean: Any, std: Any, dtype: Any) -> Array:
         raise RuntimeError("normal expects standard deviation to be non-complex")
     refuse("normal_kernel_cpu", dtype, BOOL, INT)
     shape = jnp.broadcast_shapes(jnp.shape(mean), jnp.shape(std))
-    return (_normal(key, shape, dtype) * std + mean).astype(dtype)
+    return (standard_normal(key, shape, dtype) * std + mean).astype(dtype)
 
 
 @op(
@@ -158,13 +133,14 @@ facts(
 @op("normal.float_float", random=True, dynamic=("mean", "std"), check=spread)
 def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) -> Array:
     dtype = dtype or default_float()
-    return (_normal(key, tuple(size), dtype) * std + mean).astype(dtype)
+    floats_only("normal_kernel_cpu", dtype)
+    return normal_numbers(key, tuple(size), dtype, mean, std)
 
 
 @op("log_normal", random=True, dynamic=("mean", "std"), check=positive("log_normal_", "std"))
 def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
-    _floating("log_normal", self.dtype)
-    return jnp.exp(_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
+    floats_only("log_normal", self.dtype)
+    return jnp.exp(standard_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
 
 
 @op(
@@ -178,22 +154,22 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
     ),
 )
 def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
-    _floating("exponential", self.dtype)
-    drawn = jax.random.exponential(key, self.shape, _working(self.dtype))
+    floats_only("exponential", self.dtype)
+    drawn = jax.random.exponential(key, self.shape, working(self.dtype))
     drawn = jnp.where(drawn == 0, jnp.finfo(drawn.dtype).eps / 2, drawn)  # others divide by it
     return (drawn / lambd).astype(self.dtype)
 
 
 @op("cauchy", random=True, dynamic=("median", "sigma"), check=positive("cauchy_", "sigma"))
 def cauchy(key: Array, self: Array, median: Any = 0.0, sigma: Any = 1.0) -> Array:
-    _floating("cauchy", self.dtype)
-    drawn = jax.random.cauchy(key, self.shape, _working(self.dtype))
+    floats_only("cauchy", self.dtype)
+    drawn = jax.random.cauchy(key, self.shape, working(self.dtype))
     return (drawn * sigma + median).astype(self.dtype)
 
 
 @op("geometric", random=True, dynamic=("p",), check=success)
 def geometric(key: Array, self: Array, p: Any) -> Array:
-    unit = 1 - jax.random.uniform(key, self.shape, _working(self.dtype))
+    unit = 1 - jax.random.uniform(key, self.shape, working(self.dtype))
     count = jnp.ceil(jnp.log(unit) / jnp.log1p(-p))
     return jnp.maximum(count, 1).astype(self.dtype)
 
@@ -202,13 +178,18 @@ def geometric(key: Array, self: Array, p: Any) -> Array:
 
 
 def _coins(key: Array, shape: Any, p: Any) -> Array:
-    dtype = _working(getattr(p, "dtype", np.float32))
+    dtype = working(getattr(p, "dtype", np.float32))
     return jax.random.uniform(key, shape, dtype) < jnp.asarray(p).astype(dtype)
 
 
-@op("bernoulli", random=True, values=each("self", is_probability, RuntimeError, NO_PROBABILITY))
+@op(
+    "bernoulli",
+    random=True,
+    values=each("self", is_probability, RuntimeError, NO_PROBABILITY),
+    writes=("any_real",),
+)
 def bernoulli(key: Array, self: Array) -> Array:
-    _floating("bernoulli_tensor_cpu_self_", self.dtype)
+    floats_only("bernoulli_tensor_cpu_self_", self.dtype)
     return _coins(key, self.shape, self).astype(self.dtype)
 
 
@@ -219,6 +200,7 @@ def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
 
 @op("bernoulli.Tensor", random=True, values=each("p", is_probability, RuntimeError, NO_PROBABILITY))
 def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
+    refuse("bernoulli_tensor_cpu_p_", p.dtype, BOOL, INT, COMPLEX)
     return _coins(key, self.shape, p).astype(self.dtype)
 
 
@@ -265,7 +247,12 @@ def _integers(key: Array, shape: Any, low: Any, high: Any, dtype: Any) -> Array:
     return jax.random.randint(key, shape, low, high, drawn_in).astype(dtype)
 
 
-_randint = {"random": True, "dynamic": ("low", "high"), "check": integers_in_order}
+_randint: dict[str, Any] = {
+    "random": True,
+    "dynamic": ("low", "high"),
+    "check": integers_in_order,
+    "numbers": representable_sized,
+}
 
 
 @op("randint", "randint.generator", **_randint)
@@ -324,72 +311,10 @@ def random_from(key: Array, self: Array, from_: Any, to: Any) -> Array:
     "randperm.generator",
     random=True,
     writes=("no_booleans",),
-    numbers=holds_all,
+    numbers=HoldsNew("n", dtype=INT64),
 )
 def randperm(key: Array, n: int, dtype: Any = INT64) -> Array:
     if n < 0:
         raise RuntimeError(f"n must be non-negative, got {n}")
     refuse("randperm", dtype or INT64, BOOL, COMPLEX)
     return jax.random.permutation(key, n).astype(dtype or INT64)
-
-
-# Samples from distributions given by tensors ------------------------------------------------------
-
-
-@op(
-    "multinomial",
-    random=True,
-    values=distribution,
-    writes=("exact_dtype",),
-    refuses=senseless(
-        "multinomial only supports floating-point dtypes for input", BOOL, INT, COMPLEX
-    ),
-)
-def multinomial(key: Array, self: Array, num_samples: int, replacement: bool = False) -> Array:
-    _floating("multinomial", self.dtype)
-    if self.ndim not in (1, 2):
-        raise RuntimeError("prob_dist must be 1 or 2 dim")
-    if num_samples <= 0:
-        raise RuntimeError("cannot sample n_sample <= 0 samples")
-    if not replacement and num_samples > self.shape[-1]:
-        raise RuntimeError(
-            "cannot sample n_sample > prob_dist.size(-1) samples without replacement"
-        )
-    logits = jnp.log(self.astype(_working(self.dtype)))
-    if replacement:
-        shape = (*self.shape[:-1], num_samples)
-        spread = logits if self.ndim == 1 else logits[:, None, :]
-        return jax.random.categorical(key, spread, axis=-1, shape=shape).astype(jnp.int64)
-    noisy = logits + jax.random.gumbel(key, logits.shape, logits.dtype)
-    return lax.top_k(noisy, num_samples)[1].astype(jnp.int64)
-
-
-@op("poisson", random=True, values=each("self", none_below, RuntimeError, NO_RATE))
-def poisson(key: Array, self: Array) -> Array:
-    _floating("poisson_cpu", self.dtype)
-    key = as_jaxs(key)  # jax.random.poisson needs JAX's own implementation
-    return jax.random.poisson(key, self.astype(_working(self.dtype))).astype(self.dtype)
-
-
-@op("binomial", random=True)
-def binomial(key: Array, count: Array, prob: Array) -> Array:
-    dtype = _working(count.dtype)
-    n, p = count.astype(dtype), prob.astype(dtype)
-    return jax.random.binomial(key, n, p, dtype=dtype).astype(count.dtype)
-
-
-@op("_standard_gamma", random=True)
-def standard_gamma(key: Array, self: Array) -> Array:
-    return jax.random.gamma(key, self.astype(_working(self.dtype))).astype(self.dtype)
-
-
-@op("_standard_gamma_grad")
-@opmath
-def standard_gamma_grad(self: Array, output: Array) -> Array:
-    return lax.random_gamma_grad(self, output)  # pyright: ignore[reportCallIssue]
-
-
-@op("_sample_dirichlet", random=True)
-def sample_dirichlet(key: Array, self: Array) -> Array:
-    drawn = jax.random.loggamma(key, self.astype(_working(self.dtype)))
-    return jax.nn.softmax(drawn, axis=-1).astype(self.dtype)

@@ -6,7 +6,6 @@ from typing import Any
 import jax.numpy as jnp
 import numpy as np
 
-from calque.ops.table.number_range import check_holds
 from calque.ops.table.promotion import (
     RefusedDtype,
     is_complex,
@@ -99,20 +98,30 @@ NO_BOUNDS = "check_random_bounds handles only integral, floating-point and boole
 
 
 def representable(self: TensorArgument, **bounds: Any) -> None:
-    if is_complex(self.dtype):
+    _check_bounds(self.dtype, bounds.get("from", 0), bounds.get("to"))
+
+
+def representable_sized(
+    high: Any,
+    low: Any = 0,
+    dtype: Any = None,
+    out: TensorArgument | None = None,
+    **_: Any,
+) -> None:
+    _check_bounds((dtype or INT64) if out is None else out.dtype, low, high)
+
+
+def _check_bounds(dtype: Any, low: Any, high: Any) -> None:
+    """Raise if not all integers from `low` to `high - 1` are numbers of a dtype."""
+    if is_complex(dtype):
         raise RefusedDtype(NO_BOUNDS)
-    low, high = bounds.get("from", 0), bounds.get("to")
-    if self.dtype == np.bool_:
+    if dtype == np.bool_:
         least, most = 0, 1
     else:
-        limit = jnp.finfo(self.dtype) if is_float(self.dtype) else jnp.iinfo(self.dtype)
+        limit = jnp.finfo(dtype) if is_float(dtype) else jnp.iinfo(dtype)
         least, most = limit.min, limit.max
-    if low < least or (high is not None and high - 1 > most):
-        raise RuntimeError(f"from or to - 1 is out of bounds for torch.{self.dtype}")
-
-
-def holds_all(n: int, dtype: Any = INT64, **_: Any) -> None:
-    check_holds(n, dtype)
+    if not least <= low <= most or (high is not None and high - 1 > most):
+        raise RuntimeError(f"from or to - 1 is out of bounds for torch.{dtype}")
 
 
 def distribution(self: TensorArgument, **_: Any) -> None:

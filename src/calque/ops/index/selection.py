@@ -12,7 +12,7 @@ from jax import Array
 
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.helpers import wrap_dim
-from calque.ops.table.promotion import COMPLEX, FLOAT, is_integral
+from calque.ops.table.promotion import BOOL, COMPLEX, FLOAT, is_integral
 from calque.ops.table.registry import op
 
 
@@ -130,7 +130,7 @@ def _runs(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
     return rows[first], np.cumsum(first) - 1, np.diff(np.append(starts, count))
 
 
-@op("bincount", data_dependent=True, refuses=no_kernel("bincount_cpu", FLOAT, COMPLEX))
+@op("bincount", data_dependent=True, refuses=no_kernel("bincount_cpu", BOOL, FLOAT, COMPLEX))
 def bincount(self: Array, weights: Array | None = None, minlength: int = 0) -> Array:
     if minlength < 0:
         raise RuntimeError("minlength should be >= 0")

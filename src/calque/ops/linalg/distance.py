@@ -46,13 +46,14 @@ def _slope(gap: Array, dist: Array, p: float) -> Array:
     if p == 1:
         return jnp.sign(gap)
     if p == np.inf:
-        return jnp.sign(gap) * (jnp.abs(gap) == dist)
+        # PyTorch's expression, for the sake of infinities and NaN
+        return jnp.sign(gap) * (1 - jnp.minimum(1, jnp.ceil(jnp.abs(jnp.abs(gap) - dist))))
     safe = jnp.where(dist == 0, 1, dist)
     if p == 2:
         return jnp.where(dist == 0, 0, gap / safe)
     size = jnp.where(gap == 0, 1, jnp.abs(gap))
     slope = jnp.sign(gap) * jnp.power(size, p - 1) / jnp.power(safe, p - 1)
-    return jnp.where(dist == 0, 0, slope)
+    return jnp.where((dist == 0) | ((gap == 0) if p < 1 else False), 0, slope)
 
 
 def _check(p: float) -> None:

@@ -222,18 +222,6 @@ def rrelu_with_noise(
     return self * slope, slope.reshape(noise.shape)
 
 
-@op("rrelu_with_noise_", mutates=("self", "noise"), random=True)
-def rrelu_with_noise_(
-    key: Array,
-    self: Array,
-    noise: Array,
-    lower: Any = 0.125,
-    upper: Any = 1 / 3,
-    training: bool = False,
-) -> tuple[Array, Array]:
-    return rrelu_with_noise(key, self, noise, lower, upper, training)
-
-
 # Smooth -------------------------------------------------------------------------------------------
 
 

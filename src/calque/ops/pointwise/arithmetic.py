@@ -223,12 +223,12 @@ def addcmul(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Arra
 
 @op("addcdiv", autocast="widest", numbers=Holds("value"))
 def addcdiv(self: Array, tensor1: Array, tensor2: Array, value: Any = 1) -> Array:
-    x, a, b = promote(self, tensor1, tensor2)
-    if is_integral(a.dtype):
+    if is_integral(tensor1.dtype) and is_integral(tensor2.dtype):
         raise RuntimeError(
             "Integer division with addcdiv is no longer supported, and in a future  release "
             "addcdiv will perform a true division of tensor1 and tensor2."
         )
+    x, a, b = promote(self, tensor1, tensor2)
     return _add_scaled(x, lambda a, b: a / b, a, b, value)
 
 

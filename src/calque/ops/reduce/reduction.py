@@ -7,6 +7,7 @@ import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
 
+from calque.ops.pointwise.arithmetic import sub
 from calque.ops.reduce import converted
 from calque.ops.table.facts import facts
 from calque.ops.table.helpers import cast, is_known, maximum, minimum, wrap_dims
@@ -271,7 +272,7 @@ def norm_dim(self: Array, p: Any, dim: Any, keepdim: bool = False, dtype: Any = 
 
 @op("dist", static=("p",), autocast="float32")
 def dist(self: Array, other: Array, p: Any = 2) -> Array:
-    return vector_norm(self - other, p)
+    return vector_norm(sub(self, other), p)
 
 
 @op("logsumexp", autocast="float32")

@@ -28,7 +28,7 @@ Fourier transforms, recurrent layers, `nonzero` and attention.
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
-    "any_shape", "says_dtype", "truth",
+    "any_shape", "says_dtype", "truth", "any_real",
 ]  # fmt: skip
 """The requirements on a tensor that an in-place or `out=` form writes.
 
@@ -42,6 +42,7 @@ no_booleans: a boolean `out=` raises an error. cast_type_error: a lower kind rai
 any_shape: an `out=` with as many elements keeps its shape.
 says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
 truth: `out=` must be boolean or of bytes.
+any_real: an `out=` may have any dtype, even a lower kind, but not a complex one.
 """
 
 Autocast = Literal["lower", "float32", "widest"]

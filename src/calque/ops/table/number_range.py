@@ -165,6 +165,29 @@ def _overflows(value: Any, dtype: Any) -> bool:
     return value > limit.max or value < (limit.min or -limit.max)
 
 
+class HoldsNew:
+    """Checks that the dtype of a new tensor, or of an `out=`, can hold some numbers.
+
+    Attributes:
+        parameters: the numbers' names.
+        dtype: the numpy dtype if the call gives none; None for that of the number.
+    """
+
+    def __init__(self, *parameters: str, dtype: Any = None) -> None:
+        self.parameters = parameters
+        self.dtype = dtype
+
+    def __call__(self, /, dtype: Any = None, out: Any = None, **given: Any) -> None:
+        """Check the arguments of a call, a `TensorArgument` for each tensor.
+
+        Raises:
+            RuntimeError: a number does not fit.
+        """
+        dtype = (dtype or self.dtype) if out is None else out.dtype
+        for name in self.parameters:
+            check_holds(given.get(name), dtype)
+
+
 def check_holds(value: Any, dtype: Any) -> None:
     """Raise RuntimeError if a dtype cannot hold a number, if the number is known.
 

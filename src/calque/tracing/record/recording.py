@@ -24,6 +24,8 @@ from calque.tracing.record.values import RunValue
 from calque.upstream.torch_internals import pytree
 
 RAISED = "the program has raised"
+_LISTED = 20
+"""The number of problems that an error lists."""
 Level = Literal["module", "function", "aten"]
 
 
@@ -198,7 +200,9 @@ class Recording:
         self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool, tape: FinishedRun
     ) -> Builder:
         if self.problems:
-            listed = "\n".join(self.problems[:5])
+            listed = "\n".join(self.problems[:_LISTED])
+            if len(self.problems) > _LISTED:
+                listed += f"\n... and {len(self.problems) - _LISTED} more (in recording.problems)"
             hint = "If only the first call does this, call the program once before recording."
             if RAISED in self.problems[-1]:
                 hint = "calque.show shows what was recorded up to that point."

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx.graph_module import GraphModule
 
+from calque.errors import with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
@@ -136,6 +137,7 @@ class Recording:
         count = sum(call.operators for call in calls)
         return OperatorCounts(count, count - alone, alone)
 
+    @with_user_frames
     def graph(
         self,
         level: Level = "function",

@@ -497,3 +497,9 @@ def test_the_traceback_of_a_refusal_has_only_the_frames_of_the_user() -> None:
         with pytest.raises(calque.TraceError) as caught:
             refused()
         assert {str(entry.path) for entry in caught.traceback} == {__file__}
+
+
+def test_an_index_without_dimensions_is_refused_with_what_to_write() -> None:
+    graph = calque.trace(lambda x, i: x[i] * 2, torch.ones(3, 2), torch.tensor(1))
+    with pytest.raises(calque.TraceError, match=r"x\[i\.reshape\(1\)\]"):
+        calque.lower(graph)

@@ -98,7 +98,7 @@ def _key(node: Node) -> tuple[str, str]:
 
 
 def _described(node: Node) -> Iterator[Any]:
-    """Yields the modules that contain a node, and a tuple with its abstract value, if there is one."""
+    """Yields the modules around a node, and a tuple with its abstract value, if there is one."""
     stack = node.meta.get("nn_module_stack", {})
     yield [(key, path, _spelled(kind)) for key, (path, kind) in stack.items()]
     try:

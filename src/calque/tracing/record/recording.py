@@ -205,7 +205,11 @@ class Recording:
             listed = "\n".join(self.problems[:_LISTED])
             if len(self.problems) > _LISTED:
                 listed += f"\n... and {len(self.problems) - _LISTED} more (in recording.problems)"
-            hint = "If only the first call does this, call the program once before recording."
+            hint = (
+                "If only the first call does this, call the program once before recording. "
+                "Otherwise, record a part that does not do it. (Tensors that are written to in "
+                "place, such as buffers, may change.)"
+            )
             if RAISED in self.problems[-1]:
                 hint = "calque.show shows what was recorded up to that point."
             raise SymbolicTraceError(f"a graph cannot repeat this recording:\n{listed}\n{hint}")

@@ -141,6 +141,7 @@ def test_a_converter_that_raises_leaves_a_placeholder_with_the_reason() -> None:
     (first, *_) = converters.convert(calque.record(Small(), torch.ones(1, 3, 4, 4))).nodes
     assert isinstance(first, Placeholder)
     assert first.reason == "KeyError: 'dilation'"
+    assert first.place.startswith(f"{__file__}:") and " in " in first.place
 
 
 def test_composite_modules_are_claimed_whole_or_opened() -> None:

@@ -486,3 +486,20 @@ def test_numbers_in_a_list_are_not_known() -> None:
     graph = calque.trace(cropped, torch.arange(5.0), torch.tensor([1, 3]))
     with pytest.raises(calque.TraceError, match="tolist reads a number, which is not known"):
         lower(graph)
+
+
+def test_the_traceback_of_a_refusal_has_only_the_frames_of_the_user() -> None:
+    def program(x: torch.Tensor) -> torch.Tensor:
+        return x[x > 0]
+
+    recording = calque.record(program, torch.ones(3))
+    for refused in (lambda: recording.graph("aten"), lambda: calque.lower(recording.graph())):
+        with pytest.raises(calque.TraceError) as caught:
+            refused()
+        assert {str(entry.path) for entry in caught.traceback} == {__file__}
+
+
+def test_an_index_without_dimensions_is_refused_with_what_to_write() -> None:
+    graph = calque.trace(lambda x, i: x[i] * 2, torch.ones(3, 2), torch.tensor(1))
+    with pytest.raises(calque.TraceError, match=r"x\[i\.reshape\(1\)\]"):
+        calque.lower(graph)

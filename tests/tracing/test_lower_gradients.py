@@ -282,3 +282,18 @@ def test_a_lowered_graph_checks_gradients_if_the_program_hides_writes_from_autog
     assert seen(given).requires_grad
     gradient = jax.grad(lambda x: JaxInterpreter(hidden)(x).sum())(jax.numpy.ones(2))
     assert gradient.shape == (2,)
+
+
+def test_a_write_into_a_complex_tensor_with_a_gradient_is_refused_with_the_way_out() -> None:
+    def program(x: Tensor) -> Tensor:
+        spectrum = torch.fft.rfft(x)
+        kept = torch.zeros_like(spectrum)
+        kept[..., :3] = spectrum[..., :3]
+        return torch.fft.irfft(kept, n=x.shape[-1])
+
+    x = torch.randn(2, 8, requires_grad=True)
+    with pytest.raises(calque.TraceError, match="into a part of a complex tensor") as caught:
+        calque.lower(calque.trace(program, x))
+    assert "torch.cat" in str(caught.value)
+    with torch.no_grad():
+        torch.testing.assert_close(calque.lower(calque.trace(program, x))(x), program(x))

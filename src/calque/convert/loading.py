@@ -27,7 +27,7 @@ from calque.convert.reading import SPEC
 from calque.convert.saving import READ, dtype_name
 from calque.device.memory.cell import read
 from calque.device.runtime.dtypes import to_numpy
-from calque.errors import TraceError
+from calque.errors import TraceError, with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.graph.interpreter import JaxInterpreter
 from calque.tracing.graph.purity import TracedGraph
@@ -105,6 +105,7 @@ class Loaded:
         return self._function(*arrays, rng=rng)
 
 
+@with_user_frames
 def load(directory: str | Path) -> Loaded:
     """Read a program that `save` wrote.
 

@@ -14,6 +14,7 @@ from calque.convert.onnx_calls import NARROW, WIDE, kind_of, library
 from calque.convert.onnx_opening import opened
 from calque.convert.onnx_operators import converters_for, table
 from calque.convert.tensor_infos import TensorInfo, WeightInfo
+from calque.errors import with_user_frames
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.own_leaves import without_marks
 from calque.tracing.record import Recording
@@ -21,6 +22,7 @@ from calque.tracing.record import Recording
 OPSET = 20
 
 
+@with_user_frames
 def to_onnx(recording: Recording) -> Any:
     """Converts the program to an `onnx.ModelProto` that contains its weights.
 

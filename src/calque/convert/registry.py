@@ -16,6 +16,8 @@ from calque.convert.names import function_names, is_operator, operator_names
 from calque.convert.opened_modules import Opened, call_of
 from calque.convert.structure import is_label, needless
 from calque.convert.tensor_infos import TensorInfo
+from calque.errors import with_user_frames
+from calque.errors.frames import is_librarys
 from calque.errors.handlers import is_of_handler
 from calque.tracing.lower.own_leaves import without_marks
 from calque.tracing.record import Recording
@@ -31,10 +33,12 @@ class Placeholder:
     Attributes:
         call: the call.
         reason: the reason: no converter accepts it, or its converter raised an error.
+        place: the line of the converter or predicate that raised; "" if none did.
     """
 
     call: Call
     reason: str
+    place: str = ""
 
 
 @dataclass
@@ -199,8 +203,8 @@ class Converters:
         """
         return self._found(call)[0]
 
-    def _found(self, call: Call) -> tuple[Converter | None, str]:
-        """Returns the converter of a call, or None and the reason."""
+    def _found(self, call: Call) -> tuple[Converter | None, str, str]:
+        """Returns the converter of a call, or None, the reason and the line that raised."""
         for predicate, converter in reversed(self._predicates):
             try:
                 claims = predicate(call)
@@ -208,12 +212,13 @@ class Converters:
                 if is_of_handler(error):
                     raise
                 name = getattr(predicate, "__qualname__", repr(predicate))
-                return None, f"the predicate {name} raised {type(error).__name__}: {error}"
+                reason = f"the predicate {name} raised {type(error).__name__}: {error}"
+                return None, reason, _line_of(error)
             if claims:
-                return converter, ""
+                return converter, "", ""
         if call.kind == "module":
-            return self._of_class(type(call.target)), _UNCLAIMED
-        return self._by_name.get(call.op), _UNCLAIMED
+            return self._of_class(type(call.target)), _UNCLAIMED, ""
+        return self._by_name.get(call.op), _UNCLAIMED, ""
 
     def _of_class(self, kind: type) -> Converter | None:
         return next((self._by_class[k] for k in kind.__mro__ if k in self._by_class), None)
@@ -295,6 +300,7 @@ class Converters:
     def _is_unclaimed(self, call: Call) -> bool:
         return call.kind == "module" and self.find(call) is None
 
+    @with_user_frames
     def coverage(self, program: Recording | GraphModule) -> Coverage:
         """Reports which calls can and which cannot be converted, with lines and counts."""
         calls, opened = self._read(program)
@@ -306,6 +312,7 @@ class Converters:
                 found.missing.setdefault(call.op, []).append(call)
         return found
 
+    @with_user_frames
     def convert(self, program: Recording | GraphModule) -> Converted:
         """Converts every call; calls that cannot be converted become a `Placeholder`.
 
@@ -316,15 +323,26 @@ class Converters:
         return Converted(calls.inputs, [self._converted(call) for call in calls], calls.outputs)
 
     def _converted(self, call: Call) -> Any:
-        converter, reason = self._found(call)
+        converter, reason, place = self._found(call)
         if converter is None:
-            return Placeholder(call, reason)
+            return Placeholder(call, reason, place)
         try:
             return converter(call)
         except Exception as error:
             if is_of_handler(error):
                 raise
-            return Placeholder(call, f"{type(error).__name__}: {error}")
+            return Placeholder(call, f"{type(error).__name__}: {error}", _line_of(error))
+
+
+def _line_of(error: Exception) -> str:
+    """Returns the user's innermost line in a traceback."""
+    found, traceback = "", error.__traceback__
+    while traceback is not None:
+        code = traceback.tb_frame.f_code
+        if not is_librarys(traceback.tb_frame):
+            found = f"{code.co_filename}:{traceback.tb_lineno} in {code.co_name}"
+        traceback = traceback.tb_next
+    return found
 
 
 def _is_named(names: Collection[str], node: Node) -> bool:

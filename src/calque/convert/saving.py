@@ -33,6 +33,7 @@ from calque.convert.digests import DIGEST, digest
 from calque.convert.errors import ConversionError
 from calque.convert.reading import is_read, read_of, with_single_reads
 from calque.convert.structure import is_label
+from calque.errors import with_user_frames
 from calque.tracing.core.files import alone_in, remove_parts, replacing
 from calque.tracing.core.origins import origin_of
 from calque.tracing.graph.checks import CHECKS
@@ -55,6 +56,7 @@ ATTRIBUTES: dict[type, str] = {
 }
 
 
+@with_user_frames
 def save(program: Recording | GraphModule, directory: str | Path) -> None:
     """Write a program as JSON and safetensors, for `load` or any other reader.
 

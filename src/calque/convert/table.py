@@ -14,6 +14,7 @@ from torch.fx.node import Node
 from calque.convert.calls import Call, Calls
 from calque.convert.counting import flops_of, macs_singly
 from calque.convert.tensor_infos import TensorInfo
+from calque.errors import with_user_frames
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.origins import origin_of
@@ -91,6 +92,7 @@ class LayerTable:
         return text.getvalue()
 
 
+@with_user_frames
 def layer_table(recording: Recording) -> LayerTable:
     """Returns the layers of a recorded program, in the order in which it calls them.
 

@@ -269,6 +269,7 @@ REFUSED = {
     "if": (lambda x: 1 if x > 0 else 2, "is used as a condition"),
     "float": (lambda x: float(x), "is converted to a number"),
     "range": (lambda x: range(x), "is converted to a number"),
+    "a power with a modulus": (lambda x: pow(x, 2, 3), r"Write \(x \*\* y\) % z"),
     "set": (lambda x: {x}, "is used as a key"),
     "dict key": (lambda x: {x: 1}, "is used as a key"),
     "attribute": (lambda x: setattr(x, "a", 1), "cannot be assigned the field 'a'"),

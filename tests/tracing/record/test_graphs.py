@@ -373,3 +373,39 @@ def test_a_level_of_forward_mode_that_pytorch_enters_is_named() -> None:
     recording = calque.record(lambda x: torch.func.linearize(torch.sin, x)[1](x), torch.randn(3))
     with pytest.raises(calque.TraceError, match=r"test_graphs\.py:\d+ .*forward_ad"):
         recording.graph()
+
+
+@pytest.mark.parametrize("level", ["function", "module", "aten"])
+def test_a_pickled_graph_keeps_the_names_and_places_of_its_nodes(
+    recording: Any, level: Any
+) -> None:
+    graph = recording.graph(level)
+    loaded = pickle.loads(pickle.dumps(graph))
+
+    def known(node: Any) -> Any:
+        stack = list(node.meta.get("nn_module_stack", {}).values())
+        shape = getattr(node.meta.get("val"), "shape", None)
+        return str(node.target), origin_of(node), stack, shape
+
+    before, after = ({n.name: n for n in g.graph.nodes} for g in (graph, loaded))
+    assert all(known(node) == known(before[name]) for name, node in after.items())
+    missing = [node for name, node in before.items() if name not in after]
+    assert all(node.op == "get_attr" for node in missing)  # a parameter that is read twice
+    if level != "aten":
+        calque.lower(loaded)  # without examples, because the shapes of the inputs are known
+    again = pickle.loads(pickle.dumps(copy.deepcopy(loaded)))
+    assert [n.name for n in again.graph.nodes] == [n.name for n in loaded.graph.nodes]
+
+
+def test_a_pickled_graph_that_was_edited_has_no_place_for_ambiguous_nodes(recording: Any) -> None:
+    graph = recording.graph()
+    relu = next(iter(graph.graph.find_nodes(op="call_function", target=torch._C._nn.gelu)))
+    with graph.graph.inserting_after(relu):
+        added = graph.graph.call_function(torch.sin, (relu,))
+    relu.replace_all_uses_with(added, delete_user_cb=lambda user: user is not added)
+    graph.recompile()
+    loaded = pickle.loads(pickle.dumps(graph))
+    (sin,) = loaded.graph.find_nodes(op="call_function", target=torch.sin)
+    assert "origin" not in sin.meta
+    found = loaded.graph.find_nodes(op="call_function", target=torch._C._nn.gelu)
+    assert all("test_graphs.py" in str(origin_of(node)) for node in found)

@@ -4,6 +4,7 @@ import copy
 import dataclasses
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -111,6 +112,81 @@ def test_a_change_is_told_with_the_line_that_ran() -> None:
     problems = calque.record(Counts(), torch.ones(2)).problems
     assert len(problems) == 2
     assert all(" in forward: self." in problem for problem in problems), problems
+
+
+def test_a_scheduler_that_steps_without_a_new_rate_is_refused_at_its_line() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.StepLR(optimizer, step_size=5)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.step()
+        scheduler.step()
+        return x * 2
+
+    recording = calque.record(step, torch.ones(3))
+    line = step.__code__.co_firstlineno + 2
+    assert f"{__file__}:{line} in step: scheduler.last_epoch changes" in recording.problems[0]
+
+
+def test_a_new_rate_is_told_with_the_line_of_the_scheduler() -> None:
+    weight = torch.zeros(3, requires_grad=True)
+    optimizer = torch.optim.SGD([weight], lr=0.1)
+    scheduler = torch.optim.lr_scheduler.ExponentialLR(optimizer, gamma=0.5)
+
+    def step(x: torch.Tensor) -> torch.Tensor:
+        optimizer.step()
+        scheduler.step()
+        return x * 2
+
+    rates = [p for p in calque.record(step, torch.ones(3)).problems if "['lr'] changes" in p]
+    line = step.__code__.co_firstlineno + 2
+    assert rates and all(f":{line} in step: " in rate for rate in rates)
+
+
+HISTORY: dict[str, list[float]] = {"losses": []}
+COUNTS = np.zeros(3)
+RATES = [{"lr": 0.1}]
+
+
+def keeps_in_a_list_of_a_dict(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    HISTORY.setdefault("losses", []).append(1.0)
+    return y
+
+
+def counts_in_an_array(x: torch.Tensor) -> torch.Tensor:
+    y = x * 2
+    COUNTS[0] += 1
+    return y
+
+
+def halves_in_a_loop(x: torch.Tensor) -> torch.Tensor:
+    for group in RATES:
+        group["lr"] *= 0.5
+    return x * 2
+
+
+def appends_to_an_argument(x: torch.Tensor, seen: Any = None) -> torch.Tensor:
+    y = x * 2
+    seen.append(3)
+    return y
+
+
+@pytest.mark.parametrize(
+    ("program", "what"),
+    [
+        (keeps_in_a_list_of_a_dict, "HISTORY['losses'] changes in length from 0 to 1"),
+        (counts_in_an_array, "COUNTS is written to"),
+        (halves_in_a_loop, "RATES[0]['lr'] changes from 0.1 to 0.05"),
+        (appends_to_an_argument, "seen changes in length from 0 to 1"),
+    ],
+)
+def test_a_change_of_something_within_is_told_with_its_line(program: Any, what: str) -> None:
+    more: Any = {"seen": []} if program is appends_to_an_argument else {}
+    (problem,) = calque.record(program, torch.ones(3), **more).problems
+    line = program.__code__.co_firstlineno + 2
+    assert problem.startswith(f"{__file__}:{line} in {program.__name__}: {what}")
 
 
 def test_a_shallow_copy_of_a_tensor_is_a_call() -> None:

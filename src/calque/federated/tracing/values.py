@@ -343,9 +343,11 @@ def _apply(op: PythonOperator, *values: Any) -> Value:
     return bind(operator_call(op, blocks), f"the operator {op.name!r}")
 
 
-def _binary(name: str, reflected: bool) -> Callable[[Value, Any], Value]:
+def _binary(name: str, reflected: bool) -> Callable[..., Value]:
     @with_user_frames
-    def method(self: Value, other: object) -> Value:
+    def method(self: Value, other: object, *modulus: object) -> Value:
+        if modulus:  # `pow(x, y, z)`
+            _refuse(self, "is raised to a power with a modulus", "Write (x ** y) % z")
         if (number := python_number(other)) is not None:
             op = PythonOperator(name, BINARY[name], (reflected, repr(number), number))
             return _apply(op, self)

@@ -98,6 +98,17 @@ class AbstractValues:
             found._is_param = True
         return found
 
+    def made_from(self, facts: Any) -> torch.Tensor:
+        """Returns an abstract value with the shape, stride, dtype, device and `requires_grad` of
+        `facts`.
+        """
+        with torch_c.DisableTorchFunction(), suspended():
+            meta = torch.empty_strided(facts.shape, facts.stride, dtype=facts.dtype, device="meta")
+            made = FakeTensor(self.mode, meta, facts.device)
+            may = facts.dtype.is_floating_point or facts.dtype.is_complex
+            made.requires_grad = facts.requires_grad and may
+        return made
+
     def compute(self, node: Node) -> Any:
         """Returns the node's value: a FakeTensor, a container of them, a Python value, or UNKNOWN.
 

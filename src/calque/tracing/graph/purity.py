@@ -25,6 +25,7 @@ from calque.tracing.graph.checks import (
     unpack,
 )
 from calque.tracing.graph.codegen import ExactLiterals
+from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
 from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.proxies.proxy import assert_fn
 
@@ -110,6 +111,13 @@ class TracedGraph(Graph):
     def __init__(self, *args: Any, **options: Any) -> None:
         super().__init__(*args, **options)
         self._codegen = ExactLiterals()
+
+    def python_code(self, root_module: str, *args: Any, **options: Any) -> Any:
+        """Returns the code of the graph, and has its module pickle what the code does not say."""
+        owner = self.owning_module
+        if owner is not None:
+            vars(owner)[ATTRIBUTE] = NodeFacts(self)
+        return super().python_code(root_module, *args, **options)
 
     def eliminate_dead_code(self, is_impure_node: Callable[[Node], bool] | None = None) -> bool:
         """Remove nodes that are unused and have no effect; returns True if any were removed."""

@@ -21,12 +21,15 @@ _OF_CUSTOM_OPERATOR = re.compile(r"custom \(non-ATen\) operator .*annotations: (
 _WITHOUT_GRADIENT = re.compile(
     r"derivative for (aten::\w+) is not implemented|^(\w+) does not support automatic diff"
 )
+_INTO_COMPLEX = re.compile(r"^(\w+_scatter) does not support .* outputs with complex dtype")
 _OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
 
 
 def explained(error: Exception) -> Exception:
     """Returns the error to raise; the original one if it is clear enough."""
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
+        if "_local_scalar_dense" in str(error.func):
+            return _number_read()
         return depends_on_values(str(error.func))
     if isinstance(error, RuntimeError) and "that has internal overlap" in str(error):
         return overlapping("a call")  # inside a layer, so no node shows it
@@ -46,6 +49,13 @@ def explained(error: Exception) -> Exception:
             "PyTorch knows no form without writes.\nHave it return the new tensor, lower with "
             "functional=False, or use the graph as it is, without lowering."
         )
+    if isinstance(error, RuntimeError) and (found := _INTO_COMPLEX.search(str(error))):
+        return SymbolicTraceError(
+            "the program writes into a part of a complex tensor while gradients are recorded, and "
+            f"PyTorch has no gradient of {found[1]}, the form of that without writes.\nPut the "
+            "tensor together instead (torch.cat, torch.nn.functional.pad), lower within "
+            "torch.no_grad(), or use the graph as it is, without lowering."
+        )
     if isinstance(error, RuntimeError) and (found := _WITHOUT_GRADIENT.search(str(error))):
         return SymbolicTraceError(
             f"the program computes a gradient through {found[1] or found[2]}, an operator of the "
@@ -58,6 +68,15 @@ def explained(error: Exception) -> Exception:
             "Use the graph as it is, without lowering."
         )
     return error
+
+
+def _number_read() -> SymbolicTraceError:
+    return SymbolicTraceError(
+        "a tensor is read as a number (an index without dimensions, `.item()`), which depends on "
+        "values of tensors that are not known while lowering.\nGive an index a dimension "
+        "(`x[i.reshape(1)]` reads one row), keep a number a tensor, or use the graph as it is, "
+        "without lowering."
+    )
 
 
 def depends_on_values(what: str) -> SymbolicTraceError:

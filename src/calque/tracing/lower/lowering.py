@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
-from calque.errors import tidy
+from calque.errors import tidy, with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.tracing.abstract.fakes import AbstractMode
 from calque.tracing.graph import checks
@@ -77,6 +77,7 @@ from calque.upstream.torch_internals import (
 )
 
 
+@with_user_frames
 def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: Any) -> GraphModule:
     """Replaces each call of a graph with the ATen operators that it runs.
 

@@ -21,11 +21,7 @@ class KnownValues(AbstractValues):
         looks = value.looks
         if looks is None or len(looks.stride) != len(looks.shape) or looks.dtype in _QUANTIZED:
             return None
-        meta = torch.empty_strided(looks.shape, looks.stride, dtype=looks.dtype, device="meta")
-        made = FakeTensor(self.mode, meta, looks.device)
-        may = looks.dtype.is_floating_point or looks.dtype.is_complex
-        made.requires_grad = looks.requires_grad and may
-        return made
+        return self.made_from(looks)
 
 
 def is_plain(template: object) -> bool:

@@ -9,6 +9,7 @@ from typing import Any, Literal
 import torch
 from torch.fx.graph_module import GraphModule
 
+from calque.errors import with_user_frames
 from calque.errors.handlers import is_of_handler
 from calque.errors.printable import printable
 from calque.tracing.core.errors import SymbolicTraceError
@@ -24,6 +25,8 @@ from calque.tracing.record.values import RunValue
 from calque.upstream.torch_internals import pytree
 
 RAISED = "the program has raised"
+_LISTED = 20
+"""The number of problems that an error lists."""
 Level = Literal["module", "function", "aten"]
 
 
@@ -134,6 +137,7 @@ class Recording:
         count = sum(call.operators for call in calls)
         return OperatorCounts(count, count - alone, alone)
 
+    @with_user_frames
     def graph(
         self,
         level: Level = "function",
@@ -198,8 +202,14 @@ class Recording:
         self, is_leaf: Callable[[ModuleCall], bool], keeper: Keeper, whole: bool, tape: FinishedRun
     ) -> Builder:
         if self.problems:
-            listed = "\n".join(self.problems[:5])
-            hint = "If only the first call does this, call the program once before recording."
+            listed = "\n".join(self.problems[:_LISTED])
+            if len(self.problems) > _LISTED:
+                listed += f"\n... and {len(self.problems) - _LISTED} more (in recording.problems)"
+            hint = (
+                "If only the first call does this, call the program once before recording. "
+                "Otherwise, record a part that does not do it. (Tensors that are written to in "
+                "place, such as buffers, may change.)"
+            )
             if RAISED in self.problems[-1]:
                 hint = "calque.show shows what was recorded up to that point."
             raise SymbolicTraceError(f"a graph cannot repeat this recording:\n{listed}\n{hint}")

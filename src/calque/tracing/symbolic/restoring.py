@@ -8,8 +8,11 @@ import inspect
 from collections.abc import Callable
 from typing import Any
 
+from torch.fx.graph import Graph
 from torch.fx.node import Argument, Node
 
+from calque.tracing.abstract.abstract_values import AbstractValues
+from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
 from calque.tracing.graph.templates import ObjectTemplate
 from calque.tracing.symbolic.symbolic_proxies import ValueProxy
 from calque.tracing.symbolic.symbolic_tracer import SymbolicTracer
@@ -40,6 +43,13 @@ class Restoring(SymbolicTracer):
     """Like `SymbolicTracer`, for the generated code of a graph."""
 
     restores = True
+
+    def trace(self, root: Any, *args: Any, **options: Any) -> Graph:
+        """Returns the graph, with what was known of its nodes when it was pickled."""
+        graph = super().trace(root, *args, **options)
+        facts = vars(root).pop(ATTRIBUTE, None) or NodeFacts()
+        facts.restore(graph, AbstractValues(root.get_parameter).made_from)
+        return graph
 
     def proxy(self, node: Node) -> Any:
         """Returns the proxy of any value."""

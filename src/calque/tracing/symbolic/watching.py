@@ -5,9 +5,7 @@ change would happen once for each traced path, and never when the graph runs.
 """
 
 import inspect
-import linecache
 import logging
-import re
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager
 from functools import partial
@@ -15,17 +13,19 @@ from types import CodeType
 from typing import Any
 
 import torch
+from torch.optim.lr_scheduler import LRScheduler
 
 from calque.state import MISSING, Row, Running, same_value
 from calque.state.impure_builtins import NAMES
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_class
 from calque.state.paths import Path
-from calque.state.rows import CacheRow, ListRow, NamedRow, SetRow, StateRow
+from calque.state.rows import BytesRow, CacheRow, ListRow, NamedRow, SetRow, StateRow
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.core.torch_settings import AMBIENT
 from calque.tracing.proxies.proxy import has_proxy
 from calque.tracing.proxies.wrapping import unpatched
+from calque.tracing.symbolic.changed_lines import Lines
 from calque.tracing.symbolic.changes import Change, change_of, described, is_same
 from calque.tracing.symbolic.generators import GeneratorStates, set_within
 from calque.tracing.symbolic.leaves import ModuleState
@@ -33,16 +33,9 @@ from calque.tracing.symbolic.objects import of_object
 from calque.tracing.symbolic.surroundings import Surroundings
 from calque.tracing.symbolic.types import STAND_INS
 
-_CHANGE = (
-    r"(\[.*\]\s*[-+*/|&@%]*=(?!=)|\s*[-+*/|&@%]*=(?!=)|\.(append|appendleft|extend|insert|pop|"
-    r"popleft|popitem|update|setdefault|add|remove|discard|clear|sort|reverse|send|set|seed)\()"
-)
-
-
 _DEFAULT = Path("torch.default_generator")
 _SETTERS = ("manual_seed", "set_state", "seed", "graphsafe_set_state", "set_offset")
 _STATES = frozenset(("getstate", "get_state", "bit_generator"))
-_CONSTRUCTORS = ("__init__", "__new__", "__post_init__", "__setstate__")
 _OF_GENERATORS = frozenset(("get_state", "initial_seed"))
 _HOOKS_OF_NODES = frozenset(("register_prehook", "register_multi_grad_hook"))
 _NODES = frozenset(("grad_fn", "next_functions", "get_gradient_edge"))
@@ -73,9 +66,8 @@ class StateWatch:
         else:
             self._snapshot.visit(root, getattr(root, "__name__", ""))
         self._snapshot.visit(of_object(root), "self")
-        args, kwargs = given or ((), {})
-        self._snapshot.visit(args, "the arguments")
-        self._snapshot.visit(kwargs, "the keyword arguments")
+        for name, value in _named(root, method, *(given or ((), {}))):
+            self._snapshot.visit(value, name)
         self.generators.visit(torch.default_generator, _DEFAULT)
         self._ambient = {name: read() for name, (read, _) in AMBIENT.items()}
 
@@ -159,7 +151,7 @@ class StateWatch:
         calls something that differs from call to call, such as a clock.
         """
         self._snapshot.follow_all()
-        self._snapshot.visit(None, "")
+        self._snapshot.look_into_schedulers()
         if self._snapshot.has_differing:
             return False
         codes = [code for code, owner in self._snapshot.codes.items() if owner is Owner.USER]
@@ -180,7 +172,7 @@ class StateWatch:
             if generator is torch.default_generator and not self.names_default_generator:
                 continue
             words = (w for w in _SETTERS if self.asks(lambda code: w in names_of(code).words))  # noqa: B023
-            yield f"{self._place(next(words, _SETTERS[0]))}{set_within(str(path))}"
+            yield f"{self._lines().naming(next(words, _SETTERS[0]))}{set_within(str(path))}"
 
     def hooks_nodes(self) -> Iterator[str]:
         """Yields messages for hooks that the program may register on autograd nodes, which modes do
@@ -194,8 +186,8 @@ class StateWatch:
                 found |= {"register_hook"}
             for word in sorted(found):
                 yield (
-                    f"{self._place(word)}{word} is called on an autograd node, which a graph "
-                    "would not repeat"
+                    f"{self._lines().naming(word)}{word} is called on an autograd node, which a "
+                    "graph would not repeat"
                 )
 
     def forget(self) -> None:
@@ -239,7 +231,7 @@ class StateWatch:
             before, now = self._ambient[name], read()
             if now != before:
                 what = f"is left at {now}, but was {before} before"
-                place = self._place(f"set_{name.rpartition('.')[2]}")
+                place = self._lines().naming(f"set_{name.rpartition('.')[2]}")
                 yield Change(name, name, what, place, before, now, write), False
         for row, now in changed:
             if isinstance(row, CacheRow) or not (row.restored or isinstance(row, StateRow)):
@@ -273,6 +265,8 @@ class StateWatch:
                 continue
             if after is MISSING:
                 what = "is deleted"
+            elif isinstance(row, BytesRow):
+                what = "is written to"
             elif has_proxy((after,)) and not row.attribute:
                 what = "is assigned a value from the traced program"
             elif before is MISSING and not has_proxy((after,)):
@@ -308,8 +302,22 @@ class StateWatch:
     ) -> Change:
         name = name or row.name(key)
         inner = name if row.attribute else str(row.path)
-        place = self._place(inner.rpartition(".")[2], _CHANGE)
+        if ".param_groups[" in name:
+            inner = self._scheduler_changed() or inner
+        place = self._lines().changing(inner, None if row.attribute else key)
         return Change((id(row.owner), key), name, what, place, before, after, partial(row.put, key))
+
+    def _scheduler_changed(self) -> str:
+        """Returns the name of a scheduler that has stepped; "" if none has."""
+        for value in self._snapshot.known.values():
+            if issubclass(type(value), LRScheduler):
+                row = self._snapshot.rows.get(id(vars(value)))
+                if row is not None and row.is_changed():
+                    return str(row.path)
+        return ""
+
+    def _lines(self) -> Lines:
+        return Lines(self._snapshot.codes, self.ran)
 
     def _reads_of_positions(self) -> Iterator[str]:
         """Yields messages for reads of a state that advances, such as that of random numbers."""
@@ -322,28 +330,19 @@ class StateWatch:
             if has_generator or "default_generator" in words:
                 found |= words & _OF_GENERATORS
             for word in sorted(found):
-                yield f"{self._place(word)}{word} reads the state of random numbers"
+                yield f"{self._lines().naming(word)}{word} reads the state of random numbers"
 
-    def _place(self, name: str, pattern: str = "") -> str:
-        """Returns the line that changes the variable with this name, if the source shows it."""
-        ran = self._snapshot.codes.items()
-        codes = [c for c, owner in ran if owner >= Owner.PACKAGE and c.co_filename[0] != "<"]
-        codes.sort(key=self._is_unlikely)
-        for end in (pattern, r"\b") if pattern else (r"\b",):
-            search = re.compile(rf"(?<!\w){re.escape(name)}{end}")
-            for code in codes if name else ():
-                for number, line in _source(code):
-                    if search.search(line):
-                        return f"{code.co_filename}:{number} in {code.co_name}: "
-            for file in () if codes or not name else sorted({file for file, _ in self.ran}):
-                for number, line in enumerate(linecache.getlines(file), 1):
-                    if search.search(line):  # of a package, whose code was not followed
-                        return f"{file}:{number}: "
-        return f"{codes[0].co_filename} in {codes[0].co_name}: " if codes else ""
 
-    def _is_unlikely(self, code: CodeType) -> tuple[bool, bool]:
-        """Sorts code last that probably did not run, such as constructors."""
-        return (code.co_filename, code.co_name) not in self.ran, code.co_name in _CONSTRUCTORS
+def _named(root: Any, method: str, args: Any, kwargs: Any) -> Iterator[tuple[str, Any]]:
+    """Yields the arguments of a call, under the names of the program's parameters."""
+    of_module = isinstance(root, torch.nn.Module)
+    program = getattr(type(root), method, None) if of_module else of_object(root) or root
+    try:
+        bound = inspect.signature(program).bind(*(root,) * of_module, *args, **kwargs)  # pyright: ignore[reportArgumentType]
+    except (TypeError, ValueError):  # it has no signature, or cannot be called in this way
+        yield from (("the arguments", args), ("the keyword arguments", kwargs))
+        return
+    yield from [*bound.arguments.items()][of_module:]
 
 
 def _instance_dict(value: object) -> Any:
@@ -351,14 +350,6 @@ def _instance_dict(value: object) -> Any:
         return object.__getattribute__(value, "__dict__")
     except (AttributeError, TypeError):  # it has only slots
         return None
-
-
-def _source(code: CodeType) -> Iterator[tuple[int, str]]:
-    try:
-        lines, first = inspect.getsourcelines(code)
-    except (OSError, TypeError):
-        return
-    yield from enumerate(lines, max(first, 1))
 
 
 def refusal(change: Change) -> SymbolicTraceError:

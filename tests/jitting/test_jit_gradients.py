@@ -435,6 +435,38 @@ def test_data_assigned_inside():
     assert len(step.history) == 1
 
 
+def _old_memory_returned(p, other, kept):
+    old = p.data
+    p.data = p.data * 2
+    return old
+
+
+def _old_memory_kept(p, other, kept):
+    kept["backup"] = p.data
+    p.data = p.data * 2
+
+
+def _view_of_new_memory(p, other, kept):
+    p.data = p.data * 2
+    return p.detach().view(2, 1)
+
+
+def _memory_of_another(p, other, kept):
+    p.data = other.data
+
+
+@pytest.mark.parametrize(
+    "fn", [_old_memory_returned, _old_memory_kept, _view_of_new_memory, _memory_of_another]
+)
+def test_data_assigned_inside_while_another_tensor_shares_it_is_refused(fn):
+    """A call writes the new values into the old memory, where the other tensor would see them."""
+    p, other = (ones(2).requires_grad_() for _ in range(2))
+    kept: dict[str, torch.Tensor] = {}
+    with pytest.raises(calque.TraceError, match=r"(?s)\.data = .*copy_"):
+        calque.jit(lambda: fn(p, other, kept))()
+    assert p.tolist() == [1, 1] and not kept
+
+
 def test_a_loss_whose_graph_is_used_up_in_part_can_be_returned():
     w = torch.ones(3, device="jax", requires_grad=True)
 

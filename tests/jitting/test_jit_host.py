@@ -1,6 +1,8 @@
 """CPU tensors, threads and memory around jitted functions."""
 
 import copy
+import csv
+import io
 import threading
 
 import numpy as np
@@ -439,3 +441,18 @@ def test_the_numpy_memory_of_a_tensor_is_put_back():
 
     assert [run(ones(1)).item() for _ in range(3)] == [2, 3, 4]
     assert tensor.tolist() == [4, 1]
+
+
+def test_a_writer_in_c_writes_to_its_file_at_each_call():
+    """It refers to the file only by a method of it."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+
+    @calque.jit
+    def run(x):
+        writer.writerow([1, 2])
+        return x * 2
+
+    for i in range(4):
+        run(ones(1))
+        assert file.getvalue() == "1,2\r\n" * (i + 1)

@@ -1,7 +1,7 @@
 """The tensors from outside that a trace encounters, with their state before the function ran."""
 
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
@@ -33,12 +33,12 @@ class Before(NamedTuple):
     cell: Cell
 
 
-def shares_moved() -> TraceError:
-    """Returns the error for a tensor that shares memory with one whose data was replaced."""
+def uses_old_memory() -> TraceError:
+    """Returns the error for a tensor over the memory that another had before `.data = `."""
     return unrepeatable(
-        "the data of a tensor from outside is replaced (`.data = `) inside calque.jit, and another "
-        "tensor shares its memory, old or new,",
-        "but a call of the program writes the new values into the old memory",
+        "the data of a tensor from outside is replaced (`.data = `) inside calque.jit, while "
+        "another tensor uses its old memory,",
+        "into which each call of the program would write the new values",
         "Write them with `tensor.data.copy_(values)`, and keep the old ones with `clone()`.",
     )
 
@@ -54,7 +54,7 @@ class KnownTensors:
         before: their state before the function ran.
         aliases: leaves created in the trace over storages from outside.
         given: leaves to which the function assigned a different gradient, by id.
-        moved: the memory, old and new, of those that the function gave new memory.
+        moved: the memory that the function replaced by other.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -62,7 +62,7 @@ class KnownTensors:
         self.before: dict[int, Before] = {}
         self.aliases: dict[int, Tensor] = {}
         self.given: set[int] = set()
-        self.moved: weakref.WeakSet[Cell] = weakref.WeakSet()  # strongly, new memory would survive
+        self.moved: weakref.WeakSet[Cell] = weakref.WeakSet()
         self._histories = histories
 
     def know(self, tensor: Tensor) -> None:
@@ -97,25 +97,22 @@ class KnownTensors:
             del self.before[key]
         self._histories.forget(self.aliases)
 
-    def undo_data(
-        self, outside: dict[int, Tensor], is_fresh: Callable[[Cell], bool]
-    ) -> Iterable[tuple[Tensor, bool]]:
+    def undo_data(self, outside: dict[int, Tensor]) -> Iterable[tuple[Tensor, bool]]:
         """Undo the function's `p.data = x` and `p.requires_grad_()`, which each call repeats.
 
-        A call writes the new values into the old memory, so no other tensor may share either.
+        A call writes the new values into the old memory, so no other tensor may use that.
 
         Args:
             outside: the tensors from outside, by id.
-            is_fresh: returns True for memory that the trace created.
 
         Returns:
             The tensors whose flag was changed, with the new flags.
 
         Raises:
-            TraceError: the new data has a different shape or dtype, or another tensor shares it.
+            TraceError: the new data has a different shape or dtype, or another tensor uses the old.
         """
         moved = [k for k, t in self.tensors.items() if cell_of(t) is not self.before[k].cell]
-        self._check_alone(moved, outside, is_fresh)
+        self._check_alone(moved, outside)
         # Read all first, because two may have been swapped.
         values = [read(self.tensors[key]) for key in moved]
         for key, value in zip(moved, values, strict=True):
@@ -135,21 +132,14 @@ class KnownTensors:
                 tensor.requires_grad_(before.requires_grad)
         return flags
 
-    def _check_alone(
-        self, moved: list[int], outside: dict[int, Tensor], is_fresh: Callable[[Cell], bool]
-    ) -> None:
-        """Raise TraceError if another tensor from outside shares the old or the new memory of one
-        that the function gave new memory.
+    def _check_alone(self, moved: list[int], outside: dict[int, Tensor]) -> None:
+        """Raise TraceError if another tensor from outside uses the old memory of one that the
+        function gave new memory.
         """
-        old = [self.before[key].cell for key in moved]
-        new = [cell_of(self.tensors[key]) for key in moved]
-        self.moved.update((*old, *new))
-        if not moved:
-            return
-        swapped = all(cell in old or is_fresh(cell) for cell in new)
-        others = (t for key, t in outside.items() if key not in moved and is_tensor(t))
-        if not swapped or len({*new}) < len(new) or any(cell_of(t) in self.moved for t in others):
-            raise shares_moved()
+        self.moved.update(self.before[key].cell for key in moved)
+        others = (t for key, t in outside.items() if key not in moved) if moved else ()
+        if any(is_tensor(t) and cell_of(t) in self.moved for t in others):
+            raise uses_old_memory()
 
     def restore(self) -> None:
         """Restore the state before the trace."""

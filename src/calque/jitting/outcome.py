@@ -161,7 +161,7 @@ class Outcome:
         containers.keep(kept | mine)
         reached = self._outside()
         trace.known.forget_aliases(reached)
-        flags = trace.known.undo_data(reached, trace.lifting.is_fresh)
+        flags = trace.known.undo_data(reached)
         recording.modes = trace.modes.changed()
         rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)

@@ -23,7 +23,7 @@ from calque.device.memory.cell import Cell, cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.errors import unrepeatable
-from calque.jitting.known_tensors import shares_moved
+from calque.jitting.known_tensors import uses_old_memory
 from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.host_results import HostResults, is_on_host, is_shared_on_host, memory_of
@@ -61,7 +61,7 @@ class Describer:
         unrepeatable: takes the reasons why no other call can make the same.
         hooked: whether tensors between views and their bases may have hooks.
         known: the objects that existed before the trace, by id.
-        moved: the memory that tensors from outside were given, and what they had before.
+        moved: the memory of tensors from outside that the function replaced by other.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -168,7 +168,7 @@ class Describer:
         if id(value) in self._outside:
             return Existing(value)
         if cell_of(value) in self._moved:
-            raise shares_moved()
+            raise uses_old_memory()
         if has_graph(value):
             value = value.resolve_conj().resolve_neg()
         if self.lifting.is_fresh(cell_of(value)):

@@ -1,8 +1,11 @@
-"""Signals' handlers that compute while a function is traced: what they do is no part of it."""
+"""Handlers of signals, and other threads, that compute while a function is traced: what they do is
+no part of it.
+"""
 
 import os
 import signal
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -91,3 +94,19 @@ def test_a_handler_that_uses_a_tensor_of_the_trace_is_told_so(signals: _Signals)
     x = torch.ones(2, device="jax")
     assert [step(x).tolist() for _ in range(3)] == [[6, 6]] * 3
     assert len(said) == 2 and all("does not belong to it" in one for one in said)
+
+
+def test_an_operator_of_another_thread_on_a_tensor_of_the_trace_is_refused() -> None:
+    """Also if its kind of call has been served without an executable of its own before."""
+    layer = torch.nn.Linear(3, 2).to("jax")
+    for _ in range(6):
+        layer(torch.ones(1, 3, device="jax"))
+
+    @calque.jit
+    def step(x: torch.Tensor) -> torch.Tensor:
+        y = x + 1
+        with ThreadPoolExecutor(1) as pool:
+            return pool.submit(layer, y).result()
+
+    with pytest.raises(calque.TraceError, match="does not belong to it"):
+        step(torch.ones(1, 3, device="jax"))

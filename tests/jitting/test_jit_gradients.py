@@ -435,6 +435,39 @@ def test_data_assigned_inside():
     assert len(step.history) == 1
 
 
+def _old_memory_returned(p, kept):
+    old = p.data
+    p.data = p.data * 2
+    return old
+
+
+def _old_memory_kept(p, kept):
+    kept["backup"] = p.data
+    p.data = p.data * 2
+
+
+@pytest.mark.parametrize("fn", [_old_memory_returned, _old_memory_kept])
+def test_data_assigned_inside_while_the_old_is_used_is_refused(fn):
+    """A call writes the new values into the old memory, where the other tensor would see them."""
+    p, kept = ones(2).requires_grad_(), {}
+    with pytest.raises(calque.TraceError, match=r"(?s)\.data = .*copy_"):
+        calque.jit(lambda: fn(p, kept))()
+    assert p.tolist() == [1, 1] and not kept
+
+
+def test_parameters_over_one_vector():
+    """`vector_to_parameters` gives them the vector's memory."""
+    layer = nn.Linear(2, 1).to("jax")
+
+    @calque.jit
+    def assign(vector):
+        nn.utils.vector_to_parameters(vector, layer.parameters())
+
+    for i in range(3):
+        assign(torch.arange(3.0).to("jax") + i)
+        assert layer.weight.tolist() == [[i, i + 1]] and layer.bias.tolist() == [i + 2]
+
+
 def test_a_loss_whose_graph_is_used_up_in_part_can_be_returned():
     w = torch.ones(3, device="jax", requires_grad=True)
 

@@ -1,6 +1,8 @@
 """CPU tensors, threads and memory around jitted functions."""
 
 import copy
+import csv
+import io
 import threading
 
 import numpy as np
@@ -388,3 +390,69 @@ def test_arrays_of_each_layout_are_created_by_each_call():
         assert masked.tolist() == [1.0, None]
         masked[0] = i + 1
     assert len(call.history) == 1
+
+
+def test_numpy_memory_that_the_function_writes_before_it_is_moved_is_refused():
+    """The program would take the values from before the call."""
+    kept = np.ones(2, np.float32)
+
+    def of_state(x, given):
+        kept[0] += 1
+        return x * torch.from_numpy(kept).to(x.device)
+
+    def of_argument(x, given):
+        given += 1
+        return x * torch.from_numpy(given).to(x.device)
+
+    def between(x, given):
+        moved = torch.from_numpy(given)
+        first = x * moved.to(x.device)
+        given[0] = 5
+        return first + moved.to(x.device)
+
+    for fn in (of_state, of_argument, between):
+        with pytest.raises(calque.TraceError, match=f"in {fn.__name__}: a CPU tensor .* NumPy"):
+            calque.jit(fn)(ones(2), np.ones(2, np.float32))
+        assert kept.tolist() == [1, 1]
+
+
+def test_numpy_memory_that_the_function_writes_after_it_was_moved():
+    def run(x, given):
+        result = x * torch.from_numpy(given).to(x.device)
+        given += 1
+        return result
+
+    run = calque.jit(run)
+    for i in range(3):
+        given = np.full(2, i, np.float32)
+        assert run(ones(2), given).tolist() == [i, i]
+        assert given.tolist() == [i + 1, i + 1]
+
+
+def test_the_numpy_memory_of_a_tensor_is_put_back():
+    """NumPy cannot make an array writeable that PyTorch owns, not even if it is."""
+    tensor = torch.ones(2)
+    view = tensor.numpy()
+
+    @calque.jit
+    def run(x):
+        view[0] += 1
+        return x * float(view[0])
+
+    assert [run(ones(1)).item() for _ in range(3)] == [2, 3, 4]
+    assert tensor.tolist() == [4, 1]
+
+
+def test_a_writer_in_c_writes_to_its_file_at_each_call():
+    """It refers to the file only by a method of it."""
+    file = io.StringIO()
+    writer = csv.writer(file)
+
+    @calque.jit
+    def run(x):
+        writer.writerow([1, 2])
+        return x * 2
+
+    for i in range(4):
+        run(ones(1))
+        assert file.getvalue() == "1,2\r\n" * (i + 1)

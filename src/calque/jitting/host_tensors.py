@@ -5,6 +5,7 @@ input, a computation with it on the CPU becomes a guard on its value, and a writ
 because the program could not repeat it.
 """
 
+import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
@@ -22,10 +23,12 @@ from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.host_results import memory_of
 from calque.program.lifting import Lifting
 from calque.state import unwatched
+from calque.upstream import torch_c
 from calque.upstream.dispatch_mode import DispatchMode
 from calque.upstream.torch_internals import tree_leaves, tree_map
 
 _LARGEST_GUARD = 4096
+_MODES = torch_c.DispatchKeySet(torch_c.DispatchKey.Python)
 _LIFT = torch.ops.aten.lift_fresh.default
 """The function that `torch.tensor` calls with the tensor that it has created."""
 _SETS = (torch.ops.aten.set_.source_Storage, torch.ops.aten.set_.source_Storage_storage_offset)
@@ -43,6 +46,8 @@ class HostTensorMode(DispatchMode):
         handles: for each cell from outside, a tensor over it.
         looked_at: the CPU tensors from outside that the function used on the CPU, by id, each with
             its values at that time.
+        taken: the CPU tensors from outside whose values are inputs, each with a checksum of the
+            values when they were taken, and the place in the user's code.
     """
 
     def __init__(
@@ -59,7 +64,9 @@ class HostTensorMode(DispatchMode):
         self._outside = outside
         self.handles: dict[Cell, torch.Tensor] = {}
         self.looked_at: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
+        self.taken: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self._origins: dict[int, Any] = {}
+        lifting.on_host_input = self._take
 
     @classmethod
     def within(cls, around: "HostTensorMode | None", lifting: Lifting) -> "HostTensorMode":
@@ -175,15 +182,19 @@ class HostTensorMode(DispatchMode):
         """
         for key, (tensor, value) in self.looked_at.items():
             if not has_same_bits(tensor, value):
-                place = f"{self._origins[key]}: " if self._origins[key] else ""
-                raise TraceError(
-                    f"{place}a CPU tensor {_described(tensor)} from outside calque.jit is read "
-                    "here "
-                    "and written to without an operator (through NumPy, for instance), which "
-                    "the compiled program could not repeat.\n"
-                    "Move the tensor to device 'jax', or return the value and write it outside."
-                )
+                raise _written_without_operator(tensor, self._origins[key])
+        for (_, before), (tensor, origin) in self.taken.items():
+            if checksum_of(tensor) != before:
+                raise _written_without_operator(tensor, origin)
         return list(self.looked_at.values())
+
+    def _take(self, tensor: torch.Tensor) -> None:
+        """Record that the values of a CPU tensor become an input, which each call reads first."""
+        if tensor.layout is not torch.strided or tensor.is_quantized:
+            return
+        key = id(tensor), checksum_of(tensor)
+        if key not in self.taken:
+            self.taken[key] = tensor, user_origin()
 
     def _born(self, func: Any, result: Any, given: Any) -> None:
         items = result if isinstance(result, list | tuple) else (result,)
@@ -205,6 +216,22 @@ class HostTensorMode(DispatchMode):
         for tensor in made:
             if (memory := memory_of(tensor)) not in taken:
                 self.lifting.host_memory[memory] = tensor
+
+
+def _written_without_operator(tensor: torch.Tensor, origin: Any) -> TraceError:
+    place = f"{origin}: " if origin else ""
+    return TraceError(
+        f"{place}a CPU tensor {_described(tensor)} from outside calque.jit is read here "
+        "and written to without an operator (through NumPy, for instance), which "
+        "the compiled program could not repeat.\n"
+        "Move the tensor to device 'jax', or return the value and write it outside."
+    )
+
+
+def checksum_of(tensor: torch.Tensor) -> int:
+    """Returns a checksum of a CPU tensor's values."""
+    with torch_c.DisableTorchFunction(), torch_c.ExcludeDispatchKeyGuard(_MODES):
+        return zlib.crc32(_bytes(tensor).numpy().data)
 
 
 def has_same_bits(tensor: torch.Tensor, other: torch.Tensor) -> bool:

@@ -1,12 +1,13 @@
 """The tensors from outside that a trace encounters, with their state before the function ran."""
 
+import weakref
 from collections.abc import Iterable
 from typing import NamedTuple
 
 import torch
 
 from calque.device.memory.cell import Cell, cell_of, read, write
-from calque.errors import TraceError
+from calque.errors import TraceError, unrepeatable
 from calque.jitting.autograd_history import Histories
 from calque.program.gradients.graph_boundary import is_leaf
 from calque.program.trees import is_tensor
@@ -32,6 +33,16 @@ class Before(NamedTuple):
     cell: Cell
 
 
+def uses_old_memory() -> TraceError:
+    """Returns the error for a tensor over the memory that another had before `.data = `."""
+    return unrepeatable(
+        "the data of a tensor from outside is replaced (`.data = `) inside calque.jit, while "
+        "another tensor uses its old memory,",
+        "into which each call of the program would write the new values",
+        "Write them with `tensor.data.copy_(values)`, and keep the old ones with `clone()`.",
+    )
+
+
 class KnownTensors:
     """The leaves among these tensors.
 
@@ -43,6 +54,7 @@ class KnownTensors:
         before: their state before the function ran.
         aliases: leaves created in the trace over storages from outside.
         given: leaves to which the function assigned a different gradient, by id.
+        moved: the memory that the function replaced by other.
     """
 
     def __init__(self, histories: Histories) -> None:
@@ -50,6 +62,7 @@ class KnownTensors:
         self.before: dict[int, Before] = {}
         self.aliases: dict[int, Tensor] = {}
         self.given: set[int] = set()
+        self.moved: weakref.WeakSet[Cell] = weakref.WeakSet()
         self._histories = histories
 
     def know(self, tensor: Tensor) -> None:
@@ -84,16 +97,22 @@ class KnownTensors:
             del self.before[key]
         self._histories.forget(self.aliases)
 
-    def undo_data(self) -> Iterable[tuple[Tensor, bool]]:
+    def undo_data(self, outside: dict[int, Tensor]) -> Iterable[tuple[Tensor, bool]]:
         """Undo the function's `p.data = x` and `p.requires_grad_()`, which each call repeats.
+
+        A call writes the new values into the old memory, so no other tensor may use that.
+
+        Args:
+            outside: the tensors from outside, by id.
 
         Returns:
             The tensors whose flag was changed, with the new flags.
 
         Raises:
-            TraceError: the new data has a different shape or dtype.
+            TraceError: the new data has a different shape or dtype, or another tensor uses the old.
         """
         moved = [k for k, t in self.tensors.items() if cell_of(t) is not self.before[k].cell]
+        self._check_alone(moved, outside)
         # Read all first, because two may have been swapped.
         values = [read(self.tensors[key]) for key in moved]
         for key, value in zip(moved, values, strict=True):
@@ -112,6 +131,15 @@ class KnownTensors:
                 flags.append((tensor, tensor.requires_grad))
                 tensor.requires_grad_(before.requires_grad)
         return flags
+
+    def _check_alone(self, moved: list[int], outside: dict[int, Tensor]) -> None:
+        """Raise TraceError if another tensor from outside uses the old memory of one that the
+        function gave new memory.
+        """
+        self.moved.update(self.before[key].cell for key in moved)
+        others = (t for key, t in outside.items() if key not in moved) if moved else ()
+        if any(is_tensor(t) and cell_of(t) in self.moved for t in others):
+            raise uses_old_memory()
 
     def restore(self) -> None:
         """Restore the state before the trace."""

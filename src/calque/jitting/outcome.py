@@ -159,8 +159,9 @@ class Outcome:
         given = kept.union(trace.state.given)
         mine, same = opened(leaves, given, before, self._is_made_here)
         containers.keep(kept | mine)
-        trace.known.forget_aliases(self._outside())
-        flags = trace.known.undo_data()
+        reached = self._outside()
+        trace.known.forget_aliases(reached)
+        flags = trace.known.undo_data(reached)
         recording.modes = trace.modes.changed()
         rebound = trace.state.collect(leaves)
         describer = self._describer(rebound)
@@ -215,6 +216,7 @@ class Outcome:
             trace.state.unrepeatable,
             self._may_have_hooks(),
             trace.state.snapshot.known,
+            trace.known.moved,
         )
 
     def _may_have_hooks(self) -> bool:

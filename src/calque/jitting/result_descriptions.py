@@ -2,6 +2,7 @@
 `results`).
 """
 
+import weakref
 from collections.abc import (
     AsyncIterator,
     Awaitable,
@@ -18,10 +19,11 @@ from jax import Array
 from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
-from calque.device.memory.cell import cell_of, view_of
+from calque.device.memory.cell import Cell, cell_of, view_of
 from calque.device.memory.geometry import View, contiguous_strides
 from calque.device.runtime.dtypes import to_torch
 from calque.errors import unrepeatable
+from calque.jitting.known_tensors import uses_old_memory
 from calque.program.gradients.escaping_tensors import Attached, Carried, Carriers
 from calque.program.gradients.graph_boundary import has_graph
 from calque.program.host_results import HostResults, is_on_host, is_shared_on_host, memory_of
@@ -59,6 +61,7 @@ class Describer:
         unrepeatable: takes the reasons why no other call can make the same.
         hooked: whether tensors between views and their bases may have hooks.
         known: the objects that existed before the trace, by id.
+        moved: the memory of tensors from outside that the function replaced by other.
 
     Attributes:
         arrays: the arrays, in the order of the program's outputs.
@@ -78,6 +81,7 @@ class Describer:
         unrepeatable: list[str],
         hooked: bool,
         known: Mapping[int, Any],
+        moved: weakref.WeakSet[Cell],
     ) -> None:
         self.lifting = lifting
         self.arrays: list[Array] = []
@@ -100,6 +104,7 @@ class Describer:
         self._count = count
         self._unrepeatable = unrepeatable
         self._hooked = hooked
+        self._moved = moved
 
     def describe(self, value: object) -> Any:
         """Returns the description of a tensor, or of a leaf of a result.
@@ -162,6 +167,8 @@ class Describer:
             return self._argument(index)
         if id(value) in self._outside:
             return Existing(value)
+        if cell_of(value) in self._moved:
+            raise uses_old_memory()
         if has_graph(value):
             value = value.resolve_conj().resolve_neg()
         if self.lifting.is_fresh(cell_of(value)):

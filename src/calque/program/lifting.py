@@ -96,6 +96,7 @@ class Lifting:
         self.trace_number: Callable[[Array], Any] | None = None
         self.seen_apart: Callable[[], AbstractContextManager[None]] = nullcontext
         self.on_write: Callable[[Cell, Array], None] | None = None
+        self.on_host_input: Callable[[torch.Tensor], None] | None = None
 
     # The cells ------------------------------------------------------------------------------------
 
@@ -167,6 +168,8 @@ class Lifting:
         """
         if id(tensor) in self.host_born:
             return self._host_constant(tensor)
+        if self.on_host_input is not None:
+            self.on_host_input(tensor)
         known = self.host_slots.get(id(tensor))
         if known is None:
             dtype = to_numpy(tensor.dtype)

@@ -94,7 +94,11 @@ def objects_in(state: Any) -> Iterator[Any]:
     if type(state) is tuple:
         for item in state:
             yield from objects_in(item)
-    elif not isinstance(state, type | types.BuiltinFunctionType | types.ModuleType):
+    elif isinstance(state, types.BuiltinFunctionType):
+        whose = state.__self__  # as of `csv.writer(file)`, which keeps `file.write`
+        if whose is not None and not isinstance(whose, type | types.ModuleType):
+            yield whose
+    elif not isinstance(state, type | types.ModuleType):
         yield state
 
 

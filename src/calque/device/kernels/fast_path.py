@@ -161,6 +161,8 @@ class _Results(_Calls):
         previous = _swap(True)
         try:
             result = settled(function.call(*arrays))
+        except TypeError:  # a tracer of another thread's trace
+            return self.general(args, kwargs)
         except FAILURES as error:
             raise as_out_of_memory(error) from None
         finally:

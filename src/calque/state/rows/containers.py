@@ -101,9 +101,11 @@ class BytesRow(Row):
             shape, dtype, raw, writeable = value
             if owner.shape != shape:
                 owner.shape = shape
-            owner.flags.writeable = True
+            if not owner.flags.writeable:  # an array over a tensor's memory takes no True
+                owner.flags.writeable = True
             owner[...] = np.frombuffer(raw, dtype).reshape(shape)
-            owner.flags.writeable = writeable
+            if not writeable:
+                owner.flags.writeable = False
         elif isinstance(owner, array.array):
             del owner[:]
             owner.frombytes(value)

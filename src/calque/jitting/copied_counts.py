@@ -161,8 +161,8 @@ class Counts:
             return None
         if one.found is None:
             raise Uncopied([one])
-        copy: int = value
-        return Copied(one.found, one.key, copy - one.number)
+        number: Any = value
+        return Copied(one.found, one.key, number - one.number)
 
     def refuse_any(self, values: Iterable[Any]) -> None:
         """Raise `Uncopied` if any value is a copy of a count."""

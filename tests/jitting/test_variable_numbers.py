@@ -1,6 +1,8 @@
 """Python numbers in variables that differ between calls."""
 
+import gc
 import warnings
+import weakref
 from types import SimpleNamespace
 
 import pytest
@@ -94,3 +96,24 @@ def test_an_error_leaves_the_numbers_as_they_are():
     assert type(s.n) is int
     s.bad = False
     assert step(torch.ones(1, device="jax")).item() == pytest.approx(1 / s.n)
+
+
+def test_replaced_objects_are_not_kept():
+    class Counter:
+        def __init__(self):
+            self.n = 0
+
+    s, ended = SimpleNamespace(counter=Counter()), []
+
+    @calque.jit
+    def step(x):
+        s.counter.n += 1
+        return x / s.counter.n
+
+    for _ in range(4):
+        ended.append(weakref.ref(s.counter))
+        s.counter = Counter()
+        for n in range(1, 5):
+            assert step(torch.ones(1, device="jax")).item() == pytest.approx(1 / n)
+    gc.collect()
+    assert sum(one() is not None for one in ended) <= 1

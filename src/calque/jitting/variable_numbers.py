@@ -308,18 +308,19 @@ class LearnedNumbers:
 
     def __init__(self) -> None:
         self.variables: tuple[Variable, ...] = ()
-        self._refused: list[Count] = []
+        self._refused: set[str] = set()
 
     def learn(self, guard: object) -> None:
         """Record the numbers that have changed, for which a guard has failed."""
         if not isinstance(guard, StateGuard):
             return
         for row, key in guard.changed_numbers():
+            name = row.name(key)
             known = any(_is_same(row, key, *variable) for variable in self.variables)
-            refused = any(_is_same(row, key, one.row, one.key) for one in self._refused)
-            if known or refused or isinstance(row, WeakRow) or len(self.variables) >= _MOST:
+            if known or name in self._refused or isinstance(row, WeakRow):
                 continue
-            self.variables += ((_without_contents(row), key),)
+            self._forget(name)  # the same variable of an object that another has replaced
+            self.variables = (*self.variables, (_without_contents(row), key))[-_MOST:]
 
     def recorded(
         self,
@@ -349,8 +350,11 @@ class LearnedNumbers:
 
     def _refuse(self, variables: Iterable[Variable]) -> None:
         for row, key in variables:
-            self._refused.append(Count(row, key, 0))
-            self.variables = tuple(v for v in self.variables if not _is_same(row, key, *v))
+            self._refused.add(row.name(key))
+            self._forget(row.name(key))
+
+    def _forget(self, name: str) -> None:
+        self.variables = tuple(v for v in self.variables if v[0].name(v[1]) != name)
 
 
 def _is_same(row: Row, key: Any, other: Row, name: Any) -> bool:

@@ -15,6 +15,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from calque.program.traced_numbers import TracedFloat
 from calque.state import MISSING, Row, StateGuard
 from calque.state.contents import nested
 from calque.state.rows import ClassRow
@@ -100,14 +101,20 @@ class Counts:
 
     Attributes:
         lost: whether a failed trace has changed state that cannot be restored.
+        formula: returns the description of a traced number.
     """
 
     def __init__(self, counts: Iterable[Count] = ()) -> None:
         self._all = list(counts)
         self.lost = False
+        self.formula: Callable[[Any], Any] | None = None
 
     def __bool__(self) -> bool:
-        return bool(self._all)
+        return bool(self._all) or self.formula is not None
+
+    def stands_in(self, row: Row, key: Any) -> bool:
+        """Returns True if a number stands for a variable."""
+        return any(one.row.owner is row.owner and one.key == key for one in self._all)
 
     def find(self, rows: Iterable[Row]) -> None:
         """Find the variables among the rows of the trace."""
@@ -143,14 +150,19 @@ class Counts:
         if found:
             raise Uncopied(found)
 
-    def copied(self, value: Any) -> Copied | None:
-        """Returns the count of which a value is a copy; None if it is something else."""
+    def copied(self, value: Any) -> Any:
+        """Returns the count of which a value is a copy, or how calls compute a traced number; None
+        if it is something else.
+        """
+        if type(value) is TracedFloat and self.formula is not None:
+            return self.formula(value)
         one = self._near(value)
         if one is None:
             return None
         if one.found is None:
             raise Uncopied([one])
-        return Copied(one.found, one.key, value - one.number)
+        number: Any = value
+        return Copied(one.found, one.key, number - one.number)
 
     def refuse_any(self, values: Iterable[Any]) -> None:
         """Raise `Uncopied` if any value is a copy of a count."""
@@ -164,8 +176,12 @@ class Counts:
             raise Uncopied([one])
 
     def occur_in(self, value: Any) -> bool:
-        """Returns True if a value is a copy of a count, or a container of one."""
-        return bool(self._all) and any(self._near(one) is not None for one in nested(value))
+        """Returns True if a value is a copy of a count or a traced number, or a container of
+        one.
+        """
+        return bool(self) and any(
+            type(one) is TracedFloat or self._near(one) is not None for one in nested(value)
+        )
 
     def _near(self, value: Any) -> Count | None:
         if type(value) is not int or not self._all:
@@ -261,6 +277,8 @@ def standing_in(places: Iterable[Place]) -> Iterator[Counts]:
 def described(value: Any, counts: Counts, depth: int = 0) -> Any:
     """Returns what every trace must append, without the identity of objects."""
     kind = type(value)
+    if kind is TracedFloat:
+        return (Copied,)
     if kind in ATOMIC:
         copied = counts.copied(value)
         return value if copied is None else copied.described()
@@ -277,7 +295,7 @@ def agree(first: Any, second: Any, same: Callable[[Any, Any], bool]) -> bool:
     if type(second) is not tuple:
         return same(first, second)
     if second[:1] == (Copied,):
-        return type(first) is int or same(first, second)
+        return type(first) in (int, float) or same(first, second)
     if type(first) is not tuple or len(first) != len(second):
         return False
     return all(agree(a, b, same) for a, b in zip(first, second))

@@ -36,12 +36,14 @@ from calque.jitting.retraces import Retraces
 from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
+from calque.jitting.variable_numbers import LearnedNumbers, Variable, repeated
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature, trees
 from calque.program.call_serialization import Stale, tracing, wait_for_traces
 from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.lazy_arguments import Restructure
 from calque.program.trace_collection import collecting_less
+from calque.state import StateGuard
 from calque.upstream.torch_internals import profiler_enabled
 
 P = ParamSpec("P")
@@ -87,6 +89,7 @@ class Jitted(Generic[P, R]):
         self._prepared = Prepared()
         self._exchanged = Exchanged()
         self._copied = CopiedCounts()
+        self._numbers = LearnedNumbers()
         self._fast: FastCall | None = None  # for calls like the previous one
         self._alone: Call | None = None  # the same, for a thread that is alone
         functools.update_wrapper(self, fn, updated=())
@@ -198,7 +201,7 @@ class Jitted(Generic[P, R]):
         """Returns the program if a second trace gives the same, otherwise the second program."""
         with described_otherwise() as texts:
             same = program.recording
-            found = leaves, key[0], lambda: None, same.exchanged, same.copied
+            found = leaves, key[0], lambda: None, same.exchanged, same.copied, same.variables
             again, lowered = self._trace(*found)
         if texts and self._repeating.differs(program, again, lowered):
             again, lowered = self._trace(*found)
@@ -223,8 +226,8 @@ class Jitted(Generic[P, R]):
         self, key: Any, leaves: list[Any], spec: Any, assumptions: Assuming, reason: str
     ) -> JittedProgram:
         self._keep_fast(None)
-        exchanged, copied = self._exchanged.places, self._copied.places
-        program, lowered = self._trace(leaves, spec, assumptions, exchanged, copied)
+        known = self._exchanged.places, self._copied.places, self._numbers.variables
+        program, lowered = self._trace(leaves, spec, assumptions, *known)
         program.compile_with(self._executables.of, lowered)
         self._keep(key, program, reason)
         self._repeating.made(key, program, lowered, leaves, reason)
@@ -260,6 +263,7 @@ class Jitted(Generic[P, R]):
         assumptions: Assuming = lambda: None,
         exchanged: tuple[Place, ...] = (),
         copied: tuple[Place, ...] = (),
+        numbers: tuple[Variable, ...] = (),
     ) -> tuple[JittedProgram, Any]:
         started = time.perf_counter()
         checks = self._settings.checks
@@ -267,17 +271,26 @@ class Jitted(Generic[P, R]):
         def again(leaves: list[Any], path: tuple[DerivativeStep, ...]) -> TraceRecording:
             prepared = Prepared()  # undone, like all effects of the trace
             with tracing():
-                return record(
-                    *(self._fn, leaves, spec, checks, assumptions, path),
-                    exchanged=exchanged,
-                    prepared=prepared,
+                return repeated(
+                    lambda variables: record(
+                        *(self._fn, leaves, spec, checks, assumptions, path, None, exchanged),
+                        prepared=prepared,
+                        numbers=variables,
+                    ),
+                    program.recording.variables,
                 )
 
         def trace() -> JittedProgram:
             found = self._fn, leaves, spec, checks, assumptions, (), self._given, exchanged
             with tracing():
                 recording = self._copied.recorded(
-                    lambda counts: record(*found, prepared=self._prepared, counts=counts), copied
+                    lambda counts: self._numbers.recorded(
+                        lambda numbers, counts: record(
+                            *found, prepared=self._prepared, counts=counts, numbers=numbers
+                        ),
+                        *(numbers, counts),
+                    ),
+                    copied,
                 )
                 recording.exchanged = exchanged
             return JittedProgram(recording, again, self._settings.scan_layers)
@@ -308,7 +321,10 @@ class Jitted(Generic[P, R]):
         if programs:
             guard = programs[0].failing(leaves, self._given)
             self._exchanged.learn(guard)
-            self._copied.learn(guard)
+            for one in getattr(programs[0], "guards", ()):  # none if its calls run eagerly
+                if one is guard or (type(one) is StateGuard and not one.holds()):
+                    self._copied.learn(one)
+                    self._numbers.learn(one)
             return "the state changed" if guard is None else guard.why()
         if key in self._repeating.differing:
             return "the function does something else in each call"

@@ -22,6 +22,7 @@ from calque.jitting.replaced_state import exchanged
 from calque.jitting.result_descriptions import Describer
 from calque.jitting.returned_containers import Containers
 from calque.jitting.state_arguments import apart_of
+from calque.jitting.variable_numbers import globals_of
 from calque.program import signature
 from calque.program.gradients.derivatives import derive
 from calque.program.gradients.differentiable import TraceBoundary, trace_backward
@@ -63,9 +64,14 @@ class Outcome:
         running = Running(trace.state.snapshot, trace.host_tensor_mode.read)
         trace.optimizer_tracing.running = running
         # In a list, because PyTorch's frame evaluation keeps references to the arguments of calls.
-        returned = [self._run(running, fn, args, kwargs)]
+        with trace.variables.installed(globals_of(fn)):
+            returned = [self._run(running, fn, args, kwargs)]
         trace.optimizer_tracing.check_unchanged(running)
-        trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle()
+        if trace.assumptions is not None and trace.assumptions.has_answered and trace.variables:
+            trace.variables.give_up()
+        found = trace.variables.settle(trace.state.snapshot)
+        trace.state.assigned.update((row, key) for row, key, _ in found)
+        trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle() + found
         describer = self._described(returned)
         trace.state.numbers.compare_read(running.all_reported)
         trace.state.numbers.leave_out_idle(trace.optimizer_tracing.optimizers, running.all_reported)
@@ -94,6 +100,7 @@ class Outcome:
         trace.layers.leave_backward()
         trace.lifting.forget_moved()
         _check_numbers(trace.optimizer_tracing.watch)
+        _check_numbers(trace.variables.watch)
         recording.survivors = _survivors(made, describer)
         if recording.survivors:
             returned = [one.value for one in recording.results if isinstance(one, Constant)]
@@ -123,7 +130,9 @@ class Outcome:
                 if touched:
                     raise Restructure(touched=touched)
                 kept_plain = (
-                    trace.optimizer_tracing.kept_plain | trace.optimizer_tracing.watch.needed
+                    trace.optimizer_tracing.kept_plain
+                    | trace.optimizer_tracing.watch.needed
+                    | trace.variables.watch.needed
                 )
                 if kept_plain:  # the function may have caught the error
                     raise NumberNeeded(kept_plain)
@@ -205,7 +214,7 @@ class Outcome:
         recording.implicit = [source for source, _ in trace.implicit.found]
         recording.sharing = signature.sharing(trace.stand_ins[len(trace.leaves) :])
         self._positions = {id(t): i for i, t in enumerate(trace.stand_ins)}
-        return Describer(
+        describer = Describer(
             trace.lifting,
             trace.stand_ins,
             trace.host_tensor_mode.handles,
@@ -218,6 +227,8 @@ class Outcome:
             trace.state.snapshot.known,
             trace.known.moved,
         )
+        describer.number = trace.variables.described
+        return describer
 
     def _may_have_hooks(self) -> bool:
         """Returns True if code may have registered hooks on tensors or autograd nodes."""

@@ -332,6 +332,8 @@ class JittedProgram(Program[Call]):
             tensor.grad = None if description is None else description.build(made)
         for cell, output in recording.survivors:
             cell.array = made.arrays[output]
+        if recording.formulas:  # before the variables change
+            made.numbers = [compute() for compute in recording.formulas]
         if recording.effects:
             made.kept = recording.effects.apply(lambda one: one.build(made), given)
         if recording.rebound:

@@ -31,6 +31,9 @@ class TraceRecording:
         gradients: the tensors whose `.grad` changes, with the new gradients.
         exchanged: variables whose tensors are replaced between calls, so that they are inputs.
         copied: the variables of counts that the function only copies into what it appends.
+        numbers: the variables whose numbers are read in each call, in the rows of an earlier trace.
+        variables: the same, in the rows of this trace.
+        formulas: compute the numbers that each call stores or returns.
         rebound: variables to which the function assigns new tensors, with these.
         effects: the other changes of Python state.
         unrepeatable: the reasons why the program serves only this call; empty if it serves others.
@@ -76,6 +79,9 @@ class TraceRecording:
         self.passed: list[tuple[OwnTensor, Description, bool]] = []
         self.exchanged: tuple[tuple[Any, Any], ...] = ()
         self.copied: tuple[tuple[Any, Any], ...] = ()
+        self.numbers: tuple[tuple[Any, Any], ...] = ()
+        self.variables: tuple[tuple[Any, Any], ...] = ()
+        self.formulas: list[Any] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.modes: dict[str, Any] = {}
         self.unrepeatable: list[str] = []

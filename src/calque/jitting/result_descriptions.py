@@ -6,6 +6,7 @@ import weakref
 from collections.abc import (
     AsyncIterator,
     Awaitable,
+    Callable,
     Collection,
     Coroutine,
     Iterator,
@@ -42,6 +43,7 @@ from calque.program.results import (
     UnmovedArgument,
     ViewOf,
 )
+from calque.program.traced_numbers import TracedFloat
 from calque.program.trees import is_tensor
 
 
@@ -67,6 +69,7 @@ class Describer:
         arrays: the arrays, in the order of the program's outputs.
         carriers: the tensors that have an autograd graph.
         attributed: the tensors that Python attributes were set on, with these attributes.
+        number: returns the description of a traced number.
     """
 
     def __init__(
@@ -105,6 +108,7 @@ class Describer:
         self._unrepeatable = unrepeatable
         self._hooked = hooked
         self._moved = moved
+        self.number: Callable[[Any], Any] = lambda value: None
 
     def describe(self, value: object) -> Any:
         """Returns the description of a tensor, or of a leaf of a result.
@@ -112,6 +116,8 @@ class Describer:
         A tensor that is described twice becomes one object in each call.
         """
         if not isinstance(value, torch.Tensor | np.ndarray | bytearray | memoryview):
+            if type(value) is TracedFloat:
+                return self.number(value)
             if isinstance(value, Awaitable | AsyncIterator):
                 code = getattr(value, "cr_code", None) or getattr(value, "ag_code", None)
                 made = f", of {code.co_filename}:{code.co_firstlineno}," if code else ""

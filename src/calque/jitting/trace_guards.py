@@ -22,6 +22,7 @@ from calque.jitting.known_tensors import Before, KnownTensors
 from calque.jitting.python_effects import PythonState
 from calque.jitting.recording import TraceRecording
 from calque.jitting.state_arguments import Apart
+from calque.jitting.variable_numbers import VariableNumbers
 from calque.state import guard_of
 
 
@@ -33,6 +34,7 @@ def guards_of_state(
     state: PythonState,
     optimizers: OptimizerGuard | None,
     apart: Apart | None,
+    variables: VariableNumbers,
 ) -> list[Guard]:
     """Returns the guards of the state, cheapest first.
 
@@ -44,6 +46,7 @@ def guards_of_state(
         state: the Python state.
         optimizers: the guard of the optimizers that stepped.
         apart: the guard that distinguishes arguments from the state.
+        variables: the variables whose numbers are read in each call.
     """
     hidden = leave_out_appended(state.snapshot, state.appended, given)
     if apart is not None:
@@ -67,14 +70,16 @@ def guards_of_state(
         GradientGuard([t for t, _ in own], gradients, implicit.fixed, looked_at),
         CellGuard((t, one.cell, view_of(one.alias)) for t, one in own if one.cell in cells),
         guard_of(
-            *(state.snapshot, implicit.free, state.counted, state.assigned, state.kept),
-            state.counts.places,
+            state.snapshot,
+            [*implicit.free, *variables.variables],
+            *(state.counted, state.assigned, state.kept, state.counts.places),
         ),
     ]
     if unread:
         rows = [(t, one.gradient is not None, looks_at(t, one)) for t, one in unread]
         guards.append(WeakGradientGuard(rows))
-    return guards if optimizers is None else [*guards, optimizers]
+    others = optimizers, variables.guard()
+    return guards + [one for one in others if one is not None]
 
 
 def guards_of_calls(

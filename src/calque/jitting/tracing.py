@@ -39,6 +39,7 @@ from calque.jitting.recording import TraceRecording
 from calque.jitting.replaced_state import Place as Exchanged
 from calque.jitting.state_arguments import Apart, Overlap, SharesState, with_own
 from calque.jitting.trace_guards import guards_of_calls, guards_of_state
+from calque.jitting.variable_numbers import Variable, VariableNumbers, kept_after
 from calque.program import trees
 from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.graph_boundary import is_leaf
@@ -66,6 +67,7 @@ def record(
     *,
     prepared: Prepared,
     counts: Counts | None = None,
+    numbers: tuple[Variable, ...] = (),
 ) -> TraceRecording:
     """Trace a function for the leaves of a call's arguments.
 
@@ -79,6 +81,7 @@ def record(
         exchanged: variables whose tensors are replaced between calls.
         prepared: records the preparation of optimizers.
         counts: counts for which other numbers stand.
+        numbers: variables whose numbers are read in each call.
     """
     with_storage: frozenset[int] = frozenset()
     own: frozenset[Any] = frozenset()
@@ -86,7 +89,7 @@ def record(
     kept_plain: frozenset[Place] = frozenset()
     while True:
         try:
-            found = given, own, exchanged, joined, kept_plain, prepared, counts
+            found = given, own, exchanged, joined, kept_plain, prepared, counts, numbers
             return _traced(fn, leaves, spec, with_storage, checks, assumptions(), path, *found)
         except Overlap as error:
             if error.places <= own:
@@ -101,7 +104,7 @@ def record(
         except NumberNeeded as error:
             if error.places <= kept_plain:
                 raise
-            kept_plain |= error.places
+            kept_plain = kept_after(error, kept_plain, numbers)
         except Inseparable as error:
             if error.indexes <= with_storage:
                 raise
@@ -127,6 +130,7 @@ def _traced(
     kept_plain: frozenset[Place],
     prepared: Prepared,
     counts: Counts | None,
+    numbers: tuple[Variable, ...],
 ) -> TraceRecording:
     recording = TraceRecording()
     trace = JitTrace(
@@ -135,6 +139,7 @@ def _traced(
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     trace.state.numbers.kept_plain = kept_plain
     trace.state.counts = counts or trace.state.counts
+    trace.variables = VariableNumbers(trace.lifting, trace.state.counts, numbers, kept_plain)
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)
@@ -155,6 +160,7 @@ def _run(trace: "JitTrace", recording: TraceRecording, fn: Callable[..., Any], s
         raise
     if trace.path:
         trace.rollback()
+        trace.variables.end(recording)
         trace.place_inputs()
     else:
         trace.finish()
@@ -244,6 +250,7 @@ class JitTrace:
             self.state, self.known, self.arguments, self.lifting.values
         )
         self.apart: Apart | None = None
+        self.variables: VariableNumbers = VariableNumbers(self.lifting, self.state.counts)
 
     def _visit_arguments(self) -> None:
         """Record the Python state of arguments, including attributes of tensors."""
@@ -324,6 +331,7 @@ class JitTrace:
         self.histories.restore()
         self.known.restore()
         self.modes.restore()
+        self.variables.rollback(self.state.snapshot.rows.values())
         try:
             self.state.restore()  # including the preparation of optimizers, which is undone next
         finally:
@@ -336,6 +344,7 @@ class JitTrace:
         """Fill the recording, and release the tensors of this call."""
         recording = self.recording
         self.optimizer_tracing.prepared.note()
+        self.variables.end(recording)
         for source, tensors in self.implicit.found:  # the tensors are restored by now
             source.expect(tensors)
         recording.count = len(self.leaves)
@@ -362,6 +371,7 @@ class JitTrace:
             self.state,
             self._guard_of(optimizers) if optimizers else None,
             self.apart,
+            self.variables,
         )
         recording.call_guards = guards_of_calls(
             self.leaves, self.host_tensor_mode.values(), self.apart, recording, pinned_hosts
@@ -369,9 +379,8 @@ class JitTrace:
 
     def _guard_of(self, optimizers: list[Optimizer]) -> OptimizerGuard:
         tracing = self.optimizer_tracing
-        return OptimizerGuard(
-            optimizers, tracing.watch, tracing.numbers.whole, tracing.numbers.counters
-        )
+        whole = tracing.numbers.whole | self.variables.places
+        return OptimizerGuard(optimizers, tracing.watch, whole, tracing.numbers.counters)
 
     def place_inputs(self, names: dict[Cell, str] | None = None) -> list[tuple[int, torch.Tensor]]:
         """Find the sources of the program's inputs; returns the CPU tensors that are both arguments

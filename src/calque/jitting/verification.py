@@ -115,7 +115,8 @@ class Repeating:
             found = Fingerprint(program, lowered, leaves)
             first = next(iter(self._unverified.values()), None)
             # The same program with flattened arguments or other numbers, so two traces agree.
-            again = isinstance(key[0], Structure) or program.recording.copied
+            found_in = program.recording
+            again = isinstance(key[0], Structure) or found_in.copied or found_in.numbers
             opened = first if again else None
             program.unverified = opened is None or opened.difference(found) is not None
             self._unverified = {id(program): found} if program.unverified else {}

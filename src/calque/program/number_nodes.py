@@ -111,6 +111,9 @@ class Comparisons:
         for node in (a, b):
             if not node.known and node.places:
                 self.give_up(node)
+        for node in (a, b):
+            if node.in_python and node.watch is not self:
+                return node.watch.ask(name, a, b)
         key = name, a.key, b.key
         known = self._answered.get(key)
         if known is not None:
@@ -163,7 +166,10 @@ class NumberNode:
         integral: whether it is a Python integer.
         known: whether it has a value during the trace.
         is_number: whether it is a constant.
+        in_python: whether it is computed in Python only (see `python_numbers`).
     """
+
+    in_python = False
 
     def __init__(
         self,
@@ -195,6 +201,10 @@ class NumberNode:
         return constant_node(number, self.watch)
 
     wrap_float = wrap_int
+
+    def combined(self, python: Callable[..., Any], operands: "tuple[NumberNode, ...]") -> Any:
+        """Returns the result of a function of numbers, one of which is computed in Python."""
+        raise NotImplementedError
 
     def neg(self) -> "NumberNode":
         return unary(operator.neg, jnp.negative, self)
@@ -257,6 +267,8 @@ def unary(python: Any, traced: Any, x: NumberNode, integral: bool | None = None)
         x: the number.
         integral: whether it returns integers; None if it does for integers.
     """
+    if x.in_python:
+        return x.combined(python, (x,))
 
     def make() -> NumberNode:
         compute_x = x.compute
@@ -316,6 +328,8 @@ def computed(
     python = getattr(operator, name)
     places = a.places | b.places
     known = a.known and b.known
+    if known and (a.in_python or b.in_python):
+        return (a if a.in_python else b).combined(python, (a, b))
     if name in _DIVIDING and b.known:
         watch.ask("ne", b, constant_node(0, watch))
     if name == "pow" and known and not _is_power(a, b, watch):

@@ -27,9 +27,12 @@ class Outputs:
         made: objects that occur several times, by description.
         carried: the tensors with an autograd graph (see `escaping_tensors`).
         kept: the objects that the call has stored in the state and also returns.
+        numbers: the numbers that the call has computed in Python, if there are any.
     """
 
-    __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "storages")
+    numbers: list[Any]
+
+    __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "numbers", "storages")
 
     def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
         self.arrays: list[Array] = arrays
@@ -94,6 +97,20 @@ class Constant:
 
     def build(self, outputs: Outputs) -> Any:
         return self.value
+
+
+@dataclass(frozen=True)
+class ComputedNumber:
+    """A number that each call computes in Python.
+
+    Attributes:
+        index: its index among these.
+    """
+
+    index: int
+
+    def build(self, outputs: Outputs) -> Any:
+        return outputs.numbers[self.index]
 
 
 @dataclass(frozen=True)

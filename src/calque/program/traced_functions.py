@@ -59,6 +59,8 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
 
     def of(x: Any) -> Any:
         node = x.node
+        if node.in_python:
+            return TracedFloat(node.combined(python, (node,)))
         watch = node.watch
         for bound, compare in ((function.above, "gt"), (function.least, "ge")):
             if bound is None or not node.known:
@@ -72,7 +74,10 @@ def _of_number(name: str, function: _Function) -> Callable[[Any], Any]:
     return of
 
 
-def _logarithm(x: object, base: object) -> Any:
+def _logarithm(x: Any, base: Any) -> Any:
+    for node in (one.node for one in (x, base) if isinstance(one, torch.SymFloat)):
+        if node.in_python:
+            node.watch.give_up(node)
     log = _STAND_INS["log"]
     return log(x) / log(base)
 
@@ -86,6 +91,8 @@ def _power(base: Any, exponent: Any) -> Any:
     a, b = node_of(base, watch), node_of(exponent, watch)
     if a is None or b is None:
         return math.pow(base, exponent)
+    if a.known and b.known and (a.in_python or b.in_python):
+        return TracedFloat((a if a.in_python else b).combined(math.pow, (a, b)))
     power = computed("pow", a, b, watch, integral=False)
     return TracedFloat(unary(float, lambda x: x, power, False))
 
@@ -175,8 +182,8 @@ def _method(name: str) -> Callable[[Any], Any]:
     """Returns the method of an object that NumPy's function of the same name calls."""
     traced = _of_number(name, _FUNCTIONS[name])
 
-    def method(self: object) -> Any:
-        return traced(self)
+    def method(self: Any) -> Any:
+        return self._give_up() if self.node.in_python else traced(self)
 
     return method
 

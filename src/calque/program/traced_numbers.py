@@ -71,7 +71,9 @@ class TracedFloat(torch.SymFloat):
     def __deepcopy__(self, memo: object) -> Any:
         return self
 
-    def __round__(self, digits: object = None) -> Any:
+    def __round__(self, digits: Any = None) -> Any:
+        if self.node.in_python and (digits is None or type(digits) is int):
+            return TracedFloat(self.node.combined(lambda x: round(x, digits), (self.node,)))
         if digits is not None and not (self.node.integral and type(digits) is int and digits >= 0):
             self._give_up()  # the text would contain the value
         return TracedFloat(unary(round, jnp.round, self.node, True))
@@ -90,6 +92,13 @@ class TracedFloat(torch.SymFloat):
 
     def __rdivmod__(self, other: Any) -> Any:
         return other // self, other % self
+
+    def __array__(self, *args: Any, **kwargs: Any) -> Any:
+        if self.node.in_python:
+            self._give_up()  # NumPy's numbers have other types, and may have other digits
+        found = np.empty((), object)
+        found[()] = self
+        return found
 
     def _give_up(self, *args: Any) -> Any:
         self.node.watch.give_up(self.node)

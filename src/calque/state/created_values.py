@@ -63,7 +63,8 @@ class ValuesTemplate:
         tensor: returns the description from which each call creates a tensor.
         given: the descriptions of objects in the call's arguments, by id.
         kinds: the classes of the objects for which `tensor` is called.
-        number: returns the description of an integer that differs in each call; None for others.
+        number: returns the description of an integer or traced number that differs in each call;
+            None for others.
 
     Attributes:
         unmade: objects that cannot be recreated, and are the same in each call.
@@ -187,7 +188,7 @@ class ValuesTemplate:
         return ("made", len(self._made) - 1)
 
     def _counted(self, value: Any) -> Any:
-        return None if self._number is None or type(value) is not int else self._number(value)
+        return self._number(value) if self._number is not None and _is_number(value) else None
 
     def _is_as_it_is(self, value: Any) -> bool:
         return type(value) in ATOMIC and self._counted(value) is None
@@ -196,7 +197,7 @@ class ValuesTemplate:
         place = self._places.get(id(value))
         if place is not None:
             return place
-        if type(value) in ATOMIC:
+        if type(value) in ATOMIC or _is_number(value):
             count = self._counted(value)
             return None if count is None else self._make(count, value)
         if id(value) in self._given:
@@ -248,6 +249,11 @@ class ValuesTemplate:
                 with contextlib.suppress(TypeError):  # its class has no place for weak references
                     self._kept[index] = _Ending(one)
         self.unmade.clear()
+
+
+def _is_number(value: object) -> bool:
+    """Returns True for an integer, or a traced number."""
+    return type(value) is int or issubclass(type(value), torch.SymFloat)
 
 
 def _is_by_reference(value: Any) -> bool:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from calque.state.contents import elements_of
 from calque.state.identity import Identities
-from calque.state.rows import CacheRow, Row
+from calque.state.rows import CacheRow, ListRow, Row
 from calque.state.values import (
     MISSING,
     SCALARS,
@@ -27,6 +27,8 @@ if TYPE_CHECKING:
 
 _MOST_ADOPTED = 64
 """The number of recreated objects above which a new trace is cheaper."""
+_MOST_ITEMS = 8
+"""The number of items of a list above which numbers in it are always compared."""
 _UNCHANGING = (tuple, MethodType)
 
 
@@ -225,6 +227,18 @@ class StateGuard:
         """Returns numbers that have changed, and that code may only copy into what it appends."""
         return [] if self._unread is None else self._unread.copied(list(self._rows))
 
+    def changed_numbers(self) -> list[tuple[Row, Any]]:
+        """Returns the numbers in variables of the program that have changed."""
+        return [
+            (row, key)
+            for row in self._rows
+            if not row.path.foreign and row.settable and not _is_long(row)
+            for key, before in row.before.items()
+            if type(before) in (int, float) and key not in row.ignored
+            if key not in self._free.get(row, ())
+            if type(now := row.get(key)) is type(before) and not same_value(now, before)
+        ]
+
     def first_difference(self) -> tuple[Row, Any] | None:
         """Returns the first row that differs, and the key; None if there is none."""
         for row in self._rows:
@@ -292,6 +306,10 @@ def guard_of(
         free = [(moved.get(row, row), key) for row, key in free]
         unread = unread.among(moved)
     return StateGuard(rows, free, unread, kept)
+
+
+def _is_long(row: Row) -> bool:
+    return type(row) is ListRow and (type(row.owner) is not list or len(row.owner) > _MOST_ITEMS)
 
 
 def _parts_of(value: Any) -> tuple[Any, ...]:

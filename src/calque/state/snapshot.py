@@ -100,7 +100,7 @@ class Snapshot:
                 continue
             value, path = stack.pop()
             kind = type(value)
-            if kind in ATOMIC or id(value) in known:
+            if kind in ATOMIC or id(value) in known or issubclass(kind, torch.SymFloat):
                 continue
             known[id(value)] = value
             if self._passes(value):

@@ -16,6 +16,7 @@ from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.gradients.replay import Carrying, carrying
 from calque.program.jaxprs import prune
 from calque.program.lifting import Input
+from calque.program.python_numbers import Formula
 from calque.program.results import Outputs
 from calque.program.sources import GivenSource, HostSource, NumberSource, Source
 from calque.program.transposed_operands import materialized
@@ -161,6 +162,7 @@ def _value(source: Source, values: dict[Source, Array]) -> Any:
     known = values.get(source)
     if known is not None:
         return known
-    if isinstance(source, NumberSource | HostSource):
+    is_formula = isinstance(source, NumberSource) and type(source.number) is Formula
+    if isinstance(source, NumberSource | HostSource) and not is_formula:
         return source.array(())
     raise RuntimeError(f"{_CHANGED}. {_REMEDY}")

@@ -1,0 +1,392 @@
+"""Python numbers in variables that differ between calls, and formulas of them: a rate that is
+computed from a count of steps.
+
+A program compares the numbers that code reads. If one has changed, the function is traced with a
+traced number in its place (`calque.program.python_numbers`). Each call repeats what the function
+has computed from it in Python, and comparisons with it are guarded. If code needs the number
+itself, as for a text or the key of a dict, it is compared again.
+"""
+
+import copy
+import dis
+import functools
+import itertools
+from collections.abc import Callable, Collection, Iterable, Iterator
+from contextlib import contextmanager
+from types import CodeType, FunctionType, MethodType
+from typing import Any
+
+import numpy as np
+from torch.nn import Module
+
+from calque.jitting.copied_counts import Count, Counts
+from calque.jitting.numbers import asks_for_types
+from calque.jitting.recording import TraceRecording
+from calque.program.lifting import Lifting
+from calque.program.python_numbers import Formula, PythonNode
+from calque.program.results import ComputedNumber
+from calque.program.sources import NumberSource
+from calque.program.traced_functions import functions_in
+from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
+from calque.state import Row, Snapshot, StateGuard
+from calque.state.ownership import Owner
+from calque.state.stand_ins import standing_in
+from calque.state.weak import WeakRow
+
+_MOST = 64
+_TRIES = 3
+"""The number of variables whose numbers code may need before none is traced."""
+
+Variable = tuple[Row, Any]
+"""A row and a key."""
+
+
+class Number(Count):
+    """A number for which a traced number stands while a function is traced.
+
+    Attributes:
+        traced: the traced number.
+        computed: returns the number after each call; None if it does not change.
+    """
+
+    def __init__(self, row: Row, key: Any) -> None:
+        super().__init__(row, key, 0)
+        self.kind: type = type(self.original)
+        self.traced: Any = None
+        self.computed: Callable[[], Any] | None = None
+        self.is_traced = True
+
+    @property
+    def place(self) -> Place:
+        """The variable, as a comparable value."""
+        return id(self.row.owner), str(self.key)
+
+    def read(self) -> Any:
+        """Returns the number before a call."""
+        if self.is_traced:
+            return self.original
+        assert self.found is not None
+        return self.found.get(self.key)
+
+
+class VariableNumbers:
+    """The variables of one trace that hold traced numbers.
+
+    Args:
+        lifting: the trace.
+        counts: the counts of the trace, which also describe traced numbers.
+        variables: the variables, in the rows of an earlier trace.
+        kept_plain: variables whose numbers must be compared.
+
+    Attributes:
+        watch: the comparisons with the numbers.
+    """
+
+    def __init__(
+        self,
+        lifting: Lifting,
+        counts: Counts,
+        variables: Iterable[Variable] = (),
+        kept_plain: Collection[Place] = (),
+    ) -> None:
+        self.watch: Comparisons = Comparisons()
+        self.watch.new_input = self._new_input
+        self._formulas: list[Callable[[], Any]] = []
+        self._lifting = lifting
+        self._made = 0
+        self._all = [Number(row, key) for row, key in variables]
+        self._all = [
+            one for one in self._all if one.kind in (int, float) and one.place not in kept_plain
+        ]
+        counts.formula = self.described if self._all else None
+
+    def __bool__(self) -> bool:
+        return bool(self._all)
+
+    @property
+    def places(self) -> set[Place]:
+        """The variables, as comparable values."""
+        return {one.place for one in self._all}
+
+    @property
+    def variables(self) -> list[Variable]:
+        """The variables that the trace has found."""
+        return [(one.found, one.key) for one in self._all if one.found is not None]
+
+    def _new_input(self, read: Callable[[], Any], key: str) -> Any:
+        self._made += 1
+        source = NumberSource(Formula(read, self._made), key)
+        return self._lifting.new_input(source, (), np.float64, weak=True)
+
+    @contextmanager
+    def installed(self, space: dict[str, Any]) -> Iterator[None]:
+        """A context manager for the function's run, which puts traced numbers into the variables.
+
+        Args:
+            space: the function's global variables.
+        """
+        if not self._all:
+            yield
+            return
+        for one in self._all:
+            node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
+            one.traced = TracedFloat(node)
+            one.row.put(one.key, one.traced)
+        with standing_in(functions_in([space])):
+            yield
+
+    def rollback(self, rows: Iterable[Row]) -> None:
+        """Restore the numbers after a failed trace, before the rows are restored."""
+        for one in self._all:
+            if one.traced is not None:
+                one.traced = None
+                one.row.put(one.key, one.original)
+        self._repair(rows)
+
+    def _repair(self, rows: Iterable[Row]) -> None:
+        """Expect numbers in rows that have met traced ones."""
+        for row in rows if self._all else ():
+            for key, value in row.before.items():
+                if type(value) is TracedFloat and value.node.known:
+                    row.before[key] = value.node.compute()
+
+    def settle(self, snapshot: Snapshot) -> list[tuple[Row, Any, Callable[[], Any]]]:
+        """Restore the numbers in the variables after the function's run.
+
+        Returns:
+            The assignments of each call: the row, the key, and a function that returns the number.
+
+        Raises:
+            NumberNeeded: code may tell traced numbers from others, or keeps them elsewhere.
+        """
+        if not self._all:
+            return []
+        self._find(snapshot)
+        found: list[tuple[Row, Any, Callable[[], Any]]] = []
+        for one in self._all:
+            now = one.row.get(one.key)
+            if now is not one.traced:
+                one.computed = self._repeated(now)
+            elif one.found is not None and list(one.found.items()) != list(one.found.before):
+                one.computed = one.read  # calls may assign all items of the row
+            one.row.put(one.key, one.original)
+        own = {(one.found, one.key): one.traced for one in self._all}
+        rows = snapshot.rows.values()
+        for row in rows:
+            for key, value in row.before.items():
+                if type(value) is TracedFloat and own.get((row, key)) is not value:
+                    self.give_up()
+        self._repair(rows)
+        for one in self._all:
+            one.traced = None
+            if one.found is not None and one.computed is not None:
+                found.append((one.found, one.key, one.computed))
+        return found
+
+    def _repeated(self, value: Any) -> Callable[[], Any]:
+        if type(value) is TracedFloat and value.node.known:
+            return value.node.compute
+        if type(value) not in (int, float):
+            self.give_up()
+        return lambda: value
+
+    def described(self, number: TracedFloat) -> ComputedNumber:
+        """Returns the description of a traced number that each call stores or returns."""
+        node = number.node
+        if not (node.known and node.in_python):
+            node.watch.give_up(node)
+        self._formulas.append(node.compute)
+        return ComputedNumber(len(self._formulas) - 1)
+
+    def _find(self, snapshot: Snapshot) -> None:
+        """Find the variables among the rows, and check what code ran."""
+        rows = snapshot.rows.values()
+        for one in self._all:
+            found = [row for row in rows if one.is_in(row)]
+            if len(found) > 1 or any(id(row.owner) in snapshot.weak for row in found):
+                self.give_up()
+            one.found = found[0] if found else None
+            if not found and one.row.get(one.key) is not one.traced:
+                self.give_up()
+        for code, owner in snapshot.codes.items():
+            if owner >= Owner.PACKAGE and (asks_for_types(code) or handles_errors(code)):
+                self.give_up()
+
+    def give_up(self) -> None:
+        """Raise `NumberNeeded` for all variables."""
+        raise NumberNeeded(self.places)
+
+    def end(self, recording: TraceRecording) -> None:
+        """Handle the end of the trace, after which numbers are read from their variables."""
+        recording.numbers = tuple((one.row, one.key) for one in self._all)
+        recording.variables = tuple(self.variables)
+        recording.formulas = self._formulas
+        self._all = [one for one in self._all if one.found is not None]
+        for one in self._all:
+            one.is_traced = False
+
+    def guard(self) -> "NumbersGuard | None":
+        """Returns the guard of the numbers' types and comparisons."""
+        return NumbersGuard(self.watch, list(self._all)) if self._all else None
+
+
+class NumbersGuard:
+    """Guards the comparisons with numbers that are read in each call.
+
+    Args:
+        watch: the comparisons.
+        numbers: the numbers.
+    """
+
+    guarded = "comparisons with numbers in variables"
+
+    def __init__(self, watch: Comparisons, numbers: list[Number]) -> None:
+        self._watch = watch
+        self._numbers = numbers
+
+    def holds(self) -> bool:
+        """Returns True if every comparison has the same result."""
+        return all(type(one.read()) is one.kind for one in self._numbers) and self._watch.holds()
+
+    def why(self) -> str:
+        """Returns what differs."""
+        for one in self._numbers:
+            if type(one.read()) is not one.kind and one.found is not None:
+                return f"{one.found.name(one.key)} has another type"
+        names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
+        return f"a comparison with one of these numbers has another result: {names}"
+
+
+def kept_after(
+    error: NumberNeeded, kept_plain: frozenset[Place], numbers: Collection[Variable]
+) -> frozenset[Place]:
+    """Returns the variables whose numbers the next trace must not trace.
+
+    Args:
+        error: what a trace has raised.
+        kept_plain: the variables whose numbers it did not trace.
+        numbers: those whose numbers are read in each call, if possible.
+    """
+    needed = kept_plain | error.places
+    found = {Number(row, key).place for row, key in numbers}
+    return needed | found if len(needed & found) >= _TRIES else needed
+
+
+def globals_of(fn: Any) -> dict[str, Any]:
+    """Returns the global variables of a function."""
+    if isinstance(fn, Module):
+        fn = type(fn).forward
+    return fn.__globals__ if isinstance(fn, FunctionType | MethodType) else {}
+
+
+def repeated(
+    record: Callable[[tuple[Variable, ...]], TraceRecording], variables: tuple[Variable, ...]
+) -> TraceRecording:
+    """Returns the recording of a trace with traced numbers in the same variables as in another.
+
+    Raises:
+        RuntimeError: it needs the numbers.
+    """
+    recording = record(variables)
+    if len(recording.numbers) != len(variables):
+        raise RuntimeError(_DIFFERS)
+    return recording
+
+
+_DIFFERS = (
+    "calque.jit cannot take the derivative of these gradients: they depend on numbers in "
+    "variables.\nTake the gradients and their derivatives inside the jitted function."
+)
+
+
+class LearnedNumbers:
+    """The variables of a jitted function whose numbers differ between calls.
+
+    Attributes:
+        variables: those whose numbers are traced.
+    """
+
+    def __init__(self) -> None:
+        self.variables: tuple[Variable, ...] = ()
+        self._refused: set[str] = set()
+
+    def learn(self, guard: object) -> None:
+        """Record the numbers that have changed, for which a guard has failed."""
+        if not isinstance(guard, StateGuard):
+            return
+        for row, key in guard.changed_numbers():
+            name = row.name(key)
+            known = any(_is_same(row, key, *variable) for variable in self.variables)
+            if known or name in self._refused or isinstance(row, WeakRow):
+                continue
+            self._forget(name)  # the same variable of an object that another has replaced
+            self.variables = (*self.variables, (_without_contents(row), key))[-_MOST:]
+
+    def recorded(
+        self,
+        record: Callable[[tuple[Variable, ...], Counts], TraceRecording],
+        variables: tuple[Variable, ...],
+        counts: Counts | None,
+    ) -> TraceRecording:
+        """Returns the recording of a trace with traced numbers in some variables.
+
+        Args:
+            record: traces the function, given the variables and `counts`.
+            variables: the variables.
+            counts: the counts for which other numbers stand.
+        """
+        counts = counts or Counts()
+        variables = tuple(v for v in variables if not counts.stands_in(*v))
+        if not variables:
+            return record((), counts)
+        try:
+            recording = record(variables, counts)
+        except Exception:
+            if counts.lost:
+                raise
+            recording = record((), counts)  # raises the error again, unless a number caused it
+        self._refuse(v for v in variables if v not in recording.numbers)
+        return recording
+
+    def _refuse(self, variables: Iterable[Variable]) -> None:
+        for row, key in variables:
+            self._refused.add(row.name(key))
+            self._forget(row.name(key))
+
+    def _forget(self, name: str) -> None:
+        self.variables = tuple(v for v in self.variables if v[0].name(v[1]) != name)
+
+
+def _is_same(row: Row, key: Any, other: Row, name: Any) -> bool:
+    return type(row) is type(other) and row.owner is other.owner and key == name
+
+
+def _without_contents(row: Row) -> Row:
+    bare = copy.copy(row)
+    bare.before = {}  # which would keep alive what it holds
+    return bare
+
+
+@functools.lru_cache(maxsize=16384)
+def handles_errors(code: CodeType) -> bool:
+    """Returns True if code may handle an error, which a traced number may have caused.
+
+    >>> def parsed(text):
+    ...     try:
+    ...         return int(text)
+    ...     except ValueError:
+    ...         return None
+    >>> def read(path):
+    ...     with open(path) as file:
+    ...         return file.read()
+    >>> handles_errors(parsed.__code__), handles_errors(read.__code__)
+    (True, False)
+    """
+    if "suppress" in code.co_names:
+        return True
+    for one, after in itertools.pairwise(dis.get_instructions(code)):
+        if one.opname.startswith("CHECK_E"):  # `except`, `except*`
+            return True
+        if one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP":
+            return True
+    return False

@@ -229,7 +229,7 @@ class GraphProgram(Program[list[Any]]):
         if scratch:
             pruned, given = scratch.given_to(pruned, given)
         self.form(pruned, given, self._sinks, keeps=bool(self._checks.failures))
-        self.overwritten = range(len(kept), len(given))
+        self.overwritten: Sequence[int] = range(len(kept), len(given))
         self.draws: int = self._lifting.draws
         sources = [one.source for one in given[: len(kept)]]
         self.gather: Callable[[list[Any]], list[Any]] = arrays_of(

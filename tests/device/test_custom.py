@@ -349,3 +349,21 @@ def test_a_rule_gives_what_the_operator_gives(name, schema, rule, given, wrapped
     with pytest.raises(TypeError, match=f"the rule of {full} returns {given}"):
         wrapped(operator)(x)
     assert x.tolist() == [1, 1]
+
+
+def test_an_operator_that_is_defined_anew_has_its_gradient():
+    for factor in (2.0, 3.0):  # as a cell of a notebook that runs twice
+
+        @torch.library.custom_op("calquetest::anew", mutates_args=())
+        def anew(x: torch.Tensor) -> torch.Tensor:
+            return x * factor
+
+        @calque.op("calquetest::anew")
+        def rule(x):
+            return x * factor
+
+        x = torch.ones(2, device="jax", requires_grad=True)
+        anew(x).sum().backward()
+        assert x.grad.tolist() == [factor] * 2
+        compiled = torch.compile(anew, backend="calque")
+        assert compiled(x).tolist() == [factor] * 2

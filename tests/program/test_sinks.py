@@ -7,7 +7,7 @@ import torch
 
 import calque
 from calque.device.memory.cell import cell_of, x64
-from calque.dynamo.graphs.sinks import InputSink
+from calque.dynamo.graphs.sinks import HostSink, InputSink
 from calque.program.sinks import ArgumentSink, CellSink, Sink, StorageSink
 
 
@@ -41,7 +41,7 @@ def test_a_part_of_a_storage_is_written_and_the_rest_stays(sink: Sink) -> None:
 
 def test_an_input_on_the_cpu_is_written_in_its_memory() -> None:
     x = torch.zeros(4)
-    run(InputSink(0, None, False), [x], arrays(4))
+    run(HostSink(0, None), [x], arrays(4))
     assert x.tolist() == [0.0, 1.0, 2.0, 3.0]
 
 

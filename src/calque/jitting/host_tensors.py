@@ -8,6 +8,7 @@ because the program could not repeat it.
 import zlib
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from functools import partial
 from typing import Any
 
 import torch
@@ -66,7 +67,7 @@ class HostTensorMode(DispatchMode):
         self.looked_at: dict[int, tuple[torch.Tensor, torch.Tensor]] = {}
         self.taken: dict[tuple[int, int], tuple[torch.Tensor, Any]] = {}
         self._origins: dict[int, Any] = {}
-        lifting.on_host_input = self._take
+        lifting.on_host_input = partial(_take, self.taken)  # which does not refer to this object
 
     @classmethod
     def within(cls, around: "HostTensorMode | None", lifting: Lifting) -> "HostTensorMode":
@@ -188,14 +189,6 @@ class HostTensorMode(DispatchMode):
                 raise _written_without_operator(tensor, origin)
         return list(self.looked_at.values())
 
-    def _take(self, tensor: torch.Tensor) -> None:
-        """Record that the values of a CPU tensor become an input, which each call reads first."""
-        if tensor.layout is not torch.strided or tensor.is_quantized:
-            return
-        key = id(tensor), checksum_of(tensor)
-        if key not in self.taken:
-            self.taken[key] = tensor, user_origin()
-
     def _born(self, func: Any, result: Any, given: Any) -> None:
         items = result if isinstance(result, list | tuple) else (result,)
         made = [x for x in items if isinstance(x, torch.Tensor) and x.device.type == "cpu"]
@@ -216,6 +209,15 @@ class HostTensorMode(DispatchMode):
         for tensor in made:
             if (memory := memory_of(tensor)) not in taken:
                 self.lifting.host_memory[memory] = tensor
+
+
+def _take(taken: dict[tuple[int, int], tuple[torch.Tensor, Any]], tensor: torch.Tensor) -> None:
+    """Record that the values of a CPU tensor become an input, which each call reads first."""
+    if tensor.layout is not torch.strided or tensor.is_quantized:
+        return
+    key = id(tensor), checksum_of(tensor)
+    if key not in taken:
+        taken[key] = tensor, user_origin()
 
 
 def _written_without_operator(tensor: torch.Tensor, origin: Any) -> TraceError:

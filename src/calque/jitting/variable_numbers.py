@@ -13,6 +13,7 @@ import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from types import CodeType, FunctionType, MethodType
 from typing import Any
 
@@ -90,10 +91,8 @@ class VariableNumbers:
         kept_plain: Collection[Place] = (),
     ) -> None:
         self.watch: Comparisons = Comparisons()
-        self.watch.new_input = self._new_input
+        self.watch.new_input = partial(_new_input, lifting, itertools.count(1))
         self._formulas: list[Callable[[], Any]] = []
-        self._lifting = lifting
-        self._made = 0
         self._all = [Number(row, key) for row, key in variables]
         self._all = [
             one for one in self._all if one.kind in (int, float) and one.place not in kept_plain
@@ -112,11 +111,6 @@ class VariableNumbers:
     def variables(self) -> list[Variable]:
         """The variables that the trace has found."""
         return [(one.found, one.key) for one in self._all if one.found is not None]
-
-    def _new_input(self, read: Callable[[], Any], key: str) -> Any:
-        self._made += 1
-        source = NumberSource(Formula(read, self._made), key)
-        return self._lifting.new_input(source, (), np.float64, weak=True)
 
     @contextmanager
     def installed(self, space: dict[str, Any]) -> Iterator[None]:
@@ -228,6 +222,11 @@ class VariableNumbers:
     def guard(self) -> "NumbersGuard | None":
         """Returns the guard of the numbers' types and comparisons."""
         return NumbersGuard(self.watch, list(self._all)) if self._all else None
+
+
+def _new_input(lifting: Lifting, indexes: Iterator[int], read: Callable[[], Any], key: str) -> Any:
+    source = NumberSource(Formula(read, next(indexes)), key)
+    return lifting.new_input(source, (), np.float64, weak=True)
 
 
 class NumbersGuard:

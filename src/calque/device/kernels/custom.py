@@ -88,6 +88,8 @@ def op(name: str, *, static: Sequence[str] = (), random: bool = False) -> Callab
             bind(rule)
             if rule.name in _with_gradient:
                 _renew_gradients(rule.name)
+                if not _is_differentiable(rule.name):  # the operator has been defined anew
+                    _register_formula(rule.name)
             elif not _is_differentiable(rule.name):
                 _differentiate(rule)
         return function

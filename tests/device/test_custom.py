@@ -352,8 +352,7 @@ def test_a_rule_gives_what_the_operator_gives(name, schema, rule, given, wrapped
 
 
 def test_an_operator_that_is_defined_anew_has_its_gradient():
-    for factor in (2.0, 3.0):  # as a cell of a notebook that runs twice
-
+    def define(factor):
         @torch.library.custom_op("calquetest::anew", mutates_args=())
         def anew(x: torch.Tensor) -> torch.Tensor:
             return x * factor
@@ -362,6 +361,10 @@ def test_an_operator_that_is_defined_anew_has_its_gradient():
         def rule(x):
             return x * factor
 
+        return anew
+
+    for factor in (2.0, 3.0):  # as a cell of a notebook that runs twice
+        anew = define(factor)
         x = torch.ones(2, device="jax", requires_grad=True)
         anew(x).sum().backward()
         assert x.grad.tolist() == [factor] * 2

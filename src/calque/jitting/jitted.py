@@ -268,7 +268,9 @@ class Jitted(Generic[P, R]):
         started = time.perf_counter()
         checks = self._settings.checks
 
-        def again(leaves: list[Any], path: tuple[DerivativeStep, ...]) -> TraceRecording:
+        def again(
+            leaves: list[Any], path: tuple[DerivativeStep, ...], before: TraceRecording
+        ) -> TraceRecording:
             prepared = Prepared()  # undone, like all effects of the trace
             with tracing():
                 return repeated(
@@ -277,7 +279,7 @@ class Jitted(Generic[P, R]):
                         prepared=prepared,
                         numbers=variables,
                     ),
-                    program.recording.variables,
+                    before.variables,
                 )
 
         def trace() -> JittedProgram:

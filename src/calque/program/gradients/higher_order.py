@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from calque.jitting.recording import TraceRecording
 
 Tensor = torch.Tensor
-Retrace = Callable[[list[Any], tuple[DerivativeStep, ...]], "TraceRecording"]
+Retrace = Callable[[list[Any], tuple[DerivativeStep, ...], "TraceRecording"], "TraceRecording"]
 
 
 class SavedValues(NamedTuple):
@@ -71,7 +71,8 @@ class HigherDerivatives:
     Args:
         inputs: the inputs of the program.
         recording: the recording of its trace.
-        retrace: traces the function again, for the arguments of a call and a path.
+        retrace: traces the function again, for the arguments of a call, a path and the recording
+            of the first trace.
     """
 
     def __init__(self, inputs: list[Input], recording: "TraceRecording", retrace: Retrace) -> None:
@@ -114,7 +115,7 @@ class HigherDerivatives:
             for guard in recording.guards:
                 if not guard.holds():
                     raise RuntimeError(f"{_CHANGED}: {guard.why()}. {_REMEDY}")
-            return self._retrace(leaves[: recording.count], path)
+            return self._retrace(leaves[: recording.count], path, recording)
 
 
 _CHANGED = (

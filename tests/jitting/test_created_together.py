@@ -402,25 +402,41 @@ def test_errors_of_calque_itself_are_no_errors_of_a_class() -> None:
         ValuesTemplate(lambda: value, {}, describe, {})
 
 
-def test_what_a_variable_held_before_is_of_each_call():
-    box = SimpleNamespace(pair=(torch.zeros(2, device="jax"), 1), items=[], history=[])
-    box.items = [torch.zeros(2, device="jax")]
+def test_a_tuple_that_a_variable_held_before_is_of_each_call():
+    box = SimpleNamespace(pair=(torch.zeros(2, device="jax"), 1), history=[])
 
     @calque.jit
     def step(x):
-        pair, items = box.pair, box.items
-        box.pair, box.items = (x * 2, 1), [x + 1]
-        box.history.append(items)
-        return pair, {"now": box.pair, "items": items}
+        pair = box.pair
+        box.pair = (x * 2, 1)
+        box.history.append(pair)
+        return pair, {"now": box.pair}
 
-    before = 0.0, 0.0
+    before = 0.0
     for number in range(1, 5):
         pair, rest = step(torch.full((2,), float(number), device="jax"))
         assert rest["now"] is box.pair
-        assert (pair[0][0].item(), rest["items"][0][0].item()) == before
-        assert box.history[-1][0][0].item() == before[1]
-        before = number * 2.0, number + 1.0
+        assert pair[0][0].item() == box.history[-1][0][0].item() == before
+        before = number * 2.0
     assert len(step.history) == 1
+
+
+def test_a_list_that_a_variable_held_before_keeps_its_identity():
+    box = SimpleNamespace(items=[torch.zeros(2, device="jax")], history=[])
+
+    @calque.jit
+    def step(x):
+        items = box.items
+        box.items = [x + 1]
+        box.history.append(items)
+        return {"items": items}
+
+    for number in range(1, 5):
+        held = box.items
+        found = step(torch.full((2,), float(number), device="jax"))
+        assert found["items"] is held is box.history[-1] is not box.items
+        assert held[0][0].item() == (number if number > 1 else 0)
+    assert "what box.items held is stored elsewhere or returned" in step.history[1]
 
 
 def test_a_variable_that_gets_what_another_held_is_traced_once():

@@ -10,7 +10,7 @@ from jax.core import Tracer
 
 from calque.jitting.owned_objects import held_by
 from calque.program import trees
-from calque.state import ATOMIC
+from calque.state import ATOMIC, MISSING, Row
 from calque.state.contents import nested
 
 _ELSEWHERE = (
@@ -45,10 +45,54 @@ def kept_objects(values: Iterable[Any], known: Container[int]) -> set[int]:
     return found
 
 
-def containers_of_tensors(values: Iterable[Any]) -> set[int]:
-    """Returns the ids of the containers in those values that hold only tensors and plain values."""
-    held = held_by([value for value in values if trees.tensors_in(value) is not None])
-    return {id(one) for one in held if not isinstance(one, torch.Tensor)}
+class LeftContainers:
+    """The containers of tensors that variables held before the function replaced them.
+
+    In the next call the variable holds others, so that each call has to create what holds a tuple
+    that was left, from the tensors that it then finds. A list has an identity that others may know:
+    if it is stored elsewhere, or returned, the function is traced at each call.
+
+    Args:
+        known: the ids of the objects that existed before.
+
+    Attributes:
+        moving: the ids of the tuples.
+    """
+
+    def __init__(self, known: Container[int]) -> None:
+        self._known = known
+        self._names: dict[int, str] = {}
+        self.moving: set[int] = set()
+
+    def look(self, row: Row, now: dict[Any, Any]) -> None:
+        """Find what the variables of a row no longer hold.
+
+        Args:
+            row: the row.
+            now: its items after the function has run.
+        """
+        for key, old in row.before.items():
+            if old is now.get(key, MISSING):
+                continue
+            found = _containers_of_tensors(old)
+            lists = [key for key, one in found.items() if not isinstance(one, tuple)]
+            new = _containers_of_tensors(now.get(key, MISSING))
+            if not lists:
+                self.moving |= found.keys()
+            elif not any(id in self._known for id in new):
+                # Otherwise the variable is compared: it holds the same in each call.
+                self._names.update(dict.fromkeys(lists, row.name(key)))
+
+    def stored(self, kept: set[int]) -> list[str]:
+        """Returns why no other call can do the same, given what each call stores or returns."""
+        names = dict.fromkeys(self._names[key] for key in kept & self._names.keys())
+        return [f"what {name} held is stored elsewhere or returned" for name in names]
+
+
+def _containers_of_tensors(value: object) -> dict[int, Any]:
+    """Returns the containers in a value by id, if it holds only tensors and plain values."""
+    held = held_by([value]) if trees.tensors_in(value) is not None else ()
+    return {id(one): one for one in held if not isinstance(one, torch.Tensor)}
 
 
 def is_or_holds(value: object, given: Container[int]) -> bool:

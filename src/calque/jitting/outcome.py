@@ -155,7 +155,7 @@ class Outcome:
         before = trace.state.snapshot.known
         tuples = ((key, one) for key, one in before.items() if isinstance(one, tuple))
         outside.update(key for key, one in tuples if not is_of_values(one))
-        outside -= trace.state.moving
+        outside -= trace.state.left.moving
         containers = Containers(result, outside, trace.state.given, kept, before)
         leaves, recording.spec = containers.flatten(result)
         del result  # otherwise its tensors would seem to outlive the trace

@@ -23,7 +23,7 @@ from calque.errors import TraceError
 from calque.jitting.appended_items import Appending
 from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
-from calque.jitting.kept_objects import containers_of_tensors, is_or_holds, kept_objects
+from calque.jitting.kept_objects import LeftContainers, is_or_holds, kept_objects
 from calque.jitting.numbers import SteppedNumbers
 from calque.jitting.owned_objects import held_by
 from calque.program import trees
@@ -58,7 +58,7 @@ class PythonState:
         appended: lists to which each call appends.
         kept: the ids of objects of the state that each call returns or stores.
         counts: the counts for which other numbers stand.
-        moving: the ids of the containers that `look` found replaced in their variable.
+        left: the containers that `look` found replaced in their variables.
     """
 
     def __init__(self, snapshot: Snapshot) -> None:
@@ -79,7 +79,7 @@ class PythonState:
         self.appended: set[Row] = set()
         self.kept: set[int] = set()
         self.counts: Counts = Counts()
-        self.moving: set[int] = set()
+        self.left: LeftContainers = LeftContainers(snapshot.known)
 
     @property
     def changes_containers(self) -> bool:
@@ -183,8 +183,7 @@ class PythonState:
                 new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
                 for value in new:
                     self._holders.update(map(id, self._held_by(value, True)))
-                old = [v for k, v in row.before.items() if v is not now.get(k, MISSING)]
-                self.moving |= containers_of_tensors(old)
+                self.left.look(row, now)
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 
@@ -297,7 +296,7 @@ class PythonState:
         if is_or_holds(value, self.given) or self.counts.occur_in(value):
             return None
         for one in self._held_by(value):  # keep the identity of containers referenced elsewhere
-            is_known = id(one) in self.snapshot.known and id(one) not in self.moving
+            is_known = id(one) in self.snapshot.known and id(one) not in self.left.moving
             if is_known or self._holders[id(one)] > 1:
                 return None
             if tells_its_end(one) or is_created_again(type(one), self.snapshot.known):
@@ -348,8 +347,8 @@ class PythonState:
             found += values
         given = {key: ArgumentContainer(steps) for key, steps in self.given.items()}
         known: Any = ChainMap(self.snapshot.known, dict(same)) if same else self.snapshot.known
-        if self.moving:
-            known = {key: one for key, one in known.items() if key not in self.moving}
+        if self.left.moving:
+            known = {key: one for key, one in known.items() if key not in self.left.moving}
         template = ValuesTemplate(
             lambda: found + returned + [held for _, held in attributed],
             known,
@@ -361,6 +360,7 @@ class PythonState:
         self.counts.refuse_any(key for change, _ in changes for key in change.keys)
         refuse_kept(template.texts)
         self.keep(template.kept)
+        self.unrepeatable += self.left.stored(self.kept)
         for value in template.unmade:
             is_class = isinstance(value, type)
             what = f"the class {value.__qualname__}" if is_class else f"a {type(value).__name__}"

@@ -371,3 +371,30 @@ def test_items_that_are_counted_and_read_otherwise_are_compared():
     for expected in range(1, 5):
         assert by_alias(ones(1)).item() == expected
         assert by_index(ones(1)).item() == expected
+
+
+@pytest.mark.parametrize(
+    ("first", "later"),
+    [(0.0, [9, 2.5, -0.0]), (1e300, [4.0, 1e300, 5.0]), (0, [1.5, True, 3]), ("", ["a", 0])],
+)
+def test_what_an_addition_has_not_changed_is_added_to(first, later):
+    added = {float: 1.0 if first else 0.0, int: 0, str: ""}[type(first)]
+    run = []
+    for jit in (lambda fn: fn, calque.jit):
+        s = SimpleNamespace(total=first, by_name={"a": first}, items=[first], key="a", add=added)
+
+        def step(x, s=s):
+            s.total += s.add
+            s.by_name[s.key] += s.add
+            s.items[0] += s.add
+
+        step, found = jit(step), []
+        for value in (first, first, *later):
+            s.total = s.by_name["a"] = s.items[0] = value
+            try:
+                step(ones(1))
+            except TypeError:
+                found.append("raised")
+            found.append(repr((s.total, s.by_name, s.items)))
+        run.append(found)
+    assert run[1] == run[0]

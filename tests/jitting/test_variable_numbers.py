@@ -9,6 +9,7 @@ import pytest
 import torch
 
 import calque
+from tests.jitting import numbers_needed  # noqa: F401
 from tests.jitting.numbers_in_variables import COMPILED, TRACED
 from tests.laws.state.describe import describe, difference
 
@@ -117,3 +118,21 @@ def test_replaced_objects_are_not_kept():
             assert step(torch.ones(1, device="jax")).item() == pytest.approx(1 / n)
     gc.collect()
     assert sum(one() is not None for one in ended) <= 1
+
+
+def test_numbers_that_a_dtype_cannot_hold_are_refused():
+    s = SimpleNamespace(n=0.5)
+
+    @calque.jit
+    def step(x):
+        return x.masked_fill(x > 0, s.n), torch.full((1,), s.n / 2, device="jax", dtype=x.dtype)
+
+    for s.n in (0.5, 1.5, -2.5, 300.0):
+        filled, full = step(torch.arange(2, device="jax"))
+        assert filled.tolist() + full.tolist() == [0, int(s.n), int(s.n / 2)]
+    for s.n in (float("inf"), float("nan"), 1e30):
+        with pytest.raises(RuntimeError, match="without overflow"):
+            step(torch.arange(2, device="jax"))
+    s.n = 3.5
+    assert step(torch.arange(2, device="jax"))[0].tolist() == [0, 3]
+    assert step.compilations <= 2

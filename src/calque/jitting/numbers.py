@@ -258,3 +258,28 @@ def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
                 stack.append(other)
             stack.append(method)
     return tuple(found)
+
+
+@functools.lru_cache(maxsize=16384)
+def handles_errors(code: CodeType) -> bool:
+    """Returns True if code may handle an error, which a traced number may have caused.
+
+    >>> def parsed(text):
+    ...     try:
+    ...         return int(text)
+    ...     except ValueError:
+    ...         return None
+    >>> def read(path):
+    ...     with open(path) as file:
+    ...         return file.read()
+    >>> handles_errors(parsed.__code__), handles_errors(read.__code__)
+    (True, False)
+    """
+    if "suppress" in code.co_names:
+        return True
+    for one, after in itertools.pairwise(dis.get_instructions(code)):
+        if one.opname.startswith("CHECK_E"):  # `except`, `except*`
+            return True
+        if one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP":
+            return True
+    return False

@@ -89,7 +89,8 @@ class Outcome:
             return self._derive(describer, around)
         effects = BackwardEffects(trace)
         if describer.carriers.found:
-            with effects.refused(), running.watching():  # includes reads by the backward pass
+            numbers = trace.variables.refused(trace.state.snapshot)
+            with effects.refused(), running.watching(), numbers:  # also of what this pass reads
                 found = trace_backward(trace.lifting, describer.carriers.found, around)
             effects.expect_whole(found)
             recording.backward = found

@@ -8,23 +8,21 @@ itself, as for a text or the key of a dict, it is compared again.
 """
 
 import copy
-import dis
-import functools
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import CodeType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import Any
 
 import numpy as np
 from torch.nn import Module
 
 from calque.jitting.copied_counts import Count, Counts
-from calque.jitting.numbers import asks_for_types
+from calque.jitting.numbers import asks_for_types, handles_errors
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
-from calque.program.python_numbers import Formula, PythonNode
+from calque.program.python_numbers import Formula, PythonNode, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.traced_functions import functions_in
@@ -202,9 +200,37 @@ class VariableNumbers:
             one.found = found[0] if found else None
             if not found and one.row.get(one.key) is not one.traced:
                 self.give_up()
+        self._check_codes(snapshot)
+
+    def _check_codes(self, snapshot: Snapshot) -> None:
         for code, owner in snapshot.codes.items():
             if owner >= Owner.PACKAGE and (asks_for_types(code) or handles_errors(code)):
                 self.give_up()
+
+    @contextmanager
+    def refused(self, snapshot: Snapshot) -> Iterator[None]:
+        """A context manager for the backward pass of results, which may not read the variables.
+
+        Raises:
+            NumberNeeded: it reads one.
+        """
+        put: dict[int, tuple[Any, Number]] = {}
+        try:
+            for one in self._all:
+                node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
+                stand_in = TracedFloat(RefusedNode(node, one.original))
+                put[id(stand_in)] = stand_in, one
+                one.row.put(one.key, stand_in)
+            yield
+        finally:
+            for _, one in put.values():
+                one.row.put(one.key, one.original)
+            for row in snapshot.rows.values() if put else ():
+                for key, value in row.before.items():
+                    if id(value) in put:
+                        row.before[key] = put[id(value)][1].original
+        if self._all:
+            self._check_codes(snapshot)
 
     def give_up(self) -> None:
         """Raise `NumberNeeded` for all variables."""
@@ -364,28 +390,3 @@ def _without_contents(row: Row) -> Row:
     bare = copy.copy(row)
     bare.before = {}  # which would keep alive what it holds
     return bare
-
-
-@functools.lru_cache(maxsize=16384)
-def handles_errors(code: CodeType) -> bool:
-    """Returns True if code may handle an error, which a traced number may have caused.
-
-    >>> def parsed(text):
-    ...     try:
-    ...         return int(text)
-    ...     except ValueError:
-    ...         return None
-    >>> def read(path):
-    ...     with open(path) as file:
-    ...         return file.read()
-    >>> handles_errors(parsed.__code__), handles_errors(read.__code__)
-    (True, False)
-    """
-    if "suppress" in code.co_names:
-        return True
-    for one, after in itertools.pairwise(dis.get_instructions(code)):
-        if one.opname.startswith("CHECK_E"):  # `except`, `except*`
-            return True
-        if one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP":
-            return True
-    return False

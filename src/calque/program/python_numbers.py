@@ -68,7 +68,9 @@ class PythonNode(NumberNode):
 
     @property
     def traced(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
-        """The number in the program, which takes it as an input."""
+        """The number in the program, which takes it as an input; code needs the number itself where
+        there can be none.
+        """
         if self._traced is None:
             if self.integral:
                 compute = self.compute
@@ -76,6 +78,8 @@ class PythonNode(NumberNode):
                     self.watch.give_up(self)
                 self.watch.answers.append((lambda: -_MOST <= compute() <= _MOST, True))
             self._traced = self.watch.new_input(self.compute, "number")
+            if self._traced is None:
+                self.watch.give_up(self)
         return self._traced
 
     @traced.setter
@@ -106,6 +110,25 @@ class PythonNode(NumberNode):
         if python not in _CERTAIN:
             self.watch.answers.append((_gives(compute, type(value)), True))
         return node
+
+
+class RefusedNode(PythonNode):
+    """The node of a number that code needs itself as soon as it uses it."""
+
+    def __init__(self, number: NumberNode, value: int | float) -> None:
+        super().__init__(number.compute, number.watch, number.places, value)
+        self.known = False
+
+    @property
+    def traced(self) -> Any:
+        self.watch.give_up(self)
+
+    @traced.setter
+    def traced(self, value: Any) -> None:
+        pass
+
+    def combined(self, python: Callable[..., Any], operands: tuple[NumberNode, ...]) -> NumberNode:
+        self.watch.give_up(self)
 
 
 def _gives(compute: Callable[[], Any], kind: type) -> Callable[[], bool]:

@@ -97,6 +97,13 @@ def _power(base: Any, exponent: Any) -> Any:
     return TracedFloat(unary(float, lambda x: x, power, False))
 
 
+def _result_type(*operands: Any) -> torch.dtype:
+    for node in (one.node for one in operands if isinstance(one, torch.SymFloat)):
+        if node.integral:  # PyTorch's C++ takes it for a float
+            node.watch.give_up(node)
+    return _RESULT_TYPE.original(*operands)
+
+
 def _takes_one(args: tuple[Any, ...]) -> bool:
     return len(args) == 1 and isinstance(args[0], torch.SymFloat)
 
@@ -158,8 +165,9 @@ _STAND_INS["log"] = StandIn(
     lambda x, *base: _logarithm(x, *base) if base else _of_number("log", _FUNCTIONS["log"])(x),
 )
 _TENSOR = StandIn(torch.tensor, _takes_data, _tensor)
+_RESULT_TYPE = StandIn(torch.result_type, _takes_two, _result_type)
 _PICKS = {name: StandIn(getattr(builtins, name), _takes_unknown, PICKS[name]) for name in PICKS}
-_BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR)}
+_BY_ORIGINAL = {id(one.original): one for one in (*_STAND_INS.values(), _TENSOR, _RESULT_TYPE)}
 
 
 def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
@@ -167,6 +175,7 @@ def functions_in(spaces: Iterable[Space]) -> list[tuple[Space, str, StandIn]]:
     namespaces.
     """
     found: list[tuple[Space, str, StandIn]] = [(torch.__dict__, "tensor", _TENSOR)]
+    found.append((torch.__dict__, "result_type", _RESULT_TYPE))
     held = math.__dict__
     found += ((held, name, one) for name, one in _STAND_INS.items())
     found += ((builtins.__dict__, name, one) for name, one in _PICKS.items())

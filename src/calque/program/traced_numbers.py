@@ -167,6 +167,8 @@ def _binary(name: str, left: object, right: object, watch: Comparisons) -> Any:
 def _ask(name: str, x: TracedFloat, other: object) -> bool:
     watch = x.node.watch
     operand = node_of(other, watch)
+    if operand is None and x.node.in_python and isinstance(other, complex):
+        watch.give_up(x.node)
     return NotImplemented if operand is None else watch.ask(name, x.node, operand)
 
 

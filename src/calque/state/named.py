@@ -61,6 +61,7 @@ class Named:
     called: set[str] = field(default_factory=set)
     used: set[str] = field(default_factory=set)
     passed: set[str] = field(default_factory=set)
+    added: set[str] = field(default_factory=set)
 
     def look(self) -> None:
         """Read the code, which is slow and rarely needed."""
@@ -79,6 +80,7 @@ class Named:
             self.called.update(reads.called)
             self.used.update(reads.used)
             self.passed.update(reads.passed)
+            self.added.update(reads.added)
 
 
 Holders = dict[int, list[tuple[Row, str | None]]]

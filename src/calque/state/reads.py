@@ -24,6 +24,7 @@ _SIMPLE = frozenset(("LOAD_FAST", "LOAD_FAST_CHECK", "LOAD_GLOBAL", "LOAD_DEREF"
 _COUNTING = frozenset(("+=", "-="))
 _ADDING = frozenset(("+", "-"))
 _CALLS = frozenset(("CALL", "CALL_KW", "CALL_FUNCTION_EX", "KW_NAMES"))
+ANY_KEY = "[]"
 _METHOD = 1
 """The bit in an attribute's or global's instruction that marks a call."""
 
@@ -37,6 +38,8 @@ class Reads(NamedTuple):
         called: names that it calls.
         used: names of containers that it uses for more than an item with a constant key.
         passed: names of objects that it uses for more than one attribute.
+        added: names and constant keys whose value it only increments, and `ANY_KEY` for items with
+            computed keys.
     """
 
     values: frozenset[str]
@@ -44,6 +47,7 @@ class Reads(NamedTuple):
     called: frozenset[str]
     used: frozenset[str]
     passed: frozenset[str]
+    added: frozenset[str]
 
 
 @lru_cache(maxsize=16384)
@@ -96,7 +100,12 @@ class _Reading:
         rest -= {word for text in loaded for word in words_in(text)}
         found = [names | rest for names in (self._values, self._keys, self._used, self._passed)]
         values, keys, used, passed = map(frozenset, found)
-        return Reads(values, keys, frozenset(self._called), used, passed)
+        return Reads(values, keys, frozenset(self._called), used, passed, self._added())
+
+    def _added(self) -> frozenset[str]:
+        values = (self._steps[place].argval for place in self._counted)
+        found = {value for value in values if isinstance(value, str)}
+        return frozenset(found | {ANY_KEY} if self._tallies else found)
 
     def _look(self, place: int) -> None:
         one = self._steps[place]

@@ -24,11 +24,14 @@ from calque.state.named import (
 )
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_class
+from calque.state.reads import ANY_KEY
 from calque.state.rows import CellRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
 
 _TEXT = ("__repr__", "extra_repr")
 """Methods that insert attributes named in a format string."""
+_EXACT = (int, str, bytes)
+"""Types of values to which only nothing can be added without a change."""
 _FILLING = ("__setstate__",)
 """Methods that set an object's attributes and read none."""
 
@@ -112,12 +115,26 @@ class Unread:
             return self._is_another_count(row, key, before, after)
         if (row, key) in self._named.assigned or (row, None) in self._named.assigned:
             return False
+        if before is not MISSING and self._is_added_to(name, _has_items(row)):
+            return self._is_like(row, key, before, after)
         if key in row.ignored:
             return (before is MISSING) is not (after is MISSING)
         return before is not after and type(before) in ATOMIC and type(after) in ATOMIC
 
     def _is_another_count(self, row: Row, key: object, before: object, after: object) -> bool:
-        if key in row.ignored or type(before) is not int or type(after) is not int:
+        return type(before) is int and self._is_like(row, key, before, after)
+
+    def _is_added_to(self, name: object, is_item: bool) -> bool:
+        """Returns True if code increments what has a name, though it has added nothing that
+        changes the value.
+        """
+        return name in self._named.added or (is_item and ANY_KEY in self._named.added)
+
+    def _is_like(self, row: Row, key: object, before: object, after: object) -> bool:
+        """Returns True if adding to a value changes it if and only if it changes another."""
+        if key in row.ignored or type(before) is not type(after) or before is after:
+            return False
+        if type(before) not in _EXACT:
             return False
         self._fresh.append(CountedRow(row, key))
         return True

@@ -166,7 +166,10 @@ _OF_STATE: dict[tuple[str, str], str] = {
         results_of_inference_mode
     """,
     ("trace", "changes"): """
-        array_of_numpy_written default_dtype_left_changed exception_stored
+        default_dtype_left_changed exception_stored
+    """,
+    ("trace", "is written to"): """
+        array_of_numpy_written
     """,
     ("trace", "is called while tracing"): """
         clock_and_date clocks_with_nanoseconds file_that_exists_or_not

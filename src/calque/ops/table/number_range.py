@@ -191,6 +191,8 @@ class HoldsNew:
 def check_holds(value: Any, dtype: Any) -> None:
     """Raise RuntimeError if a dtype cannot hold a number, if the number is known.
 
+    A number that each call of a program computes in Python is guarded.
+
     Args:
         value: a number, or any other value, which is not checked.
         dtype: a numpy dtype; None for the dtype of a new tensor of the number.
@@ -199,6 +201,12 @@ def check_holds(value: Any, dtype: Any) -> None:
         dtype = default_float() if isinstance(value, float) else default_complex()
     if isinstance(value, bool | int | float | complex):
         _check_holds(value, dtype)
+        return
+    node: Any = getattr(value, "node", None)
+    if dtype is None or not getattr(node, "in_python", False):
+        return
+    if node.watch.ask_of(lambda number: _overflows(number, dtype), node):
+        node.watch.give_up(node)
 
 
 @lru_cache(maxsize=4096, typed=True)

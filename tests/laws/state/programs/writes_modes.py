@@ -160,7 +160,7 @@ def default_dtype_left_changed(case: Case) -> Seen:
     yield f(case.x), torch.get_default_dtype()
 
 
-@program(states=2)
+@program(states=3)
 def context_variable_set(case: Case) -> Seen:
     turn: contextvars.ContextVar[int] = contextvars.ContextVar("turn", default=0)
 

@@ -52,24 +52,21 @@ class LeftContainers:
     that was left, from the tensors that it then finds. A list has an identity that others may know:
     if it is stored elsewhere, or returned, the function is traced at each call.
 
-    Args:
-        known: the ids of the objects that existed before.
-
     Attributes:
         moving: the ids of the tuples.
     """
 
-    def __init__(self, known: Container[int]) -> None:
-        self._known = known
+    def __init__(self) -> None:
         self._names: dict[int, str] = {}
         self.moving: set[int] = set()
 
-    def look(self, row: Row, now: dict[Any, Any]) -> None:
+    def look(self, row: Row, now: dict[Any, Any], known: Container[int]) -> None:
         """Find what the variables of a row no longer hold.
 
         Args:
             row: the row.
             now: its items after the function has run.
+            known: the ids of the objects that existed before.
         """
         for key, old in row.before.items():
             if old is now.get(key, MISSING):
@@ -79,7 +76,7 @@ class LeftContainers:
             new = _containers_of_tensors(now.get(key, MISSING))
             if not lists:
                 self.moving |= found.keys()
-            elif not any(id in self._known for id in new):
+            elif not any(one in known for one in new):
                 # Otherwise the variable is compared: it holds the same in each call.
                 self._names.update(dict.fromkeys(lists, row.name(key)))
 

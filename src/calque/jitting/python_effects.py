@@ -79,7 +79,7 @@ class PythonState:
         self.appended: set[Row] = set()
         self.kept: set[int] = set()
         self.counts: Counts = Counts()
-        self.left: LeftContainers = LeftContainers(snapshot.known)
+        self.left: LeftContainers = LeftContainers()
 
     @property
     def changes_containers(self) -> bool:
@@ -183,7 +183,7 @@ class PythonState:
                 new = (v for k, v in now.items() if v is not row.before.get(k, MISSING))
                 for value in new:
                     self._holders.update(map(id, self._held_by(value, True)))
-                self.left.look(row, now)
+                self.left.look(row, now, self.snapshot.known)
         known = self.snapshot.known
         return {key for key in self._holders if key not in known and key not in self.given}
 

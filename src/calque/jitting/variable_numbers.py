@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 from torch.nn import Module
 
+from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
 from calque.jitting.numbers import asks_for_types, handles_errors
 from calque.jitting.recording import TraceRecording
@@ -251,6 +252,8 @@ class VariableNumbers:
 
 
 def _new_input(lifting: Lifting, indexes: Iterator[int], read: Callable[[], Any], key: str) -> Any:
+    if active.trace is not lifting:  # in a branch or a loop, which has no inputs
+        return None
     source = NumberSource(Formula(read, next(indexes)), key)
     return lifting.new_input(source, (), np.float64, weak=True)
 

@@ -48,9 +48,10 @@ def kept_objects(values: Iterable[Any], known: Container[int]) -> set[int]:
 class LeftContainers:
     """The containers of tensors that variables held before the function replaced them.
 
-    In the next call the variable holds others, so that each call has to create what holds a tuple
-    that was left, from the tensors that it then finds. A list has an identity that others may know:
-    if it is stored elsewhere, or returned, the function is traced at each call.
+    In the next call the variable holds others. If the function stores or returns a tuple that was
+    left, each call creates it from the tensors that it finds in the variable. A list may also be
+    referenced from outside, so that it has to be the same object: if it is stored elsewhere or
+    returned, the function is traced at each call.
 
     Attributes:
         moving: the ids of the tuples.
@@ -72,7 +73,7 @@ class LeftContainers:
             if old is now.get(key, MISSING):
                 continue
             found = _containers_of_tensors(old)
-            lists = [key for key, one in found.items() if not isinstance(one, tuple)]
+            lists = [place for place, one in found.items() if not isinstance(one, tuple)]
             new = _containers_of_tensors(now.get(key, MISSING))
             if not lists:
                 self.moving |= found.keys()

@@ -2,8 +2,8 @@
 
 PyTorch's fused operator for the CPU keeps the queries, keys and values for the backward pass, often
 as views of one packed tensor, which XLA takes as copies; and the backward pass computes the weights
-again. As simple operators, the weights are found twice in the joint graph, so that the partitioner
-finds what is best kept, as it does for the device, whose attention PyTorch traces in this form.
+again. As simple operators, they occur twice in the joint graph, and the partitioner decides what to
+keep, as it does for the device, for which PyTorch itself traces attention in this form.
 """
 
 from typing import Any

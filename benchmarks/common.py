@@ -4,7 +4,9 @@ import argparse
 import statistics
 import time
 from collections.abc import Callable, Sequence
+from typing import Any
 
+import jax
 import torch
 
 torch.set_num_threads(1)
@@ -75,3 +77,14 @@ def milliseconds(seconds: float) -> str:
 def microseconds(seconds: float) -> str:
     """12.34 µs as `12.3`."""
     return f"{1e6 * seconds:.1f}"
+
+
+def program_bytes(compiled: jax.stages.Compiled) -> int:
+    """The memory that running a compiled program needs."""
+    stats: Any = compiled.memory_analysis()
+    return (
+        stats.argument_size_in_bytes
+        + stats.output_size_in_bytes
+        + stats.temp_size_in_bytes
+        - stats.alias_size_in_bytes
+    )

@@ -17,7 +17,9 @@ Arrays = dict[str, Array]
 Apply = Callable[[Arrays, Arrays, Array], tuple[Array, Arrays]]
 State = tuple[Arrays, Arrays, Any]
 
-OPTIMIZERS: dict[str, optax.GradientTransformation] = {
+Transformation = optax.GradientTransformation
+
+OPTIMIZERS: dict[str, Transformation] = {
     "SGD": optax.sgd(0.01, momentum=0.9),
     "AdamW": optax.adamw(1e-3, weight_decay=0.01),
 }
@@ -68,7 +70,7 @@ def mlp(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
 def resnet(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
     new: Arrays = {}
     x = jax.nn.relu(batch_norm(p, b, new, "norm", conv(p, "stem", x, 1, 1)))
-    for i in range(_count(p, "blocks")):
+    for i in range(count(p, "blocks")):
         name = f"blocks.{i}"
         stride = 2 if f"{name}.project.weight" in p else 1
         y = conv(p, f"{name}.conv1", x, stride, 1)
@@ -95,14 +97,14 @@ def transformer_layer(p: Arrays, name: str, x: Array, heads: int, causal: bool) 
 
 
 def encoder(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
-    for i in range(_count(p, "layers")):
+    for i in range(count(p, "layers")):
         x = transformer_layer(p, f"layers.{i}", x, 4, False)
     return linear(p, "head", x.mean(1)), b
 
 
 def gpt(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
     x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
-    for i in range(_count(p, "layers")):
+    for i in range(count(p, "layers")):
         x = transformer_layer(p, f"layers.{i}", x, 4, True)
     return _gpt_head(p, x), b
 
@@ -115,7 +117,7 @@ def gpt_by_layer(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
         return transformer_layer(own, "layer", x, 4, True)
 
     x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
-    for i in range(_count(p, "layers")):
+    for i in range(count(p, "layers")):
         prefix = f"layers.{i}."
         own = {n.replace(prefix, "layer."): w for n, w in p.items() if n.startswith(prefix)}
         x = layer(own, x)
@@ -131,7 +133,7 @@ def vit(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
     weight = p["patches.weight"]
     x = conv(p, "patches", x, weight.shape[-1], 0) + p["patches.bias"][:, None, None]
     x = jnp.swapaxes(x.reshape(*x.shape[:2], -1), 1, 2) + p["positions"]
-    for i in range(_count(p, "layers")):
+    for i in range(count(p, "layers")):
         x = transformer_layer(p, f"layers.{i}", x, 3, False)
     return linear(p, "head", layer_norm(p, "norm", x).mean(1)), b
 
@@ -139,13 +141,14 @@ def vit(p: Arrays, b: Arrays, x: Array) -> tuple[Array, Arrays]:
 def bert(p: Arrays, b: Arrays, tokens: Array) -> tuple[Array, Arrays]:
     x = p["tokens.weight"][tokens] + p["positions"][: tokens.shape[1]]
     x = layer_norm(p, "norm", x)
-    for i in range(_count(p, "layers")):
+    for i in range(count(p, "layers")):
         x = transformer_layer(p, f"layers.{i}", x, 4, False)
     logits = linear(p, "head", x)
     return logits.reshape(-1, logits.shape[-1]), b
 
 
-def _count(p: Arrays, prefix: str) -> int:
+def count(p: Arrays, prefix: str) -> int:
+    """The number of modules in a list of them."""
     return len({name.split(".")[1] for name in p if name.startswith(f"{prefix}.")})
 
 
@@ -165,16 +168,22 @@ def array(tensor: torch.Tensor) -> Array:
     return jnp.array(tensor.detach().numpy())
 
 
-def initial_state(model: nn.Module, optimizer: str) -> State:
+def initial_state(model: nn.Module, optimizer: str | Transformation) -> State:
     """Parameters, buffers and optimizer state from a PyTorch model on the CPU."""
     parameters = {name: array(p) for name, p in model.named_parameters()}
     buffers = {name: array(b) for name, b in model.named_buffers()}
-    return parameters, buffers, OPTIMIZERS[optimizer].init(parameters)
+    return parameters, buffers, _transformation(optimizer).init(parameters)
 
 
-def make_step(apply: Apply, optimizer: str) -> Callable[[State, Array, Array], tuple[State, Array]]:
+def _transformation(optimizer: str | Transformation) -> Transformation:
+    return OPTIMIZERS[optimizer] if isinstance(optimizer, str) else optimizer
+
+
+def make_step(
+    apply: Apply, optimizer: str | Transformation
+) -> Callable[[State, Array, Array], tuple[State, Array]]:
     """One training step, not yet jitted."""
-    optax_update = OPTIMIZERS[optimizer].update
+    optax_update = _transformation(optimizer).update
 
     def loss_of(p: Arrays, b: Arrays, x: Array, y: Array) -> tuple[Array, Arrays]:
         logits, buffers = apply(p, b, x)
@@ -186,7 +195,8 @@ def make_step(apply: Apply, optimizer: str) -> Callable[[State, Array, Array], t
             parameters, buffers, x, y
         )
         updates, moments = optax_update(gradients, moments, parameters)
-        return (optax.apply_updates(parameters, updates), buffers, moments), loss
+        updated: Any = optax.apply_updates(parameters, updates)
+        return (updated, buffers, moments), loss
 
     return step
 
@@ -194,7 +204,7 @@ def make_step(apply: Apply, optimizer: str) -> Callable[[State, Array, Array], t
 class Trainer:
     """Holds the state that the jitted step donates and returns."""
 
-    def __init__(self, apply: Apply, model: nn.Module, optimizer: str) -> None:
+    def __init__(self, apply: Apply, model: nn.Module, optimizer: str | Transformation) -> None:
         self.state = initial_state(model, optimizer)
         self.step = jax.jit(make_step(apply, optimizer), donate_argnums=0)
 

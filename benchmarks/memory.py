@@ -22,17 +22,6 @@ from benchmarks.models import CASES, OPTIMIZERS, Case, build, make_step
 MIB = 1 << 20
 
 
-def program_bytes(compiled: jax.stages.Compiled) -> int:
-    """The memory that running a compiled program needs."""
-    stats = compiled.memory_analysis()
-    return (
-        stats.argument_size_in_bytes
-        + stats.output_size_in_bytes
-        + stats.temp_size_in_bytes
-        - stats.alias_size_in_bytes
-    )
-
-
 def live_bytes() -> int:
     """The bytes of all arrays that are alive."""
     gc.collect()
@@ -48,7 +37,7 @@ def ours(case: Case, optimizer: str) -> tuple[int, int]:
         loss = step(*batch).item()
     assert loss == loss
     live = live_bytes() - before
-    return program_bytes(step.lower(*batch).compile()), live
+    return common.program_bytes(step.lower(*batch).compile()), live
 
 
 def theirs(case: Case, optimizer: str) -> tuple[int, int]:
@@ -60,7 +49,7 @@ def theirs(case: Case, optimizer: str) -> tuple[int, int]:
     for _ in range(3):
         trainer(*arrays).block_until_ready()
     live = live_bytes() - before
-    return program_bytes(trainer.step.lower(trainer.state, *arrays).compile()), live
+    return common.program_bytes(trainer.step.lower(trainer.state, *arrays).compile()), live
 
 
 def main() -> None:

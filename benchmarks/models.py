@@ -126,10 +126,17 @@ class GPT(nn.Module):
 class ViT(nn.Module):
     """A vision transformer over patches, classified by their mean; ViT-tiny's width and heads."""
 
-    def __init__(self, width: int = 192, heads: int = 3, depth: int = 6, patch: int = 4) -> None:
+    def __init__(
+        self,
+        width: int = 192,
+        heads: int = 3,
+        depth: int = 6,
+        patch: int = 4,
+        patches: int = 64,
+    ) -> None:
         super().__init__()
         self.patches = nn.Conv2d(3, width, patch, patch)
-        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(patches, width))
         self.layers = nn.Sequential(*(Layer(width, heads, False) for _ in range(depth)))
         self.norm = nn.LayerNorm(width)
         self.head = nn.Linear(width, 10)
@@ -143,11 +150,16 @@ class BERT(nn.Module):
     """A small BERT: every token is predicted from both sides."""
 
     def __init__(
-        self, width: int = 128, heads: int = 4, depth: int = 4, vocabulary: int = 256
+        self,
+        width: int = 128,
+        heads: int = 4,
+        depth: int = 4,
+        vocabulary: int = 256,
+        length: int = 64,
     ) -> None:
         super().__init__()
         self.tokens = nn.Embedding(vocabulary, width)
-        self.positions = nn.Parameter(0.02 * torch.randn(64, width))
+        self.positions = nn.Parameter(0.02 * torch.randn(length, width))
         self.norm = nn.LayerNorm(width)
         self.layers = nn.Sequential(*(Layer(width, heads, False) for _ in range(depth)))
         self.head = nn.Linear(width, vocabulary)

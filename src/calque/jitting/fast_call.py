@@ -83,7 +83,7 @@ class FastCalls:
 
 
 def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCall | None:
-    _, (_, inference, autocast, _, modes), sharing, *_ = key
+    _, (_, inference, autocast, _, _, modes), sharing, *_ = key
     if kwargs or inference or autocast or modes or sharing or not is_known():
         return None
     if any(type(one) is not _Tensor or one.requires_grad or one.__dict__ for one in args):
@@ -95,7 +95,7 @@ def _made(program: "JittedProgram", args: Any, kwargs: Any, key: Any) -> FastCal
 
 
 def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Call:
-    _, (grad, _, _, dtype, _), *_ = key
+    _, (grad, _, _, dtype, precise, _), *_ = key
     source = GeneratedFunction("args")
     if alone:  # state shared by threads was checked before
         write_surroundings(source, not args)
@@ -106,7 +106,7 @@ def _function(program: "JittedProgram", args: Any, key: Any, alone: bool) -> Cal
         later = guards_of_inputs(program)
         guards = [one for one in guards if type(one) is not OptimizerGuard and one not in later]
     write_arguments(source, list(args), program.state_written, grad, tensors_of(guards))
-    write_modes(source, grad, dtype, not args)
+    write_modes(source, grad, dtype, precise, not args)
     write_placements(source, args, cells(len(args)))
     write_guards(source, guards, grad, not args)
     if alone:

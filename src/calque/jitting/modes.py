@@ -5,6 +5,7 @@ from typing import Any
 
 import torch
 
+from calque.device.runtime import precision
 from calque.errors import TraceError
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import (
@@ -38,6 +39,7 @@ def ambient() -> tuple[Any, ...]:
         torch.is_inference_mode_enabled(),
         enabled and torch.get_autocast_dtype("jax"),
         torch.get_default_dtype(),
+        precision.settings(),
         _function_modes() if _stack_length() else None,
     )
 

@@ -80,7 +80,8 @@ def compile_checked(
         check_fits(result.shape, result.dtype.itemsize)
     if fatal_seen() and jax.default_backend() == "cpu":
         _check_parts(lowered.compiler_ir("stablehlo"))
-    return lowered.compile(compiler_options=options or None)
+    with translated():  # GPUs try kernels, which needs memory
+        return lowered.compile(compiler_options=options or None)
 
 
 def _check_parts(module: Any) -> None:

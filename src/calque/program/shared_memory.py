@@ -1,5 +1,6 @@
 """Converts between CPU tensors and arrays, sharing memory if possible.
 
+On accelerators it is not: there, the arrays are copies on JAX's default device.
 JAX's and PyTorch's own functions for DLPack check every argument, which takes longer than running a
 small program. If the device is the CPU, the capsules are passed directly.
 """
@@ -17,6 +18,7 @@ from calque.device.memory.cell import x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.host import host_array, host_tensor
 from calque.device.runtime.dtypes import TO_NUMPY
+from calque.device.runtime.placement import host_has_default_device
 from calque.upstream import torch_c
 from calque.upstream.jax_internals import extension
 
@@ -28,7 +30,8 @@ def array_over(tensor: torch.Tensor) -> Array:
     """Returns a CPU tensor's array, without a copy if its memory can be shared."""
     tensor = tensor.detach()
     shareable = (
-        tensor.is_contiguous()
+        host_has_default_device()
+        and tensor.is_contiguous()
         and tensor.numel()
         and torch_c.data_ptr(tensor) % _ALIGNMENT == 0
         and not (tensor.is_conj() or tensor.is_neg())
@@ -47,10 +50,10 @@ def array_over(tensor: torch.Tensor) -> Array:
 def tensor_over(array: Array) -> torch.Tensor:
     """Returns an array as a CPU tensor; the array must not be used afterwards.
 
-    It is over the same memory, unless the array is spread over several devices.
+    It is over the same memory, unless the array is on an accelerator or on several devices.
     """
     if _direct() is None:
-        if array.sharding.num_devices > 1:
+        if not host_has_default_device() or array.sharding.num_devices > 1:
             return host_tensor(array)
         return torch.from_dlpack(array)
     return torch_c.from_dlpack(extension.buffer_to_dlpack_managed_tensor(array, stream=None))
@@ -73,6 +76,8 @@ _results: dict[int, _Result] = {}
 
 def remember(tensor: torch.Tensor, array: Array) -> None:
     """Let `result_over` find an array of which a CPU tensor has the memory."""
+    if not host_has_default_device():
+        return  # it is a copy
     if tensor.dtype == torch.bool:
         return  # other code may write bytes to its memory that are neither 0 nor 1
     memory = torch_c.untyped_storage(tensor)
@@ -118,7 +123,7 @@ def restrided(tensor: torch.Tensor, stride: tuple[int, ...]) -> torch.Tensor:
 def _direct() -> Any:
     """Returns JAX's device if capsules can be passed directly, otherwise None."""
     device = jax.devices()[0]
-    if device.platform != "cpu" or jax.device_count() != 1:
+    if not host_has_default_device() or jax.device_count() != 1:
         return None
     memory = torch.zeros(_ALIGNMENT, device="cpu")
     try:

@@ -32,6 +32,8 @@ dispatch_get_all_op_names: Callable[[], list[str]] = _C._dispatch_get_all_op_nam
 ConvBackend = _C._ConvBackend
 select_conv_backend: Callable[..., Any] = _C._select_conv_backend  # what computes a convolution
 get_num_threads: Callable[[], int] = _C.get_num_threads
+# The precision of a kind of operator (such as "matmul") on a kind of device.
+fp32_precision: Callable[[str, str], str] = _C._get_fp32_precision_getter
 get_flash_sdp_enabled: Callable[[], bool] = _C._get_flash_sdp_enabled
 
 # The dispatcher.

@@ -85,6 +85,7 @@ def to_torch(
 
     Raises:
         TypeError: `array` is not a JAX array, or PyTorch has no such dtype.
+        RuntimeError: `copy=False`, and the array is on an accelerator.
     """
     if not isinstance(array, Array):
         raise TypeError(
@@ -96,6 +97,8 @@ def to_torch(
     if device.type == "jax":
         return wrap(_strong(array))
     if device.type == "cpu" and not copy:
+        if any(device.platform != "cpu" for device in array.devices()):
+            raise RuntimeError(f"copy=False: the array is in the memory of {array.devices()}")
         return torch.from_dlpack(array)
     return to_host(wrap(array)).to(device)
 

@@ -19,9 +19,9 @@ from calque.device.memory.placing import keep_placement, placement_like
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.device.runtime.compile_cache import kept
 from calque.device.runtime.dtypes import to_numpy
-from calque.device.runtime.placement import placed
+from calque.device.runtime.placement import host_has_default_device, placed
 from calque.device.runtime.shared_contexts import sharing
-from calque.device.runtime.sizes import translated
+from calque.device.runtime.sizes import check_fits, translated
 
 _COPIES = 2  # of each kind of array
 _MOST_COPIED = 1 << 22  # bytes
@@ -146,6 +146,8 @@ def _made(
     fill = unset(numpy) if fill is None else fill
     with translated(), x64():
         if active.trace is None:
+            if not host_has_default_device():  # where a failed allocation is noticed later
+                check_fits(shape, numpy.itemsize)
             return _maker(shape, numpy, placement, fill)()
         array = jnp.full(shape, fill, numpy)
         return array if placement is None else placed(array, placement)

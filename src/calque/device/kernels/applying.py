@@ -14,7 +14,7 @@ from jax import Array
 from calque.device.kernels.meta_check import Outline
 from calque.device.memory import rng
 from calque.device.memory.cell import active
-from calque.device.runtime import sizes
+from calque.device.runtime import precision, sizes
 from calque.ops.table import conditions, promotion
 from calque.ops.table.registry import Rule
 
@@ -47,7 +47,8 @@ def apply(
     ours = rule.function.__module__.startswith("calque.")
     first = [rng.key_of(key, ours)] if rule.random else []
     checked = nullcontext() if outline is None else outline.checked(args, kwargs, ours)
-    with promotion.default_float_scope(default_float), checked:
+    precise = precision.scope() if ours else nullcontext()
+    with promotion.default_float_scope(default_float), precise, checked:
         if outline is not None:
             conditions.check(rule.name, args, kwargs)
             outline.check_sizes(args, kwargs)

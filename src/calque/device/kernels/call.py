@@ -29,7 +29,7 @@ from calque.device.memory.cell import Cell, active, is_whole, read, x64
 from calque.device.memory.host import array_of, check_device, host_array
 from calque.device.memory.host_reads import known, without_value
 from calque.device.memory.placing import placement_like
-from calque.device.runtime import sizes
+from calque.device.runtime import precision, sizes
 from calque.device.runtime.addressable import explained
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import TO_NUMPY, to_numpy
@@ -119,6 +119,7 @@ class Runner:
     ) -> tuple[Callable[..., Any], list[Any]]:
         """Returns the executable for some arguments, and its arrays; called under `x64`."""
         arrays: list[Any] = []
+        precision.refresh()
         key: list[Any] = [_default_dtype()]
         if active.trace is not None:
             _check_whole_numbers((*args, *kwargs.values()), self.rule.name == "aten::fill.Scalar")

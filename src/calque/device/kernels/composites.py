@@ -264,6 +264,7 @@ class _Kernels:
         self.op = overload_of(name)
         self._single = len(schema_of(name).returns) == 1
         self._without_gradient = fact_of(name).get("without_gradient")
+        self._also_with_gradient = fact_of(name).get("also_with_gradient")
         self._served: dict[Any, bool] = {}
 
     def on_device(self, *args: Any, **kwargs: Any) -> Any:
@@ -298,6 +299,12 @@ class _Kernels:
             found = self._served[hashed] = self._asked(values)
         return found
 
+    def _serves_gradients(self, values: Sequence[Any]) -> bool:
+        if self._without_gradient is None:
+            return True
+        serves = self._also_with_gradient
+        return serves is not None and serves(*map(seen, values))
+
     def _asked(self, values: Sequence[Any]) -> bool:
         tensors = [v for v in values if isinstance(v, Tensor)]
         on_device = all(t.device.type == "jax" for t in tensors)
@@ -322,8 +329,8 @@ class _Kernels:
         leaves = values if flat else pytree.tree_leaves(values)
         tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
         wanted = torch.is_grad_enabled() and any(t.requires_grad for t in tensors)
-        partial = (wanted and self._without_gradient is not None) or not self._serves(values)
-        if partial or not is_plain(tensors):
+        parts = (wanted and not self._serves_gradients(values)) or not self._serves(values)
+        if parts or not is_plain(tensors):
             return _called(self.name, self.op.decompose, values)
         if wanted:
             leaves, spec = pytree.tree_flatten(values)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from calque.device.kernels.argument_slots import Viewed, slot_of
 from calque.device.memory.cell import cell_of, x64
+from calque.device.runtime import precision
 from calque.device.runtime.executable import ExecutableCall, execution
 from calque.device.runtime.in_flight import settled
 from calque.device.runtime.placement import placement_of, run_there, spread, together
@@ -64,6 +65,8 @@ def serving(function: Callable[..., Any], arrays: list[Any]) -> ExecutableCall:
     found = execution_of(function, arrays)
     if found is not None:
         return found
+
+    function = precision.following(function)
 
     def execute(arrays: list[Any]) -> _Results:
         if spread.exists:

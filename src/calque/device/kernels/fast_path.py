@@ -23,6 +23,7 @@ from calque.device.kernels.execution_choice import execution_of, serving, writin
 from calque.device.memory.cell import Cell, active, swap, x64
 from calque.device.memory.geometry import Ints
 from calque.device.memory.wrapping import is_row_major, wrap, wrap_strided
+from calque.device.runtime import precision
 from calque.device.runtime.compile_cache import Table
 from calque.device.runtime.dtypes import to_torch
 from calque.device.runtime.in_flight import settled
@@ -192,7 +193,8 @@ class _Results(_Calls):
         if found is None:
             is_program = hasattr(function, "lower")  # else its results' shapes depend on values
             kinds = _kinds(result) if is_program and all(row_major) else None
-            self._functions.keep(key, _Function(function, all(row_major), destination, kinds))
+            run = precision.following(function)
+            self._functions.keep(key, _Function(run, all(row_major), destination, kinds))
         else:
             stride = None if row_major[0] else tensors.stride()
             self.admit(key, _Executable(*found, result.shape, tensors.dtype, stride))

@@ -14,6 +14,7 @@ import jax
 from jax import tree_util
 from jax.extend.core import Literal
 
+from calque.device.runtime import precision
 from calque.device.runtime.shared_contexts import sharing
 from calque.upstream.jax_internals import config, core, partial_eval, source_info_util
 
@@ -56,7 +57,7 @@ def call(function: Callable[..., Any], arrays: Sequence[Any]) -> Any:
         finally:
             sharing.wanted = False
     tracer = partial_eval.DynamicJaxprTracer
-    key: list[Any] = [config.trace_context()]
+    key: list[Any] = [config.trace_context(), precision.last.changes]
     for array in arrays:
         kind = type(array)
         if kind is tracer and array._trace is trace:

@@ -8,15 +8,16 @@ from collections.abc import Mapping, Sequence
 from math import prod
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import torch
 from jax import Array
 
 from calque.device.memory.cell import cell_of, read, x64
 from calque.device.memory.geometry import contiguous_strides
+from calque.device.memory.host import host_tensor
 from calque.device.memory.wrapping import wrap_strided, wrap_untraced
 from calque.device.runtime.dtypes import to_numpy
+from calque.device.runtime.placement import host_has_default_device
 from calque.dynamo.buckets.padding.padded import Layout, Sizes
 from calque.program.shared_memory import array_over, restrided
 from calque.upstream.jax_internals import is_symbolic_dim
@@ -63,7 +64,7 @@ class Padding:
             if found is not None:
                 return found
         padded, true = parts_of(self._layout, self._shape, self._sizes, env)
-        if on_host or jax.default_backend() == "cpu":
+        if on_host or host_has_default_device():
             source = tensor if on_host else _as_host(read(tensor))
             room = torch.zeros(padded, dtype=source.dtype, device="cpu")
             room[tuple(map(slice, true))] = source.reshape(true)
@@ -88,7 +89,7 @@ def _whole(tensor: Tensor, held: tuple[int, ...], on_host: bool) -> Array | None
 
 
 def _as_host(array: Array) -> Tensor:
-    return torch.from_dlpack(array)
+    return torch.from_dlpack(array) if host_has_default_device() else host_tensor(array)
 
 
 def taken(
@@ -111,12 +112,12 @@ def taken(
     padded, true = parts
     on_host = device is not None and device.type == "cpu"
     if not own and (len(padded) == array.ndim or padded[1:] == true[1:]):
-        whole = torch.from_dlpack(array) if on_host else wrap_untraced(array)
+        whole = _as_host(array) if on_host else wrap_untraced(array)
         return whole.as_strided(tuple(shape), contiguous_strides(array.shape), 0)
     cut = tuple(map(slice, true))
     stride = tuple(stride)
-    if on_host or jax.default_backend() == "cpu":
-        found = torch.from_dlpack(array)
+    if on_host or host_has_default_device():
+        found = _as_host(array)
         if padded != true or found.stride() != stride:
             found = restrided(found.view(padded)[cut].reshape(shape), stride)
         if on_host:

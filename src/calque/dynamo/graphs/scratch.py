@@ -13,6 +13,7 @@ from jax import Array
 from jax.extend.core import ClosedJaxpr, Var
 
 from calque.device.memory.host import copied
+from calque.device.runtime.placement import host_has_default_device
 from calque.program.jaxprs import build
 from calque.program.lifting import Input
 from calque.program.sources import Source
@@ -36,7 +37,7 @@ class Scratch:
     """
 
     def __init__(self, closed: ClosedJaxpr, copied_first: int) -> None:
-        found = enumerate(closed.out_avals[:copied_first])
+        found = enumerate(closed.out_avals[:copied_first] if host_has_default_device() else ())
         large = [(i, aval) for i, aval in found if _size(aval) >= _SMALLEST]
         totals = accumulate(_size(aval) for _, aval in large)
         chosen = [one for one, total in zip(large, totals, strict=True) if total <= _MOST]

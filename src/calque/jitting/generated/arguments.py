@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import torch
 
+from calque.device.runtime import precision
 from calque.jitting.generated.kinds import kinds_of
 from calque.jitting.generated.source import LEAVE, GeneratedFunction
 from calque.jitting.inlined import DISPATCHED, SURROUNDINGS
@@ -89,19 +90,28 @@ def write_surroundings(source: GeneratedFunction, alone: bool) -> None:
     source.line(f"if {conditions}: {LEAVE}", *(held for _, held in asked))
 
 
-def write_modes(source: GeneratedFunction, grad: bool, dtype: torch.dtype, alone: bool) -> None:
+def write_modes(
+    source: GeneratedFunction,
+    grad: bool,
+    dtype: torch.dtype,
+    precise: precision.Settings | None,
+    alone: bool,
+) -> None:
     """Write the lines that leave if PyTorch's modes differ.
 
     Args:
         source: the source of the function.
         grad: whether gradients are enabled.
         dtype: the default dtype.
+        precise: the settings for float32 on accelerators.
         alone: whether there are no arguments, whose kinds would show the other modes.
     """
     look = "{}()" if not grad else "not {}()"
     line = f"if {look} or {{}}() or {{}}() is not {{}}: {LEAVE}"
     modes = torch_c.len_torch_function_stack
     source.line(line, torch_c.is_grad_enabled, modes, torch_c.get_default_dtype, dtype)
+    if precise is not None:
+        source.line(f"if {{}}() != {{}}: {LEAVE}", precision.settings, precise)
     if alone:
         line = f'if {{}}() or {{}}("jax"): {LEAVE}'
         source.line(line, torch.is_inference_mode_enabled, torch.is_autocast_enabled)

@@ -1,9 +1,9 @@
 """Scaled dot-product attention, and its gradient.
 
-The plain softmax form is exact for every mask, and XLA fuses it. The gradient is `jax.vjp` of the
-same expression, so that within one program XLA shares the probabilities with the forward pass. Run
-eagerly, the gradient computes them again, and nothing of size queries times keys is kept in
-between.
+The gradient of `softmax_attention` is `jax.vjp` of the same expression, so that within one program
+XLA shares the probabilities with the forward pass. Run eagerly, the gradient computes them again,
+and nothing of size queries times keys is kept in between. On NVIDIA GPUs, operands of half
+precision are left to cuDNN (see `flash_attention`).
 """
 
 import math
@@ -12,41 +12,12 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax import Array, lax
+from jax import Array
 
-from calque.ops.table.helpers import maximum
+from calque.ops.nn import flash_attention, softmax_attention
 from calque.ops.table.linear_resample import widened
-from calque.ops.table.random_bits import wrapped
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
-
-
-def _scores(q: Array, k: Array, bias: Array | None, is_causal: bool, scale: float | None) -> Array:
-    """Returns the masked scores (batch, heads of k, queries' heads per head of k, queries,
-    keys)."""
-    scale = 1 / math.sqrt(q.shape[-1]) if scale is None else scale
-    wide = np.promote_types(q.dtype, np.float32) if q.dtype.itemsize >= 4 else np.float32
-    scores = jnp.einsum(
-        "bhgqd,bhkd->bhgqk", q, k, preferred_element_type=np.dtype(wide)
-    ) * np.asarray(scale, wide)
-    if bias is not None:
-        bias = jnp.broadcast_to(bias, (*bias.shape[:-4], *(1,) * (4 - bias.ndim), *bias.shape[-4:]))
-        b, h, queries, keys = bias.shape
-        groups = q.shape[2]
-        bias = (
-            bias.reshape(b, 1, 1, queries, keys)
-            if h == 1
-            else bias.reshape(b, h // groups, groups, queries, keys)
-        )
-        if bias.dtype == jnp.bool_:
-            scores = jnp.where(bias, scores, -np.inf)
-        else:
-            scores = scores + bias.astype(wide)
-    if is_causal:
-        rows = lax.broadcasted_iota(np.int32, scores.shape[-2:], 0)
-        columns = lax.broadcasted_iota(np.int32, scores.shape[-2:], 1)
-        scores = jnp.where(rows >= columns, scores, np.asarray(-np.inf, wide))
-    return scores
 
 
 def attend(
@@ -60,24 +31,9 @@ def attend(
     dropout_p: float,
 ) -> tuple[Array, Array]:
     """Returns the output and the log-sum-exp of the scores, (batch, heads, queries, ...) each."""
-    batch, heads, queries, width = q.shape
-    grouped = q.reshape(batch, k.shape[1], heads // k.shape[1], queries, width)
-    masked = bias is not None or is_causal
-    scores = _scores(grouped, k, bias, is_causal, scale)
-    top = lax.stop_gradient(maximum(scores, -1, keepdims=True, initial=-np.inf))
-    if masked:
-        # As in PyTorch, a row with every key masked gives zeros.
-        top = jnp.where(top == -np.inf, 0, top)
-    powers = jnp.exp(scores - top)
-    total = jnp.sum(powers, axis=-1, keepdims=True)
-    divisor = jnp.where(total == 0, 1, total) if masked else total
-    weights = powers / divisor
-    if key_data is not None:
-        kept = jax.random.bernoulli(wrapped(key_data), 1 - dropout_p, weights.shape)
-        weights = jnp.where(kept, weights / (1 - dropout_p), 0) if dropout_p < 1 else weights * 0
-    out = jnp.einsum("bhgqk,bhkd->bhgqd", weights.astype(v.dtype), v)
-    lse = jnp.log(total) + top
-    return out.reshape(batch, heads, queries, v.shape[3]), lse.reshape(batch, heads, queries)
+    if flash_attention.applies(q, k, v, bias, dropout_p):
+        return flash_attention.attend(q, k, v, is_causal, scale)
+    return softmax_attention.attend(q, k, v, bias, is_causal, scale, key_data, dropout_p)
 
 
 def _check(q: Array, k: Array, v: Array) -> None:
@@ -108,8 +64,9 @@ def is_one_rule(
 ) -> bool:
     """Returns True if the rule should replace PyTorch's composition, which refuses some calls.
 
-    It does not replace calls that need a gradient, because a single autograd node saves more for
-    the backward pass: a step of 512 queries took 1.6 times as long (8 heads of 64).
+    It does not replace other calls that need a gradient than those of `is_flash`, because a single
+    autograd node saves more for the backward pass: on a CPU, a step of 512 queries took 1.6 times
+    as long (8 heads of 64).
     """
     operands = (query, key, value)
     axes = query.ndim
@@ -137,12 +94,25 @@ def _fits(mask: TensorArgument, query: TensorArgument, key: TensorArgument) -> b
     return all(n in (1, full) for n, full in pairs)
 
 
+def is_flash(
+    query: TensorArgument,
+    key: TensorArgument,
+    value: TensorArgument,
+    attn_mask: TensorArgument | None = None,
+    dropout_p: float = 0.0,
+    *_: Any,
+) -> bool:
+    """Returns True for calls of `is_one_rule` of which no array of queries times keys is kept."""
+    return flash_attention.applies(query, key, value, attn_mask, dropout_p)
+
+
 @op(
     "scaled_dot_product_attention",
     random=_drops,
     layout="attention",
     autocast="lower",
     without_gradient=is_one_rule,
+    also_with_gradient=is_flash,
 )
 def scaled_dot_product_attention(
     rng: Array | None,

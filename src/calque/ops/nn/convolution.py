@@ -12,6 +12,7 @@ import jax.numpy as jnp
 from jax import Array, lax
 
 from calque.ops.nn import convolution_forms as forms
+from calque.ops.table import precision
 from calque.ops.table.facts import facts, no_kernel
 from calque.ops.table.promotion import BOOL
 from calque.ops.table.registry import op
@@ -120,6 +121,7 @@ def _convolve(
             rhs_dilation=dilation,
             dimension_numbers=dimensions,
             feature_group_count=groups,
+            precision=precision.of_convolutions(),
         )
     return lax.conv_general_dilated(
         x,
@@ -129,6 +131,7 @@ def _convolve(
         rhs_dilation=dilation,
         dimension_numbers=dimensions,
         feature_group_count=groups,
+        precision=precision.of_convolutions(),
     )
 
 
@@ -319,7 +322,14 @@ def conv_tbc(self: Array, weight: Array, bias: Array, pad: int = 0) -> Array:
     """Returns the 1-d convolution of (time, batch, channels) with (kernel, in, out)."""
     numbers = lax.conv_dimension_numbers(self.shape, weight.shape, ("WNC", "WIO", "WNC"))
     self, weight = undivided(self, (0,)), undivided(weight, (0,))
-    out = lax.conv_general_dilated(self, weight, (1,), [(pad, pad)], dimension_numbers=numbers)
+    out = lax.conv_general_dilated(
+        self,
+        weight,
+        (1,),
+        [(pad, pad)],
+        dimension_numbers=numbers,
+        precision=precision.of_convolutions(),
+    )
     return undivided(out, (0,)) + bias
 
 

@@ -121,6 +121,7 @@ class Known(TypedDict, total=False):
             graph.
         without_gradient: like `node`, but only for calls without a gradient for whose arguments
             (`TensorArgument` for tensors) it returns True.
+        also_with_gradient: returns True if such a call may be one node, too.
         destination: returns, for the arguments of an eager call, the placement of its result, to
             which arrays on other devices are moved first.
         like: the operator that draws the same numbers, given the shape and dtype of a tensor.
@@ -144,6 +145,7 @@ class Known(TypedDict, total=False):
     reports: str
     node: bool
     without_gradient: Callable[..., bool]
+    also_with_gradient: Callable[..., bool]
     destination: Callable[..., Any]
     like: str
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 import torch._dynamo
 
-from benchmarks import decoding, federated, growth
+from benchmarks import accelerator, decoding, federated, growth
 from benchmarks.compile import steps
 from benchmarks.models import CASES, COMPILED, GPT, Case
 from benchmarks.train_step import agree, candidates
@@ -18,6 +18,20 @@ from benchmarks.train_step import agree, candidates
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.name)
 def test_losses_agree(case: Case) -> None:
     agree(candidates(case, "AdamW", inductor=False))
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("dtype", accelerator.DTYPES)
+@pytest.mark.parametrize("case", ["small ResNet", "small ViT", "small GPT", "small BERT"])
+def test_losses_agree_on_accelerators(case: str, dtype: str) -> None:
+    try:
+        ours, _ = accelerator.of_torch(case, dtype, accelerator.OURS)
+    finally:
+        torch.set_float32_matmul_precision("highest")
+    theirs, _ = accelerator.of_jax(case, dtype)
+    losses = {"calque.jit": ours, "JAX": theirs}
+    reports = {way: {"losses": [float(step()) for _ in range(4)]} for way, step in losses.items()}
+    accelerator.check(reports, dtype)
 
 
 @pytest.mark.conformance

@@ -367,9 +367,9 @@ facts(
     "reciprocal rsqrt sinh tan",
     autocast="float32",
 )
-facts("abs", writes=("exact_dtype",), refuses=no_kernel("abs_cpu", BOOL))
+facts("abs", writes_in_place=("no_complex",), refuses=no_kernel("abs_cpu", BOOL))
 facts("atan2", autocast="widest", refuses=no_kernel("atan2_cpu", COMPLEX, pair=True))
-facts("conj_physical neg sgn", writes=("exact_dtype",))
+facts("abs conj_physical neg sgn", writes=("exact_dtype",))
 facts("copysign.Scalar copysign.Tensor", refuses=no_kernel("copysign_cpu", COMPLEX, pair=True))
 facts("deg2rad", refuses=senseless("deg2rad is not supported for complex tensors.", COMPLEX))
 facts("digamma", refuses=no_kernel("digamma", COMPLEX))

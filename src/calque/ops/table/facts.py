@@ -28,7 +28,7 @@ Fourier transforms, recurrent layers, `nonzero` and attention.
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
-    "any_shape", "says_dtype", "truth", "any_real",
+    "any_shape", "says_dtype", "truth", "any_real", "no_complex",
 ]  # fmt: skip
 """The requirements on a tensor that an in-place or `out=` form writes.
 
@@ -43,6 +43,7 @@ any_shape: an `out=` with as many elements keeps its shape.
 says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
 truth: `out=` must be boolean or of bytes.
 any_real: an `out=` may have any dtype, even a lower kind, but not a complex one.
+no_complex: an in-place form does not take complex numbers.
 """
 
 Autocast = Literal["lower", "float32", "widest"]

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "volumes",
-    "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
-    "attention_of_the_cpu",
+    "row_major", "copied", "elementwise", "reals", "each", "images", "large_images", "any_images",
+    "volumes", "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions",
+    "attention", "attention_of_the_cpu",
 ]  # fmt: skip
 """The layout of the results in memory.
 
 row_major: row-major, although PyTorch's tags say elementwise.
 copied: that of a copy of the first argument, with a few elements changed.
 elementwise: in the order of the arguments' axes, like all that PyTorch tags `pointwise`.
+reals: likewise for real numbers, but row-major for complex ones.
 each: for lists: each result is elementwise, in the order of the tensors at its position.
 images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
 argument is also row-major, such as a single pixel. any_images: `channels_last` if any argument is.

@@ -33,6 +33,7 @@ class Written:
     Attributes:
         apart: whether it may not read memory that it writes, even element by element.
         any_shape: whether an `out=` with the right number of elements keeps its shape.
+        copies: whether an `out=` that is resized becomes row-major.
         says_dtype: whether the operator computes in the dtype of `out=`, if no dtype is given.
     """
 
@@ -50,6 +51,7 @@ class Written:
         self.any_shape: bool = "any_shape" in writes
         self.says_dtype: bool = "says_dtype" in writes
         self._no_complex = "no_complex" in own
+        self.copies: bool = "copies" in writes
         self._truth = "truth" in writes
         self._any_real = "any_real" in writes
         self._changes = "changes" in writes and not in_place

@@ -30,6 +30,7 @@ Fourier transforms, recurrent layers, `nonzero` and attention.
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
     "any_shape", "says_dtype", "truth", "any_real", "no_complex",
+    "copies",
 ]  # fmt: skip
 """The requirements on a tensor that an in-place or `out=` form writes.
 
@@ -44,6 +45,7 @@ any_shape: an `out=` with as many elements keeps its shape.
 says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
 truth: `out=` must be boolean or of bytes.
 any_real: an `out=` may have any dtype, even a lower kind, but not a complex one.
+copies: an `out=` that is resized becomes row-major, whatever the layout of the result.
 no_complex: an in-place form does not take complex numbers.
 """
 

@@ -92,3 +92,13 @@ def test_a_changed_copy_is_written_over_the_whole_of_its_source_or_beside_it(fun
             function(memory[:4], memory[1:])
         whole = memory[:4]
         assert function(whole, whole) is whole
+
+
+def test_a_transform_written_to_an_empty_tensor_is_row_major():
+    x = torch.ones(2, 3, 4, dtype=torch.complex64)
+    for transform in (torch.fft.fft, torch.fft.ifft):
+        for dim in (0, 1):
+            for _ in range(2):
+                out = torch.empty(0, dtype=x.dtype, device="jax")
+                expected = transform(x, dim=dim, out=torch.empty(0, dtype=x.dtype))
+                assert transform(x.to("jax"), dim=dim, out=out).stride() == expected.stride()

@@ -199,3 +199,13 @@ def test_safetensors_save_and_load_modules_with_shared_weights(tmp_path: Path) -
     assert load_model(fresh, str(tmp_path / "saved")) == (set(), [])
     x = torch.ones(2, 3, device="jax")
     assert fresh(x).equal(module(x))
+
+
+def test_a_lazy_clone_is_a_clone() -> None:
+    x = torch.ones(2, 3, device="jax").t().detach().requires_grad_()
+    y = torch._lazy_clone(x)
+    y.sum().backward()
+    with torch.no_grad():
+        y.add_(1)
+    assert y.stride() == x.stride() and (y == 2).all() and (x == 1).all()
+    assert x.grad is not None and (x.grad == 1).all()

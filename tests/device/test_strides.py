@@ -419,3 +419,10 @@ def test_an_operator_whose_new_values_do_not_fit_writes_nothing():
             maximize=False,
         )
     assert x.tolist() == moment.tolist() == [1.0, 1.0, 1.0]
+
+
+def test_angles_of_complex_numbers_are_row_major():
+    for dtype in (torch.complex64, torch.float32):
+        x = torch.ones(2, 3, 4, dtype=dtype).transpose(0, 2)
+        for _ in range(3):  # the last call takes the fast path
+            assert torch.angle(x.to("jax")).stride() == torch.angle(x).stride()

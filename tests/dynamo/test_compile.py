@@ -489,6 +489,20 @@ def test_shapes_that_do_not_fit_raise_what_pytorch_raises(device):
         forward(x, torch.ones(5, 2, device=device))
 
 
+@pytest.mark.parametrize("device", DEVICES)
+def test_rms_norm_over_dimensions_that_vary(device):
+    forward = compile(lambda x, w: F.rms_norm(x, x.shape[1:], weight=w), dynamic=True)
+    for shape in ((4, 2, 3), (2, 3, 5)):
+        x = torch.randn(shape)
+        w = torch.randn(shape[1:], requires_grad=True)
+        moved = w.detach().to(device).requires_grad_()
+        result, expected = forward(x.to(device), moved), F.rms_norm(x, shape[1:], w)
+        torch.testing.assert_close(result.cpu(), expected)
+        result.sum().backward()
+        (grad,) = torch.autograd.grad(expected.sum(), w)
+        torch.testing.assert_close(moved.grad.cpu(), grad)
+
+
 @pytest.mark.parametrize("device", ["cpu", "jax"])
 def test_a_graph_that_reaches_around_a_view(device):
     def function(x):

@@ -373,3 +373,11 @@ def test_a_float_of_eight_bits_has_no_complex_dtype(dtype):
     x = torch.ones(2, device="jax").to(dtype)
     with pytest.raises(RuntimeError, match="Unknown Complex ScalarType for Float8"):
         x + 1j
+
+
+def test_complex_numbers_have_no_absolute_value_in_place():
+    for x in (torch.tensor([3 + 4j], device="jax"), torch.tensor([3 + 4j])):
+        for change in (x.abs_, lambda x=x: torch._foreach_abs_([x])):
+            with pytest.raises(RuntimeError, match="In-place abs is not supported for complex"):
+                change()
+        assert x.cpu().tolist() == [3 + 4j]

@@ -233,3 +233,10 @@ def test_complex_numbers_and_booleans_are_refused_where_the_cpu_refuses_them(cre
         create("cpu")
     with pytest.raises(on_cpu.type):
         create("jax")
+
+
+def test_bounds_beyond_half_precision_raise_without_a_warning():
+    x = torch.zeros(2, device="jax", dtype=torch.float16)
+    for low, high in ((0, 65600), (0, 65511), (-65511, 0)):
+        with pytest.raises(RuntimeError, match="out of bounds"):
+            x.random_(low, high)

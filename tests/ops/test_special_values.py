@@ -14,7 +14,8 @@ from calque.ops.table.helpers import names
 PARTS = (0.0, -0.0, 1.0, -1.0, 0.5, -2.0, math.inf, -math.inf, math.nan)
 POINTS = [complex(x, y) for x, y in itertools.product(PARTS, PARTS)]
 FUNCTIONS = names(
-    "abs angle exp exp2 log log10 log2 sqrt sgn tan tanh asin asinh atan atanh acosh acos"
+    "abs angle exp exp2 log log10 log2 sqrt sgn tan tanh asin asinh atan atanh acosh acos "
+    "reciprocal sigmoid"
 )
 
 

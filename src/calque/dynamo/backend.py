@@ -18,6 +18,7 @@ from calque.dynamo.buckets.options import Buckets
 from calque.dynamo.graphs.aliasing import Aliases
 from calque.dynamo.graphs.attention import DECOMPOSITIONS
 from calque.dynamo.graphs.graph import CompiledGraph, boxed
+from calque.dynamo.graphs.normalization import decompose_symbolic_norms
 from calque.dynamo.graphs.overlapping import Writes, may_overlap
 from calque.upstream.torch_compile import aot_autograd, functorch_config
 from calque.upstream.torch_internals import TracingContext
@@ -50,6 +51,7 @@ def backend(
     most, checks = chosen["max_programs"], chosen["checks"]
     buckets = None if chosen["buckets"] is None else Buckets(chosen["buckets"], graph)
     writes = Writes()
+    decompose_symbolic_norms(graph)
 
     def compile_graph(
         graph: fx.GraphModule, inputs: object, kind: Literal["forward", "backward", "inference"]

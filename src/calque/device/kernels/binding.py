@@ -234,7 +234,8 @@ def _out_form(name: str) -> Kernel:
     run, written = runner(rule), Written(name, rule)
     dtype_kwargs = _dtype_of_out(rule, written, any(a.name == "dtype" for a in schema.arguments))
     # PyTorch writes by a copy where it has no kernel of a device; that resizes to row-major.
-    copied = torch_c.dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
+    composite = torch_c.dispatch_has_kernel_for_dispatch_key(name, "CompositeExplicitAutograd")
+    copied = composite or written.copies
 
     def general(*args: Any, **kwargs: Any) -> Any:
         targets = [kwargs.pop(o) for o in outs if o in kwargs]

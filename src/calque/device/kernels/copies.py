@@ -292,6 +292,7 @@ def kernels() -> dict[str, Any]:
         "_to_copy": to_copy,
         "copy_": copy_,
         "clone": clone,
+        "_lazy_clone": clone,
         "resize_": resize_,
         "equal": equal,
         "is_set_to": is_set_to,

@@ -33,6 +33,7 @@ class Written:
     Attributes:
         apart: whether it may not read memory that it writes, even element by element.
         any_shape: whether an `out=` with the right number of elements keeps its shape.
+        copies: whether an `out=` that is resized becomes row-major.
         says_dtype: whether the operator computes in the dtype of `out=`, if no dtype is given.
     """
 
@@ -49,6 +50,8 @@ class Written:
         self.apart: bool = "apart" in writes or "changes" in writes
         self.any_shape: bool = "any_shape" in writes
         self.says_dtype: bool = "says_dtype" in writes
+        self._no_complex = "no_complex" in own
+        self.copies: bool = "copies" in writes
         self._truth = "truth" in writes
         self._any_real = "any_real" in writes
         self._changes = "changes" in writes and not in_place
@@ -57,13 +60,17 @@ class Written:
         self._cast_error = TypeError if "cast_type_error" in writes else RuntimeError
 
     def check_memory(self, target: Tensor, inputs: Sequence[Any], size: int | None = None) -> None:
-        """Raise PyTorch's RuntimeError if the operator may not write to a tensor.
+        """Raise PyTorch's RuntimeError if the operator may not write to a tensor: for its memory
+        or, in place, its dtype.
 
         Args:
             target: the tensor.
             inputs: the operator's arguments; only tensors matter.
             size: its future number of elements; None if it does not change.
         """
+        if self._no_complex and target.is_complex():
+            name = self.base.strip("_").rpartition("_")[2]
+            raise RuntimeError(f"In-place {name} is not supported for complex tensors.")
         if not self._fills:
             check_writable(target, self._reads_target)
         if not self._looks:

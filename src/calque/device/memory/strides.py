@@ -102,6 +102,11 @@ def elementwise(
     return repeat(axis_order.of_elementwise(tuple(places)))
 
 
+def reals(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
+    """Like `elementwise` for real numbers; row-major for complex ones."""
+    return None if args[0].is_complex() else elementwise(results, args, kwargs)
+
+
 def copies(results: Results, args: Sequence[Any], kwargs: dict[str, Any]) -> Strides:
     """The result has the strides of a copy of the first argument."""
     self = args[0]
@@ -302,6 +307,7 @@ def _overload(name: str) -> OpOverload:
 _LAYERS: dict[str, Layer | None] = {
     "row_major": None,
     "copied": copies,
+    "reals": reals,
     "each": each,
     "images": images,
     "large_images": large_images,

@@ -118,8 +118,8 @@ def _check_bounds(dtype: Any, low: Any, high: Any) -> None:
     if dtype == np.bool_:
         least, most = 0, 1
     else:
-        limit = jnp.finfo(dtype) if is_float(dtype) else jnp.iinfo(dtype)
-        least, most = limit.min, limit.max
+        number, limit = (float, jnp.finfo(dtype)) if is_float(dtype) else (int, jnp.iinfo(dtype))
+        least, most = number(limit.min), number(limit.max)  # NumPy rounds what it compares with
     if not least <= low <= most or (high is not None and high - 1 > most):
         raise RuntimeError(f"from or to - 1 is out of bounds for torch.{dtype}")
 

@@ -61,7 +61,7 @@ def _sizes(array: Array, dims: list[int]) -> int:
     return math.prod(array.shape[d] for d in dims)
 
 
-@op("_fft_c2c", layout="transform")
+@op("_fft_c2c", layout="transform", writes=("copies",))
 def fft_c2c(self: Array, dim: Any, normalization: int, forward: bool) -> Array:
     dims = [wrap_dim(d, self.ndim) for d in dim]
     if not dims:
@@ -69,7 +69,7 @@ def fft_c2c(self: Array, dim: Any, normalization: int, forward: bool) -> Array:
     return _scale(_complex(self, dims, forward), _sizes(self, dims), normalization)
 
 
-@op("_fft_r2c", layout="transform")
+@op("_fft_r2c", layout="transform", writes=("copies",))
 def fft_r2c(self: Array, dim: Any, normalization: int, onesided: bool) -> Array:
     dims = [wrap_dim(d, self.ndim) for d in dim]
     size = _sizes(self, dims)
@@ -83,7 +83,7 @@ def fft_r2c(self: Array, dim: Any, normalization: int, onesided: bool) -> Array:
     return _scale(result, size, normalization)
 
 
-@op("_fft_c2r", layout="transform", writes=("computes_first",))
+@op("_fft_c2r", layout="transform", writes=("computes_first", "copies"))
 def fft_c2r(self: Array, dim: Any, normalization: int, last_dim_size: int) -> Array:
     dims = [wrap_dim(d, self.ndim) for d in dim]
     halved = dims[-1]

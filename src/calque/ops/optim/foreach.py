@@ -168,6 +168,7 @@ def _without_axes(self: Any, other: Any, *_: Any, **__: Any) -> None:
 
 for _name in UNARY:
     op(f"_foreach_{_name}", layout="each")(_foreach(_name, ["*self"]))
+facts("_foreach_abs", writes_in_place=("no_complex",))
 facts("_foreach_zero", writes_in_place=("fills",))
 for _name, (_base, _overloads) in (*TABLE.items(), *LIMITS.items()):
     for _overload, _specs in _overloads.items():

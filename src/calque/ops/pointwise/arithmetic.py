@@ -3,7 +3,6 @@
 from collections.abc import Callable
 from typing import Any
 
-import jax
 import jax.numpy as jnp
 import numpy as np
 from jax import Array, lax
@@ -101,8 +100,8 @@ TO_FLOAT: dict[str, Unary] = {
     "asinh": of_complex.asinh,
     "acosh": of_complex.acosh,
     "atanh": of_complex.atanh,
-    "sigmoid": opmath(jax.nn.sigmoid),
-    "reciprocal": lambda x: 1 / x,
+    "sigmoid": opmath(of_complex.sigmoid),
+    "reciprocal": of_complex.reciprocal,
     "deg2rad": opmath(lambda x: x * (jnp.pi / 180)),
     "rad2deg": opmath(lambda x: x * (180 / jnp.pi)),
     "angle": _angle,
@@ -367,9 +366,10 @@ facts(
     "reciprocal rsqrt sinh tan",
     autocast="float32",
 )
-facts("abs", writes=("exact_dtype",), refuses=no_kernel("abs_cpu", BOOL))
+facts("abs", writes_in_place=("no_complex",), refuses=no_kernel("abs_cpu", BOOL))
+facts("angle", layout="reals")
 facts("atan2", autocast="widest", refuses=no_kernel("atan2_cpu", COMPLEX, pair=True))
-facts("conj_physical neg sgn", writes=("exact_dtype",))
+facts("abs conj_physical neg sgn", writes=("exact_dtype",))
 facts("copysign.Scalar copysign.Tensor", refuses=no_kernel("copysign_cpu", COMPLEX, pair=True))
 facts("deg2rad", refuses=senseless("deg2rad is not supported for complex tensors.", COMPLEX))
 facts("digamma", refuses=no_kernel("digamma", COMPLEX))

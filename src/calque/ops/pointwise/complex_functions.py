@@ -10,6 +10,7 @@ annex G).
 from collections.abc import Callable
 from typing import Any
 
+import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
@@ -209,7 +210,8 @@ def _inverse(z: Array) -> Array:
     none = z == 0
     ratio = less / jnp.where(none, 1, greater)
     scale = 1 / (greater + less * ratio)
-    real = jnp.where(right, jnp.ones_like(ratio), ratio) * scale
+    added = ratio - jnp.where(jnp.signbit(ratio), -0.0, 0.0)  # ratio + 0, which XLA would leave out
+    real = jnp.where(right, jnp.ones_like(ratio), added) * scale
     imag = jnp.where(right, 0 - ratio, -jnp.ones_like(ratio)) * scale
     return lax.complex(jnp.where(none, jnp.inf, real), jnp.where(none, jnp.nan, imag))
 
@@ -253,4 +255,6 @@ acos: Function = _of_real(jnp.arccos, _acos)
 acosh: Function = _of_real(jnp.arccosh, _acosh)
 exp2: Function = _of_real(jnp.exp2, lambda z: exp(lax.complex(z.real * _LN2, z.imag * _LN2)))
 rsqrt: Function = _of_real(lax.rsqrt, lambda z: _inverse(_sqrt(z)))
+reciprocal: Function = _of_real(lambda x: 1 / x, _inverse)
+sigmoid: Function = _of_real(jax.nn.sigmoid, lambda z: _inverse(1 + exp(-z)))
 size: Function = _of_real(jnp.abs, _abs)

@@ -9,15 +9,16 @@ from collections.abc import Callable
 from typing import Any, Literal, NamedTuple, TypedDict, Unpack
 
 Layout = Literal[
-    "row_major", "copied", "elementwise", "each", "images", "large_images", "any_images", "volumes",
-    "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions", "attention",
-    "attention_of_the_cpu",
+    "row_major", "copied", "elementwise", "reals", "each", "images", "large_images", "any_images",
+    "volumes", "meta", "meta_if_strided", "convolution", "transform", "sequence", "positions",
+    "attention", "attention_of_the_cpu",
 ]  # fmt: skip
 """The layout of the results in memory.
 
 row_major: row-major, although PyTorch's tags say elementwise.
 copied: that of a copy of the first argument, with a few elements changed.
 elementwise: in the order of the arguments' axes, like all that PyTorch tags `pointwise`.
+reals: likewise for real numbers, but row-major for complex ones.
 each: for lists: each result is elementwise, in the order of the tensors at its position.
 images: `channels_last` if the first argument is. large_images: likewise, but row-major if the
 argument is also row-major, such as a single pixel. any_images: `channels_last` if any argument is.
@@ -28,7 +29,8 @@ Fourier transforms, recurrent layers, `nonzero` and attention.
 
 Writes = Literal[
     "exact_dtype", "computes_first", "apart", "changes", "fills", "no_booleans", "cast_type_error",
-    "any_shape", "says_dtype", "truth", "any_real",
+    "any_shape", "says_dtype", "truth", "any_real", "no_complex",
+    "copies",
 ]  # fmt: skip
 """The requirements on a tensor that an in-place or `out=` form writes.
 
@@ -43,6 +45,8 @@ any_shape: an `out=` with as many elements keeps its shape.
 says_dtype: the operator computes in the dtype of `out=` if the call has no `dtype=`.
 truth: `out=` must be boolean or of bytes.
 any_real: an `out=` may have any dtype, even a lower kind, but not a complex one.
+copies: an `out=` that is resized becomes row-major, whatever the layout of the result.
+no_complex: an in-place form does not take complex numbers.
 """
 
 Autocast = Literal["lower", "float32", "widest"]

@@ -26,6 +26,7 @@ from calque.tracing.core.patching import Patches
 from calque.tracing.lower import sharing
 from calque.tracing.lower.spectra import istft
 from calque.upstream import torch_c
+from calque.upstream.rms_norm import rms_norm
 from calque.upstream.torch_internals import VariableFunctions
 
 _local = threading.local()
@@ -280,16 +281,7 @@ def _fills_in_order_of_memory() -> bool:
 # Normalization
 
 
-def _rms_norm(
-    input: Tensor, normalized_shape: Any, weight: Tensor | None = None, eps: float | None = None
-) -> Tensor:
-    """Computes `F.rms_norm`; PyTorch's function writes below functionalization."""
-    operator = torch.ops.aten._fused_rms_norm.default
-    found = importlib.import_module("torch._decomp").get_decompositions([operator])
-    return found[operator](input, list(normalized_shape), weight, eps)[0]
-
-
-NORMALIZATION: dict[str, Callable[..., Any]] = {"rms_norm": _rms_norm}
+NORMALIZATION: dict[str, Callable[..., Any]] = {"rms_norm": rms_norm}
 
 
 # Recurrent layers

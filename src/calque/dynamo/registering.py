@@ -11,7 +11,6 @@ from os.path import dirname
 from types import FunctionType, ModuleType
 from typing import Any
 
-import calque
 from calque.device.runtime.imports import when_imported
 from calque.upstream.torch_internals import keep_dynamo_out, keep_dynamo_out_of_frames
 
@@ -39,7 +38,7 @@ def _leave_our_frames_alone(trace_rules: ModuleType) -> None:
     """Make Dynamo treat calque's code like PyTorch's, whose functions it replaces: after a graph
     break, `print(x)` or `module.double()` is a call, and Dynamo does not compile what it runs.
     """
-    keep_dynamo_out_of_frames(trace_rules, "calque", dirname(calque.__file__))
+    keep_dynamo_out_of_frames(trace_rules, "calque", dirname(dirname(__file__)))
 
 
 def _be_lenient(registry: ModuleType) -> None:

@@ -160,6 +160,25 @@ def test_operators_that_write_to_their_arguments(device):
     assert found[0] == found[1]
 
 
+library = torch.library.Library("calque_test", "FRAGMENT")
+library.define("fill_sorted(Tensor(a!) x, Tensor[] ys) -> ()")
+
+
+def fill_sorted(x, ys):
+    x.copy_(torch.tensor(sorted(x.tolist())) + ys[0])
+
+
+library.impl("fill_sorted", fill_sorted, "CPU")
+
+
+@pytest.mark.filterwarnings("ignore:calque_test..fill_sorted has no rule")
+@pytest.mark.parametrize("wrap", [compile, calque.jit])
+def test_an_operator_that_only_writes_needs_no_fake_kernel(wrap):
+    x, y = torch.tensor([3.0, 1.0], device="jax"), torch.ones(2, device="jax")
+    wrap(lambda x, y: torch.ops.calque_test.fill_sorted(x, [y]))(x, y)
+    assert x.tolist() == [2.0, 4.0]
+
+
 @pytest.mark.filterwarnings("ignore:calque_test..sort_ has no rule")
 def test_a_written_argument_that_another_one_shares_is_not_called_back():
     def step(x):

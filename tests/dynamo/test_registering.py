@@ -3,6 +3,7 @@
 import importlib
 
 import pytest
+import torch
 
 from calque.device.runtime.imports import when_imported
 from tests import new_process
@@ -48,3 +49,23 @@ def test_several_may_wait_for_the_import_of_one_module(tmp_path, monkeypatch):
         when_imported("waited_for", lambda module, number=number: found.append(number))
     importlib.import_module("waited_for")
     assert found == [0, 1]
+
+
+def test_what_calque_runs_for_pytorch_is_not_compiled_after_a_graph_break(capsys):
+    layer, graphs = torch.nn.Linear(2, 2), []
+
+    def fn(x):
+        torch._dynamo.graph_break()
+        print(x)
+        layer.double()
+        torch._dynamo.graph_break()
+        return x + 1
+
+    def keep(graph, inputs):
+        graphs.append(graph)
+        return graph
+
+    torch._dynamo.reset()
+    assert torch.compile(fn, backend=keep)(torch.ones(2)).tolist() == [2.0, 2.0]
+    assert "tensor([1., 1.])" in capsys.readouterr().out and layer.weight.dtype == torch.float64
+    assert len(graphs) == 1

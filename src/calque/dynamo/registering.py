@@ -1,5 +1,5 @@
-"""Changes Dynamo when it is imported: it must not compile JAX's code, and several threads may load
-the backend for the first time at once.
+"""Changes Dynamo when it is imported: it must not compile JAX's code, nor calque's by itself, and
+several threads may load the backend for the first time at once.
 
 `torch.compile(model, backend="calque")` looks up the name, loads the entry point if necessary, and
 registers the result. Threads that do so at the same time each register it, and PyTorch raises an
@@ -7,21 +7,23 @@ error for all but the first: "duplicate name: calque".
 """
 
 from collections.abc import Callable
+from os.path import dirname
 from types import FunctionType, ModuleType
 from typing import Any
 
 from calque.device.runtime.imports import when_imported
-from calque.upstream.torch_internals import keep_dynamo_out
+from calque.upstream.torch_internals import keep_dynamo_out, keep_dynamo_out_of_frames
 
 _REGISTER, _THEIRS = "register_backend", "_register_backend_once"
 
 
 def install() -> None:
-    """Once Dynamo is imported, keep it from compiling JAX's code, and allow repeated registration
-    of a backend.
+    """Once Dynamo is imported, keep it out of JAX's code and calque's, and allow repeated
+    registration of a backend.
     """
     when_imported("torch._dynamo.backends.registry", _be_lenient)
     when_imported("torch._dynamo.trace_rules", _leave_jax_alone)
+    when_imported("torch._dynamo.trace_rules", _leave_our_frames_alone)
 
 
 def _leave_jax_alone(trace_rules: ModuleType) -> None:
@@ -30,6 +32,13 @@ def _leave_jax_alone(trace_rules: ModuleType) -> None:
     """
     for package in ("jax", "jaxlib"):
         keep_dynamo_out(trace_rules, package)
+
+
+def _leave_our_frames_alone(trace_rules: ModuleType) -> None:
+    """Make Dynamo treat calque's code like PyTorch's, whose functions it replaces: after a graph
+    break, `print(x)` or `module.double()` is a call, and Dynamo does not compile what it runs.
+    """
+    keep_dynamo_out_of_frames(trace_rules, "calque", dirname(dirname(__file__)))
 
 
 def _be_lenient(registry: ModuleType) -> None:

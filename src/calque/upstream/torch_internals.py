@@ -137,6 +137,20 @@ def keep_dynamo_out(trace_rules: Any, package: str) -> None:
     trace_rules.add(package)
 
 
+def keep_dynamo_out_of_frames(trace_rules: Any, package: str, folder: str) -> None:
+    """Make Dynamo compile a package's code only as part of code that calls it, like PyTorch's own.
+
+    Args:
+        trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
+        package: the name of the package.
+        folder: its folder.
+    """
+    inlined = getattr(trace_rules, "BUILTIN_INLINE_WHEN_CALLED", None)
+    if isinstance(inlined, set):  # without it, Dynamo could only leave the calls alone as well
+        inlined.add(trace_rules._as_posix_path(os.path.join(folder, "")))
+        trace_rules.add(package)
+
+
 def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:
     """Make Dynamo put calls of a function into its graphs (`torch._dynamo.nonstrict_trace`).
 

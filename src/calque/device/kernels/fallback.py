@@ -281,8 +281,10 @@ def _check_apart(op: OpOverload, written: list[Any], given: list[Any]) -> None:
 
 def _outline(op: Any, on_host: Any, arrays: list[Any], unknown: TraceError) -> Any:
     """Returns tensors of the shapes and dtypes of an operator's results, if they depend on
-    values.
+    values; None for an operator without results, which only writes to its arguments.
     """
+    if not op._schema.returns:
+        return None
     with x64():
         (described,) = callbacks.call_back(
             lambda *values: [shapes_of(on_host(*values))], [DESCRIPTION], *arrays, name=op.name()

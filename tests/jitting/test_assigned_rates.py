@@ -2,6 +2,7 @@
 
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from torch import nn
@@ -48,6 +49,35 @@ def test_a_rate_that_the_step_assigns_is_assigned_at_each_call(by):
         rates = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
         assert rates[0] == rates[1]
         torch.testing.assert_close(weights[0], weights[1].cpu())
+
+
+@pytest.mark.parametrize(
+    ("kind", "key"), [(torch.optim.AdamW, "lr"), (torch.optim.AdamW, "betas"), (Halving, "lr")]
+)
+@pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
+def test_numbers_of_numpy_are_numbers(kind: Any, key: str) -> None:
+    schedule = np.linspace(0.5, 0.1, 4)
+    found = []
+    for device in ("cpu", "jax"):
+        weight = torch.ones(2, device=device, requires_grad=True)
+        optimizer = kind([weight], lr=0.5)
+
+        def step(weight: torch.Tensor = weight, optimizer: Any = optimizer) -> None:
+            optimizer.zero_grad()
+            weight.square().sum().backward()
+            optimizer.step()
+
+        jitted = calque.jit(step)
+        run = jitted if device == "jax" else step
+        for rate in schedule:
+            optimizer.param_groups[0][key] = rate if key == "lr" else (rate, 0.999)
+            run()
+        now = optimizer.param_groups[0][key]
+        found.append((weight.detach().cpu(), now, type(now)))
+        if device == "jax" and kind is torch.optim.AdamW:
+            assert len(jitted.history) <= 2
+    torch.testing.assert_close(found[0][0], found[1][0])
+    assert found[0][1:] == found[1][1:]
 
 
 def _values(optimizer: torch.optim.Optimizer) -> float:

@@ -210,3 +210,19 @@ def test_what_was_set_before_all_attributes_counted_is_set_by_each_call():
         call(x())
         assert vars(holder) == {"a": 1}
         holder.a = 3
+
+
+def test_special_variables_that_code_names_after_it_lists_all_variables_were_there_before() -> None:
+    class Reader:
+        def scale(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (len(torch.__file__) > 0)
+
+    reader = Reader()
+
+    def f(x: torch.Tensor) -> torch.Tensor:
+        return reader.scale(x) * ("pytest" in globals())
+
+    step = calque.jit(f)
+    assert [step(x())[0].item() for _ in range(3)] == [1, 1, 1]
+    assert step.history == ["first call"]
+    assert calque.record(f, torch.ones(3)).problems == []

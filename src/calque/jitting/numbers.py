@@ -13,6 +13,7 @@ from types import CodeType, FunctionType
 from typing import Any
 from weakref import WeakKeyDictionary
 
+import numpy as np
 from torch.optim import Optimizer
 
 from calque.jitting.group_reads import reads_all
@@ -22,6 +23,7 @@ from calque.state.names import assigns_item
 from calque.state.ownership import Owner, owner_of_code, owner_of_name
 
 Group = dict[str, Any]
+FLOATS = frozenset((float, np.float64))
 
 
 class SteppedNumbers:
@@ -70,7 +72,10 @@ class SteppedNumbers:
         return {
             key
             for key, value in group.items()
-            if key not in own and (is_number(value) or (type(value) is int and key in assigned))
+            if key not in own
+            and (is_number(value) or (type(value) is int and key in assigned))
+            # What a step assigns would become a number of Python's.
+            and not (type(value) is np.float64 and key in assigned)
         }
 
     def _of_state(self, optimizer: Optimizer, state: Group) -> set[str]:
@@ -172,10 +177,13 @@ class SteppedNumbers:
 
 
 def is_number(value: Any) -> bool:
-    """Returns True if a setting is a float or a tuple of floats, which are inputs of a program."""
+    """Returns True if a setting is a float or a tuple of floats, which are inputs of a program.
+
+    NumPy's float64 is a float: a schedule may be an array of learning rates.
+    """
     if type(value) is tuple and value:
-        return all(type(v) is float for v in value)
-    return type(value) is float
+        return all(type(v) in FLOATS for v in value)
+    return type(value) in FLOATS
 
 
 def is_pytorchs(optimizer: Optimizer) -> bool:

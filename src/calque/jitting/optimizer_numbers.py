@@ -38,7 +38,8 @@ class HyperParameter:
 
     def __call__(self) -> float:
         value = self.group[self.key]
-        return value if self.index is None else value[self.index]
+        value = value if self.index is None else value[self.index]
+        return float(value) if type(value) is np.float64 else value
 
 
 class Counted:
@@ -184,14 +185,13 @@ class OptimizerNumbers:
     def _of_group(self, group: Group, key: str, optimizer: Optimizer) -> Any:
         value = group[key]
         if type(value) is tuple:
-            found = [self._number(HyperParameter(group, key, i), v) for i, v in enumerate(value)]
-            return tuple(found)
+            return tuple(self._number(HyperParameter(group, key, i)) for i in range(len(value)))
         if type(value) is int:
             self.whole.add((id(group), key))
-        return self._number(HyperParameter(group, key), value)
+        return self._number(HyperParameter(group, key))
 
-    def _number(self, read: HyperParameter, value: object) -> TracedFloat:
-        return self._input(read, read.key, value, (id(read.group), read.key))
+    def _number(self, read: HyperParameter) -> TracedFloat:
+        return self._input(read, read.key, read(), (id(read.group), read.key))
 
     def _of_state(self, state: Group, key: str, optimizer: Optimizer) -> TracedFloat:
         value, row = state[key], self.row_of(state)

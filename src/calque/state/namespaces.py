@@ -385,6 +385,8 @@ class Namespaces:
         row = self._snapshot.rows[key]
         if isinstance(row, NamedRow) and not row.path.foreign:
             names, row.names = row.names, self._everything
+            if names is not self.words and names is not self._everything:
+                self._rows.append(row)  # global variables: special names may yet become relevant
             row.before = _as_before(row, row.items(), names)
             self._snapshot.push_items(row)
 

@@ -17,10 +17,11 @@ from calque.device.kernels import fast_path
 from calque.device.kernels.call import Runner
 from calque.device.kernels.checked import checked
 from calque.device.kernels.fallback import fall_back
+from calque.device.kernels.lists import apart, one_by_one
 from calque.device.kernels.meta_check import Outline
 from calque.device.kernels.out_aliasing import Written, write_out
 from calque.device.memory import strides
-from calque.device.memory.cell import cell_of, write
+from calque.device.memory.cell import write
 from calque.device.runtime.dtypes import to_torch
 from calque.ops.table.facts import canonical, operators_with
 from calque.ops.table.registry import RULES, Rule
@@ -164,9 +165,11 @@ def _in_place(name: str, rule: Rule) -> Kernel:
 
     def of_lists(self: list[torch.Tensor], *args: Any, **kwargs: Any) -> None:
         for i, tensor in enumerate(self):
+            if tensor.is_cpu and len(self) > 1:
+                return one_by_one(overload_of(name), self, args, kwargs)
             others = [a[i] for a in args if isinstance(a, list | tuple) and len(a) > i]
             written.check_memory(tensor, others)
-        for one in _apart(self, args):
+        for one in apart(self, args):
             _write_back(one[:1], [run(one, kwargs)])
         # PyTorch leaves the version to the operators that its own kernel calls.
         increment_version([tensor for tensor in self if not tensor.is_inference()])
@@ -176,29 +179,6 @@ def _in_place(name: str, rule: Rule) -> Kernel:
     if place or rule.mutates or run.guarded:
         return general
     return fast_path.in_place(run, name, general, written.apart)
-
-
-def _apart(targets: Sequence[torch.Tensor], args: tuple[Any, ...]) -> Iterator[tuple[Any, ...]]:
-    """Yields the arguments of a call with lists, separately for each tensor if targets share
-    memory.
-
-    In that case, later tensors must see the writes to earlier ones.
-    """
-    places = {cell_of(tensor): i for i, tensor in enumerate(targets)}
-    lists = [a for a in args if isinstance(a, list | tuple)]
-    others = [
-        (i, one)
-        for each in lists
-        for i, one in enumerate(each)
-        if isinstance(one, torch.Tensor) and one.device.type == "jax"
-    ]
-    if len(places) == len(targets) and all(places.get(cell_of(t), i) == i for i, t in others):
-        yield (targets, *args)
-        return
-    for i, tensor in enumerate(targets):
-        each = [[a[i]] if isinstance(a, list | tuple) else a for a in args]
-        each = [a[i : i + 1] if isinstance(a, torch.Tensor) and a.ndim == 1 else a for a in each]
-        yield ([tensor], *each)
 
 
 def _when_called(make: Callable[[], Kernel]) -> Kernel:

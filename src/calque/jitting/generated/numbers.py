@@ -12,6 +12,7 @@ from jax import Array
 from torch.optim import Optimizer
 
 from calque.jitting.guards import OptimizerGuard
+from calque.jitting.numbers import FLOATS
 from calque.jitting.optimizer_numbers import HyperParameter
 from calque.program.sources import NumberSource, Source
 from calque.state.versions import version_of
@@ -66,6 +67,6 @@ class SettingNumbers:
         self.arrays = [place(value) for place, value in arrays]
         known = {id(group) for group in groups}
         lasting = all(id(number.group) in known for number in self._numbers)
-        unchanging = all(type(value) in (float, int) for value in values)
+        unchanging = all(type(value) in FLOATS or type(value) is int for value in values)
         self.seen = versions if lasting and unchanging else None
         return True

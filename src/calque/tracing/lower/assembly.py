@@ -114,6 +114,8 @@ class Assembly:
                 self._graph.node_copy(check, twins.__getitem__)
         for node, (placeholder, value) in zip(made, pairs):
             node.meta["val"] = value
+            if value is ...:
+                node.args = (...,)  # the default is an object, which operators do not take
             self._take(node, value, str(placeholder.target), rest, asked)
         for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_distinct):
             self._graph.call_function(check.target, (check.args[0], *self._nodes.values()))

@@ -43,6 +43,7 @@ from calque.tracing.lower.bindings import (
 )
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
+from calque.tracing.lower.complex_parts import writes_complex
 from calque.tracing.lower.detaching import DetachingMode, forward_of
 from calque.tracing.lower.functional_forms import FUNCTIONAL, IN_PLACE
 from calque.tracing.lower.indexed_copies import IndexedCopies
@@ -222,6 +223,7 @@ class _Replay(torch.fx.Interpreter):
         self.is_differentiable = torch_c.is_grad_enabled()
         pairs = [*zip(leaves, self._state.values)]
         self._ungraded.computes_gradients = computes_gradients(self.module.graph)
+        self._ungraded.takes_pairs = writes_complex(self.module.graph)
         self._ungraded.frozen = {id(leaf) for leaf, old in pairs if not old.requires_grad}
         self.own_leaves.trained = {id(leaf) for leaf, old in pairs if old.requires_grad}
         own = parameters_and_buffers(self.module)

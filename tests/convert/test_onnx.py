@@ -31,6 +31,7 @@ def agree(program: Any, *args: Tensor) -> None:
     other = others(args)
     expected = jax.tree.leaves(jax.tree.map(lambda t: t.detach().numpy(), program(*other)))
     for found, want in zip(run(model, *other), expected, strict=True):
+        assert found.dtype == want.dtype
         np.testing.assert_allclose(found, want, rtol=1e-4, atol=1e-5)
 
 

@@ -253,6 +253,38 @@ def test_the_largest_and_the_smallest_are_nan_where_there_is_any() -> None:
         np.testing.assert_array_equal(found, expected.numpy())
 
 
+def test_signs_and_roots_of_nan_and_negative_zero() -> None:
+    given = torch.tensor([0.0, -0.0, -2.0, 2.0, NAN, INF, -INF])
+
+    def program(x: Tensor) -> Any:
+        return x.sign(), x.sgn(), x**0.5, x**-0.5, (x > 0).sign(), x.double() ** -0.5
+
+    model = to_onnx(calque.record(program, torch.ones(7)))
+    for found, expected in zip(run(model, given), program(given)):
+        np.testing.assert_array_equal(found, expected.numpy())
+
+
+def test_operators_that_are_opened_keep_their_dtype() -> None:
+    program = lambda x: torch.atan2(x, x.flip(0))
+    x = torch.randn(4).half()
+    (found,) = run(to_onnx(calque.record(program, x)), x)
+    assert found.dtype == np.float16
+    np.testing.assert_allclose(found, program(x).numpy(), rtol=2e-3)
+
+
+def test_booleans_are_operands() -> None:
+    agree(
+        lambda x: (x + True, x * False, x.int() + True, torch.where(x > 0, x, True)), torch.randn(3)
+    )
+
+
+def test_images_without_a_batch_are_pooled() -> None:
+    def program(x: Tensor) -> Any:
+        return F.adaptive_max_pool2d(x, 2), F.adaptive_max_pool1d(x[0], 3), F.max_pool2d(x, 2)
+
+    agree(program, torch.randn(2, 4, 6))
+
+
 def test_attention_with_fewer_keys_than_queries() -> None:
     def program(q: Tensor) -> Tensor:
         return F.scaled_dot_product_attention(q, q[:, :2], q[:, :2], enable_gqa=True)

@@ -248,3 +248,10 @@ def test_too_little_memory_is_pytorchs_error_and_nothing_is_lost() -> None:
         with pytest.raises(torch.OutOfMemoryError, match=r"test_errors.py:\d+ in test_too_little"):
             comp(values)
     assert values.tolist() == [1.0, 1.0]
+
+
+def test_a_field_of_a_struct_in_a_local_function_is_a_key() -> None:
+    with pytest.raises(AttributeError) as caught:
+        fed.local("<a=float32,b=float32>")(lambda struct: struct.a)
+    (note,) = caught.value.__notes__
+    assert "a struct with names is a dict in a local function: write ['a'] for .a." in note

@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 import calque
+from calque.graph import JaxInterpreter
 from calque.tracing import fx, lower
 
 
@@ -499,7 +500,51 @@ def test_the_traceback_of_a_refusal_has_only_the_frames_of_the_user() -> None:
         assert {str(entry.path) for entry in caught.traceback} == {__file__}
 
 
-def test_an_index_without_dimensions_is_refused_with_what_to_write() -> None:
-    graph = calque.trace(lambda x, i: x[i] * 2, torch.ones(3, 2), torch.tensor(1))
-    with pytest.raises(calque.TraceError, match=r"x\[i\.reshape\(1\)\]"):
+def of_integers(table: Tensor, k: Tensor) -> Any:
+    made = table.clone()
+    made[k] = made[k] * 2 + 1
+    made[k, 1] += 5
+    made[:, k - k] = table[:, 1]
+    made[k, ..., 1:] = table[0, :, :2]
+    row = made[k]
+    row[1:].mul_(2)  # reaches the table
+    return made, row, table[k, None, [0, 1]], table[0, k - k, ..., k - k], table[..., k][k]
+
+
+def test_an_index_may_be_a_tensor_of_one_integer() -> None:
+    examples = torch.randn(4, 3, 3, requires_grad=True), torch.tensor(1)
+    recorded = calque.record(of_integers, *examples).graph("aten")
+    for lowered in (calque.lower(calque.trace(of_integers, *examples)), recorded):
+        for k in (2, -2):
+            given = torch.randn(4, 3, 3, requires_grad=True), torch.tensor(k)
+            found, expected = lowered(*given), of_integers(*given)
+            torch.testing.assert_close(found, expected)
+            a, b = (
+                torch.autograd.grad(torch.stack([part.sum() for part in parts]).sum(), given[0])
+                for parts in (found, expected)
+            )
+            torch.testing.assert_close(a, b)
+        array = JaxInterpreter(lowered)(given[0].detach().numpy(), given[1].numpy())[1]
+        torch.testing.assert_close(torch.tensor(array.tolist()), expected[1].detach())
+
+
+def stale_by_a_write(table: Tensor, k: Tensor) -> Any:
+    made = table.clone()
+    row = made[k]
+    made.mul_(2)
+    return row
+
+
+def stale_by_a_layer(table: Tensor, k: Tensor) -> Any:
+    made = table.clone()
+    row = made.view(-1)[k]
+    torch.nn.ReLU(inplace=True)(made)
+    return row
+
+
+@pytest.mark.parametrize("program", [stale_by_a_write, stale_by_a_layer])
+def test_a_part_at_such_an_index_is_not_used_after_another_write(program: Any) -> None:
+    graph = calque.trace(program, torch.ones(2, 2), torch.tensor(1))
+    with pytest.raises(calque.TraceError, match="used by its part at an index") as caught:
         calque.lower(graph)
+    assert program.__name__ in str(caught.value.__notes__)

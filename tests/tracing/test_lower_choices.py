@@ -209,3 +209,47 @@ def test_a_copy_that_would_not_be_written_to_is_refused(program: Any) -> None:
     with pytest.raises(calque.TraceError, match="one branch at|a branch or a loop body"):
         calque.lower(graph)
     assert torch_c.functorch.peek_interpreter_stack() is None
+
+
+def test_both_ways_may_call_one_layer_and_read_views_of_one_tensor() -> None:
+    torch.manual_seed(0)
+    layer = nn.Linear(3, 3)
+
+    def program(x: Tensor) -> Tensor:
+        column = x[:, 0]
+        if x.sum() > 0:
+            return layer(x).relu() + column
+        return layer(x.t()) - x
+
+    lowered = calque.lower(calque.trace(program, torch.ones(3, 3)))
+    for sign in (1.0, -1.0):
+        x = torch.full((3, 3), sign, requires_grad=True)
+        found, expected = lowered(x), program(x)
+        torch.testing.assert_close(found, expected)
+        leaves = (x, layer.weight)
+        a, b = (torch.autograd.grad(y.sum(), leaves) for y in (found, expected))
+        torch.testing.assert_close(a, b)
+
+
+def test_the_test_and_the_body_of_a_loop_may_call_layers() -> None:
+    torch.manual_seed(0)
+    layer, other = nn.Linear(3, 3).requires_grad_(False), nn.Linear(3, 3).requires_grad_(False)
+
+    def program(x: Tensor) -> Any:
+        def inner(i: Tensor, y: Tensor) -> Any:
+            bound = torch.ones(())
+            return i + 1, torch.while_loop(lambda j, _: j < bound, again, (bound * 0, y))[1]
+
+        def again(j: Tensor, y: Tensor) -> Any:
+            return j + 1, layer(y) + other(y) * x
+
+        def is_going(i: Tensor, y: Tensor) -> Tensor:
+            return (i < 3) & (layer(y).sum() < 100)
+
+        return torch.while_loop(is_going, inner, (torch.tensor(0), x))
+
+    lowered = calque.lower(calque.trace(program, torch.ones(1, 3)))
+    x = torch.rand(1, 3)
+    torch.testing.assert_close(lowered(x), program(x))
+    arrays = JaxInterpreter(lowered)(x.numpy())
+    torch.testing.assert_close(torch.tensor(arrays[1].tolist()), program(x)[1])

@@ -284,12 +284,37 @@ def test_a_lowered_graph_checks_gradients_if_the_program_hides_writes_from_autog
     assert gradient.shape == (2,)
 
 
-def test_a_write_into_a_complex_tensor_with_a_gradient_is_refused_with_the_way_out() -> None:
+def of_complex_parts(x: Tensor) -> Any:
+    spectrum = torch.fft.rfft(x)
+    kept = torch.zeros_like(spectrum)
+    kept[..., :3] = spectrum[..., :3]
+    kept[0, 1] = 2 + 1j
+    kept.select(-1, 2).mul_(1j)
+    kept.narrow(-1, 0, 1).add_(spectrum[:, 1:2].conj())
+    kept.t()[3] = spectrum[:, 0]
+    kept[1, 4:].zero_()
+    return torch.fft.irfft(kept, n=x.shape[-1]), kept.unbind(-1)[3], kept.split(2, 1)[0]
+
+
+def test_parts_of_complex_tensors_with_a_gradient_are_written_to() -> None:
+    x = torch.randn(2, 8, requires_grad=True)
+    recorded = calque.record(of_complex_parts, x).graph("aten")
+    for lowered in (calque.lower(calque.trace(of_complex_parts, x)), recorded):
+        other = torch.randn(2, 8, requires_grad=True)
+        found, expected = lowered(other), of_complex_parts(other)
+        torch.testing.assert_close(found, expected)
+        a, b = (
+            torch.autograd.grad(torch.stack([part.abs().sum() for part in parts]).sum(), other)
+            for parts in (found, expected)
+        )
+        torch.testing.assert_close(a, b)
+
+
+def test_a_write_into_the_conjugate_of_a_complex_tensor_is_refused_with_the_way_out() -> None:
     def program(x: Tensor) -> Tensor:
-        spectrum = torch.fft.rfft(x)
-        kept = torch.zeros_like(spectrum)
-        kept[..., :3] = spectrum[..., :3]
-        return torch.fft.irfft(kept, n=x.shape[-1])
+        turned = torch.fft.rfft(x)
+        turned.conj()[0] = 1j
+        return turned
 
     x = torch.randn(2, 8, requires_grad=True)
     with pytest.raises(calque.TraceError, match="into a part of a complex tensor") as caught:
@@ -297,3 +322,20 @@ def test_a_write_into_a_complex_tensor_with_a_gradient_is_refused_with_the_way_o
     assert "torch.cat" in str(caught.value)
     with torch.no_grad():
         torch.testing.assert_close(calque.lower(calque.trace(program, x))(x), program(x))
+
+
+def test_parts_with_a_gradient_may_be_filled_at_random() -> None:
+    def program(x: Tensor) -> Tensor:
+        y = x * 2
+        y[0].normal_()
+        y[1].bernoulli_(0.5)
+        return y * x
+
+    x = torch.randn(3, 2, requires_grad=True)
+    lowered = calque.lower(calque.trace(program, x))
+    found = []
+    for each in (lowered, program):
+        torch.manual_seed(0)
+        result = each(x)
+        found.append((result, *torch.autograd.grad(result.sum(), x)))
+    torch.testing.assert_close(*found)

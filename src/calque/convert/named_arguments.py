@@ -121,7 +121,7 @@ def _is_one(kind: str, value: object) -> bool:
 
 
 def _is_number(value: object) -> bool:
-    return type(value) in (int, float, complex)
+    return type(value) in (bool, int, float, complex)
 
 
 def _fits(kind: str, value: object) -> bool:

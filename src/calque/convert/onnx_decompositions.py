@@ -99,9 +99,10 @@ def _atan2(self: Tensor, other: Tensor) -> Tensor:
     inf = float("inf")
     quotient = torch.where((y == 0) & (x == 0), y, y / x)
     both = (y.abs() == inf) & (x.abs() == inf)
-    quotient = torch.where(both, torch.where(down ^ back, -1.0, 1.0), quotient)
+    one = torch.ones_like(quotient)
+    quotient = torch.where(both, torch.where(down ^ back, -one, one), quotient)
     angle = quotient.atan()
-    return torch.where(back, angle + torch.where(down, -math.pi, math.pi), angle)
+    return torch.where(back, angle + torch.where(down, -math.pi * one, math.pi * one), angle)
 
 
 def _celu(self: Tensor, alpha: float = 1.0) -> Tensor:

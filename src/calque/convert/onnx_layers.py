@@ -135,7 +135,11 @@ def _average_pool(c: OnnxCall) -> None:
 
 def _batched(c: OnnxCall) -> str:
     """Returns the images to pool, as a batch."""
-    count = len(_each(c, c["kernel_size"]))
+    return _with_batch(c, len(_each(c, c["kernel_size"])))
+
+
+def _with_batch(c: OnnxCall, count: int) -> str:
+    """Returns images of a number of dimensions, as a batch."""
     shape = c["self"].shape
     if len(shape) == count + 2:
         return c.name("self")
@@ -204,7 +208,8 @@ def _whole_pool(kind: str) -> Callable[[OnnxCall], None]:
             _pool_unevenly(c, "ReduceMax" if kind == "MaxPool" else "ReduceMean", sizes, wanted)
             return
         kernel = [size // count for size, count in zip(sizes, wanted)]
-        c.add(kind, [c.name("self")], kernel_shape=kernel, strides=kernel)
+        x = _with_batch(c, len(kernel))
+        _pooled(c, c.graph.value(kind, [x], kernel_shape=kernel, strides=kernel))
 
     return convert
 

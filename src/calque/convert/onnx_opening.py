@@ -165,13 +165,20 @@ def _consists_of(node: Node, table: dict[Any, Callable[..., Any]]) -> GraphModul
         for i, tensor in zip(places, tensors, strict=True):
             given[i] = tensor
         args, kwargs = pytree.tree_unflatten(given, form)
-        return table[node.target](*args, **kwargs)
+        return _like(node.meta.get("val"), table[node.target](*args, **kwargs))
 
     with torch.no_grad():
         try:
             return graph_of(call, [vals[i] for i in places], table)
         except (RuntimeError, NotImplementedError, TypeError, ValueError):
             return None  # the operator is then reported as not convertible
+
+
+def _like(result: object, found: Any) -> Any:
+    """Returns what a decomposition has given, with the dtype of the operator's result."""
+    if isinstance(found, Tensor) and isinstance(result, Tensor):
+        return found.to(result.dtype)
+    return found
 
 
 def _is_converted(inner: GraphModule, converted: Collection[str]) -> bool:

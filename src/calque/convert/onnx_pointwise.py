@@ -12,7 +12,7 @@ from calque.convert.onnx_calls import OnnxCall, kind_of
 UNARY = {
     **{name: name.title() for name in ("abs", "acos", "acosh", "asin", "asinh", "atan", "atanh")},
     **{name: name.title() for name in ("ceil", "cos", "cosh", "erf", "exp", "floor", "log", "neg")},
-    **{name: name.title() for name in ("reciprocal", "relu", "sigmoid", "sign", "sin")},
+    **{name: name.title() for name in ("reciprocal", "relu", "sigmoid", "sin")},
     **{name: name.title() for name in ("sinh", "sqrt", "tan", "tanh")},
     "hardswish": "HardSwish",
     "isnan": "IsNaN",
@@ -122,11 +122,19 @@ def _divide_down(c: OnnxCall, left: str, right: str) -> None:
 
 
 def _power(c: OnnxCall) -> None:
-    if c.is_floating():
+    root = {0.5: "Sqrt", -0.5: "Reciprocal"}.get(_number(c["exponent"]))
+    if root and c.out.dtype in ("float32", "float64"):  # as PyTorch: matters for -0.0 and -inf
+        x = c.name("self", c.out.dtype)
+        c.add(root, [x if root == "Sqrt" else c.graph.value("Sqrt", [x])])
+    elif c.is_floating():
         c.add("Pow", [c.name("self", c.out.dtype), c.name("exponent", c.out.dtype)])
     else:
         power = _power_of_whole(c, c.name("self", "int64"), c["exponent"])
         c.add("Cast", [power], to=kind_of(c.out.dtype))
+
+
+def _number(value: Any) -> Any:
+    return value if isinstance(value, (int, float)) else None
 
 
 def _power_of_whole(c: OnnxCall, base: str, exponent: Any) -> str:
@@ -311,6 +319,16 @@ def _logarithm_near_one(c: OnnxCall) -> None:
     c.add("Where", [plain, x, right])
 
 
+def _sign(c: OnnxCall) -> None:
+    """Is 0 for NaN, as in PyTorch."""
+    x = c.name("self")
+    if not c.is_floating():
+        c.add("Identity" if c.out.dtype == "bool" else "Sign", [x])
+        return
+    sign = c.graph.value("Sign", [x])
+    c.add("Where", [c.graph.value("IsNaN", [x]), c.named(0, c.out.dtype), sign])
+
+
 def _cast(c: OnnxCall) -> None:
     c.add("Cast", [c.name("self")], to=kind_of(c.out.dtype))
 
@@ -337,6 +355,7 @@ POINTWISE: dict[str, Callable[[OnnxCall], None]] = {
     "remainder": _remainder,
     "round": _round,
     "rsqrt": _rsqrt,
+    "sign": _sign,
     "silu": _silu,
     "softplus": _softplus,
     "trunc": _trunc,

@@ -40,6 +40,13 @@ def explained(name: str, framework: str) -> Iterator[None]:
             "jax.lax.fori_loop, and use functions of jax.numpy, with fixed sizes."
         )
         raise
+    except AttributeError as error:
+        if isinstance(error.obj, dict) and error.name in error.obj:
+            error.add_note(
+                f"{_line_of(error)}a struct with names is a dict in a local function: write "
+                f"[{error.name!r}] for .{error.name}."
+            )
+        raise
     except TypeError as error:
         if "Tracer" in str(error) or "torch.Tensor" in str(error):
             error.add_note(f"{name!r} is a local function of {_DESCRIPTIONS[framework]}")

@@ -37,7 +37,7 @@ from torch._functorch.pyfunctorch import (
 )
 from torch._guards import TracingContext  # AOTAutograd's metadata of the inputs
 from torch._higher_order_ops import (
-    utils as higher_order_utils,  # `_hop_compile_and_call`, `_check_alias_and_mutation`
+    utils as higher_order_utils,  # `_hop_compile_and_call`, `potential_input_alias_or_mutation`
 )
 from torch._higher_order_ops.auto_functionalize import (
     get_mutable_args,  # the written arguments of an operator

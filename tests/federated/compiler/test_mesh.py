@@ -86,6 +86,24 @@ for chunk in (1, 3):  # arrays that JAX spreads, without and with devices that s
 spread_data = jax.device_put(data[:8], explicit)
 squared = lambda d: (everything(model, d)["mean"] ** 2).sum()
 close(jax.jit(squared)(spread_data), squared(data[:8]))
+for devices in (None, mesh, explicit.mesh):
+    comp = everything.configured(mesh=devices) if devices else everything
+    squared = lambda d: (comp(model, d)["mean"] ** 2).sum()
+    expected = jax.grad(squared)(data[:8])
+    for derived in (jax.grad(squared), jax.jit(jax.grad(squared))):
+        found = derived(spread_data)
+        assert jax.typeof(found) == jax.typeof(spread_data)
+        close(found, expected)
+    with jax.set_mesh(explicit.mesh):
+        plus_one = lambda d: comp(model, d)["mean"] + 1
+        for call in (plus_one, jax.jit(plus_one)):
+            close(call(spread_data), everything(model, data[:8])["mean"] + 1)
+        try:
+            jax.grad(squared)(spread_data)
+        except fed_errors.FederatedTypeError as error:
+            assert "Differentiate outside of jax.set_mesh" in str(error), error
+        else:
+            raise AssertionError("no error")
 
 bad = data.copy()
 bad[7, 1] = np.nan

@@ -389,10 +389,14 @@ def test_a_write_to_tensors_in_a_list_is_no_dead_code() -> None:
         assert graph(torch.ones(2)).tolist() == [2.0, 2.0]
 
 
+@pytest.mark.parametrize("foreach", [False, True])  # which has a block within the step
 @pytest.mark.parametrize("autocast", [False, True])
-def test_a_guard_that_raises_in_an_optimizer_leaves_the_modes_as_they_were(autocast: bool) -> None:
+def test_a_guard_that_raises_in_an_optimizer_leaves_the_modes_as_they_were(
+    autocast: bool, foreach: bool
+) -> None:
     weight = torch.nn.Parameter(torch.ones(2))
-    optimizer = torch.optim.Adam([weight])  # which reads its count of steps, and the gradient mode
+    # It reads its count of steps, and the gradient mode.
+    optimizer = torch.optim.Adam([weight], foreach=foreach)
 
     def step(x: torch.Tensor) -> None:
         with torch.autocast("cpu", torch.bfloat16, enabled=autocast):

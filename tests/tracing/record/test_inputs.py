@@ -120,3 +120,18 @@ def test_what_is_assigned_to_an_argument_is_assigned_to_what_is_given_later(
     torch.testing.assert_close(cache, same)
     with pytest.raises(calque.TraceError, match="changes a container or an object"):
         recording.graph("aten")
+
+
+LAYER = nn.Linear(2, 2)
+
+
+def with_objects(x: Tensor, layer: Any = LAYER, layers: Any = (LAYER,), power: int = 2) -> Tensor:
+    return layers[0](layer(x)) ** power
+
+
+@pytest.mark.parametrize("level", LEVELS)
+def test_defaults_may_be_modules(level: Any) -> None:
+    graph = calque.record(with_objects, x).graph(level)
+    torch.testing.assert_close(graph(2 * x), with_objects(2 * x))
+    with pytest.raises(calque.TraceError, match="layer"):
+        graph(x, nn.Linear(2, 2))

@@ -186,7 +186,9 @@ def test_a_change_of_something_within_is_told_with_its_line(program: Any, what: 
     more: Any = {"seen": []} if program is appends_to_an_argument else {}
     (problem,) = calque.record(program, torch.ones(3), **more).problems
     line = program.__code__.co_firstlineno + 2
-    assert problem.startswith(f"{__file__}:{line} in {program.__name__}: {what}")
+    indirect = program in (halves_in_a_loop, keeps_in_a_list_of_a_dict)  # by another name
+    near = "near " if indirect else ""
+    assert problem.startswith(f"{near}{__file__}:{line} in {program.__name__}: {what}")
 
 
 def test_a_shallow_copy_of_a_tensor_is_a_call() -> None:
@@ -211,3 +213,26 @@ def test_a_tensor_of_another_class_is_named() -> None:
     recording = calque.record(lambda x: x.as_subclass(Named) + 1, torch.ones(2))
     with pytest.raises(calque.TraceError, match="Named, a tensor of a class of its own"):
         recording.graph()
+
+
+CALLS = {"calls": 0}
+
+
+def counts_once(x: torch.Tensor) -> torch.Tensor:
+    """CALLS["calls"] += 1"""
+    # CALLS["calls"] += 1
+    CALLS["calls"] += 1
+    return x + 1
+
+
+def counts_twice(x: torch.Tensor) -> torch.Tensor:
+    CALLS["calls"] += 1
+    CALLS["calls"] += 1
+    return x + 1
+
+
+def test_a_line_of_a_change_is_said_to_be_near_unless_it_is_the_only_one() -> None:
+    for program, near, after in ((counts_once, "", 3), (counts_twice, "near ", 1)):
+        (problem,) = calque.record(program, torch.ones(3)).problems
+        line = program.__code__.co_firstlineno + after
+        assert problem.startswith(f"{near}{__file__}:{line} in {program.__name__}: CALLS")

@@ -7,7 +7,7 @@ from typing import Any
 import jax
 import jax.numpy as jnp
 import numpy as np
-from jax.sharding import AxisType, Mesh, NamedSharding, PartitionSpec
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from calque.federated.compiler.planning import lives_on_clients
 from calque.federated.ragged import Ragged, is_ragged
@@ -109,33 +109,6 @@ def spread(held: object, kind: Type, layout: ClientLayout) -> Any:
         return leaf if is_placed(leaf) else _placed(_host(leaf, mesh), whole, mesh)
 
     return over_parts(held, kind, by_client, copied)
-
-
-def automatic(mesh: Mesh) -> Mesh:
-    """Returns a mesh with automatic axes, over which XLA distributes a pass."""
-    return Mesh(mesh.devices, mesh.axis_names, axis_types=(AxisType.Auto,) * len(mesh.axis_names))
-
-
-def without_explicit_axes(held: object) -> Any:
-    """Returns a held argument without arrays that are spread over explicit axes of a mesh.
-
-    JAX refuses a pass over clients that are spread over explicit axes, such as those of
-    `jax.make_mesh`. Arrays stay where they are; values that JAX traces become whole on each device.
-    """
-    return jax.tree.map(_without_explicit_axes, held)
-
-
-def _without_explicit_axes(leaf: Any) -> Any:
-    traced = isinstance(leaf, jax.core.Tracer)
-    sharding = getattr(jax.typeof(leaf) if traced else leaf, "sharding", None)
-    if not isinstance(sharding, NamedSharding) or (not traced and is_placed(leaf)):
-        return leaf
-    mesh = sharding.mesh
-    if all(kind is not AxisType.Explicit for kind in mesh.axis_types):
-        return leaf
-    if not isinstance(mesh, Mesh):
-        return jax.sharding.reshard(leaf, NamedSharding(mesh, PartitionSpec()))
-    return jax.device_put(leaf, NamedSharding(automatic(mesh), sharding.spec))
 
 
 def several_processes(mesh: Mesh | None) -> bool:

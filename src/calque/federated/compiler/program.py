@@ -14,15 +14,19 @@ from calque.federated.building_blocks import BuildingBlock, Lambda
 from calque.federated.compiler.agreement import require_same
 from calque.federated.compiler.arguments import count_clients, hold, shapes
 from calque.federated.compiler.evaluating import evaluate
+from calque.federated.compiler.explicit_meshes import (
+    automatic,
+    in_context,
+    outside_explicit_mesh,
+    without_explicit_axes,
+)
 from calque.federated.compiler.layout import (
     ClientLayout,
-    automatic,
     of_clients,
     of_this_process,
     replicated,
     several_processes,
     spread,
-    without_explicit_axes,
 )
 from calque.federated.compiler.overflow import OF_SEQUENCE, Overflow, noticed
 from calque.federated.compiler.passes import NOBODY, Check, has_nan, run_pass
@@ -108,13 +112,13 @@ class ComputationProgram:
             ClientError: a client's value is NaN, or its data have a different type.
             torch.OutOfMemoryError: there is too little memory.
         """
-        with translated(), self._precision():
+        with translated(), self._precision(), outside_explicit_mesh():
             held, data, clients = self._held(argument)
             result, _, suspicious = self._run_jitted(held, data, clients, False)
             if self.options.check and not isinstance(suspicious, jax.core.Tracer) and suspicious:
                 # A second program, which checks each client, finds the source.
                 self._raise_for(self._run_jitted(held, data, clients, True)[1], clients, numbers)
-        return to_python(result, _plain(self.type.result))
+        return to_python(in_context(result), _plain(self.type.result))
 
     def lower(self, argument: Any) -> Any:
         """Returns JAX's lowered program; `lower(...).as_text()` is StableHLO."""
@@ -163,8 +167,8 @@ class ComputationProgram:
                 "All arguments placed at CLIENTS must have the same number of clients.",
             )
         clients = next(iter(counts), -1)
+        held, data = without_explicit_axes((held, data), self.options.mesh)
         if self.options.mesh is None or clients < 0:
-            held, data = without_explicit_axes((held, data))
             return held, data, clients
         if self._several and clients not in self._agreed and _is_concrete((held, data)):
             require_same((held, data), clients)

@@ -212,10 +212,26 @@ def _chosen(flag: torch.Tensor, true: Any, false: Any, operands: tuple[Any, ...]
     condition: Any = rule.unwrap_tensors(flag)
     with rule.redispatch_to_next():
         for branch, name in ((true, "cond_true"), (false, "cond_false")):
-            higher_order_utils._check_alias_and_mutation(branch, given, name, False)
+            _refuse_writes(branch, given, name)
         functional = map(rule.functionalize, (true, false))
         found = torch.ops.higher_order.cond(condition, *functional, given)
         return rule.wrap_tensors(found)
+
+
+def _refuse_writes(branch: Any, given: Any, name: str) -> None:
+    """Raises PyTorch's error for a branch that writes to its inputs or returns one of them.
+
+    PyTorch's own check also refuses inputs that share memory, such as a layer that both branches
+    call, but without writes they do no harm.
+    """
+    found: Any = higher_order_utils.potential_input_alias_or_mutation(branch, given)
+    (_, with_inputs, among_results), written = ((), (), ()), True
+    if isinstance(found, tuple):  # not for a branch inside that writes
+        (_, with_inputs, among_results), written = found
+    if with_inputs or among_results:
+        raise RuntimeError(f"{name} might be aliasing the input or the output!")
+    if written:
+        raise RuntimeError(f"{name} might be modifying the input!")
 
 
 Loop = Callable[["Branch", "Branch", Sequence[Any], Sequence[Any]], tuple[Any, ...]]
@@ -243,12 +259,7 @@ def while_loop(
             tuple(carried),
         )
     if first is not None and _is_staged(first):
-        return torch.ops.higher_order.while_loop(
-            lambda *c: test(*c)[0].reshape(()).bool(),
-            lambda *c: tuple(r.clone() for r in body(*c)),
-            tuple(carried),
-            tuple(captured),
-        )
+        return _staged_loop(test, body, tuple(carried), tuple(captured))
     own = loop_implementations.get(first.device.type) if first is not None else None
     if own is not None:
         return own(test, body, carried, captured)
@@ -256,6 +267,41 @@ def while_loop(
     while test(*values, *captured)[0]:
         values = body(*values, *captured)
     return values
+
+
+def _staged_loop(
+    test: Branch, body: Branch, carried: tuple[Any, ...], captured: tuple[Any, ...]
+) -> tuple[Any, ...]:
+    """Calls PyTorch's own operator, which also takes the members of the two branches."""
+    names = [dict(_members(branch)) for branch in (test, body)]
+    extra = {id(tensor): tensor for found in names for tensor in found.values()}
+    places = {key: place for place, key in enumerate(extra)}
+    given = len(carried) + len(captured)
+
+    def call(branch: Branch, found: dict[str, torch.Tensor], values: tuple[Any, ...]) -> Any:
+        members = values[given:]
+        held = {name: members[places[id(tensor)]] for name, tensor in found.items()}
+        return functional_call(branch, held, values[:given])
+
+    def is_going(*values: Any) -> torch.Tensor:
+        return call(test, names[0], values)[0].reshape(()).bool()
+
+    def next_values(*values: Any) -> tuple[Any, ...]:
+        return tuple(result.clone() for result in call(body, names[1], values))
+
+    constant = (*captured, *extra.values())
+    operator = torch.ops.higher_order.while_loop
+    layers = retrieve_all_functorch_interpreters()
+    if not layers or not isinstance(layers[-1], FunctionalizeInterpreter):
+        return operator(is_going, next_values, carried, constant)
+    rule = FunctorchFunctionalizeAPI(layers[-1])
+    start: Any = rule.unwrap_tensors(carried)
+    constant = rule.unwrap_tensors(constant)
+    with rule.redispatch_to_next():
+        for branch, name in ((is_going, "while_loop_test"), (next_values, "while_loop_body")):
+            _refuse_writes(branch, (*start, *constant), name)
+        functional = map(rule.functionalize, (is_going, next_values))
+        return rule.wrap_tensors(operator(*functional, start, constant))
 
 
 def _members(branch: Branch) -> Iterator[tuple[str, torch.Tensor]]:

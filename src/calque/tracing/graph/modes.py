@@ -73,13 +73,20 @@ def blocks_around(node: Node) -> list[Node]:
 
 
 def sets_for_itself(nodes: Sequence[Node]) -> bool:
-    """Returns True if nodes set the gradient mode, and none sets it to what a node has read.
+    """Returns True if nodes set the gradient mode outside blocks that end.
 
     This holds for a graph that was recorded while it ran, because the modes were known. If the
     program has read the mode itself, as an optimizer does, it must also have set it back.
     """
-    given = [node.args[0] for node in nodes if node.target is torch_c.set_grad_enabled]
-    if not given or any(isinstance(mode, Node) for mode in given):
+    begun = {name for name, *_ in blocks_of(nodes)}
+    given = [
+        node.args[0]
+        for before, node in zip((None, *nodes), nodes)
+        if node.target is torch_c.set_grad_enabled
+        and not isinstance(node.args[0], Node)
+        and not (before is not None and before.name in begun)
+    ]
+    if not given:
         return False
     reads = any(node.target is torch_c.is_grad_enabled for node in nodes)
     return not reads or given[0] is not given[-1]

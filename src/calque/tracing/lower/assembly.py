@@ -29,6 +29,7 @@ from calque.tracing.lower.checked_properties import (
     copies_by_strides,
     properties_of_inputs,
 )
+from calque.tracing.lower.functional_forms import FILLED_AT_RANDOM
 from calque.tracing.lower.own_leaves import MARK, is_mark
 from calque.tracing.lower.reads import GuardedRead
 from calque.tracing.lower.unseen_writes import loses_gradients
@@ -114,6 +115,8 @@ class Assembly:
                 self._graph.node_copy(check, twins.__getitem__)
         for node, (placeholder, value) in zip(made, pairs):
             node.meta["val"] = value
+            if value is ...:
+                node.args = (...,)  # the default is an object, which operators do not take
             self._take(node, value, str(placeholder.target), rest, asked)
         for check in self._old.graph.find_nodes(op="call_function", target=checks.expect_distinct):
             self._graph.call_function(check.target, (check.args[0], *self._nodes.values()))
@@ -211,13 +214,15 @@ class Assembly:
             return
         if node.op == "get_attr":
             value = resolve(self._found, str(node.target))
-            if isinstance(value, FakeTensor):
+            if _has_lost(value):
                 raise _lost(self._source(node))
             copied = self._member(self._fresh(str(node.target)), value)
         else:
             copied = self._graph.node_copy(node, self._nodes.__getitem__)
             if is_unseen(node):
                 self._hide(node, copied)
+            if node.target in FILLED_AT_RANDOM and torch_c.is_grad_enabled():
+                self._detach_filled(copied)
             if self._functional and node.target is torch.ops.aten.view.default:
                 # FakeTensors have wrong strides for the results of some kernels.
                 copied.target = torch.ops.aten.reshape.default
@@ -234,6 +239,15 @@ class Assembly:
             copied.meta["val"] = node.meta.get("val")
             self._place(copied, self._source(node))
         self._nodes[node] = copied
+
+    def _detach_filled(self, node: Node) -> None:
+        """Detach the tensor that a node fills, for which PyTorch has no gradient otherwise."""
+        filled: Any = node.args[0]
+        if "empty" not in str(filled.target):
+            with self._graph.inserting_before(node):
+                detached = self._graph.call_function(torch.ops.aten.detach.default, (filled,))
+            detached.meta |= {k: v for k, v in filled.meta.items() if k in (*_PLACE, "val")}
+            node.replace_input_with(filled, detached)
 
     def _hide(self, copy: Node, copied: Node) -> None:
         """Keep autograd from counting a write to a tensor that it may have saved
@@ -325,6 +339,18 @@ class Assembly:
         nodes = [tensor() for _ in parts]
         constant = self._member(self._fresh("_template"), template)
         return self._graph.call_function(rebuilt, (constant, *nodes))
+
+
+def _has_lost(value: Any) -> bool:
+    """Returns True for a tensor without data, also in a branch or a loop."""
+    if not isinstance(value, GraphModule):
+        return isinstance(value, FakeTensor)
+    graphs = [inner for inner in value.modules() if isinstance(inner, GraphModule)]
+    return any(
+        isinstance(resolve(inner, str(node.target)), FakeTensor)
+        for inner in graphs
+        for node in inner.graph.find_nodes(op="get_attr")
+    )
 
 
 def _lost(source: Node | None) -> SymbolicTraceError:

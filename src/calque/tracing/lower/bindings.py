@@ -43,6 +43,7 @@ class Inputs:
             given = _bound(graph, args, kwargs)
         else:
             given = [_remembered(node) for node in self.placeholders]
+        given = [*map(_or_unknown, self.placeholders, given)]
         self._refuse_objects(given)
         self.values: Any = mapped(given, lambda t: _abstract(t, mode))
         leaves = leaves_of(self.values)
@@ -145,6 +146,17 @@ def _remembered(node: Node) -> Any:
     raise SymbolicTraceError(
         f"the shape of the input {node.target} is not known.\nPass example inputs: lower(graph, x)."
     )
+
+
+def _or_unknown(node: Node, value: Any) -> Any:
+    """Returns an example value; `...` for an object that is the default of a parameter, such as a
+    module, if nothing but a check uses the parameter.
+    """
+    default = node.args[0] if node.args else None
+    is_default = value is default or any(isinstance(leaf, Node) for leaf in leaves_of(value))
+    checked = all(user.target is checks.expect_value for user in node.users)
+    is_object = any(not isinstance(leaf, _PLAIN) for leaf in leaves_of(default))
+    return ... if is_default and checked and is_object else value
 
 
 def _abstract(tensor: torch.Tensor, mode: FakeTensorMode) -> torch.Tensor:

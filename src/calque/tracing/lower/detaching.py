@@ -12,6 +12,7 @@ from torch.overrides import TorchFunctionMode
 
 from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.graph.purity import name_mutates
+from calque.tracing.lower.complex_parts import of_pairs
 from calque.tracing.lower.composites import method_here
 from calque.tracing.lower.inner_gradients import copied_into, item_set
 from calque.upstream import torch_c
@@ -25,6 +26,7 @@ class DetachingMode(TorchFunctionMode):
         in_layer: whether a layer is running.
         frozen: the `id` of each member of the graph that requires no gradient.
         computes_gradients: whether the program computes gradients.
+        takes_pairs: whether the program writes to complex tensors.
     """
 
     def __init__(self) -> None:
@@ -32,6 +34,7 @@ class DetachingMode(TorchFunctionMode):
         self.in_layer = False
         self.frozen: set[int] = set()
         self.computes_gradients = False
+        self.takes_pairs = False
 
     def __torch_function__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         kwargs = kwargs or {}
@@ -43,6 +46,9 @@ class DetachingMode(TorchFunctionMode):
             self._refuse_renormalization(name, args, kwargs)
             if self.computes_gradients and (done := _copied(name, args)) is not None:
                 return done
+            if self.takes_pairs:
+                found = of_pairs(func, name, args, kwargs)
+                return func(*args, **kwargs) if found is NotImplemented else found
             return func(*args, **kwargs)
         given = args
         if name_mutates(name) and args:

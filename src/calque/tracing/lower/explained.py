@@ -72,10 +72,10 @@ def explained(error: Exception) -> Exception:
 
 def _number_read() -> SymbolicTraceError:
     return SymbolicTraceError(
-        "a tensor is read as a number (an index without dimensions, `.item()`), which depends on "
-        "values of tensors that are not known while lowering.\nGive an index a dimension "
-        "(`x[i.reshape(1)]` reads one row), keep a number a tensor, or use the graph as it is, "
-        "without lowering."
+        "a tensor is read as a number (`.item()`, an index without dimensions in a layer), which "
+        "depends on values of tensors that are not known while lowering.\nGive an index a "
+        "dimension (`x[i.reshape(1)]` reads one row), keep a number a tensor, or use the graph as "
+        "it is, without lowering."
     )
 
 

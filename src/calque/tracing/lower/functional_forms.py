@@ -24,6 +24,9 @@ def copied(self: Tensor, src: Tensor, non_blocking: bool = False) -> Any:
     src = src if src.shape == self.shape else src.expand(self.shape)
     if src.stride() == self.stride() or not (self.dim() and _is_dense(self)):
         return src.clone()
+    if self.is_complex():  # for which `slice_scatter` has no gradient
+        pairs = torch.view_as_real(self.resolve_conj()), torch.view_as_real(src.resolve_conj())
+        return torch.view_as_complex(torch.ops.aten.slice_scatter.default(*pairs))
     return torch.ops.aten.slice_scatter.default(self, src)
 
 
@@ -56,6 +59,9 @@ FUNCTIONAL: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.bernoulli.p: composites.bernoulli,
     torch.ops.aten.copy.default: copied,
 }
+
+FILLED_AT_RANDOM = (torch.ops.aten.normal_functional.default, torch.ops.aten.bernoulli.p)
+"""Forms of operators that fill a tensor, which have no gradient for what was in it."""
 
 IN_PLACE = {
     f"{mark}i{word}{mark}": f"bitwise_{word}_"

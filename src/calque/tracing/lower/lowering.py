@@ -43,8 +43,10 @@ from calque.tracing.lower.bindings import (
 )
 from calque.tracing.lower.checked_properties import is_unknown
 from calque.tracing.lower.choices import refuse_writes_to_choices
+from calque.tracing.lower.complex_parts import writes_complex
 from calque.tracing.lower.detaching import DetachingMode, forward_of
 from calque.tracing.lower.functional_forms import FUNCTIONAL, IN_PLACE
+from calque.tracing.lower.indexed_copies import IndexedCopies
 from calque.tracing.lower.inner_gradients import (
     computes_gradients,
     gradients,
@@ -63,6 +65,7 @@ from calque.tracing.lower.reads import (
     GuardedRead,
     PendingAnswer,
     is_guard,
+    name_of_target,
     read_of,
     reads_elements,
 )
@@ -187,6 +190,7 @@ class _Replay(torch.fx.Interpreter):
     def __init__(self, graph: GraphModule, state: GraphState, functional: bool) -> None:
         super().__init__(graph, garbage_collect_values=True)
         self._overlaps = Overlaps() if functional else None
+        self._copies = IndexedCopies()
         self.extra_traceback = False
         self.recorded = RecordedNodes()
         self.writers: dict[int, Node] = {}
@@ -219,6 +223,7 @@ class _Replay(torch.fx.Interpreter):
         self.is_differentiable = torch_c.is_grad_enabled()
         pairs = [*zip(leaves, self._state.values)]
         self._ungraded.computes_gradients = computes_gradients(self.module.graph)
+        self._ungraded.takes_pairs = writes_complex(self.module.graph)
         self._ungraded.frozen = {id(leaf) for leaf, old in pairs if not old.requires_grad}
         self.own_leaves.trained = {id(leaf) for leaf, old in pairs if old.requires_grad}
         own = parameters_and_buffers(self.module)
@@ -250,7 +255,9 @@ class _Replay(torch.fx.Interpreter):
         if marks(n):
             return self.own_leaves.marked(n, self)
         if reads_elements(n):
-            return self._later(n) or _raise(explained.depends_on_values(_name_of(n.target)))
+            if (later := self._later(n)) is None:
+                raise explained.depends_on_values(name_of_target(n.target))
+            return later
         if n.op == "call_method" and n.target in HOST:
             raise explained.reads_a_number(n.target)
         writes = n.op.startswith("call") and has_effect(n)
@@ -261,14 +268,17 @@ class _Replay(torch.fx.Interpreter):
             result = super().run_node(n)
         except DataDependentOutputException as error:
             self.recorded.forget(error.func)
-            later = self._later(n)
-            if later is None and n.target in NUMBERS:
-                raise explained.reads_a_number(_name_of(n.target)) from None
-            if later is None:
+            if (later := self._later(n)) is not None:
+                return later
+            if n.target in NUMBERS:
+                raise explained.reads_a_number(name_of_target(n.target)) from None
+            given = self.fetch_args_kwargs_from_env(n)[0]
+            is_done, result = self._copies.instead(n, given) if self._overlaps else (False, None)
+            if not is_done:
                 raise
-            return later
         if self._overlaps is not None:
             self._overlaps.ran(n, result)
+            self._copies.ran(n)
         if self._is_ungraded(n):
             # Operators ignore the gradient mode, so detach the results of a no_grad block.
             result = pytree.tree_map_only(torch.Tensor, torch.Tensor.detach, result)
@@ -355,8 +365,8 @@ class _Replay(torch.fx.Interpreter):
             return None
         if target in (checks.expect_given, checks.expect_mode, checks.expect_distinct):
             return None  # `Assembly` adds the check
-        if target is expect_itself:
-            return None  # holds for the strides and dtypes of the example
+        if target is expect_itself or (target is checks.expect_value and args[0] is ...):
+            return None  # holds for the example; or `Assembly` checks a default that is an object
         if target in INTO_CONTAINERS and not isinstance(args[0], torch.Tensor):
             raise explained.changes_container()
         if target is checks.expect_tensor:  # functional tensors have no autograd state
@@ -369,7 +379,7 @@ class _Replay(torch.fx.Interpreter):
             return args[0].detach().clone()
         if target in (copy.copy, torch.nn.Parameter) and isinstance(args[0], torch.Tensor):
             return args[0].detach()
-        name = IN_PLACE.get(_name_of(target), "")
+        name = IN_PLACE.get(name_of_target(target), "")
         if name and args and isinstance(args[0], torch.Tensor):
             return getattr(args[0], name)(*args[1:])
         if self._overlaps is not None:
@@ -388,11 +398,3 @@ class _Replay(torch.fx.Interpreter):
         if self._running is not None and (origin := self._running.meta.get("origin")) is not None:
             error.add_note(f"while lowering {origin}: {origin.text}")
         return error
-
-
-def _raise(error: Exception) -> Any:
-    raise error
-
-
-def _name_of(target: object) -> str:
-    return target if isinstance(target, str) else getattr(target, "__name__", "")

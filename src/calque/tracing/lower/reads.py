@@ -62,9 +62,14 @@ NUMBERS = frozenset(("item", "__int__", "__float__", "__index__"))
 """Methods that read a number, with which a graph of calls may compute."""
 
 
+def name_of_target(target: object) -> str:
+    """Returns the name of the function or the method that a node calls."""
+    return target if isinstance(target, str) else getattr(target, "__name__", "")
+
+
 def reads_elements(node: Node) -> bool:
     """Returns True if a node is a guard that reads a tensor's values."""
-    name = node.target if isinstance(node.target, str) else getattr(node.target, "__name__", "")
+    name = name_of_target(node.target)
     reads = node.op.startswith("call") and (name in HOST or name in _UNTAGGED)
     return reads and any(user.target is expect_answer for user in node.users)
 

@@ -21,6 +21,7 @@ from calque.program.results import (
     Made,
     Outputs,
 )
+from calque.state.created_classes import is_created_again
 from calque.state.values import ATOMIC, instance_dict
 from calque.upstream.torch_internals import pytree
 
@@ -93,7 +94,7 @@ class Containers:
     ) -> None:
         self._outside = outside
         self._given = given
-        self._kept = kept
+        self._kept = set(kept)
         self.kept: list[Any] = []
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
@@ -104,6 +105,9 @@ class Containers:
                 return True
             if not _is_container(one):
                 return False
+            if is_created_again(type(one), known):
+                self._kept.add(id(one))
+                return True
             counts[id(one)] += 1
             if isinstance(one, dict):
                 dicts.append(one)
@@ -120,7 +124,7 @@ class Containers:
 
     def keep(self, ids: Collection[int]) -> None:
         """Treat other leaves like those that the function also stores."""
-        self._kept = {*self._kept, *ids}
+        self._kept.update(ids)
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""

@@ -39,7 +39,8 @@ def visit_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
     """Visits a dict of any class."""
     snapshot.hold_dict(value, path)
     if isinstance(value, defaultdict):
-        snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+        row = snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+        snapshot.push_items(row)
     if type(value) is not dict:
         hold_attributes(snapshot, value, path, is_container=True)
 

@@ -51,6 +51,7 @@ _LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
 """Locks, by class, and what makes one."""
+_REFERENCES = (weakref.ref, weakref.KeyedRef)
 _PLAIN_LOCK = type(threading.Lock())
 
 
@@ -146,6 +147,9 @@ class ValuesTemplate:
             return types.CellType, (), content_of_cell(value), None, None, fill_cell
         if kind is types.MethodType:
             return types.MethodType, (value.__func__, value.__self__)
+        if kind in _REFERENCES and isinstance(value(), torch.Tensor):
+            made = value(), value.__callback__
+            return kind, made if kind is weakref.ref else (*made, value.key)
         if kind is types.MappingProxyType:
             return types.MappingProxyType, tuple(gc.get_referents(value))
         if is_created_again(value, self._known):

@@ -83,6 +83,11 @@ def visit_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
         visit_class(snapshot, type(value), Path(type(value).__name__))
 
 
+def visit_alias(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """Visits what a type annotation such as `list[int]` contains."""
+    snapshot.stack += [(one, path) for one in value.__args__]
+
+
 def visit_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:
     """Visits a bytearray, an `array.array`, a NumPy array or a value of `ctypes`."""
     if isinstance(value, np.ndarray) and value.dtype == np.object_:

@@ -3,6 +3,8 @@
 import collections
 import dataclasses
 import enum
+import functools
+import types
 import typing
 from collections.abc import Iterator
 from typing import Any
@@ -238,3 +240,61 @@ def class_that_is_a_default_factory(case: Case) -> Seen:
     for i in range(3):
         made = f(case.x * i)
         yield made, type(made) is Entry
+
+
+@program(each_call=True)
+def member_of_an_enum_made_inside_in_an_object(case: Case) -> Seen:
+    def f(x):
+        class Phase(enum.Flag):
+            TRAIN = 1
+            TEST = 2
+
+        return types.SimpleNamespace(phase=Phase.TRAIN, x=x)
+
+    f, kinds = case.fn(f), []
+    for i in range(4):
+        made = f(case.x * i)
+        yield made.x, made.phase, type(made.phase) in kinds
+        kinds.append(type(made.phase))
+
+
+@program
+def class_made_inside_that_a_cache_keeps(case: Case) -> Seen:
+    @functools.lru_cache
+    def kind_of(size):
+        class Result:
+            parts = size
+
+        return Result
+
+    @functools.cache
+    def tuples_of(names):
+        return collections.namedtuple("Pair", names)
+
+    def f(x):
+        made = kind_of(2)()
+        made.y = x
+        return made, tuples_of("a b")(x, x + 1)
+
+    f = case.fn(f)
+    for i in range(4):
+        made, pair = f(case.x * i)
+        yield made.y, pair, type(made) is kind_of(2), type(pair) is tuples_of("a b")
+
+
+@program
+def class_found_in_an_annotation(case: Case) -> Seen:
+    class Result:
+        pass
+
+    kinds = list[Result], Result | None
+
+    def f(x):
+        found = [typing.get_args(one)[0]() for one in kinds]
+        found[0].y = x
+        return found
+
+    f = case.fn(f)
+    for i in range(3):
+        found = f(case.x * i)
+        yield found[0].y, [type(one) is Result for one in found]

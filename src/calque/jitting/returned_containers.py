@@ -94,19 +94,19 @@ class Containers:
     ) -> None:
         self._outside = outside
         self._given = given
-        self._kept = set(kept)
         self.kept: list[Any] = []
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
         dicts: list[dict[Any, Any]] = []
+        before, anew = [known], set[int]()
 
         def is_known(one: object) -> bool:
             if id(one) in kept:
                 return True
             if not _is_container(one):
                 return False
-            if is_created_again(type(one), known):
-                self._kept.add(id(one))
+            if is_created_again(type(one), before[0]):
+                anew.add(id(one))
                 return True
             counts[id(one)] += 1
             if isinstance(one, dict):
@@ -114,7 +114,9 @@ class Containers:
             return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
         leaves, _ = pytree.tree_flatten(result, is_known)
-        while dicts:  # PyTorch's function leaves behind a cycle that refers to the list
+        self._kept = anew.union(kept)
+        before.clear()  # PyTorch's function leaves behind a cycle that refers to the lists
+        while dicts:
             one = dicts.pop()
             if any(_is_made(key, known) for key in dict.keys(one)):
                 counts[id(one)] += 1  # like one that occurs in its keys

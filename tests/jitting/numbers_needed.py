@@ -1,5 +1,6 @@
 """More programs that need the numbers themselves (see `numbers_in_variables`)."""
 
+import operator
 from types import SimpleNamespace
 
 import torch
@@ -24,7 +25,28 @@ def a_branch(s, x):
     return torch.cond(x.sum() > 0, lambda x: x * s.n, lambda x: x - s.n, (x,))
 
 
+def the_same_number(s, x):
+    s.n += 1
+    step = s.n
+    is_new = s.other is not step
+    s.other = step
+    return x, is_new, s.n is s.other
+
+
+def the_identity_of_a_number(s, x):
+    s.n += 1
+    s.other = s.n
+    return x, id(s.n) == id(s.other), operator.is_(s.other, s.n)
+
+
+def a_symbolic_number(s, x):
+    s.n += 1
+    return x + isinstance(s.n, torch.SymFloat)
+
+
 for run in (an_equal_complex_number, the_type_of_a_result, a_branch):
+    needing(run)
+for run in (the_same_number, the_identity_of_a_number, a_symbolic_number):
     needing(run)
 
 

@@ -511,3 +511,19 @@ def test_an_error_with_a_traced_tensor_or_its_text_can_be_read_afterwards():
     with pytest.raises(ValueError) as given:
         run(x, "given")
     assert given.value.args[1] is x and given.value.args[2] is outside
+
+
+@pytest.mark.parametrize(
+    "use", [torch.Tensor.item, lambda loss: loss + 1], ids=["read", "computed"]
+)
+def test_a_tensor_that_an_error_holds_says_that_it_must_be_returned(use):
+    @calque.jit
+    def run(x):
+        error = ValueError("the loss is too high")
+        error.loss = x.sum()
+        raise error
+
+    with pytest.raises(ValueError, match="too high") as raised:
+        run(torch.ones(2, device="jax"))
+    with pytest.raises(calque.TraceError, match="return the tensor instead of raising it"):
+        use(raised.value.loss)

@@ -388,3 +388,31 @@ def test_an_object_is_the_same_in_the_result_and_in_what_is_stored(store, stored
         assert stored(state.held) is one
         assert stored(items["held"]) is one
         assert one.total().item() == 4 * i
+
+
+def test_a_finalizer_of_a_tensor_that_the_function_creates_is_refused():
+    ended = []
+
+    @calque.jit
+    def call(x):
+        y = x * 2
+        weakref.finalize(y, ended.append, "end")
+        return y
+
+    with pytest.raises(calque.TraceError, match="finalize waits for the end of a Tensor"):
+        call(torch.ones(2, device="jax"))
+    gc.collect()
+    assert ended == []
+
+
+def test_a_proxy_of_a_tensor_that_the_function_creates_is_refused():
+    state = SimpleNamespace(held=None)
+
+    @calque.jit
+    def call(x):
+        y = x * 2
+        state.held = weakref.proxy(y)
+        return y
+
+    with pytest.raises(calque.TraceError, match=r"weakref\.proxy of a tensor"):
+        call(torch.ones(2, device="jax"))

@@ -94,6 +94,11 @@ def test_a_layer_behind_a_tensor_from_outside_may_not_write_to_it() -> None:
         calque.trace(Layers(torch.nn.ReLU(inplace=True)), X)
 
 
+def test_a_tensor_from_outside_may_be_all_that_is_returned() -> None:
+    graph = calque.symbolic_trace(lambda x: OUTSIDE.view(1, 3))
+    torch.testing.assert_close(graph(X), OUTSIDE.view(1, 3))
+
+
 @WITH_AND_WITHOUT
 def test_an_addition_in_place_changes_the_tensor_of_the_caller(known: bool) -> None:
     def f(x: torch.Tensor) -> torch.Tensor:

@@ -8,6 +8,7 @@ import dis
 import functools
 import inspect
 import itertools
+import re
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -204,7 +205,11 @@ def asks_for_types(code: CodeType) -> bool:
     >>> asks_for_types(scaled.__code__), asks_for_types(named.__code__)
     (True, False)
     """
-    if "type" not in code.co_names or owner_of_code(code) < Owner.PACKAGE:
+    if owner_of_code(code) < Owner.PACKAGE:
+        return False
+    if "SymFloat" in code.co_names:
+        return True
+    if "type" not in code.co_names:
         return False
     steps = list(dis.get_instructions(code))
     return any(
@@ -291,3 +296,85 @@ def handles_errors(code: CodeType) -> bool:
         if one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP":
             return True
     return False
+
+
+def tells_apart(code: CodeType, names: frozenset[str]) -> bool:
+    """Returns True if code may tell traced numbers in variables from others.
+
+    Args:
+        code: the code.
+        names: the last names of the variables.
+    """
+    return asks_for_types(code) or handles_errors(code) or asks_which(code, names)
+
+
+def last_names(paths: Iterable[str]) -> frozenset[str]:
+    """Returns the names of the last attributes, keys or lists in the paths of variables.
+
+    >>> sorted(last_names(["self.step", "state['lr']", "self.counts[0]"]))
+    ['counts', 'lr', 'step']
+    """
+    found = (re.findall(r"[^\W\d]\w*", path) for path in paths)
+    return frozenset(names[-1] for names in found if names)
+
+
+_ENDS = ("STORE", "POP", "JUMP", "RETURN", "RESUME")
+"""The beginnings of the names of instructions that end an expression."""
+
+
+@functools.lru_cache(maxsize=16384)
+def asks_which(code: CodeType, names: frozenset[str]) -> bool:
+    """Returns True if code may ask which object the number of a variable is.
+
+    A traced number is another object than the number, so `self.last is self.step` would be False.
+
+    Args:
+        code: the code.
+        names: the last names of the variables.
+
+    >>> def changed(self):
+    ...     step = self.step
+    ...     return step is not self.last
+    >>> def missing(self):
+    ...     return self.step is None or self.mode is self.last
+    >>> names = frozenset(("step",))
+    >>> asks_which(changed.__code__, names), asks_which(missing.__code__, names)
+    (True, False)
+    """
+    steps = list(dis.get_instructions(code))
+    if not any(one.opname == "IS_OP" or _is_asking(one) for one in steps):
+        return False
+    holding = set(names)
+    for _ in range(2):  # what the end of a loop assigns is read at its beginning
+        recent, asked = set[str](), False
+        for one, after in itertools.pairwise(steps):
+            if one.opname.startswith("STORE_") and not holding.isdisjoint(recent):
+                holding.update(_names_of(one)[:1])
+            if one.opname.startswith(_ENDS):
+                recent.clear()
+            elif asked and one.opname.startswith("CALL") and not holding.isdisjoint(recent):
+                return True
+            elif _is_asking(one):
+                recent, asked = set(), True
+            recent.update(_names_of(one))
+            asks = after.opname == "IS_OP" and not _is_constant(one)
+            if asks and not holding.isdisjoint(recent):
+                return True
+    return False
+
+
+def _is_asking(step: dis.Instruction) -> bool:
+    """Returns True if an instruction loads a function that asks which object a value is."""
+    if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "id":
+        return True
+    return step.opname.startswith("LOAD_") and step.argval in ("is_", "is_not")
+
+
+def _is_constant(step: dis.Instruction) -> bool:
+    return step.opname.startswith("LOAD_CO") and type(step.argval) not in (int, float)
+
+
+def _names_of(step: dis.Instruction) -> tuple[str, ...]:
+    """Returns the names, and the text, that an instruction loads or stores."""
+    found = step.argval if type(step.argval) is tuple else (step.argval,)
+    return tuple(name for name in found if isinstance(name, str))

@@ -86,13 +86,20 @@ def ending(leaves: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
         for one in found
         if closes_over_new(one, known)
     ]
-    reasons += [
-        f"the class {one.__qualname__} is returned, which cannot be created again in each call"
-        for one in found
-        if isinstance(one, type) and is_local(one) and not is_created_again(one, known)
-    ]
     return reasons + [
         f"a {type(one).__name__} is returned, whose end is noticed by code"
         for one in found
         if not isinstance(one, ELSEWHERE) and tells_its_end(one)
+    ]
+
+
+def of_new_classes(values: Iterable[Any], known: Mapping[int, Any]) -> list[str]:
+    """Returns why a function is traced at each call that returns classes, or objects of them, that
+    it has created and that cannot be created again.
+    """
+    found = [one for one in values if id(one) not in known and hasattr(one, "__dict__")]
+    return [
+        f"the class {kind.__qualname__} is returned, which cannot be created again in each call"
+        for kind in (one if isinstance(one, type) else type(one) for one in found)
+        if id(kind) not in known and is_local(kind) and not is_created_again(kind, known)
     ]

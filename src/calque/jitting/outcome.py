@@ -16,7 +16,12 @@ from calque.jitting.effects import Rebound
 from calque.jitting.finding_implicit import target_of
 from calque.jitting.input_sources import sink_of
 from calque.jitting.made_modules import check_gradients_reach, made_here
-from calque.jitting.object_results import classes_created_again, ending, opened
+from calque.jitting.object_results import (
+    classes_created_again,
+    ending,
+    of_new_classes,
+    opened,
+)
 from calque.jitting.recording import Target
 from calque.jitting.replaced_state import exchanged
 from calque.jitting.result_descriptions import Describer
@@ -168,6 +173,7 @@ class Outcome:
         trace.state.unrepeatable += ending(leaves, known)
         given = kept.union(trace.state.given)
         mine, same = opened(leaves, given, before, self._is_made_here)
+        trace.state.unrepeatable += of_new_classes([*leaves, *same.values()], known)
         containers.keep(kept | mine)
         reached = self._outside()
         trace.known.forget_aliases(reached)

@@ -174,7 +174,7 @@ class PythonState:
 
     def look(self) -> set[int]:
         """Find the changes; returns the ids of the containers and objects in the new values."""
-        self.snapshot.visit_new_imports()
+        self.snapshot.visit_new()
         self.counts.find(self.snapshot.rows.values())
         self._changed = list(self.snapshot.changed())
         arguments = [(row, row.items()) for _, row in self._arguments]

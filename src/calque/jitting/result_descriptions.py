@@ -45,6 +45,7 @@ from calque.program.results import (
 )
 from calque.program.traced_numbers import TracedFloat
 from calque.program.trees import is_tensor
+from calque.state.weak import refuse_if_waited_for
 
 
 class Describer:
@@ -115,6 +116,12 @@ class Describer:
 
         A tensor that is described twice becomes one object in each call.
         """
+        if type(value) in weakref.ProxyTypes:
+            raise unrepeatable(
+                "the function returns or stores a weakref.proxy of a tensor",
+                "which cannot be told from the tensor",
+                "Use weakref.ref.",
+            )
         if not isinstance(value, torch.Tensor | np.ndarray | bytearray | memoryview):
             if type(value) is TracedFloat:
                 return self.number(value)
@@ -150,6 +157,7 @@ class Describer:
         if known is None:
             known = self._known[id(value)] = value, self._described(value)
             if isinstance(known[1], Made) and isinstance(value, torch.Tensor):
+                refuse_if_waited_for(value)
                 self._describe_class(known[1], type(value))
                 if not has_graph(value):
                     known[1].conjugate, known[1].negative = value.is_conj(), value.is_neg()

@@ -21,6 +21,7 @@ from calque.program.results import (
     Made,
     Outputs,
 )
+from calque.state.created_classes import is_created_again
 from calque.state.values import ATOMIC, instance_dict
 from calque.upstream.torch_internals import pytree
 
@@ -93,24 +94,29 @@ class Containers:
     ) -> None:
         self._outside = outside
         self._given = given
-        self._kept = kept
         self.kept: list[Any] = []
         self._described: dict[int, Description] = {}
         counts: Counter[int] = Counter()
         dicts: list[dict[Any, Any]] = []
+        before, anew = [known], set[int]()
 
         def is_known(one: object) -> bool:
             if id(one) in kept:
                 return True
             if not _is_container(one):
                 return False
+            if is_created_again(type(one), before[0]):
+                anew.add(id(one))
+                return True
             counts[id(one)] += 1
             if isinstance(one, dict):
                 dicts.append(one)
             return id(one) in outside or id(one) in given or counts[id(one)] > 1
 
         leaves, _ = pytree.tree_flatten(result, is_known)
-        while dicts:  # PyTorch's function leaves behind a cycle that refers to the list
+        self._kept = anew.union(kept)
+        before.clear()  # PyTorch's function leaves behind a cycle that refers to the lists
+        while dicts:
             one = dicts.pop()
             if any(_is_made(key, known) for key in dict.keys(one)):
                 counts[id(one)] += 1  # like one that occurs in its keys
@@ -120,7 +126,7 @@ class Containers:
 
     def keep(self, ids: Collection[int]) -> None:
         """Treat other leaves like those that the function also stores."""
-        self._kept = {*self._kept, *ids}
+        self._kept.update(ids)
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""

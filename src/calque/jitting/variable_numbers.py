@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
-from calque.jitting.numbers import asks_for_types, handles_errors
+from calque.jitting.numbers import last_names, tells_apart
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
 from calque.program.python_numbers import Formula, PythonNode, RefusedNode
@@ -204,8 +204,9 @@ class VariableNumbers:
         self._check_codes(snapshot)
 
     def _check_codes(self, snapshot: Snapshot) -> None:
+        names = last_names(one.row.name(one.key) for one in self._all)
         for code, owner in snapshot.codes.items():
-            if owner >= Owner.PACKAGE and (asks_for_types(code) or handles_errors(code)):
+            if owner >= Owner.PACKAGE and tells_apart(code, names):
                 self.give_up()
 
     @contextmanager

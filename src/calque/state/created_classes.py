@@ -1,9 +1,10 @@
-"""Classes that a function creates, with attributes that may change: each call creates its own.
+"""Classes that a function creates: each call creates its own.
 
 A class is created bare, and filled when it exists, because its methods may close over it.
 """
 
 import types
+from collections import namedtuple
 from collections.abc import Collection
 from typing import Any
 
@@ -12,8 +13,10 @@ from calque.state.values import ATOMIC, is_of_values
 
 METHODS = (property, classmethod, staticmethod)
 _OF_PYTHON = frozenset(("__dict__", "__weakref__"))
-_NAMED = ("__module__", "__doc__")
-_WITHOUT_COPY = frozenset(("__slots__", "__dataclass_fields__", "__init_subclass__"))
+_UNCHECKED = _OF_PYTHON.union(("__orig_bases__", "__parameters__"))
+_NAMED = ("__module__", "__doc__", "__slots__")
+_WITHOUT_COPY = "__init_subclass__"
+_OF_NAMED_TUPLES = type(vars(namedtuple("Field", "name"))["name"])
 
 
 def is_created_again(kind: Any, known: Collection[int]) -> bool:
@@ -24,20 +27,20 @@ def is_created_again(kind: Any, known: Collection[int]) -> bool:
     """
     if type(kind) is not type or id(kind) in known or not is_local(kind):
         return False
-    if any(not _WITHOUT_COPY.isdisjoint(vars(one)) for one in kind.__mro__[:-1]):
+    if any(_WITHOUT_COPY in vars(one) for one in kind.__mro__[:-1]):
         return False
-    values = {k: v for k, v in vars(kind).items() if not _is_special(k)}
-    plain = {k: v for k, v in values.items() if type(v) in ATOMIC or is_of_values(v)}
-    rest = (v for k, v in vars(kind).items() if k not in plain and k not in _OF_PYTHON)
-    again = plain or any(is_created_again(base, known) for base in kind.__bases__)
-    return bool(again) and all(_is_of_class(value) for value in rest)
+    return all(_is_of_class(v) for k, v in vars(kind).items() if k not in _UNCHECKED)
 
 
 def class_created_from(kind: type) -> tuple[Any, ...]:
     """Returns how to create a class again, in the form of `object.__reduce__`."""
     names = {name: vars(kind)[name] for name in _NAMED if name in vars(kind)}
     names["__qualname__"] = kind.__qualname__
-    content = {k: v for k, v in vars(kind).items() if k not in _OF_PYTHON and k not in names}
+    content = {
+        k: v
+        for k, v in vars(kind).items()
+        if k not in _OF_PYTHON and k not in names and type(v) is not types.MemberDescriptorType
+    }
     return type, (kind.__name__, kind.__bases__, names), content, None, None, _fill_class
 
 
@@ -53,16 +56,19 @@ def _fill_class(kind: type, content: dict[str, Any]) -> None:
         type.__setattr__(kind, name, value)
 
 
-def _is_special(name: str) -> bool:
-    return name.startswith("__") and name.endswith("__")
+def is_of_data_classes(value: object) -> bool:
+    """Returns True for what describes the fields of data classes, which does not change."""
+    return type(value).__module__ == "dataclasses"
 
 
 def _is_of_class(value: object) -> bool:
     """Returns True for what a class statement usually makes."""
-    if type(value) is dict:  # annotations
-        return all(type(k) is str and isinstance(v, str | type) for k, v in value.items())
+    if type(value) is dict:  # annotations, and the fields of data classes and named tuples
+        return all(type(key) is str for key in value)
+    kinds = (types.FunctionType, types.MemberDescriptorType, _OF_NAMED_TUPLES, *METHODS)
     return (
-        type(value) in (types.FunctionType, *METHODS)
+        type(value) in kinds
         or type(value) in ATOMIC
         or is_of_values(value)
+        or is_of_data_classes(value)
     )

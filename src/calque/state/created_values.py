@@ -23,6 +23,7 @@ from calque.state.created_classes import (
     METHODS,
     class_created_from,
     is_created_again,
+    is_of_data_classes,
     method_created_from,
 )
 from calque.state.ownership import Owner, owner_of_class
@@ -40,7 +41,6 @@ from calque.state.plain import (
     is_local,
     is_method,
     is_plain,
-    may_change,
     tells_its_end,
 )
 from calque.state.rows import is_made_in_python
@@ -51,6 +51,7 @@ _LOCKS: dict[type, Callable[[], Any]] = {
     type(make()): make for make in (threading.Lock, threading.RLock)
 }
 """Locks, by class, and what makes one."""
+_REFERENCES = (weakref.ref, weakref.KeyedRef)
 _PLAIN_LOCK = type(threading.Lock())
 
 
@@ -83,7 +84,6 @@ class ValuesTemplate:
         self._number = number
         self.unmade: list[Any] = []
         self._kept: list[Any] = []
-        self._classes: set[int] = set()
         self._codes: list[Any] = []  # code and variables of functions
         self._made: list[Any] = []
         self._examples: list[Any] = []  # of what is made
@@ -99,7 +99,7 @@ class ValuesTemplate:
             while count < len(values()):
                 count = len(values())
                 self._text = self._written(values())
-        del self._known, self._classes, self._describe, self._places, self._given, self._examples
+        del self._known, self._describe, self._places, self._given, self._examples
         del self._number, self._failed
 
     def _written(self, values: list[Any]) -> bytes:
@@ -139,7 +139,6 @@ class ValuesTemplate:
         its class.
         """
         kind = type(value)
-        self._classes.add(id(kind))
         if kind in _LOCKS and not _is_held(value):
             return _LOCKS[kind], ()
         if kind is types.FunctionType:
@@ -148,6 +147,9 @@ class ValuesTemplate:
             return types.CellType, (), content_of_cell(value), None, None, fill_cell
         if kind is types.MethodType:
             return types.MethodType, (value.__func__, value.__self__)
+        if kind in _REFERENCES and isinstance(value(), torch.Tensor):
+            made = value(), value.__callback__
+            return kind, made if kind is weakref.ref else (*made, value.key)
         if kind is types.MappingProxyType:
             return types.MappingProxyType, tuple(gc.get_referents(value))
         if is_created_again(value, self._known):
@@ -172,8 +174,7 @@ class ValuesTemplate:
 
     def _is_new_class(self, value: Any) -> bool:
         """Returns True for a class that must be a new one in each call."""
-        is_new = isinstance(value, type) and id(value) not in self._known and is_local(value)
-        return is_new and (id(value) not in self._classes or may_change(value))
+        return isinstance(value, type) and id(value) not in self._known and is_local(value)
 
     def _found(self, kept: list[Any], made: list[Any]) -> dict[str, list[Any]]:
         return {"kept": kept, "made": made, "codes": self._codes}
@@ -261,7 +262,7 @@ def _is_by_reference(value: Any) -> bool:
         return not is_local(value)
     if type(value) is types.BuiltinFunctionType:
         return not is_method(value)
-    return isinstance(value, _BY_REFERENCE)
+    return isinstance(value, _BY_REFERENCE) or is_of_data_classes(value)
 
 
 class _Ending(weakref.ref[Any]):

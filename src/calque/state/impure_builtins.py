@@ -1,4 +1,4 @@
-"""Builtin functions whose results differ from call to call, or that set something in C."""
+"""Builtin functions whose results differ from call to call, or that do something in C."""
 
 from types import BuiltinFunctionType
 
@@ -28,18 +28,21 @@ _SETTINGS = {
     "faulthandler": ("enable", "disable"),
     "gc": ("enable", "disable", "freeze", "unfreeze", "set_debug", "set_threshold")
     + ("get_threshold",),  # calque raises it during a trace
-    "posix": ("nice", "umask"),
+    "posix": ("kill", "killpg", "nice", "umask"),
     "resource": ("getrlimit", "getrusage", "setrlimit"),
-    "sys": ("setrecursionlimit", "setswitchinterval", "set_int_max_str_digits"),
+    "sys": ("setrecursionlimit", "setswitchinterval", "set_int_max_str_digits")
+    + ("addaudithook", "audit", "set_asyncgen_hooks", "setdlopenflags", "setprofile", "settrace"),
     "time": ("tzset",),
     "_codecs": ("register", "unregister"),
     "_csv": ("field_size_limit", "list_dialects", "register_dialect", "unregister_dialect"),
     "_locale": ("localeconv",),  # `strptime` calls `setlocale` to ask for the locale
-    "_signal": ("alarm", "getitimer", "getsignal", "pthread_sigmask", "setitimer", "signal"),
+    "_signal": ("alarm", "getitimer", "getsignal", "pthread_sigmask", "setitimer", "signal")
+    + ("pthread_kill", "raise_signal", "set_wakeup_fd", "siginterrupt", "sigpending"),
     "_socket": ("setdefaulttimeout",),
+    "_thread": ("interrupt_main",),
     "_tracemalloc": ("start", "stop"),
 }
-"""What they set is no state that could be compared, or set again by each call."""
+"""What they do changes no state that could be compared, or changed again by each call."""
 _ALL = {
     home: frozenset((*_DIFFERING.get(home, ()), *_SETTINGS.get(home, ())))
     for home in _DIFFERING.keys() | _SETTINGS.keys()

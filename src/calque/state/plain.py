@@ -9,6 +9,7 @@ import contextlib
 import copy
 import enum
 import functools
+import sys
 import types
 import weakref
 from collections import ChainMap, Counter, OrderedDict, UserDict, UserList, deque
@@ -18,7 +19,7 @@ from typing import Any
 from torch import nn
 from torch.optim import Optimizer
 
-from calque.state.ownership import Owner, owner_of_class, owner_of_code
+from calque.state.ownership import Owner, home_of_class, owner_of_class, owner_of_code
 from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import instance_dict
 
@@ -28,6 +29,8 @@ _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
 """Objects that PyTorch's engine or Python copies in its own way."""
 
+_WRAPPING = frozenset(("dataclasses", "reprlib"))
+"""Modules that make the `__repr__` of data classes."""
 _REDUCING = ("__reduce__", "__reduce_ex__")
 """Methods by which a package says how its objects are copied."""
 _CHANGING = (list, dict, set, deque, bytearray)
@@ -136,22 +139,24 @@ def tells_its_end(value: Any) -> bool:
 
 
 def is_local(value: object) -> bool:
-    """Returns True for a function or class that the user's code has made in a function."""
+    """Returns True for a function that the user's code has made in a function, or a class of the
+    user's that its module does not have.
+    """
     if type(value) is types.FunctionType:
-        code = value.__code__
-        return "<locals>" in code.co_qualname and owner_of_code(code) is Owner.USER
+        code, home = value.__code__, value.__globals__.get("__name__")
+        is_users = owner_of_code(code) is Owner.USER or home in _WRAPPING
+        return "<locals>" in code.co_qualname and is_users
     if not isinstance(value, type):
         return False
-    return "<locals>" in value.__qualname__ and owner_of_class(value) is Owner.USER
+    is_users = owner_of_class(value) is Owner.USER or home_of_class(value) == types.__name__
+    return is_users and not _is_importable(value)
 
 
-def may_change(kind: type) -> bool:
-    """Returns True if a class has attributes that may change, besides those that Python sets."""
-    return any(
-        isinstance(value, _CHANGING) or is_plain(type(value))
-        for name, value in vars(kind).items()
-        if not (name.startswith("_") and name.endswith(("_", "_defaults")))
-    )
+def _is_importable(kind: type) -> bool:
+    found: Any = sys.modules.get(home_of_class(kind))
+    for name in kind.__qualname__.split("."):
+        found = getattr(found, "__dict__", {}).get(name)
+    return found is kind
 
 
 def is_method(value: types.BuiltinFunctionType) -> bool:

@@ -23,7 +23,7 @@ from calque.state.lookups import finds_modules, modules_of_the_user
 from calque.state.namespaces import Namespaces
 from calque.state.ownership import Owner
 from calque.state.paths import Path
-from calque.state.rows import DictRow, HooksRow, Row
+from calque.state.rows import CacheRow, DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
 from calque.state.values import ATOMIC
 
@@ -218,10 +218,13 @@ class Snapshot:
         """See `RunningCode.follow_all`."""
         self.code.follow_all()
 
-    def visit_new_imports(self) -> None:
-        """Visit modules that were imported meanwhile."""
+    def visit_new(self) -> None:
+        """Visit modules that were imported meanwhile, and classes that caches hold by now."""
         self.code.visit_new_imports()
         self._drain()
+        for row in self.rows.values():
+            if isinstance(row, CacheRow):  # the next calls find the same classes there
+                self.known.update((id(kind), kind) for kind in row.classes())
 
     # After the run --------------------------------------------------------------------------------
 

@@ -8,6 +8,7 @@ import weakref
 from collections.abc import Collection, Mapping
 from typing import Any
 
+from calque.errors import unrepeatable
 from calque.state.paths import Path
 from calque.state.rows import Row
 from calque.state.values import MISSING
@@ -114,6 +115,24 @@ def proxied(value: object) -> Any:
         return value.__init__.__self__
     except (ReferenceError, AttributeError):
         return None
+
+
+def refuse_if_waited_for(value: object) -> None:
+    """Check that no finalizer waits for the end of a value that each call creates, or detach it.
+
+    Raises:
+        TraceError: one does.
+    """
+    found = (one for one in weakref.getweakrefs(value) if issubclass(type(one), weakref.ref))
+    waiting = [end for one in found if type(end := one.__callback__) is weakref.finalize]
+    if waiting:
+        for end in waiting:
+            end.detach()
+        raise unrepeatable(
+            f"weakref.finalize waits for the end of a {type(value).__name__}",
+            "that the jitted function creates, but each call creates another one",
+            "Call weakref.finalize with what the function returns.",
+        )
 
 
 def weakened(rows: Mapping[Any, Row], targets: Collection[Any]) -> dict[Any, Row]:

@@ -173,7 +173,8 @@ _OF_STATE: dict[tuple[str, str], str] = {
     """,
     ("trace", "is called while tracing"): """
         clock_and_date clocks_with_nanoseconds file_that_exists_or_not
-        names_that_are_unique random_bytes_of_the_system
+        main_thread_interrupted names_that_are_unique random_bytes_of_the_system
+        signal_raised signal_sent_to_the_thread
     """,
     ("trace", "is used"): """
         file_that_is_rewritten path_that_is_read

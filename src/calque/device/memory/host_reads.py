@@ -99,10 +99,11 @@ def _positions(code: CodeType) -> list[Any]:
 def without_value(shape: tuple[int, ...]) -> TraceError:
     """Returns the error for a traced array of this shape that code outside the trace uses."""
     return unrepeatable(
-        f"a tensor of shape {shape} that a jitted function creates is used",
-        "by code that does not belong to it (a signal handler, another thread) while it is traced, "
-        "when it has no value yet",
-        "Use what the function returns, or wait until it has returned.",
+        f"a tensor of shape {shape} that a jitted function has created has no value here:",
+        "the function raised an error that holds it, or is still traced while other code (a signal "
+        "handler, another thread) uses it",
+        "Use what the function returns: return the tensor instead of raising it, or wait until the "
+        "function has returned.",
     )
 
 

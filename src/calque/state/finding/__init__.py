@@ -23,6 +23,7 @@ from torch.optim import Optimizer
 
 from calque.state.finding.classes import visit_class, visit_enum
 from calque.state.finding.containers import (
+    visit_alias,
     visit_buffer,
     visit_cell,
     visit_context,
@@ -117,6 +118,7 @@ _BY_CLASS: dict[type, Handler] = {
     weakref.CallableProxyType: visit_proxied,
 }
 _BY_KIND: list[tuple[Any, Handler]] = [
+    ((types.GenericAlias, types.UnionType), visit_alias),
     (torch.Tensor, visit_tensor),
     (Module, lambda snapshot, value, path: snapshot.visit_module(value, path)),
     (Optimizer, visit_optimizer),

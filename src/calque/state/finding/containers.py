@@ -39,7 +39,8 @@ def visit_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
     """Visits a dict of any class."""
     snapshot.hold_dict(value, path)
     if isinstance(value, defaultdict):
-        snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+        row = snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
+        snapshot.push_items(row)
     if type(value) is not dict:
         hold_attributes(snapshot, value, path, is_container=True)
 
@@ -80,6 +81,11 @@ def visit_tuple(snapshot: "Snapshot", value: object, path: Path) -> None:
         hold_attributes(snapshot, value, path, is_container=True)
     elif type(value) not in (tuple, frozenset, torch.Size):
         visit_class(snapshot, type(value), Path(type(value).__name__))
+
+
+def visit_alias(snapshot: "Snapshot", value: Any, path: Path) -> None:
+    """Visits what a type annotation such as `list[int]` contains."""
+    snapshot.stack += [(one, path) for one in value.__args__]
 
 
 def visit_buffer(snapshot: "Snapshot", value: Any, path: Path) -> None:

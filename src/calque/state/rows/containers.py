@@ -162,6 +162,10 @@ class CacheRow(Row):
             pairs = [(one, next(rest)) for one in rest if id(one) in keys]
         return {(id(key), id(result)): (key, result) for key, result in pairs}
 
+    def classes(self) -> list[type]:
+        """Returns the classes that the cache holds now."""
+        return [one for _, one in self._entries().values() if isinstance(one, type)]
+
     def difference(self, now: dict[Any, Any]) -> tuple[Any] | None:
         return None if now["misses"] == self.before["misses"] else ("misses",)
 

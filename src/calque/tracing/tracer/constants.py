@@ -133,7 +133,7 @@ class Constants:
     def _writes(self, node: Node) -> bool:
         if node.op == "call_module":
             return writes_to_input(self._tracer.resolve(str(node.target)))
-        return has_effect(node)
+        return node.op != "output" and has_effect(node)
 
 
 def _storage(value: torch.Tensor) -> int:

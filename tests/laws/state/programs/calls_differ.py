@@ -1,9 +1,12 @@
 """L3: what differs from call to call: drawn, read and counted at every call."""
 
+import _thread
 import datetime
 import os
 import random
 import secrets
+import signal
+import threading
 import time
 import types
 import uuid
@@ -185,3 +188,34 @@ def random_bytes_of_the_system(case: Case) -> Seen:
     g = case.fn(lambda x: x.double() * 0 + secrets.randbelow(10**9))
     yield len({g(case.x)[0].item() for _ in range(5)}) > 3
     yield len({f(case.x)[0].item() for _ in range(5)}) > 3
+
+
+def _signalled(case: Case, send: Any) -> Seen:
+    received: list[int] = []
+    case.undo(signal.signal, signal.SIGUSR1, signal.getsignal(signal.SIGUSR1))
+    signal.signal(signal.SIGUSR1, lambda number, frame: received.append(number))
+
+    def f(x):
+        send(signal.SIGUSR1)
+        return x + 1
+
+    f = case.fn(f)
+    for _ in range(4):
+        y = f(case.x)
+        yield y, received
+
+
+@program
+def signal_raised(case: Case) -> Seen:
+    yield from _signalled(case, signal.raise_signal)
+
+
+@program
+def signal_sent_to_the_thread(case: Case) -> Seen:
+    this = threading.get_ident()
+    yield from _signalled(case, lambda number: signal.pthread_kill(this, number))
+
+
+@program
+def main_thread_interrupted(case: Case) -> Seen:
+    yield from _signalled(case, _thread.interrupt_main)

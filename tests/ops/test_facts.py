@@ -18,6 +18,7 @@ SOURCE = Path(calque.__file__).parent
 OTHERS = {
     "__init__.py": "calque's own names",
     "comparing/naming.py": "spellings of Python's operators",
+    "tracing/lower/complex_parts.py": "the position of the dimension among the arguments",
     "tracing/lower/composites.py": "what decomposes where PyTorch's own way is not functional",
     "tracing/lower/functional_forms.py": "methods of autograd",
     "tracing/record/numbers.py": "functions whose results have one shape for all numbers",

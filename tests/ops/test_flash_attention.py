@@ -106,7 +106,8 @@ def test_a_training_step_calls_it_once(calls: list[Any]) -> None:
         out.float().sum().backward()
         return out.detach()
 
-    qkv = [torch.randn(SHAPE, dtype=torch.bfloat16).to("jax").requires_grad_() for _ in range(3)]
+    shape = (3, 2, 24, 8)  # of no other test: a trace adds known calls without applying the rule
+    qkv = [torch.randn(shape, dtype=torch.bfloat16).to("jax").requires_grad_() for _ in range(3)]
     calque.jit(step)(*qkv)
     assert len(calls) == 1
 

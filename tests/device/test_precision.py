@@ -18,7 +18,7 @@ def on_an_accelerator(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     jax.clear_caches()
     yield
     torch.set_float32_matmul_precision("highest")
-    torch.backends.cudnn.allow_tf32 = True
+    torch.backends.cudnn.conv.fp32_precision = "tf32"
     monkeypatch.undo()
     jax.clear_caches()
 
@@ -59,8 +59,8 @@ def test_products_are_exact_until_the_setting_allows_less() -> None:
 def test_convolutions_have_a_setting_of_their_own() -> None:
     x = torch.ones(4, 4, device="jax")
     step = calque.jit(convolution)
-    for allowed, wanted in ((True, "HIGH>"), (False, "HIGHEST>"), (True, "HIGH>")):
-        torch.backends.cudnn.allow_tf32 = allowed
+    for setting, wanted in (("tf32", "HIGH>"), ("ieee", "HIGHEST>"), ("tf32", "HIGH>")):
+        torch.backends.cudnn.conv.fp32_precision = setting  # as `allow_tf32`, which may be frozen
         step(x)
         assert f"precision {wanted}" in step.lower(x).as_text().replace("#stablehlo<", "")
 
@@ -79,15 +79,13 @@ def test_eager_operators_follow_every_change(run: Callable[..., object], scopes:
                 assert not scopes
 
 
-def test_the_new_names_of_the_settings() -> None:
-    settings = precision.settings
+def test_settings_are_those_of_cuda() -> None:
     torch.set_float32_matmul_precision("high")
-    assert settings() == ("tf32", "tf32")
+    assert precision.settings() == ("tf32", "tf32")
     torch.backends.cudnn.conv.fp32_precision = "ieee"
-    try:
-        assert settings() == ("tf32", "ieee")
-    finally:
-        torch.backends.cudnn.conv.fp32_precision = "tf32"
+    assert precision.settings() == ("tf32", "ieee")
+    torch.set_float32_matmul_precision("highest")
+    assert precision.settings() == ("ieee", "ieee")
 
 
 def test_jax_setting_comes_first(scopes: list[str]) -> None:

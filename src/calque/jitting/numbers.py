@@ -336,7 +336,8 @@ def asks_which(code: CodeType, names: frozenset[str]) -> bool:
     ...     step = self.step
     ...     return step is not self.last
     >>> def missing(self):
-    ...     return self.step is None or self.mode is self.last
+    ...     known = id(self.model) in self.seen
+    ...     return self.step is None or self.mode is self.last or self.rate(self.step, known)
     >>> names = frozenset(("step",))
     >>> asks_which(changed.__code__, names), asks_which(missing.__code__, names)
     (True, False)
@@ -348,10 +349,13 @@ def asks_which(code: CodeType, names: frozenset[str]) -> bool:
     for _ in range(2):  # what the end of a loop assigns is read at its beginning
         recent, asked = set[str](), False
         for one, after in itertools.pairwise(steps):
-            if one.opname.startswith("STORE_") and not holding.isdisjoint(recent):
-                holding.update(_names_of(one)[:1])
+            stores = one.opname.startswith("STORE_")
+            if stores and not holding.isdisjoint(recent):
+                holding.update(_names_of(one) if "STORE" in one.opname[1:] else _names_of(one)[:1])
+            if stores and after.opname.startswith("STORE_"):
+                continue  # another target of the same values
             if one.opname.startswith(_ENDS):
-                recent.clear()
+                recent, asked = set(), False
             elif asked and one.opname.startswith("CALL") and not holding.isdisjoint(recent):
                 return True
             elif _is_asking(one):

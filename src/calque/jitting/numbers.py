@@ -275,26 +275,55 @@ def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
 
 @functools.lru_cache(maxsize=16384)
 def handles_errors(code: CodeType) -> bool:
-    """Returns True if code may handle an error, which a traced number may have caused.
+    """Returns True if code may go on after an error, which a traced number may have caused.
 
     >>> def parsed(text):
     ...     try:
     ...         return int(text)
     ...     except ValueError:
     ...         return None
-    >>> def read(path):
-    ...     with open(path) as file:
-    ...         return file.read()
-    >>> handles_errors(parsed.__code__), handles_errors(read.__code__)
+    >>> def explained(text):
+    ...     try:
+    ...         return int(text)
+    ...     except ValueError as error:
+    ...         raise ValueError(f"not a number: {text}") from error
+    >>> handles_errors(parsed.__code__), handles_errors(explained.__code__)
     (True, False)
     """
     if "suppress" in code.co_names:
         return True
-    for one, after in itertools.pairwise(dis.get_instructions(code)):
-        if one.opname.startswith("CHECK_E"):  # `except`, `except*`
+    steps = list(dis.get_instructions(code))
+    for place, (one, after) in enumerate(itertools.pairwise(steps)):
+        if one.opname == "CHECK_EG_MATCH":  # `except*`
             return True
-        if one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP":
+        if one.opname == "CHECK_EXC_MATCH" and _may_end(steps, place + 2):
+            return True  # the jump after it is taken by other errors
+        is_bare = one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP"
+        if is_bare and _may_end(steps, place + 1):
             return True
+    return False
+
+
+def _may_end(steps: list[dis.Instruction], start: int) -> bool:
+    """Returns True if code that runs from an instruction on may return, yield or go back, instead
+    of raising an error.
+    """
+    places = {one.offset: place for place, one in enumerate(steps)}
+    ahead, seen = [start], set[int]()
+    while ahead:
+        place = ahead.pop()
+        if place in seen:
+            continue
+        seen.add(place)
+        one = steps[place]
+        if one.opname.startswith(("RETURN_V", "RETURN_C", "YIELD", "JUMP_BACK")):
+            return True
+        if one.opname in ("RAISE_VARARGS", "RERAISE"):
+            continue
+        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
+            ahead.append(places[one.argval])
+        if one.opname not in ("JUMP_FORWARD", "JUMP"):
+            ahead.append(place + 1)
     return False
 
 

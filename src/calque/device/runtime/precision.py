@@ -31,7 +31,7 @@ class _Last:
     changes = 0
 
 
-last = _Last()
+last: _Last = _Last()
 _FASTER = {"tf32": lax.Precision.HIGH, "bf16": lax.Precision.DEFAULT}
 
 

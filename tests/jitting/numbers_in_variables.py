@@ -99,6 +99,20 @@ def warmup_before_the_step(s, x):
     return s.step(x)
 
 
+def counted_by_a_metric(s, x):
+    """As torchmetrics' `Metric.update`, which explains some errors."""
+    loss = s.step(x)
+    for group in s.optimizer.param_groups:
+        group["lr"] = 0.1 / (1 + s.n)
+    try:
+        s.log.append(s.n)
+    except RuntimeError as error:
+        if "Expected all tensors" in str(error):
+            raise RuntimeError("move the metric to the device") from error
+        raise error
+    return loss
+
+
 def decay(s, x):
     loss = s.step(x)
     for group in s.optimizer.param_groups:
@@ -121,6 +135,7 @@ def every_third_step(s, x):
 for run, traces in (
     (cosine_after_the_step, 2),
     (warmup_before_the_step, 4),
+    (counted_by_a_metric, 2),
     (decay, 2),
     (annealed_loss, 2),
     (every_third_step, 3),
@@ -329,6 +344,21 @@ def a_type(s, x):
     return x * 2 if type(s.n) is int else x * 3
 
 
+def an_error_that_is_raised_again(s, x):
+    s.n += 1
+    try:
+        return x * datetime.timedelta(seconds=s.n).total_seconds()
+    except TypeError as error:
+        raise ValueError(f"no time: {s.n}") from error
+
+
+def an_error_that_becomes_another(s, x):
+    try:
+        return an_error_that_is_raised_again(s, x)
+    except ValueError:
+        return x * -1
+
+
 def an_error_that_is_handled(s, x):
     s.n += 1
     try:
@@ -377,6 +407,7 @@ def a_key(s, x):
 
 
 for run in (
+    *(an_error_that_is_raised_again, an_error_that_becomes_another),
     *(a_text, a_type, an_error_that_is_handled, a_division_by_zero, numbers_of_numpy),
     *(integers_of_tensors, an_index, long_formulas, a_key),
 ):

@@ -10,7 +10,7 @@ import torch.nn.functional as F
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
-import calque  # noqa: F401
+import calque
 
 
 def here() -> torch.Tensor:
@@ -123,6 +123,17 @@ def test_the_accelerator_is_ours() -> None:
     kept = torch.ones(1000, device="jax")
     assert torch.accelerator.memory_allocated() >= kept.nbytes
     assert isinstance(torch.accelerator.memory_stats(), dict)
+
+
+def test_jitted_functions_may_synchronize_and_profile() -> None:
+    def step(x: torch.Tensor) -> torch.Tensor:
+        with torch.profiler.profile():
+            y = x + 1
+        torch.accelerator.synchronize()
+        return y
+
+    jitted = calque.jit(step)
+    assert [jitted(torch.ones(2, device="jax") * i).tolist() for i in range(2)] == [[1, 1], [2, 2]]
 
 
 @pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # JAX's own

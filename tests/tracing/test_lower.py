@@ -506,8 +506,10 @@ def of_integers(table: Tensor, k: Tensor) -> Any:
     made[k, 1] += 5
     made[:, k - k] = table[:, 1]
     made[k, ..., 1:] = table[0, :, :2]
-    row = made[k]
-    row[1:].mul_(2)  # reaches the table
+    last = k.clone()
+    row = made[last]
+    last -= 1
+    row[1:].mul_(2)  # reaches the table, where the number was before it changed
     return made, row, table[k, None, [0, 1]], table[0, k - k, ..., k - k], table[..., k][k]
 
 
@@ -526,6 +528,12 @@ def test_an_index_may_be_a_tensor_of_one_integer() -> None:
             torch.testing.assert_close(a, b)
         array = JaxInterpreter(lowered)(given[0].detach().numpy(), given[1].numpy())[1]
         torch.testing.assert_close(torch.tensor(array.tolist()), expected[1].detach())
+
+
+def test_a_truth_value_as_an_index_is_refused() -> None:
+    for index in (torch.tensor(True), torch.tensor(1, dtype=torch.uint8)):
+        with pytest.raises(calque.TraceError, match="a tensor is read as a number"):
+            calque.lower(calque.trace(lambda x, k: x[k], torch.ones(2, 2), index))
 
 
 def stale_by_a_write(table: Tensor, k: Tensor) -> Any:

@@ -71,9 +71,13 @@ class Event(torch.Event):
 
 
 def synchronize(device: object = None) -> None:
-    """Waits until all work submitted to JAX's devices so far is done."""
-    for one in jax.local_devices():
-        jax.device_put(0, one).block_until_ready()
+    """Waits until all work submitted to JAX's devices so far is done.
+
+    What a traced function has computed so far is not submitted before the trace ends.
+    """
+    with jax.ensure_compile_time_eval():
+        for one in jax.local_devices():
+            jax.device_put(0, one).block_until_ready()
     jax.effects_barrier()
 
 

@@ -28,9 +28,9 @@ class _Copy:
         names: the nodes that are the copy or views of it.
     """
 
-    def __init__(self, node: Node, value: Tensor, whole: Tensor, key: Any) -> None:
+    def __init__(self, node: Node, value: Tensor, whole: Tensor, key: tuple[Any, Any]) -> None:
         self.value, self.names = value, {node}
-        self._whole, self._key = whole, key
+        self._whole, self._key = whole, key  # with numbers that the program does not change
         self._counts = self._counted()
 
     def _counted(self) -> tuple[int, int]:
@@ -44,7 +44,7 @@ class _Copy:
         """Puts the copy back if it was written to; returns False if only the tensor was."""
         before, self._counts = self._counts, self._counted()
         if self._counts[0] != before[0]:
-            _write(self._whole, self._key, self.value)
+            _write(self._whole, *self._key, self.value)
             self._counts = self._counted()
             return True
         return self._counts[1] == before[1]
@@ -64,14 +64,17 @@ class IndexedCopies:
         """
         if node.target not in (*_READS, *_WRITES) or not isinstance(args[0], Tensor):
             return False, None
+        where, rest = _split(args[0], args[1])
+        if all(number is None for number in where):
+            return False, None
         if node.target in _WRITES:
-            _write(*args)
+            _write(args[0], where, rest, args[2])
             return True, None
-        where, rest = _split(*args)
         part = torch.ops.aten.index.Tensor(args[0], where)
         part = part[rest] if rest else part
         if not any(isinstance(each, (Tensor, list)) for each in rest):  # as with a number, a view
-            self._copies.append(_Copy(node, part, *args))
+            numbers = [None if number is None else number.clone() for number in where]
+            self._copies.append(_Copy(node, part, args[0], (numbers, rest)))
         return True, part
 
     def ran(self, node: Node) -> None:
@@ -92,8 +95,7 @@ class IndexedCopies:
         self._copies = [copy for copy in self._copies if copy.is_used_after(node)]
 
 
-def _write(whole: Tensor, key: Any, value: Any) -> None:
-    where, rest = _split(whole, key)
+def _write(whole: Tensor, where: list[Any], rest: tuple[Any, ...], value: Any) -> None:
     part = torch.ops.aten.index.Tensor(whole, where)
     part[rest or ...] = value
     _put(whole, where, part)

@@ -4,6 +4,8 @@ import copy
 from collections.abc import Callable
 from typing import Any
 
+import jax.numpy as jnp
+import numpy as np
 import pytest
 import torch
 import torch.nn.functional as F
@@ -12,6 +14,7 @@ from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 from torch.utils import _pytree as pytree
 
 import calque  # noqa: F401  (registers the device)
+from calque.ops.nn import normalization
 
 Call = Callable[[nn.Module, torch.Tensor], Any]
 
@@ -296,3 +299,15 @@ def test_embedding_bag_with_offsets_refuses_bags_of_equal_size() -> None:
         torch.embedding_bag(weight, bags.to("jax"), torch.tensor([0, 1], device="jax"))
     found = F.embedding_bag(bags.to("jax"), weight)
     torch.testing.assert_close(found.cpu(), F.embedding_bag(bags, weight.cpu()))
+
+
+@pytest.mark.parametrize("outlier", [None, 0, 17])
+@pytest.mark.parametrize("count", [1, 2, 5, 64])
+def test_moments_of_an_input_that_is_read_once(count: int, outlier: int | None) -> None:
+    x = np.random.default_rng(count).normal(100, 3, (count, 4, 6, 5)).astype(np.float32)
+    if outlier is not None:
+        x[:, 1].flat[outlier] = 1e6
+    axes, wide = (0, 2, 3), x.astype(np.float64)
+    mean, variance = normalization._moments_at_once(jnp.asarray(x), axes)
+    np.testing.assert_allclose(np.squeeze(mean, axes), wide.mean(axes), rtol=1e-5)
+    np.testing.assert_allclose(np.squeeze(variance, axes), wide.var(axes), rtol=1e-4)

@@ -37,10 +37,15 @@ def program(page: Path) -> str:
     return "\n".join(lines)
 
 
-RUN = [p for p in PAGES if BLOCK.search(p.read_text()) and name_of(p) not in ON_DEVICES]
+LONG = ["one-model.md"]  # runs in the conformance suite
+RUN = [
+    pytest.param(p, id=name_of(p), marks=[pytest.mark.conformance] * (name_of(p) in LONG))
+    for p in PAGES
+    if BLOCK.search(p.read_text()) and name_of(p) not in ON_DEVICES
+]
 
 
-@pytest.mark.parametrize("page", RUN, ids=name_of)
+@pytest.mark.parametrize("page", RUN)
 def test_python_blocks_run(page: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.chdir(tmp_path)
     if name_of(page) in ALONE:

@@ -78,7 +78,7 @@ def _agree(ours: torch.Tensor, theirs: torch.Tensor) -> None:
     torch.testing.assert_close(ours.cpu(), theirs, equal_nan=True)
 
 
-@pytest.mark.sampled(70)
+@pytest.mark.sampled(35)
 @pytest.mark.filterwarnings("ignore:An output with one or more elements was resized")
 @pytest.mark.filterwarnings("ignore:Use of .* on expanded tensors")
 @pytest.mark.parametrize("write", WRITES)

@@ -92,7 +92,7 @@ def _image() -> Tensor:
     return torch.randn(2, 4, 6, 6, generator=torch.Generator().manual_seed(0))
 
 
-@pytest.mark.sampled(80)
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("layout", LAYOUTS.values(), ids=LAYOUTS)
 @pytest.mark.parametrize("program", PROGRAMS.values(), ids=PROGRAMS)
 def test_results_lie_as_on_the_cpu(program, layout):

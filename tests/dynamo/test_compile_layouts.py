@@ -59,6 +59,7 @@ def handed(monkeypatch):
     return seen
 
 
+@pytest.mark.sampled(11)
 @pytest.mark.parametrize("kind", PERMUTED)
 @pytest.mark.parametrize("device", DEVICES)
 def test_arguments_and_results_in_any_order(device, kind):

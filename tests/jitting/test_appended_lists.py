@@ -62,6 +62,7 @@ def compare(make):
     return made[0]
 
 
+@pytest.mark.sampled(20)
 @pytest.mark.parametrize("name", APPENDING)
 def test_appending_is_compiled(name):
     make, traces = APPENDING[name]
@@ -70,6 +71,7 @@ def test_appending_is_compiled(name):
     assert step.compilations <= traces
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
 @pytest.mark.parametrize("name", READING)
 def test_what_is_read_is_right(name):

@@ -69,6 +69,7 @@ WAYS = (
 )
 
 
+@pytest.mark.sampled(12)
 @pytest.mark.parametrize("way", WAYS)
 @pytest.mark.parametrize("make", [lambda: Space(unread=1), lambda: [1], lambda: {"a": 1}])
 def test_each_call_keeps_the_current_object(way, make):

@@ -71,6 +71,7 @@ def outcome(graph: GraphModule, args: tuple[Any, ...], seed: int) -> list[torch.
 REWRITTEN = {"is_grad_enabled", "fresh", "rebuilt"}
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CORPUS)
 def test_recording_a_replay_gives_the_graph(name: str, kind: str) -> None:
@@ -101,6 +102,7 @@ def read_again(graph: GraphModule) -> Callable[..., Any]:
     return lambda *args: names["forward"](graph, *args)
 
 
+@pytest.mark.sampled(40)
 @pytest.mark.parametrize("kind", KINDS)
 @pytest.mark.parametrize("name", CORPUS)
 def test_printed_code_computes_what_the_graph_does(name: str, kind: str) -> None:

@@ -59,6 +59,7 @@ LOWERED = ("calque.record, operators", "calque.lower")
 TRACED = ("calque.record", "calque.record, modules", "calque.record, operators", "calque.lower")
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize(
     "tracer",
     ["calque.trace", *(pytest.param(t, marks=pytest.mark.conformance) for t in TRACED)],

@@ -38,6 +38,7 @@ def outcome(program: Any, owner: Any, args: tuple[Any, ...]) -> dict[str, Any]:
     return {"results": [*results, result], "arguments": own, "buffers": copy.deepcopy(buffers)}
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_graph_computes_what_the_program_does(name: str, tracer: str) -> None:

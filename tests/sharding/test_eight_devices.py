@@ -1,4 +1,4 @@
-"""The tests in `on_devices` pass in a process of eight devices."""
+"""The tests in `on_devices` pass in a process of eight devices, half of them in `make test`."""
 
 import os
 from pathlib import Path
@@ -18,11 +18,15 @@ HERE = [str(TESTS / part / "on_devices") for part in ("sharding", "distributed")
 
 @pytest.mark.skipif("device_count=8" in os.environ.get("XLA_FLAGS", ""), reason="they run here")
 @pytest.mark.parametrize(
-    "marked", ["not conformance", pytest.param("conformance", marks=pytest.mark.conformance)]
+    ("share", "marked"),
+    [
+        ("0.5", "not conformance"),
+        pytest.param("1", "conformance or not conformance", marks=pytest.mark.conformance),
+    ],
 )
-def test_they_pass(marked: str) -> None:
+def test_they_pass(share: str, marked: str) -> None:
     options = ["-n", "0", "-q", "--no-header", "-m", marked]
     program = "import sys, pytest; sys.exit(pytest.main(sys.argv[1:]))"
-    environment = os.environ | devices(8)
+    environment = os.environ | devices(8) | {"CALQUE_SHARE": share}
     done = new_process.run(program, *options, *HERE, env=environment, cwd=ROOT, timeout=1800)
     assert done.returncode == 0, done.stdout[-8000:] + done.stderr[-2000:]

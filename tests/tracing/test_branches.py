@@ -234,6 +234,7 @@ PROGRAMS = [
 ]  # fmt: skip
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("known", [True, False], ids=["examples", "symbolic"])
 @pytest.mark.parametrize("f", PROGRAMS, ids=lambda f: f.__name__)
 def test_every_way_gives_what_eager_gives(f: Callable[..., Any], known: bool) -> None:

@@ -66,6 +66,7 @@ CASES = [
 ]
 
 
+@pytest.mark.sampled(16)
 @pytest.mark.parametrize("level", ["trace", "function", "aten"])
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_a_graph_follows_the_inputs_that_it_was_made_with(case: int, level: str) -> None:

@@ -279,6 +279,7 @@ def anew():
     os.environ.pop("CALQUE_N", None)
 
 
+@pytest.mark.sampled(30)
 @pytest.mark.parametrize("name", CHANGES)
 def test_a_change_is_refused_with_its_line_and_taken_back(name: str) -> None:
     program = CHANGES[name]()

@@ -4,6 +4,8 @@ import subprocess
 from pathlib import Path
 from typing import Any
 
+import pytest
+
 from tests.devices import LAUNCH
 
 ROUND = """
@@ -87,6 +89,7 @@ def launch(program: Path, options: list[Any], *arguments: Any) -> subprocess.Com
     return subprocess.run(list(map(str, command)), capture_output=True, text=True, timeout=280)
 
 
+@pytest.mark.conformance
 def test_two_processes_give_what_one_does(tmp_path: Path) -> None:
     program = tmp_path / "round.py"
     program.write_text(ROUND)

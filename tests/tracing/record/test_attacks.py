@@ -149,6 +149,7 @@ def plain(value: Any) -> Any:
     return value.value if isinstance(value, Held) else value
 
 
+@pytest.mark.sampled(24)
 @pytest.mark.parametrize("tracer", TRACERS)
 @pytest.mark.parametrize("name", PROGRAMS)
 def test_a_graph_does_what_the_program_does_and_so_does_its_copy(name: str, tracer: str) -> None:

@@ -49,6 +49,7 @@ def outcome(graph: Any, program: Any, args: Any, seed: int) -> tuple[Any, Except
         return None, error
 
 
+@pytest.mark.sampled(80)
 @pytest.mark.parametrize("level", ["function", "module"])
 @pytest.mark.parametrize("name", TRAPS)
 def test_a_replay_is_right_or_raises(name: str, level: Any) -> None:

@@ -4,11 +4,8 @@ A learning rate is read from its group in each call. If the traced function assi
 outside the optimizer's step, it is ordinary state.
 """
 
-import dis
 import functools
 import inspect
-import itertools
-import re
 from collections.abc import Callable, Collection, Iterable
 from types import CodeType, FunctionType
 from typing import Any
@@ -21,7 +18,7 @@ from calque.jitting.group_reads import reads_all
 from calque.program.traced_numbers import Place
 from calque.state import MISSING, Row, Snapshot, same_value
 from calque.state.names import assigns_item
-from calque.state.ownership import Owner, owner_of_code, owner_of_name
+from calque.state.ownership import Owner, owner_of_name
 
 Group = dict[str, Any]
 FLOATS = frozenset((float, np.float64))
@@ -192,32 +189,6 @@ def is_pytorchs(optimizer: Optimizer) -> bool:
     return type(optimizer).step.__module__.startswith("torch.")
 
 
-@functools.lru_cache(maxsize=16384)
-def asks_for_types(code: CodeType) -> bool:
-    """Returns True if code may check the type of a number.
-
-    A traced number has a different type, so `type(step) is int` would be False.
-
-    >>> def scaled(step):
-    ...     return step * 0.1 if type(step) is int else step
-    >>> def named(self, step):
-    ...     return type(self).__name__, step.device.type, isinstance(step, int)
-    >>> asks_for_types(scaled.__code__), asks_for_types(named.__code__)
-    (True, False)
-    """
-    if owner_of_code(code) < Owner.PACKAGE:
-        return False
-    if "SymFloat" in code.co_names:
-        return True
-    if "type" not in code.co_names:
-        return False
-    steps = list(dis.get_instructions(code))
-    return any(
-        one.opname == "LOAD_GLOBAL" and one.argval == "type" and after.argval != "self"
-        for one, after in itertools.pairwise(steps)
-    )
-
-
 _learned: WeakKeyDictionary[type[Optimizer], set[str]] = WeakKeyDictionary()
 """The keys to which steps of optimizers were seen to assign numbers."""
 
@@ -271,143 +242,3 @@ def step_functions(kind: type[Optimizer]) -> tuple[FunctionType, ...]:
                 stack.append(other)
             stack.append(method)
     return tuple(found)
-
-
-@functools.lru_cache(maxsize=16384)
-def handles_errors(code: CodeType) -> bool:
-    """Returns True if code may go on after an error, which a traced number may have caused.
-
-    >>> def parsed(text):
-    ...     try:
-    ...         return int(text)
-    ...     except ValueError:
-    ...         return None
-    >>> def explained(text):
-    ...     try:
-    ...         return int(text)
-    ...     except ValueError as error:
-    ...         raise ValueError(f"not a number: {text}") from error
-    >>> handles_errors(parsed.__code__), handles_errors(explained.__code__)
-    (True, False)
-    """
-    if "suppress" in code.co_names:
-        return True
-    steps = list(dis.get_instructions(code))
-    for place, (one, after) in enumerate(itertools.pairwise(steps)):
-        if one.opname == "CHECK_EG_MATCH":  # `except*`
-            return True
-        if one.opname == "CHECK_EXC_MATCH" and _may_end(steps, place + 2):
-            return True  # the jump after it is taken by other errors
-        is_bare = one.opname == "PUSH_EXC_INFO" and after.opname == "POP_TOP"
-        if is_bare and _may_end(steps, place + 1):
-            return True
-    return False
-
-
-def _may_end(steps: list[dis.Instruction], start: int) -> bool:
-    """Returns True if code that runs from an instruction on may return, yield or go back, instead
-    of raising an error.
-    """
-    places = {one.offset: place for place, one in enumerate(steps)}
-    ahead, seen = [start], set[int]()
-    while ahead:
-        place = ahead.pop()
-        if place in seen:
-            continue
-        seen.add(place)
-        one = steps[place]
-        if one.opname.startswith(("RETURN_V", "RETURN_C", "YIELD", "JUMP_BACK")):
-            return True
-        if one.opname in ("RAISE_VARARGS", "RERAISE"):
-            continue
-        if one.opcode in dis.hasjrel or one.opcode in dis.hasjabs:
-            ahead.append(places[one.argval])
-        if one.opname not in ("JUMP_FORWARD", "JUMP"):
-            ahead.append(place + 1)
-    return False
-
-
-def tells_apart(code: CodeType, names: frozenset[str]) -> bool:
-    """Returns True if code may tell traced numbers in variables from others.
-
-    Args:
-        code: the code.
-        names: the last names of the variables.
-    """
-    return asks_for_types(code) or handles_errors(code) or asks_which(code, names)
-
-
-def last_names(paths: Iterable[str]) -> frozenset[str]:
-    """Returns the names of the last attributes, keys or lists in the paths of variables.
-
-    >>> sorted(last_names(["self.step", "state['lr']", "self.counts[0]"]))
-    ['counts', 'lr', 'step']
-    """
-    found = (re.findall(r"[^\W\d]\w*", path) for path in paths)
-    return frozenset(names[-1] for names in found if names)
-
-
-_ENDS = ("STORE", "POP", "JUMP", "RETURN", "RESUME")
-"""The beginnings of the names of instructions that end an expression."""
-
-
-@functools.lru_cache(maxsize=16384)
-def asks_which(code: CodeType, names: frozenset[str]) -> bool:
-    """Returns True if code may ask which object the number of a variable is.
-
-    A traced number is another object than the number, so `self.last is self.step` would be False.
-
-    Args:
-        code: the code.
-        names: the last names of the variables.
-
-    >>> def changed(self):
-    ...     step = self.step
-    ...     return step is not self.last
-    >>> def missing(self):
-    ...     known = id(self.model) in self.seen
-    ...     return self.step is None or self.mode is self.last or self.rate(self.step, known)
-    >>> names = frozenset(("step",))
-    >>> asks_which(changed.__code__, names), asks_which(missing.__code__, names)
-    (True, False)
-    """
-    steps = list(dis.get_instructions(code))
-    if not any(one.opname == "IS_OP" or _is_asking(one) for one in steps):
-        return False
-    holding = set(names)
-    for _ in range(2):  # what the end of a loop assigns is read at its beginning
-        recent, asked = set[str](), False
-        for one, after in itertools.pairwise(steps):
-            stores = one.opname.startswith("STORE_")
-            if stores and not holding.isdisjoint(recent):
-                holding.update(_names_of(one) if "STORE" in one.opname[1:] else _names_of(one)[:1])
-            if stores and after.opname.startswith("STORE_"):
-                continue  # another target of the same values
-            if one.opname.startswith(_ENDS):
-                recent, asked = set(), False
-            elif asked and one.opname.startswith("CALL") and not holding.isdisjoint(recent):
-                return True
-            elif _is_asking(one):
-                recent, asked = set(), True
-            recent.update(_names_of(one))
-            asks = after.opname == "IS_OP" and not _is_constant(one)
-            if asks and not holding.isdisjoint(recent):
-                return True
-    return False
-
-
-def _is_asking(step: dis.Instruction) -> bool:
-    """Returns True if an instruction loads a function that asks which object a value is."""
-    if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "id":
-        return True
-    return step.opname.startswith("LOAD_") and step.argval in ("is_", "is_not")
-
-
-def _is_constant(step: dis.Instruction) -> bool:
-    return step.opname.startswith("LOAD_CO") and type(step.argval) not in (int, float)
-
-
-def _names_of(step: dis.Instruction) -> tuple[str, ...]:
-    """Returns the names, and the text, that an instruction loads or stores."""
-    found = step.argval if type(step.argval) is tuple else (step.argval,)
-    return tuple(name for name in found if isinstance(name, str))

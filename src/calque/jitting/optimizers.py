@@ -30,7 +30,8 @@ from calque.device.memory.wrapping import wrap
 from calque.device.runtime.interrupts import settles
 from calque.device.runtime.staged_calls import call
 from calque.errors import TraceError, unrepeatable
-from calque.jitting.numbers import asks_for_types, is_number, is_pytorchs, learn, step_functions
+from calque.jitting.number_questions import asks_for_types
+from calque.jitting.numbers import is_number, is_pytorchs, learn, step_functions
 from calque.jitting.optimizer_numbers import Group, OptimizerNumbers
 from calque.jitting.optimizer_rollback import Prepared
 from calque.jitting.optimizer_states import (

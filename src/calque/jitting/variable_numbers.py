@@ -20,7 +20,7 @@ from torch.nn import Module
 
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
-from calque.jitting.numbers import last_names, tells_apart
+from calque.jitting.number_questions import last_names, tells_apart
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
 from calque.program.python_numbers import Formula, PythonNode, RefusedNode

@@ -1,10 +1,21 @@
 """Gradients of slices: right, and one executable for all starts."""
 
+from collections.abc import Iterator
+
 import jax
 import pytest
 import torch
 
 import calque  # noqa: F401  (registers the device)
+
+
+@pytest.fixture
+def nothing_removed() -> Iterator[None]:
+    """No compiled program is removed, as one is in turn where the tests keep a hundred."""
+    before = torch.jax.get_max_programs()
+    torch.jax.set_max_programs(1 << 20)
+    yield
+    torch.jax.set_max_programs(before)
 
 
 def _gradient(x, take):
@@ -34,6 +45,7 @@ def test_gradients(take):
 
 
 @pytest.mark.parametrize("take", [lambda x, i: x[i : i + 3], lambda x, i: x[i]])
+@pytest.mark.usefixtures("nothing_removed")
 def test_a_new_start_compiles_nothing(take):
     x = torch.randn(11, 4, device="jax")
     _gradient(x, lambda x: take(x, 0))

@@ -50,15 +50,17 @@ def test_nothing_of_the_program_stands_in_the_source(texts):
     assert not re.search(r"['\"]", "\n".join(texts).replace('"jax"', ""))
 
 
-def test_programs_of_one_form_have_one_code():
-    calls = []
+def test_programs_of_one_form_are_compiled_once():
+    calls, compiled = [], []
     for factor in (2, 3):
         weight = torch.full((3,), float(factor)).to("jax")
         run = calque.jit(lambda x, weight=weight: x + weight)
         call(run, torch.ones(3, device="jax"))
         assert run(torch.ones(3, device="jax")).tolist() == [1.0 + factor] * 3
-        calls.append(run._fast)
-    assert calls[0].alone.__code__ is calls[1].alone.__code__
+        calls.append(run._fast.alone.__code__)
+        compiled.append(generated._compiled.cache_info().misses)
+    assert compiled[0] == compiled[1]
+    assert calls[0] == calls[1] and calls[0] is not calls[1]
 
 
 def test_an_object_has_one_name():

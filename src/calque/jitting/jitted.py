@@ -95,6 +95,10 @@ class Jitted(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
+        return self.called(args, kwargs)
+
+    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
+        """Like a call with these arguments, without the cost of Python's `*` and `**`."""
         try:
             if not is_dynamo_compiling():
                 alone = self._alone
@@ -113,7 +117,8 @@ class Jitted(Generic[P, R]):
             add_hint(error)
             tidy(error)
             raise  # which adds no frame, unlike `raise error`
-        return self._fn(*args, **kwargs)
+        run: Callable[..., R] = self._fn
+        return run(*args, **kwargs)
 
     def _in_general(self, args: object, kwargs: object) -> Any:
         """Serve a call that differs from the previous one, or is not alone on the device."""

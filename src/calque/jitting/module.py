@@ -49,7 +49,7 @@ class JittedModule(Module):
             or own["_backward_hooks"]
         ):
             return super().__call__(*args, **kwargs)
-        return own["_jitted"](*args, **kwargs)
+        return own["_jitted"].called(args, kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module."""

@@ -2,6 +2,7 @@
 
 from collections.abc import Collection, Iterator, Sequence
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import jax
 from jax import lax
@@ -194,16 +195,27 @@ def may_raise(jaxpr: object) -> bool:
 
 def every(jaxpr: Any) -> Iterator[Any]:
     """Yields a jaxpr and the distinct jaxprs that it calls."""
-    programs = {id(jaxpr): jaxpr}
+    programs = {id(jaxpr)}
     waiting = [jaxpr]
     while waiting:
         one = waiting.pop()
         yield one
-        for equation in one.eqns:
-            for inner in jaxprs_in_params(equation.params):
-                if id(inner) not in programs:
-                    programs[id(inner)] = inner
-                    waiting.append(inner)
+        for inner in _called(one):
+            if id(inner) not in programs:
+                programs.add(id(inner))
+                waiting.append(inner)
+
+
+_calls: WeakKeyDictionary[Any, tuple[Any, ...]] = WeakKeyDictionary()
+
+
+def _called(jaxpr: Any) -> tuple[Any, ...]:
+    """Returns the distinct jaxprs that the equations of a jaxpr, which never changes, call."""
+    found = _calls.get(jaxpr)
+    if found is None:
+        inner = (one for equation in jaxpr.eqns for one in jaxprs_in_params(equation.params))
+        found = _calls[jaxpr] = tuple({id(one): one for one in inner}.values())
+    return found
 
 
 def constrained(jaxpr: Any) -> Iterator[Any]:

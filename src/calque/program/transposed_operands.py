@@ -13,6 +13,7 @@ first call 0.77.
 """
 
 from collections.abc import Iterable
+from functools import cache
 from typing import Any
 
 import jax
@@ -56,12 +57,16 @@ def _named(names: dict[Any, Any], value: object) -> Any:
 
 def _barrier(variable: Any) -> Any:
     """Returns an equation that makes XLA materialize a variable."""
-    with x64():
-        traced = jax.make_jaxpr(lax.optimization_barrier)(
-            jax.ShapeDtypeStruct(variable.aval.shape, variable.aval.dtype)
-        )
-    (equation,) = traced.eqns
+    equation = _template(variable.aval.shape, variable.aval.dtype)
     return equation.replace(invars=[variable], outvars=[type(variable)(variable.aval)])
+
+
+@cache
+def _template(shape: tuple[int, ...], dtype: Any) -> Any:
+    with x64():
+        traced = jax.make_jaxpr(lax.optimization_barrier)(jax.ShapeDtypeStruct(shape, dtype))
+    (equation,) = traced.eqns
+    return equation
 
 
 def _left_operands(equations: list[Any]) -> Iterable[Any]:

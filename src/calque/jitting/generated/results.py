@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from calque.jitting.program import JittedProgram
 
 _create = torch_c.acc.create_empty_tensor
+_new = object.__new__
 _storage_of = torch.Tensor.untyped_storage
 _LEAF = jax.tree_util.tree_structure(0)
 
@@ -105,13 +106,11 @@ def _written(source: GeneratedFunction, program: "JittedProgram", one: Any) -> s
     array = f"outputs[{program.n_written + bare.output}]"
     view = bare.view
     if view is None or (bare.creation is None and _is_reshaped(shape, dtype, bare)):
-        source.line(f"{name} = {{}}({{}}, {{}})", _create, view.size if view else shape, dtype)
-        source.line(f"{{}}({name}).cell = cell = {{}}({array})", _storage_of, Cell)
+        _write_storage(source, name, view.size if view else shape, dtype, array)
         if view is not None:
             source.line("cell.viewed = True")
     else:
-        source.line(f"{name} = {{}}({{}}, {{}})", _create, shape, dtype)
-        source.line(f"{{}}({name}).cell = {{}}({array})", _storage_of, Cell)
+        _write_storage(source, name, shape, dtype, array)
         if bare.creation is None:
             source.line(f"{name} = {{}}({name}, {{}}, {{}})", apart, bare.dtype, view)
         else:
@@ -123,6 +122,16 @@ def _written(source: GeneratedFunction, program: "JittedProgram", one: Any) -> s
         source.line(f"{name} = {{}}({{}})", spent.take, spent.node)
         source.line("{}()", spent.pop)
     return name
+
+
+def _write_storage(
+    source: GeneratedFunction, name: str, shape: tuple[int, ...], dtype: torch.dtype, array: str
+) -> None:
+    """Write the lines that create a tensor and its cell, whose `__init__` would take as long."""
+    source.line(f"{name} = {{}}({{}}, {{}})", _create, shape, dtype)
+    source.line("cell = {}({})", _new, Cell)
+    source.line(f"cell.array, cell.stride, cell.viewed = {array}, None, False")
+    source.line(f"{{}}({name}).cell = cell", _storage_of)
 
 
 def _is_reshaped(shape: tuple[int, ...], dtype: torch.dtype, one: Fresh) -> bool:

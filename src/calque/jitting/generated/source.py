@@ -14,7 +14,7 @@ LEAVE = "return MISS"
 
 _FILE = "<made by calque.jit>"
 _CODES = 1024
-"""The number of sources whose code is cached; programs of the same form have the same source."""
+"""The number of sources whose code is cached; programs of the same form have equal sources."""
 
 
 class GeneratedFunction:
@@ -63,14 +63,17 @@ class GeneratedFunction:
         self._depth += steps
 
     def function(self) -> FunctionType:
-        """Returns the function; signal handlers wait for its calls (see `interrupts.settles`)."""
-        return FunctionType(_compiled("\n".join(self._lines)), self._held, "call")
+        """Returns the function; signal handlers wait for its calls (see `interrupts.settles`).
+
+        Its code is its own, because the interpreter adapts code to the objects that it refers to.
+        """
+        code = _compiled("\n".join(self._lines)).replace()
+        settles_in(code)
+        return FunctionType(code, self._held, "call")
 
 
 @lru_cache(_CODES)
 def _compiled(text: str) -> CodeType:
     namespace: dict[str, Any] = {}
     exec(compile(text, _FILE, "exec"), namespace)
-    code = namespace["call"].__code__
-    settles_in(code)
-    return code
+    return namespace["call"].__code__

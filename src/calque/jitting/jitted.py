@@ -95,30 +95,30 @@ class Jitted(Generic[P, R]):
         functools.update_wrapper(self, fn, updated=())
 
     def __call__(self, *args: P.args, **kwargs: P.kwargs) -> R:
-        return self.called(args, kwargs)
-
-    def called(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> R:
-        """Like a call with these arguments, without the cost of Python's `*` and `**`."""
         try:
-            if not is_dynamo_compiling():
-                alone = self._alone
-                # Reading thread-local data registers a new thread.
-                if alone is not None and not (kwargs or active.inlining):
-                    _alone.calls += 1
-                    try:
-                        result = alone(args) if len(_present) < 2 else MISS
-                    finally:
-                        _alone.calls -= 1
-                    if result is not MISS:
-                        return result
-            if not is_inlined():
-                return self._in_general(args, kwargs)
+            result = self.run(args, kwargs)
+            if result is not MISS:
+                return result
         except Exception as error:
             add_hint(error)
             tidy(error)
             raise  # which adds no frame, unlike `raise error`
-        run: Callable[..., R] = self._fn
-        return run(*args, **kwargs)
+        return self._fn(*args, **kwargs)
+
+    def run(self, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """Returns the result of a call; `MISS` if the call is inlined (see `is_inlined`)."""
+        if not is_dynamo_compiling():
+            alone = self._alone
+            # Reading thread-local data registers a new thread.
+            if alone is not None and not (kwargs or active.inlining):
+                _alone.calls += 1
+                try:
+                    result = alone(args) if len(_present) < 2 else MISS
+                finally:
+                    _alone.calls -= 1
+                if result is not MISS:
+                    return result
+        return MISS if is_inlined() else self._in_general(args, kwargs)
 
     def _in_general(self, args: object, kwargs: object) -> Any:
         """Serve a call that differs from the previous one, or is not alone on the device."""

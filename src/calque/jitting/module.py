@@ -6,7 +6,10 @@ from typing import Any
 import torch
 from torch.nn import Module
 
+from calque.errors import tidy
 from calque.jitting.explain import Explanation
+from calque.jitting.generated.source import MISS
+from calque.jitting.hints import add_hint
 
 _HOOKS = ("_forward_pre_hooks", "_forward_hooks", "_backward_pre_hooks", "_backward_hooks")
 _OWN = frozenset(("_orig_mod", "_jitted"))
@@ -49,7 +52,16 @@ class JittedModule(Module):
             or own["_backward_hooks"]
         ):
             return super().__call__(*args, **kwargs)
-        return own["_jitted"].called(args, kwargs)
+        jitted = own["_jitted"]
+        try:  # as `jitted` does when it is called, which takes longer
+            result = jitted.run(args, kwargs)
+            if result is not MISS:
+                return result
+        except Exception as error:
+            add_hint(error)
+            tidy(error)
+            raise
+        return jitted(*args, **kwargs)
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """Run the module."""

@@ -222,7 +222,7 @@ def unflatten(leaves: list[Any], spec: object) -> Any:
 
 def is_tensor(value: Any) -> bool:
     """Returns True if a value is a tensor of the device."""
-    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+    return issubclass(type(value), torch.Tensor) and value.device.type == "jax"
 
 
 def tensors_in(value: object) -> tuple[list[Any], Any] | None:

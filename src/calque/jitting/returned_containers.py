@@ -3,7 +3,7 @@ call.
 """
 
 import enum
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -32,7 +32,7 @@ def _is_container(value: object) -> bool:
         return False
     if has_attributes(value):
         return False
-    return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
+    return isinstance(value, tuple) or type(value) in pytree.SUPPORTED_NODES
 
 
 def _is_made(key: Any, known: Collection[int]) -> bool:

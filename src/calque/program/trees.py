@@ -102,10 +102,7 @@ def _flatten(
     is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators, objects, is_leaf)
     leaf_of = is_leaf
     if objects and whole:
-
-        def leaf_of(one: Any) -> bool:
-            return has_attributes(one) or _is(one, is_leaf)
-
+        leaf_of = functools.partial(_is_or_has_attributes, is_leaf=is_leaf)
     if iterators:
         with warnings.catch_warnings():  # JAX warns about iterators, which are leaves here
             warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
@@ -128,6 +125,10 @@ def _flattened(
             if not _is(leaf, is_leaf):
                 return _flatten_as_torch(tree, is_leaf)
     return leaves, spec
+
+
+def _is_or_has_attributes(leaf: object, is_leaf: Callable[[Any], bool] | None) -> bool:
+    return has_attributes(leaf) or _is(leaf, is_leaf)
 
 
 def _is(leaf: object, is_leaf: Callable[[Any], bool] | None) -> bool:

@@ -241,7 +241,7 @@ def results_of_inference_mode(case: Case) -> Seen:
         yield seen(f(case.x))
 
 
-@program
+@program(modes="eager jit rows")
 def attribute_of_a_dict_or_list_of_ones_own(case: Case) -> Seen:
     class Named(dict):
         pass

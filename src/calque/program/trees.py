@@ -98,8 +98,9 @@ def _flatten(
     if whole and has_attributes(tree):
         return [tree], jax.tree_util.tree_structure(0)
     iterators: list[Any] = []
-    objects: list[Any] = []
-    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators, objects, is_leaf)
+    is_plain = type(tree) in _CONTAINERS
+    objects = [] if is_plain or not _may_hold_objects(type(tree)) else [tree]
+    is_sorted = not is_plain or _in_order(tree, met, iterators, objects, is_leaf)
     leaf_of = is_leaf
     if objects and whole:
         leaf_of = functools.partial(_is_or_has_attributes, is_leaf=is_leaf)
@@ -164,6 +165,14 @@ def _iterates(kind: type) -> bool:
     return hasattr(kind, "__next__")
 
 
+@functools.lru_cache(maxsize=1024)
+def _may_hold_objects(kind: type) -> bool:
+    """Returns True for a named tuple, or a class registered with PyTorch as a container."""
+    if kind is torch.Size:
+        return False
+    return issubclass(kind, tuple) or kind in pytree.SUPPORTED_NODES
+
+
 def contained_in_itself(tree: object) -> Any:
     """Returns a list, tuple, deque or dict in a tree that contains itself; None if there is none.
 
@@ -202,7 +211,7 @@ def _in_order(
         tree: lists, tuples, deques and dicts.
         met: takes the ids of the lists, deques and dicts.
         iterators: takes the iterators in them.
-        objects: takes those with attributes.
+        objects: takes those with attributes, and what else may hold such.
         is_leaf: as in `flatten`.
     """
     kind, found = type(tree), True
@@ -225,6 +234,8 @@ def _in_order(
                 found &= _in_order(item, met, iterators, objects, is_leaf)
         elif _iterates(kind):
             iterators.append(item)
+        elif _may_hold_objects(kind):
+            objects.append(item)
     return found
 
 

@@ -302,6 +302,21 @@ def state_dict_with_its_attributes(case: Case) -> Seen:
         yield found, found["made"].tag
 
 
+class Saved(NamedTuple):
+    model: Any
+    step: Any
+
+
+@program(modes="eager jit rows", states=2)
+def state_dict_in_a_named_tuple(case: Case) -> Seen:
+    model = case.linear()
+    f = case.fn(lambda x, saved=None: Saved(model.state_dict(), x if saved is None else saved))
+    for i in range(3):
+        saved = f(case.x + i)
+        again = f(case.x, saved)
+        yield saved, again, again.step.model._metadata
+
+
 @program(modes="eager jit rows")
 def state_dict_as_an_argument(case: Case) -> Seen:
     class Batch:

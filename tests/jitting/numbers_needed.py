@@ -87,20 +87,10 @@ def the_same_number_in_an_object(s, x):
     return x, is_new
 
 
-def the_same_number_returned(s, x):
-    def count():
-        return s.n
-
-    is_new, s.n = count() is not s.other, s.n + 1
-    s.other = s.n
-    return x, is_new
-
-
 for run in (
     the_same_number_in_another_function,
     the_same_number_in_keywords_and_loops,
     the_same_number_in_an_object,
-    the_same_number_returned,
 ):
     needing(run)
 

@@ -1,5 +1,8 @@
 """More programs that need the numbers themselves (see `numbers_in_variables`)."""
 
+import contextlib
+import datetime
+import json
 import operator
 from types import SimpleNamespace
 
@@ -48,6 +51,75 @@ for run in (an_equal_complex_number, the_type_of_a_result, a_branch):
     needing(run)
 for run in (the_same_number, the_identity_of_a_number, a_symbolic_number):
     needing(run)
+
+
+def is_same(a, b):
+    return a is b
+
+
+def has_same(*values, **others):
+    return any(a is b for a in values for b in others.values())
+
+
+class Compared:
+    def __init__(self, value):
+        self.first = value
+
+    def differs(self, value):
+        return value is not self.first
+
+
+def the_same_number_in_another_function(s, x):
+    is_new, s.n = not is_same(s.n, s.other), s.n + 1
+    s.other = s.n
+    return x, is_new, is_same(s.other, s.n)
+
+
+def the_same_number_in_keywords_and_loops(s, x):
+    is_new, s.n = not has_same(s.n, other=s.other), s.n + 1
+    s.other = s.n
+    return x, is_new
+
+
+def the_same_number_in_an_object(s, x):
+    is_new, s.n = Compared(s.other).differs(s.n), s.n + 1
+    s.other = s.n
+    return x, is_new
+
+
+for run in (
+    the_same_number_in_another_function,
+    the_same_number_in_keywords_and_loops,
+    the_same_number_in_an_object,
+):
+    needing(run)
+
+
+class Swallowing:
+    def __enter__(self):
+        return self
+
+    def __exit__(self, kind, error, traceback):
+        return kind is not None and issubclass(kind, TypeError)
+
+
+def a_number_in_a_manager_that_swallows_errors(s, x):
+    s.n += 1
+    with Swallowing():
+        x = x * datetime.timedelta(seconds=s.n).total_seconds()
+    return x
+
+
+def a_number_in_a_stack_that_swallows_errors(s, x):
+    s.n += 1
+    with contextlib.ExitStack() as stack:
+        stack.push(lambda *error: True)
+        x = x * len(json.dumps(s.n))
+    return x
+
+
+needing(a_number_in_a_manager_that_swallows_errors)
+needing(a_number_in_a_stack_that_swallows_errors)
 
 
 @traced

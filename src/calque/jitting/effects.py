@@ -1,10 +1,10 @@
 """The changes that each call of a program makes to Python state."""
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from calque.program.results import Made, container_at
+from calque.program.results import Containers, Made
 from calque.state import Row
 from calque.state.created_values import ValuesTemplate
 from calque.state.rows import (
@@ -42,15 +42,16 @@ class RowChange:
     at_left: bool = False
     described: tuple[Any, ...] = ()
 
-    def apply(self, values: list[Any], given: Any) -> None:
-        """Make the change, in a call with these (args, kwargs)."""
+    def apply(self, values: list[Any], containers: Containers | None) -> None:
+        """Make the change, in a call with these containers among the arguments."""
         row = self.row
         if self.appends:
             assert isinstance(row, ListRow)
             row.append(values, self.at_left)
             return
         if self.path is not None:
-            row = type(row)(container_at(self.path, given), row.path)
+            assert containers is not None
+            row = type(row)(containers.at(self.path), row.path)
         if self.whole:
             row.assign(dict(zip(self.keys, values)))
             return
@@ -87,6 +88,7 @@ class Effects:
         computed: numbers that are computed from existing ones, with their positions.
         returned: how many of the values the function also returns.
         attributed: tensors whose attributes are the last of the values.
+        given: the paths to the containers among the arguments.
     """
 
     def __init__(
@@ -96,12 +98,15 @@ class Effects:
         computed: Sequence[tuple[Row, Any, Callable[[], Any]]] = (),
         returned: int = 0,
         attributed: Sequence[Made] = (),
+        given: Iterable[tuple[Any, ...]] = (),
     ) -> None:
         self._changes = changes
         self._template = template
         self._computed = computed
         self._returned = returned
         self._attributed = attributed
+        changed = {change.path for change in changes if change.path is not None}
+        self._paths = [*changed, *given] if changed else []
 
     def __bool__(self) -> bool:
         return bool(self._changes or self._computed or self._returned or self._attributed)
@@ -116,18 +121,22 @@ class Effects:
         """Returns the lists to which items are appended."""
         return [str(change.row.path) for change in self._changes if change.appends]
 
-    def apply(self, make: Callable[[Any], Any], given: Any) -> list[Any]:
+    def containers(self, given: Any) -> Containers | None:
+        """Returns the containers among a call's (args, kwargs); None if it changes none."""
+        return Containers(self._paths, given) if self._paths else None
+
+    def apply(self, make: Callable[[Any], Any], containers: Containers | None) -> list[Any]:
         """Make the changes; returns the values that the function also returns.
 
         Args:
             make: returns the tensor for a description.
-            given: the call's (args, kwargs).
+            containers: the call's containers, from before.
         """
         # Before the numbers they depend on change.
         numbers = [compute() for _, _, compute in self._computed]
         values = iter(self._template.build(make))
         for change in self._changes:
-            change.apply([next(values) for _ in change.keys], given)
+            change.apply([next(values) for _ in change.keys], containers)
         for (row, key, _), number in zip(self._computed, numbers):
             row.put(key, number)
         returned = [next(values) for _ in range(self._returned)]

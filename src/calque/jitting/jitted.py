@@ -188,7 +188,7 @@ class Jitted(Generic[P, R]):
         except RuntimeError:  # a nested tensor has no shape
             refuse_arguments(leaves)
             raise
-        return (spec, ambient(), signature.sharing(leaves), *keys)  # see signature.difference
+        return (spec, ambient(), signature.arrangement(leaves), *keys)  # see signature.difference
 
     def _find(self, key: object, leaves: list[Any]) -> JittedProgram | None:
         for program in self.programs.get(key, ()):

@@ -5,7 +5,7 @@ again.
 import gc
 import types
 import weakref
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from typing import Any
 
 import torch
@@ -14,7 +14,6 @@ from torch.optim import Optimizer
 
 from calque.errors import TraceError
 from calque.program.trace_collection import collect_new
-from calque.program.trees import is_tensor
 from calque.state.contents import elements_of, items_of
 from calque.state.values import instance_dict
 
@@ -66,7 +65,6 @@ def made_here(
     leaves: Iterable[Any],
     known: Collection[int],
     outside: Collection[int],
-    is_fresh: Callable[[torch.Tensor], bool],
 ) -> set[int]:
     """Returns the ids of objects with modules in a result that each call can create again.
 
@@ -76,7 +74,6 @@ def made_here(
         leaves: the leaves of the result.
         known: all objects that existed before the trace, by id.
         outside: the ids of the containers of the state.
-        is_fresh: returns True for a tensor created in the trace.
     """
     found: list[Any] = []
     ours = set(outside)
@@ -85,9 +82,8 @@ def made_here(
             holds = isinstance(leaf, list | tuple | dict) or instance_dict(leaf) is not None
             content = _Content(leaf, known) if holds else None
             if content is not None and content.has_modules:
-                if any(is_fresh(one) for one in content.tensors if is_tensor(one)):
-                    found.append(leaf)
-                    ours |= content.containers
+                found.append(leaf)
+                ours |= content.containers
     return {id(leaf) for leaf in found if not _is_held_elsewhere(leaf, ours)}
 
 

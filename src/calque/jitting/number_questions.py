@@ -61,9 +61,11 @@ def handles_errors(code: CodeType) -> bool:
     >>> [handles_errors(f.__code__) for f in (parsed, explained, closed)]
     [True, False, False]
     """
-    if "suppress" in code.co_names:
+    if "suppress" in code.co_names or {"ExitStack", "push"}.issubset(code.co_names):
         return True
     steps = list(dis.get_instructions(code))
+    if code.co_name in ("__exit__", "__aexit__") and _may_return_true(steps):
+        return True
     return any(
         one.opname == "CHECK_EG_MATCH"  # `except*`
         or (
@@ -73,6 +75,21 @@ def handles_errors(code: CodeType) -> bool:
         )
         for place, (one, after) in enumerate(itertools.pairwise(steps))
     )
+
+
+def _may_return_true(steps: list[dis.Instruction]) -> bool:
+    """Returns True if code may return something else than None or False, by which the end of a
+    `with` statement swallows an error.
+    """
+    return any(
+        (one.argval if one.opname == "RETURN_CONST" else _constant_of(before)) not in (None, False)
+        for before, one in itertools.pairwise(steps)
+        if one.opname.startswith(("RETURN_V", "RETURN_C"))
+    )
+
+
+def _constant_of(step: dis.Instruction) -> object:
+    return step.argval if step.opname == "LOAD_CONST" else ...
 
 
 def _may_end(steps: list[dis.Instruction], start: int) -> bool:
@@ -142,29 +159,46 @@ def asks_which(code: CodeType, names: frozenset[str]) -> bool:
     >>> asks_which(changed.__code__, names), asks_which(missing.__code__, names)
     (True, False)
     """
-    steps = list(dis.get_instructions(code))
-    if not any(one.opname == "IS_OP" or _is_asking(one) for one in steps):
+    if not asks_at_all(code):
         return False
+    steps = list(dis.get_instructions(code))
     holding = set(names)
     for _ in range(2):  # what the end of a loop assigns is read at its beginning
         recent, asked = set[str](), False
         for one, after in itertools.pairwise(steps):
             stores = one.opname.startswith("STORE_")
             if stores and not holding.isdisjoint(recent):
-                holding.update(_names_of(one) if "STORE" in one.opname[1:] else _names_of(one)[:1])
+                holding.update(
+                    names_loaded(one) if "STORE" in one.opname[1:] else names_loaded(one)[:1]
+                )
             if stores and after.opname.startswith("STORE_"):
                 continue  # another target of the same values
-            if one.opname.startswith(_ENDS):
+            if ends_expression(one):
                 recent, asked = set(), False
             elif asked and one.opname.startswith("CALL") and not holding.isdisjoint(recent):
                 return True
             elif _is_asking(one):
                 recent, asked = set(), True
-            recent.update(_names_of(one))
+            recent.update(names_loaded(one))
             asks = after.opname == "IS_OP" and not _is_constant(one)
             if asks and not holding.isdisjoint(recent):
                 return True
     return False
+
+
+@functools.lru_cache(maxsize=16384)
+def asks_at_all(code: CodeType) -> bool:
+    """Returns True if code asks which object any value is, other than a constant."""
+    steps = list(dis.get_instructions(code))
+    return any(
+        _is_asking(one) or (after.opname == "IS_OP" and not _is_constant(one))
+        for one, after in itertools.pairwise(steps)
+    )
+
+
+def ends_expression(step: dis.Instruction) -> bool:
+    """Returns True if an instruction ends an expression."""
+    return step.opname.startswith(_ENDS)
 
 
 def _is_asking(step: dis.Instruction) -> bool:
@@ -178,7 +212,13 @@ def _is_constant(step: dis.Instruction) -> bool:
     return step.opname.startswith("LOAD_CO") and type(step.argval) not in (int, float)
 
 
-def _names_of(step: dis.Instruction) -> tuple[str, ...]:
-    """Returns the names, and the text, that an instruction loads or stores."""
+def names_loaded(step: dis.Instruction) -> tuple[str, ...]:
+    """Returns the names, and the texts, that an instruction loads or stores."""
     found = step.argval if type(step.argval) is tuple else (step.argval,)
     return tuple(name for name in found if isinstance(name, str))
+
+
+def names_stored(step: dis.Instruction) -> tuple[str, ...]:
+    """Returns the names that an instruction stores, which may also load another."""
+    names = names_loaded(step)
+    return names[:1] if "LOAD" in step.opname else names

@@ -168,7 +168,7 @@ class Outcome:
         self._leaves = leaves
         trace.state.keep(leaves)
         known = {**before, **trace.state.given}
-        kept |= made_here(leaves, known, trace.state.places(), self._is_made_here)
+        kept |= made_here(leaves, known, trace.state.places())
         kept |= classes_created_again(leaves, known)
         trace.state.unrepeatable += ending(leaves, known)
         given = kept.union(trace.state.given)

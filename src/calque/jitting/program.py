@@ -335,7 +335,8 @@ class JittedProgram(Program[Call]):
         if recording.formulas:  # before the variables change
             made.numbers = [compute() for compute in recording.formulas]
         if recording.effects:
-            made.kept = recording.effects.apply(lambda one: one.build(made), given)
+            made.containers = recording.effects.containers(given)
+            made.kept = recording.effects.apply(lambda one: one.build(made), made.containers)
         if recording.rebound:
             self._rebind(made)
         results = [description.build(made) for description in recording.results]

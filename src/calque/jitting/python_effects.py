@@ -367,10 +367,10 @@ class PythonState:
             self.unrepeatable.append(
                 f"{what} is stored or returned, which cannot be created again in each call"
             )
-        made = [change for change, _ in changes]
-        tensors = [one for one, _ in attributed]
+        made, tensors = [change for change, _ in changes], [one for one, _ in attributed]
         attributed.clear()
-        return Effects(made, template, self.numbers.computed, len(returned), tensors)
+        paths, computed = self.given.values(), self.numbers.computed
+        return Effects(made, template, computed, len(returned), tensors, paths)
 
     def keep(self, values: Iterable[Any]) -> None:
         """Record what each call returns or stores."""

@@ -3,7 +3,7 @@ call.
 """
 
 import enum
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
@@ -22,6 +22,7 @@ from calque.program.results import (
     Outputs,
 )
 from calque.state.created_classes import is_created_again
+from calque.state.plain import has_attributes
 from calque.state.values import ATOMIC, instance_dict
 from calque.upstream.torch_internals import pytree
 
@@ -29,7 +30,9 @@ from calque.upstream.torch_internals import pytree
 def _is_container(value: object) -> bool:
     if type(value) is torch.Size or (type(value) is tuple and not value):
         return False
-    return isinstance(value, list | tuple | dict | deque) or type(value) in pytree.SUPPORTED_NODES
+    if has_attributes(value):
+        return False
+    return isinstance(value, tuple) or type(value) in pytree.SUPPORTED_NODES
 
 
 def _is_made(key: Any, known: Collection[int]) -> bool:
@@ -104,7 +107,7 @@ class Containers:
             if id(one) in kept:
                 return True
             if not _is_container(one):
-                return False
+                return has_attributes(one)
             if is_created_again(type(one), before[0]):
                 anew.add(id(one))
                 return True
@@ -130,7 +133,7 @@ class Containers:
 
     def flatten(self, tree: object) -> tuple[list[Any], Any]:
         """Returns the leaves of a result, and a function that rebuilds it."""
-        return trees.flatten(tree, self.has)
+        return trees.flatten(tree, self.has, whole=True)
 
     def has(self, leaf: Any) -> bool:
         """Returns True if a leaf is a container."""
@@ -159,7 +162,9 @@ class Containers:
                     "something else holds, such as a variable of a function that it creates.\n"
                     "Return an object that has it as an attribute."
                 )
-            leaves, spec = trees.flatten(leaf, lambda one: one is not leaf and self.has(one))
+            leaves, spec = trees.flatten(
+                leaf, lambda one: one is not leaf and self.has(one), whole=True
+            )
             inner = [self.describe(one, describer) for one in leaves]
             known = self._described[id(leaf)] = RepeatedContainer(inner, trees.same_tree(spec))
         return known

@@ -20,6 +20,7 @@ from torch.nn import Module
 
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
+from calque.jitting.number_flow import NumberNames
 from calque.jitting.number_questions import last_names, tells_apart
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
@@ -204,10 +205,10 @@ class VariableNumbers:
         self._check_codes(snapshot)
 
     def _check_codes(self, snapshot: Snapshot) -> None:
-        names = last_names(one.row.name(one.key) for one in self._all)
-        for code, owner in snapshot.codes.items():
-            if owner >= Owner.PACKAGE and tells_apart(code, names):
-                self.give_up()
+        codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
+        names = NumberNames(codes, last_names(one.row.name(one.key) for one in self._all))
+        if any(tells_apart(code, names.of(code)) for code in codes):
+            self.give_up()
 
     @contextmanager
     def refused(self, snapshot: Snapshot) -> Iterator[None]:

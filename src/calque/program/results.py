@@ -27,12 +27,16 @@ class Outputs:
         made: objects that occur several times, by description.
         carried: the tensors with an autograd graph (see `escaping_tensors`).
         kept: the objects that the call has stored in the state and also returns.
+        containers: the containers among the arguments, if the call changes any of them.
         numbers: the numbers that the call has computed in Python, if there are any.
     """
 
     numbers: list[Any]
 
-    __slots__ = ("arrays", "carried", "given", "kept", "leaves", "made", "numbers", "storages")
+    __slots__ = (
+        *("arrays", "carried", "containers", "given", "kept", "leaves", "made", "numbers"),
+        "storages",
+    )
 
     def __init__(self, arrays: list[Array], leaves: list[Any], given: Any = None) -> None:
         self.arrays: list[Array] = arrays
@@ -42,6 +46,7 @@ class Outputs:
         self.made: dict[Any, Any] = {}
         self.carried: list[torch.Tensor] = []
         self.kept: list[Any] = []
+        self.containers: Containers | None = None
 
 
 class Description(Protocol):
@@ -124,6 +129,8 @@ class ArgumentContainer:
     steps: tuple[Any, ...]
 
     def build(self, outputs: Outputs) -> Any:
+        if outputs.containers is not None:
+            return outputs.containers.at(self.steps)
         return container_at(self.steps, outputs.given)
 
 
@@ -158,6 +165,24 @@ def container_at(steps: Iterable[Any], given: Any) -> Any:
         else:
             given = given[step]
     return given
+
+
+class Containers:
+    """Containers among a call's arguments, found before the call changes which holds which.
+
+    Args:
+        paths: the paths to them from (args, kwargs).
+        given: the call's (args, kwargs).
+    """
+
+    def __init__(self, paths: Iterable[tuple[Any, ...]], given: Any) -> None:
+        self._found: dict[Any, Any] = {
+            (steps, tuple(map(type, steps))): container_at(steps, given) for steps in paths
+        }
+
+    def at(self, steps: tuple[Any, ...]) -> Any:
+        """Returns the container at a path."""
+        return self._found[steps, tuple(map(type, steps))]
 
 
 @dataclass(eq=False)

@@ -1,7 +1,7 @@
 """The signature of a call: the properties of its arguments for which a program is compiled."""
 
 import functools
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Collection, Iterable, Sequence
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -268,3 +268,17 @@ def sharing(leaves: Iterable[Any]) -> tuple[Any, ...]:
         (first, tensor.storage_offset() - tensors[first].storage_offset())
         for first, tensor in zip(firsts, tensors, strict=True)
     )
+
+
+def arrangement(leaves: Sequence[Any]) -> tuple[Any, ...]:
+    """Returns which tensors share a storage, and which tensors and arrays are one object; empty if
+    none do or are.
+
+    Code may ask for the latter (`x is y`, `len({x, y})`), and attributes set on one of two tensors
+    over the same memory are not set on the other.
+    """
+    shared = sharing(leaves)
+    mutable = [id(leaf) for leaf in leaves if isinstance(leaf, torch.Tensor | np.ndarray)]
+    if len(set(mutable)) == len(mutable):
+        return shared
+    return (*shared, tuple(map(mutable.index, mutable)))

@@ -23,7 +23,7 @@ from torch.optim import Optimizer
 from calque.program.function_arguments import CALLED, made_of, taken_apart
 from calque.program.lazy_arguments import UnreadObject
 from calque.state.ownership import Owner, home_of_class, owner_of_class
-from calque.state.plain import OF_PYTHON, bare, base_of
+from calque.state.plain import OF_PYTHON, bare, base_of, has_attributes
 from calque.state.rows import slots_of
 from calque.state.values import ATOMIC
 from calque.upstream.torch_internals import pytree
@@ -134,7 +134,7 @@ class Flattening:
         if kind is not set and self._opens(kind, inside):
             self.opened.add(kind)
             return self._numbered(value) or self._object(value, kind)
-        return self._registered(value, kind, inside)
+        return self._leaf(value) if has_attributes(value) else self._registered(value, kind, inside)
 
     def _numbered(self, value: object) -> Repeated | None:
         number = self._numbers.get(id(value))

@@ -12,6 +12,7 @@ import torch
 
 from calque.errors import TraceError
 from calque.program.structures import Structure, opened
+from calque.state.plain import has_attributes
 from calque.upstream.torch_internals import pytree
 
 VALUES = frozenset((bool, int, str, bytes, torch.dtype, torch.device, torch.Size, type(None)))
@@ -43,7 +44,7 @@ def _joined(tree: Any, steps: tuple[Any, ...], places: Any, made: dict[Any, Any]
         return made[places[steps]]
     if type(tree) is tuple:
         return tuple(_joined(item, (*steps, i), places, made) for i, item in enumerate(tree))
-    if type(tree) in _CONTAINERS:
+    if type(tree) in _CONTAINERS and not has_attributes(tree):
         made[steps] = tree
         for key, item in list(tree.items() if type(tree) in _DICTS else enumerate(tree)):
             tree[key] = _joined(item, (*steps, key), places, made)
@@ -58,12 +59,15 @@ def _places(tree: Any, steps: tuple[Any, ...], first: dict[int, Any], found: lis
             return
         first[id(tree)] = steps
     for key, item in tree.items() if type(tree) in _DICTS else enumerate(tree):
-        if type(item) in _CONTAINERS:
+        if type(item) in _CONTAINERS and not has_attributes(item):
             _places(item, (*steps, key), first, found)
 
 
 def flatten(
-    tree: object, is_leaf: Callable[[Any], bool] | None = None, met: list[int] | None = None
+    tree: object,
+    is_leaf: Callable[[Any], bool] | None = None,
+    met: list[int] | None = None,
+    whole: bool = False,
 ) -> tuple[list[Any], Any]:
     """Flattens a pytree with JAX's and PyTorch's containers; returns its leaves and structure.
 
@@ -71,12 +75,13 @@ def flatten(
         tree: the pytree.
         is_leaf: returns True for a container that is a leaf.
         met: a list, to which the ids of the lists, deques and dicts are added.
+        whole: whether containers with attributes are leaves.
 
     Raises:
         TraceError: a container contains itself.
     """
     try:
-        return _flatten(tree, is_leaf, [] if met is None else met)
+        return _flatten(tree, is_leaf, [] if met is None else met, whole)
     except RecursionError:
         found = contained_in_itself(tree)
         if found is None:
@@ -88,15 +93,22 @@ def flatten(
 
 
 def _flatten(
-    tree: object, is_leaf: Callable[[Any], bool] | None, met: list[int]
+    tree: object, is_leaf: Callable[[Any], bool] | None, met: list[int], whole: bool
 ) -> tuple[list[Any], Any]:
+    if whole and has_attributes(tree):
+        return [tree], jax.tree_util.tree_structure(0)
     iterators: list[Any] = []
-    is_sorted = type(tree) not in _CONTAINERS or _in_order(tree, met, iterators, is_leaf)
+    is_plain = type(tree) in _CONTAINERS
+    objects = [] if is_plain or not _may_hold_objects(type(tree)) else [tree]
+    is_sorted = not is_plain or _in_order(tree, met, iterators, objects, is_leaf)
+    leaf_of = is_leaf
+    if objects and whole:
+        leaf_of = functools.partial(_is_or_has_attributes, is_leaf=is_leaf)
     if iterators:
         with warnings.catch_warnings():  # JAX warns about iterators, which are leaves here
             warnings.filterwarnings("ignore", "Python iterable type", DeprecationWarning)
-            return _flattened(tree, is_leaf, is_sorted)
-    return _flattened(tree, is_leaf, is_sorted)
+            return _flattened(tree, leaf_of, is_sorted)
+    return _flattened(tree, leaf_of, is_sorted)
 
 
 def _flattened(
@@ -114,6 +126,10 @@ def _flattened(
             if not _is(leaf, is_leaf):
                 return _flatten_as_torch(tree, is_leaf)
     return leaves, spec
+
+
+def _is_or_has_attributes(leaf: object, is_leaf: Callable[[Any], bool] | None) -> bool:
+    return has_attributes(leaf) or _is(leaf, is_leaf)
 
 
 def _is(leaf: object, is_leaf: Callable[[Any], bool] | None) -> bool:
@@ -136,7 +152,7 @@ def flatten_call(
     if len(kwargs) > 1 and not ordered:
         kwargs = {name: kwargs[name] for name in sorted(kwargs)}
     met: list[int] = []
-    leaves, spec = flatten((args, kwargs), None, met)
+    leaves, spec = flatten((args, kwargs), None, met, whole=True)
     if len(set(met)) < len(met):
         places: list[Any] = []
         _places((args, kwargs), (), {}, places)
@@ -147,6 +163,14 @@ def flatten_call(
 @functools.lru_cache(maxsize=1024)
 def _iterates(kind: type) -> bool:
     return hasattr(kind, "__next__")
+
+
+@functools.lru_cache(maxsize=1024)
+def _may_hold_objects(kind: type) -> bool:
+    """Returns True for a named tuple, or a class registered with PyTorch as a container."""
+    if kind is torch.Size:
+        return False
+    return issubclass(kind, tuple) or kind in pytree.SUPPORTED_NODES
 
 
 def contained_in_itself(tree: object) -> Any:
@@ -178,6 +202,7 @@ def _in_order(
     tree: Any,
     met: list[int],
     iterators: list[Any],
+    objects: list[Any],
     is_leaf: Callable[[Any], bool] | None,
 ) -> bool:
     """Returns True if the keys of every dict are already sorted, as JAX would sort them.
@@ -186,6 +211,7 @@ def _in_order(
         tree: lists, tuples, deques and dicts.
         met: takes the ids of the lists, deques and dicts.
         iterators: takes the iterators in them.
+        objects: takes those with attributes, and what else may hold such.
         is_leaf: as in `flatten`.
     """
     kind, found = type(tree), True
@@ -202,10 +228,14 @@ def _in_order(
     for item in tree:
         kind = type(item)
         if kind in _CONTAINERS:
+            if has_attributes(item):
+                objects.append(item)
             if is_leaf is None or not is_leaf(item):
-                found &= _in_order(item, met, iterators, is_leaf)
+                found &= _in_order(item, met, iterators, objects, is_leaf)
         elif _iterates(kind):
             iterators.append(item)
+        elif _may_hold_objects(kind):
+            objects.append(item)
     return found
 
 
@@ -222,7 +252,7 @@ def unflatten(leaves: list[Any], spec: object) -> Any:
 
 def is_tensor(value: Any) -> bool:
     """Returns True if a value is a tensor of the device."""
-    return isinstance(value, torch.Tensor) and value.device.type == "jax"
+    return issubclass(type(value), torch.Tensor) and value.device.type == "jax"
 
 
 def tensors_in(value: object) -> tuple[list[Any], Any] | None:
@@ -231,14 +261,14 @@ def tensors_in(value: object) -> tuple[list[Any], Any] | None:
     """
     if isinstance(value, torch.Tensor):
         return ([value], None) if value.device.type == "jax" else None
-    if not isinstance(value, tuple | list | dict):
+    if not isinstance(value, tuple | list | dict) or has_attributes(value):
         found = None if type(value) in VALUES else _opened_or_registered(value)
         if found is None:
             return None
         leaves, spec = found
     else:
         try:
-            leaves, spec = _flatten(value, None, [])
+            leaves, spec = _flatten(value, None, [], True)
         except RecursionError:  # it contains itself
             return None
     plain = all(is_tensor(leaf) or type(leaf) in VALUES | INEXACT for leaf in leaves)
@@ -246,7 +276,7 @@ def tensors_in(value: object) -> tuple[list[Any], Any] | None:
 
 
 def _opened_or_registered(value: object) -> tuple[list[Any], Any] | None:
-    leaves, spec = flatten(value)
+    leaves, spec = flatten(value, whole=True)
     alone = len(leaves) == 1 and leaves[0] is value
     return opened(value) if alone else (leaves, spec)
 

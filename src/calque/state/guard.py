@@ -152,7 +152,7 @@ class StateGuard:
         if any(one is new for one in seen.values()):
             return False
         seen[id(old)] = new
-        if isinstance(old, _UNCHANGING):
+        if issubclass(type(old), _UNCHANGING):
             parts, others = _parts_of(old), _parts_of(new)
             if len(parts) != len(others):
                 return False
@@ -162,7 +162,7 @@ class StateGuard:
                 return True
         elif id(old) not in self._by_owner and holds_more_than_attributes(type(old)):
             return False
-        if isinstance(old, FunctionType) and not self._is_as_closed(old, new, pairs, seen):
+        if type(old) is FunctionType and not self._is_as_closed(old, new, pairs, seen):
             return False
         found = False
         for key, owner, moved in _containers(old, new):

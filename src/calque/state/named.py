@@ -133,10 +133,10 @@ def _name_in(row: Row, key: object, by_name: Collection[Row]) -> str | None:
 
 def _inside(value: object) -> Iterator[Any]:
     """Yields the dicts in a value without its own row."""
-    stack = [value] if isinstance(value, tuple | frozenset) else []
+    stack = [value] if issubclass(type(value), tuple | frozenset) else []
     while stack:
         for one in elements_of(stack.pop()):
-            if isinstance(one, tuple | frozenset):
+            if issubclass(type(one), tuple | frozenset):
                 stack.append(one)
             elif type(one) in _REACHED:
                 yield one

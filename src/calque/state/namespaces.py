@@ -14,6 +14,7 @@ from calque.state.grown import Grown, reaches_variables, takes_objects_apart
 from calque.state.lookups import AllNames
 from calque.state.named import Named, Place
 from calque.state.names import MATCHED, Names, calls_by_name, names_of
+from calque.state.opaque import is_read_by
 from calque.state.ownership import Owner, owner_of_class, owner_of_module, owner_of_name
 from calque.state.patched import FUNCTIONAL, METHODS_OF_TENSORS, extend_with
 from calque.state.paths import Path
@@ -27,8 +28,6 @@ from calque.upstream.torch_internals import pytree
 if TYPE_CHECKING:
     from calque.state.snapshot import Snapshot
 
-_READS_OF_STATE = frozenset(("getstate", "get_state", "state", "bit_generator", "tell"))
-"""Names by which code reads how far something has advanced, without using it."""
 _CALLED = frozenset(
     ("forward", "backward", "setup_context")
     + ("__call__", "__getattr__", "__getitem__", "__iter__", "__len__")
@@ -243,10 +242,6 @@ class Namespaces:
 
     # Relevant names -------------------------------------------------------------------------------
 
-    def reads_state(self) -> bool:
-        """Returns True if code reads the position of an iterator or generator without using it."""
-        return not _READS_OF_STATE.isdisjoint(self.words)
-
     def computes(self, name: str) -> bool:
         """Returns True if code may have looked up an attribute by this computed name."""
         return self.whole or name in self._computed
@@ -262,9 +257,8 @@ class Namespaces:
         fresh, snapshot = words - self.words, self._snapshot
         if not fresh:
             return fresh
-        if not _READS_OF_STATE.isdisjoint(fresh):
-            for row in snapshot.moving:
-                row.guarded = True
+        for row in snapshot.moving:
+            row.guarded = row.guarded or is_read_by(row.owner, fresh)
         self.words |= fresh
         for name in fresh & self._unnamed_hooks.keys():
             snapshot.stack += self._unnamed_hooks.pop(name)

@@ -12,7 +12,7 @@ import random
 import sys
 import types
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -34,6 +34,17 @@ _MOVING = (
 )
 
 
+_COPYING = frozenset(
+    (
+        *("__reduce__", "__reduce_ex__", "__getstate__", "__copy__", "dumps", "length_hint"),
+        *("__length_hint__", "gi_frame", "cr_frame", "ag_frame", "gi_yieldfrom"),
+    )
+)
+"""Names by which code reads how far something has advanced, without using it; `copy.copy` and
+`copy.deepcopy` contain some of them.
+"""
+_STATES = frozenset(("getstate", "get_state", "state", "bit_generator", "tell", "spawn"))
+"""Such names that iterators do not have."""
 _HASHING = frozenset(
     ("_hashlib", "_md5", "_sha1", "_sha2", "_sha256", "_sha512", "_sha3", "_blake2")
 )
@@ -43,6 +54,11 @@ _HASHING = frozenset(
 def moves(value: object) -> bool:
     """Returns True if an object advances when it is used."""
     return issubclass(type(value), _MOVING)
+
+
+def is_read_by(value: object, words: Collection[str]) -> bool:
+    """Returns True if code with these words may read how far an object has advanced."""
+    return not _COPYING.isdisjoint(words) or (moves(value) and not _STATES.isdisjoint(words))
 
 
 class Opaque(NamedTuple):

@@ -24,6 +24,7 @@ from calque.state.rows import is_made_in_python, slots_of
 from calque.state.values import instance_dict
 
 OF_PYTHON = (types.SimpleNamespace, argparse.Namespace, UserDict, UserList, Counter, ChainMap)
+OF_PYTHON += (OrderedDict,)
 """Classes of Python's library whose objects also count as plain."""
 _BASES = (object, dict, OrderedDict, list, types.SimpleNamespace)
 _OTHERWISE = (nn.Module, Optimizer, enum.Enum)
@@ -74,6 +75,13 @@ def is_plain(kind: type) -> bool:
     ):
         return False
     return base_of(kind) is not None
+
+
+def has_attributes(value: object) -> bool:
+    """Returns True for a container with attributes, such as the result of `state_dict()`, which
+    would be rebuilt without them.
+    """
+    return type(value) is OrderedDict and bool(vars(value))
 
 
 def content_of(value: object) -> Any:

@@ -70,10 +70,11 @@ def same_value(a: Any, b: Any) -> bool:
         return repr(a) == repr(b)  # distinguishes -0.0 from 0.0, and treats nan as equal to nan
     if kind in _EQUAL:
         return bool(a == b)
-    if kind in _TUPLES or (isinstance(a, tuple) and instance_dict(a) is None):
+    # Not `isinstance`, which asks the target of a `weakref.proxy`, even if it has gone.
+    if kind in _TUPLES or (issubclass(kind, tuple) and instance_dict(a) is None):
         a, b = elements_of(a), elements_of(b)
         return len(a) == len(b) and all(map(same_value, a, b))
-    if isinstance(a, np.generic):
+    if issubclass(kind, np.generic):
         return a.dtype == b.dtype and a.tobytes() == b.tobytes()
     if kind is types.MethodType:
         return a.__self__ is b.__self__ and a.__func__ is b.__func__

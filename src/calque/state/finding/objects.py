@@ -18,7 +18,7 @@ from calque.state.finding.classes import hold_kind, hold_own_dict
 from calque.state.finding.waiting import visit_waiting
 from calque.state.library_values import is_of_the_user, is_random
 from calque.state.named import WITHOUT_METHODS
-from calque.state.opaque import moves, objects_in, opaque
+from calque.state.opaque import is_read_by, moves, objects_in, opaque
 from calque.state.ownership import Owner, home_of_class, owner_of_class
 from calque.state.paths import Path
 from calque.state.rows import AttributeRow, DictRow, StateRow, set_attribute
@@ -118,8 +118,8 @@ def hold_opaque(snapshot: "Snapshot", value: object, path: Path) -> None:
         snapshot.push_unnamed(referents(value), path)
         return
     row = snapshot.hold(StateRow(value, path, how.read, how.write))
-    row.guarded = how.guarded or (moves(value) and snapshot.namespaces.reads_state())
-    if how.guarded is False and moves(value):
+    row.guarded = how.guarded or is_read_by(value, snapshot.namespaces.words)
+    if not how.guarded:
         snapshot.moving.append(row)
     snapshot.push_unnamed(how.inner, path)
     if how.guarded:

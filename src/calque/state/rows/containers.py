@@ -99,11 +99,13 @@ class BytesRow(Row):
         owner = self.owner
         if isinstance(owner, np.ndarray):
             shape, dtype, raw, writeable = value
+            if owner.dtype.str != dtype:  # its own has the names of fields, too
+                owner.dtype = np.dtype(dtype)
             if owner.shape != shape:
                 owner.shape = shape
             if not owner.flags.writeable:  # an array over a tensor's memory takes no True
                 owner.flags.writeable = True
-            owner[...] = np.frombuffer(raw, dtype).reshape(shape)
+            owner[...] = np.frombuffer(raw, owner.dtype).reshape(shape)
             if not writeable:
                 owner.flags.writeable = False
         elif isinstance(owner, array.array):

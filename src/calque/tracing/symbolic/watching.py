@@ -18,6 +18,7 @@ from torch.optim.lr_scheduler import LRScheduler
 from calque.state import MISSING, Row, Running, same_value
 from calque.state.impure_builtins import NAMES
 from calque.state.names import names_of
+from calque.state.opaque import moves
 from calque.state.ownership import Owner, owner_of_class
 from calque.state.paths import Path
 from calque.state.rows import BytesRow, CacheRow, ListRow, NamedRow, SetRow, StateRow
@@ -322,11 +323,12 @@ class StateWatch:
     def _reads_of_positions(self) -> Iterator[str]:
         """Yields messages for reads of a state that advances, such as that of random numbers."""
         has_generator = self.generators.has_any_but(torch.default_generator)
+        has_state = has_generator or any(moves(row.owner) for row in self._snapshot.moving)
         for code, owner in self._snapshot.codes.items():
             if owner is not Owner.USER:
                 continue
             words = names_of(code).words
-            found = words & _STATES if self._snapshot.moving or has_generator else frozenset()
+            found = words & _STATES if has_state else frozenset()
             if has_generator or "default_generator" in words:
                 found |= words & _OF_GENERATORS
             for word in sorted(found):

@@ -1,13 +1,16 @@
 """L3: iterators, files and streams that are read on at every call."""
 
 import builtins
+import copy
 import io
 import itertools
+import operator
 import os
 import pathlib
 import random
 import tempfile
 from collections.abc import Iterator
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -279,3 +282,25 @@ def stochastic_depth_in_a_module(case: Case) -> Seen:
         yield f(case.x)
     m.eval()
     yield f(case.x)
+
+
+@_row(each_call=True, modes="eager jit rows")
+def copies_of_iterators_that_the_loop_advances(case: Case) -> Seen:
+    def counted():
+        n = 0
+        while True:
+            n += 1
+            yield n
+
+    state = SimpleNamespace(
+        items=iter([2.0, 3.0, 5.0, 7.0]), steps=itertools.count(), counted=counted()
+    )
+    first = case.fn(lambda x: x * next(copy.copy(state.items)) + next(copy.copy(state.steps)))
+    left = case.fn(lambda x: x * operator.length_hint(state.items))
+    seen = case.fn(lambda x: x * state.counted.gi_frame.f_locals["n"])
+    drawing = np.random.default_rng(3)
+    drawn = case.fn(lambda x: x * float(copy.deepcopy(drawing).random()))
+    next(state.counted)
+    for _ in range(4):
+        yield first(case.x), left(case.x), seen(case.x), drawn(case.x)
+        next(state.items), next(state.steps), next(state.counted), drawing.random()

@@ -4,6 +4,7 @@ import types
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import nn
 
@@ -94,3 +95,23 @@ def argument_that_is_a_module_or_object(case: Case) -> Seen:
     f = case.fn(lambda x, m: m(x) * m.gain)
     for layer.gain in (2.0, 3.0, 5.0, 2.0):
         yield f(case.x, layer)
+
+
+@program(states=3)
+def one_tensor_as_two_arguments_or_two_over_its_memory(case: Case) -> Seen:
+    def f(a, b):
+        a.add_(1)
+        return b * 2, a is b, len({a, b})
+
+    f = case.fn(f)
+    x, y = case.x, case.x
+    for a, b in ((x, x), (x.view(3), x), (x, x), (x, y), (x.detach(), x)):
+        yield f(a, b), x
+
+
+@program(states=2)
+def one_array_as_two_arguments(case: Case) -> Seen:
+    f = case.fn(lambda x, a, b: x * 2 if a is b else x * float(a.sum() + b.sum()))
+    one, other = np.ones(3), np.ones(3)
+    for a, b in ((one, one), (one, other), (one, one), (other, one)):
+        yield f(case.x, a, b)

@@ -272,3 +272,67 @@ def attributes_of_a_result_that_is_kept(case: Case) -> Seen:
     f = case.fn(f)
     for k in range(4):
         yield f(case.x + k), model.last, vars(model.last)
+
+
+@program(modes="eager jit rows", each_call=True)
+def state_dict_that_is_kept_has_its_attributes(case: Case) -> Seen:
+    model, kept = case.linear(), types.SimpleNamespace(last=None)
+
+    def f(x):
+        kept.last = model.state_dict()
+        return x * 2
+
+    f = case.fn(f)
+    for i in range(3):
+        yield f(case.x + i), kept.last, kept.last._metadata
+
+
+@program(modes="eager jit rows")
+def state_dict_with_its_attributes(case: Case) -> Seen:
+    model = case.linear()
+
+    def f(x):
+        made = collections.OrderedDict(a=x * 2)
+        made.tag = x + 1  # type: ignore[attr-defined]
+        return {"model": model.state_dict(), "made": made, "again": [made]}
+
+    f = case.fn(f)
+    for i in range(3):
+        found = f(case.x + i)
+        yield found, found["made"].tag
+
+
+class Saved(NamedTuple):
+    model: Any
+    step: Any
+
+
+@program(modes="eager jit rows", states=2)
+def state_dict_in_a_named_tuple(case: Case) -> Seen:
+    model = case.linear()
+    f = case.fn(lambda x, saved=None: Saved(model.state_dict(), x if saved is None else saved))
+    for i in range(3):
+        saved = f(case.x + i)
+        again = f(case.x, saved)
+        yield saved, again, again.step.model._metadata
+
+
+@program(modes="eager jit rows")
+def state_dict_as_an_argument(case: Case) -> Seen:
+    class Batch:
+        def __init__(self, x):
+            self.x = x
+
+    one, other = case.on(nn.BatchNorm1d(3)), case.on(nn.BatchNorm1d(3))
+
+    def f(batch, state):
+        loaded = one.load_state_dict(state)
+        state.seen = True
+        return loaded, state._metadata, one(batch.x).shape
+
+    f = case.fn(f)
+    for _ in range(4):
+        with torch.no_grad():
+            other.weight.add_(1)
+        state = other.state_dict()
+        yield f(Batch(case.rows), state), one, state

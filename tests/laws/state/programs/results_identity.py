@@ -239,3 +239,24 @@ def results_of_inference_mode(case: Case) -> Seen:
         yield seen(made), made[0] is made[3]
     with torch.inference_mode():
         yield seen(f(case.x))
+
+
+@program(modes="eager jit rows")
+def attribute_of_a_dict_or_list_of_ones_own(case: Case) -> Seen:
+    class Named(dict):
+        pass
+
+    class Listed(list):
+        pass
+
+    def f(x):
+        named = Named(a=x * 2)
+        named.extra = [x]  # type: ignore[attr-defined]
+        listed = Listed([named])
+        return named, named.extra, listed, [listed, listed]  # type: ignore[attr-defined]
+
+    f = case.fn(f)
+    for i in range(3):
+        named, extra, listed, twice = f(case.x + i)
+        yield named, named.extra is extra, listed[0] is named
+        yield twice[0] is listed, twice[1] is listed

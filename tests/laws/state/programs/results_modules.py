@@ -127,3 +127,35 @@ def module_made_with_a_hook_over_itself(case: Case) -> Seen:
         loss, made = f(case.rows)
         loss.backward()
         yield loss.detach(), made
+
+
+@program
+def modules_over_the_tensors_of_arguments(case: Case) -> Seen:
+    def f(x):
+        held = nn.Module()
+        held.weight = nn.Parameter(x)
+        held.register_buffer("buffer", x)
+        listed = nn.ParameterList([x]), nn.ParameterDict({"a": x * 2})
+        return held, held.weight, {"listed": listed}
+
+    f = case.fn(f)
+    for i in range(3):
+        x = case.x + i
+        held, weight, named = f(x)
+        yield held, held.weight is weight, held.buffer is x, named
+
+
+@program
+def modules_around_a_layer_that_exists(case: Case) -> Seen:
+    layer, kept = case.linear(), []
+
+    def f(x):
+        made = nn.Sequential(layer, nn.ReLU())
+        return made, torch.optim.SGD(made.parameters(), lr=0.1), made[1]
+
+    f = case.fn(f)
+    for _ in range(3):
+        made, optimizer, last = f(case.x)
+        kept += [made, optimizer]
+        yield made[0] is layer, made[1] is last, len(set(map(id, kept)))
+        yield optimizer.param_groups[0]["params"][0] is layer.weight

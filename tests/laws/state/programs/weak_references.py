@@ -90,3 +90,20 @@ def weak_set_of_results(case: Case) -> Seen:
     for i in range(3):
         held.append(f(case.x * i))
         yield len(seen)
+
+
+@program(states=3)
+def proxy_whose_target_has_gone(case: Case) -> Seen:
+    class Settings:
+        def __init__(self, scale):
+            self.scale = scale
+
+    kept = [Settings(2.0)]
+    state = types.SimpleNamespace(settings=weakref.proxy(kept[0]))
+    f = case.fn(lambda x: x * state.settings.scale)
+    for scale in (2.0, 3.0):
+        kept[0].scale = scale
+        yield f(case.x)
+    kept[0] = Settings(4.0)
+    state.settings = weakref.proxy(kept[0])
+    yield f(case.x)

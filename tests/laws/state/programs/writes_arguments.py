@@ -331,3 +331,37 @@ def object_of_a_registered_class_is_kept(case: Case) -> Seen:
     for k in range(4):
         batch = Batch(case.x + k, {})
         yield f(batch), seen.last is batch
+
+
+@program(modes="eager jit rows")
+def containers_of_an_argument_change_places(case: Case) -> Seen:
+    def f(items, x):
+        items[0], items[1] = items[1], items[0]
+        items[0].append(x)
+        items[1].append(len(items[0]))
+        return items[0]
+
+    f = case.fn(f)
+    for i in range(3):
+        first, second = [1], [2]
+        items = [first, second]
+        made = f(items, case.x + i)
+        yield items, items[0] is second, items[1] is first, made is second
+
+
+@program(modes="eager jit rows")
+def containers_move_up_in_an_argument(case: Case) -> Seen:
+    def f(held):
+        held["items"].insert(0, {"n": held["x"].sum()})
+        held["items"][1]["n"] += 1
+        del held["items"][2]
+        held["old"] = held.pop("new")
+        held["old"].append(held["items"][2])
+        return held["items"][2], held["old"]
+
+    f = case.fn(f)
+    for i in range(3):
+        held = {"items": [{"n": 1}, {"n": 2}, {"n": 3}], "x": case.x + i, "new": [], "old": {}}
+        last, new = held["items"][2], held["new"]
+        one, other = f(held)
+        yield held, one is last, other is new

@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from typing import Any
 
+import numpy as np
 import torch
 
 from tests.laws.state.case import Case
@@ -244,3 +245,17 @@ def a_mutable_keyword_default(case: Case) -> Seen:
     wrapped = case.fn(f)
     for _ in range(4):
         yield wrapped(case.x), f.__kwdefaults__
+
+
+@program(each_call=True, modes="eager jit rows")
+def array_with_named_fields(case: Case) -> Seen:
+    counts = np.zeros(2, dtype=[("calls", "i4"), ("weight", "f8")])
+
+    def f(x):
+        counts["calls"][0] += 1
+        counts[1]["weight"] += 0.5
+        return x * float(counts["weight"].sum())
+
+    f = case.fn(f)
+    for _ in range(3):
+        yield f(case.x), counts["calls"], counts["weight"]

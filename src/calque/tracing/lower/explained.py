@@ -22,7 +22,10 @@ _WITHOUT_GRADIENT = re.compile(
     r"derivative for (aten::\w+) is not implemented|^(\w+) does not support automatic diff"
 )
 _INTO_COMPLEX = re.compile(r"^(\w+_scatter) does not support .* outputs with complex dtype")
-_OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
+_OF_A_WAY = re.compile(
+    "(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input"
+    "|The cond HigherOrderOperator does not currently support training with in-place"
+)
 
 
 def explained(error: Exception) -> Exception:
@@ -38,11 +41,7 @@ def explained(error: Exception) -> Exception:
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
-        return SymbolicTraceError(
-            "a branch or a loop body writes to a tensor from outside, or returns one, which "
-            "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
-            "graph as it is, without lowering."
-        )
+        return writes_in_a_branch()
     if isinstance(error, RuntimeError) and (found := _OF_CUSTOM_OPERATOR.search(str(error))):
         return SymbolicTraceError(
             f"{found[1]} is an operator of torch.library that writes to its arguments, for which "
@@ -68,6 +67,15 @@ def explained(error: Exception) -> Exception:
             "Use the graph as it is, without lowering."
         )
     return error
+
+
+def writes_in_a_branch() -> SymbolicTraceError:
+    """Returns the error for a branch that changes or returns a tensor from outside it."""
+    return SymbolicTraceError(
+        "a branch or a loop body writes to a tensor from outside, or returns one, which "
+        "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
+        "graph as it is, without lowering."
+    )
 
 
 def _number_read() -> SymbolicTraceError:

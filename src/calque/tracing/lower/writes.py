@@ -90,7 +90,8 @@ def refuse_writes_in_branches(found: GraphModule, place: Place) -> None:
 
 
 def _writes_outside(branch: GraphModule) -> bool:
-    if any(isinstance(inner, GraphModule) and _writes_outside(inner) for inner in branch.children()):
+    inside = [inner for inner in branch.children() if isinstance(inner, GraphModule)]
+    if any(map(_writes_outside, inside)):
         return True
     outside: set[Node] = set()
     for node in branch.graph.nodes:

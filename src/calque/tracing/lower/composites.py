@@ -48,7 +48,7 @@ def held(functional: bool) -> Iterator[None]:
     before = getattr(_local, "table", None)
     with Patches() as patches:
         for name in table:
-            owner = torch if name in NORMALIZATION else VariableFunctions
+            owner = torch if name in _CALLED_AS_TORCHS else VariableFunctions
             patches.hold(owner, name, functools.partial(_chosen, name))
         _local.table = {**table, **methods}
         try:
@@ -297,6 +297,7 @@ def _fills_in_order_of_memory() -> bool:
 
 
 NORMALIZATION: dict[str, Callable[..., Any]] = {"rms_norm": rms_norm}
+_CALLED_AS_TORCHS = ("randint_like", "rrelu_", *NORMALIZATION)
 
 
 # Recurrent layers

@@ -55,7 +55,9 @@ def _batch_norm(
     return tuple(results)
 
 
-def _rrelu(x: Tensor, noise: Tensor, lower: Any, upper: Any, training: bool = False) -> Any:
+def _rrelu(
+    x: Tensor, noise: Tensor, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False
+) -> Any:
     """Multiplies by the slopes that are drawn; autograd of the form without writes would multiply
     by what was in `noise` before.
     """

@@ -28,6 +28,10 @@ _OF_A_WAY = re.compile(
 )
 
 
+_TO_PARAMETER = "the program writes to a parameter, or to another leaf of autograd's graph"
+_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in-place")
+
+
 def explained(error: Exception) -> Exception:
     """Returns the error to raise; the original one if it is clear enough."""
     if isinstance(error, (DataDependentOutputException, DynamicOutputShapeException)):
@@ -40,6 +44,8 @@ def explained(error: Exception) -> Exception:
         return depends_on_values("a call")  # `torch.tensor` with tensors among its numbers
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
+    if isinstance(error, RuntimeError) and _TO_LEAF.search(str(error)):
+        return writes_to_parameter()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
         return writes_in_a_branch()
     if isinstance(error, RuntimeError) and (found := _OF_CUSTOM_OPERATOR.search(str(error))):
@@ -67,6 +73,20 @@ def explained(error: Exception) -> Exception:
             "Use the graph as it is, without lowering."
         )
     return error
+
+
+def writes_to_parameter() -> SymbolicTraceError:
+    """Returns the error for a write to a parameter or another leaf of autograd's graph."""
+    return SymbolicTraceError(
+        f"{_TO_PARAMETER}, which operators can do only where no gradients are recorded.\nLower "
+        "within torch.no_grad() and run the graph within it, or use the graph as it is, without "
+        "lowering."
+    )
+
+
+def is_write_to_leaf(error: Exception) -> bool:
+    """Whether an error says that a leaf of autograd's graph is written to."""
+    return str(error).startswith(_TO_PARAMETER)
 
 
 def writes_in_a_branch() -> SymbolicTraceError:

@@ -6,7 +6,7 @@ no longer contains such operators, so it can be functionalized.
 """
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -16,8 +16,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.tracing.core.errors import SymbolicTraceError
 from calque.tracing.lower.bindings import resolve
-from calque.tracing.lower.explained import writes_in_a_branch
+from calque.tracing.lower.explained import writes_in_a_branch, writes_to_parameter
 from calque.tracing.lower.recorded_nodes import Place, RecordedNodes
 from calque.upstream.torch_internals import OpOverload
 
@@ -83,24 +84,44 @@ def refuse_writes_in_branches(found: GraphModule, place: Place) -> None:
         parts = [arg for arg in node.all_input_nodes if arg.op == "get_attr"]
         branches = [resolve(found, str(part.target)) for part in parts]
         if any(isinstance(one, GraphModule) and _writes_outside(one) for one in branches):
-            error, source = writes_in_a_branch(), place(node)
-            if source is not None and (origin := source.meta.get("origin")) is not None:
-                error.add_note(f"while lowering {origin}: {origin.text}")
-            raise error
+            raise _at(node, writes_in_a_branch(), place)
+
+
+def refuse_writes_to_parameters(found: GraphModule, graded: Iterable[Node], place: Place) -> None:
+    """Raise if an operator writes to a leaf of autograd's graph, as it would when the graph runs.
+
+    Args:
+        graded: the inputs of the operators that are such leaves.
+    """
+    if (write := _first_write(found, set(graded), torch.ops.aten.detach.default)) is not None:
+        raise _at(write, writes_to_parameter(), place)
+
+
+def _at(node: Node, error: SymbolicTraceError, place: Place) -> SymbolicTraceError:
+    source = place(node)
+    if source is not None and (origin := source.meta.get("origin")) is not None:
+        error.add_note(f"while lowering {origin}: {origin.text}")
+    return error
 
 
 def _writes_outside(branch: GraphModule) -> bool:
     inside = [inner for inner in branch.children() if isinstance(inner, GraphModule)]
     if any(map(_writes_outside, inside)):
         return True
-    outside: set[Node] = set()
-    for node in branch.graph.nodes:
-        of_outside = node.op in ("placeholder", "get_attr")
-        if of_outside or (_is_alias(node) and outside & set(node.all_input_nodes)):
-            outside.add(node)
-        if isinstance(node.target, OpOverload) and outside & _written_by(node, node.target):
-            return True
-    return False
+    outside = {node for node in branch.graph.nodes if node.op in ("placeholder", "get_attr")}
+    return _first_write(branch, outside) is not None
+
+
+def _first_write(graph: GraphModule, memory: set[Node], apart: object = None) -> Node | None:
+    """Returns the first operator that writes to one of these nodes, or to a view of one that was
+    not made by the operator `apart`.
+    """
+    for node in graph.graph.nodes:
+        if isinstance(node.target, OpOverload) and memory & _written_by(node, node.target):
+            return node
+        if node.target is not apart and _is_alias(node) and memory & set(node.all_input_nodes):
+            memory.add(node)
+    return None
 
 
 def _is_alias(node: Node) -> bool:

@@ -29,7 +29,7 @@ _OF_A_WAY = re.compile(
 
 
 _TO_PARAMETER = "the program writes to a parameter, or to another leaf of autograd's graph"
-_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in-place")
+_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in")
 
 
 def explained(error: Exception) -> Exception:

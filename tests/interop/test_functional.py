@@ -322,3 +322,21 @@ def test_a_parameter_must_not_be_written_in_place():
     apply, params = calque.functional(Writes())
     with pytest.raises(RuntimeError, match="leaf Variable that requires grad"):
         apply(params, jnp.ones(3))
+
+
+@pytest.mark.parametrize("transform", [jax.grad, lambda loss: jax.jit(jax.grad(loss))])
+def test_gradients_of_arrays_that_are_spread_over_an_explicit_mesh(transform):
+    mesh = jax.make_mesh((1,), ("d",), devices=jax.devices()[:1])
+    apply, params = calque.functional(nn.Sequential(nn.Linear(3, 4), nn.LSTM(4, 2)))
+    x = jnp.arange(12.0).reshape(4, 3) / 10
+
+    def loss(params, x):
+        return jnp.square(apply(params, x)[0]).sum()
+
+    expected = jax.grad(loss, (0, 1))(params, x)
+    with jax.set_mesh(mesh):
+        spread = jax.device_put(x, jax.NamedSharding(mesh, jax.P("d")))
+        found = transform(lambda both: loss(*both))((params, spread))
+        assert jax.typeof(found[1]) == jax.typeof(spread)
+    for one, other in zip(jax.tree.leaves(found), jax.tree.leaves(expected), strict=True):
+        np.testing.assert_allclose(np.asarray(one), np.asarray(other), rtol=1e-4, atol=1e-6)

@@ -253,3 +253,54 @@ def test_the_test_and_the_body_of_a_loop_may_call_layers() -> None:
     torch.testing.assert_close(lowered(x), program(x))
     arrays = JaxInterpreter(lowered)(x.numpy())
     torch.testing.assert_close(torch.tensor(arrays[1].tolist()), program(x)[1])
+
+
+def _fills_a_row(x: Tensor) -> Tensor:
+    y = x.clone()
+    if x.sum() > 0:
+        y[0] = 5
+    else:
+        y.mul_(2)
+    return y * 1
+
+
+def _writes_further_inside(x: Tensor) -> Tensor:
+    y = x.clone()
+    if x.sum() > 0:
+        if x.max() > 100:
+            y.T.add_(1)
+        x = x * 2
+    return y + x
+
+
+@pytest.mark.parametrize("functional", [True, False])
+@pytest.mark.parametrize(
+    "program",
+    [_fills_a_row, _writes_further_inside, nn.BatchNorm1d(2)],
+)
+def test_a_branch_that_writes_to_a_tensor_from_outside_is_refused(
+    program: Any, functional: bool
+) -> None:
+    def decided(x: Tensor) -> Tensor:
+        return program(x) if x.sum() > 0 else x * 2
+
+    decides = decided if isinstance(program, nn.Module) else program
+    traced = calque.trace(decides, torch.ones(2, 2))
+    with pytest.raises(calque.TraceError, match="a branch or a loop body writes") as raised:
+        calque.lower(traced, functional=functional)
+    assert "test_lower_choices.py" in raised.value.__notes__[0]
+
+
+def test_a_branch_that_writes_to_its_own_tensors_keeps_these_writes() -> None:
+    def program(x: Tensor) -> Tensor:
+        if x.sum() > 0:
+            y = x * 1
+            y[1].add_(1)
+        else:
+            y = torch.zeros(2, 2)
+            y.fill_(3)
+        return y
+
+    lowered = calque.lower(calque.trace(program, torch.ones(2, 2)), functional=False)
+    for x in (torch.ones(2, 2), -torch.ones(2, 2)):
+        assert torch.equal(lowered(x), program(x))

@@ -44,6 +44,31 @@ def test_random_numbers_are_those_of_the_program(name: str) -> None:
         assert torch.equal(graph(x), expected)
 
 
+@pytest.mark.parametrize(
+    "program",
+    [
+        lambda x: F.rrelu(x, training=True),
+        lambda x: F.rrelu(x * 1, 0.1, 0.9, training=True, inplace=True),
+        lambda x: F.rrelu(x) + F.dropout(x, 0.4),
+        lambda x: torch.randint_like(x, 5) * x + torch.randint_like(x, 2, 7),
+        lambda x: torch.rand_like(x) * x + torch.randn_like(x),
+    ],
+)
+def test_gradients_of_random_operators_are_those_of_the_program(program: Any) -> None:
+    x = torch.randn(3, 4, 5).requires_grad_()
+    for graph in (
+        calque.record(program, x).graph("aten"),
+        calque.lower(calque.trace(program, x)),
+        calque.lower(calque.trace(program, x), functional=False),
+    ):
+        found = []
+        for each in (program, graph):
+            torch.manual_seed(7)
+            result = each(x)
+            found.append((result, *torch.autograd.grad(result.sum(), x)))
+        assert all(map(torch.equal, *found))
+
+
 def test_layers_drop_as_the_program_does() -> None:
     class Model(nn.Module):
         def __init__(self) -> None:

@@ -339,3 +339,60 @@ def test_parts_with_a_gradient_may_be_filled_at_random() -> None:
         result = each(x)
         found.append((result, *torch.autograd.grad(result.sum(), x)))
     torch.testing.assert_close(*found)
+
+
+@pytest.mark.parametrize("functional", [True, False])
+def test_a_write_to_a_parameter_is_refused_while_gradients_are_recorded(functional: bool) -> None:
+    class Decays(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.weight.mul_(0.5)
+            return x * 2
+
+    x = torch.ones(3)
+    model, twin = Decays(), Decays()
+    with pytest.raises(calque.TraceError, match=r"writes to a parameter.*\n.*torch\.no_grad"):
+        calque.lower(calque.trace(model, x), functional=functional)
+    with torch.no_grad():
+        lowered = calque.lower(calque.trace(model, x), functional=functional)
+        assert torch.equal(lowered(x), twin(x))
+        assert torch.equal(model.weight, twin.weight)
+
+
+def test_a_write_to_the_data_of_a_parameter_is_kept_among_the_operators() -> None:
+    class Decays(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            self.weight.data.mul_(0.5)
+            return x * 2
+
+    model = Decays()
+    lowered = calque.lower(calque.trace(model, torch.ones(3)), functional=False)
+    lowered(torch.ones(3))
+    assert model.weight.tolist() == [0.5] * 3
+
+
+def test_a_write_to_a_part_of_a_parameter_within_no_grad_is_traced() -> None:
+    class Decays(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(3))
+
+        def forward(self, x: Tensor) -> Tensor:
+            with torch.no_grad():
+                self.weight[0] *= 0.5
+                self.weight[1:] *= x[1:]
+            return x * 2
+
+    model, twin = Decays(), Decays()
+    graph = calque.trace(model, torch.ones(3))
+    for x in (torch.ones(3), torch.arange(3.0)):
+        assert torch.equal(graph(x), twin(x))
+        assert torch.equal(model.weight, twin.weight)

@@ -13,6 +13,7 @@ from calque.errors import TraceError
 from calque.interop.array_functions import in_64_bits, picking, refusing
 from calque.interop.functional_arguments import is_array
 from calque.interop.functional_call import FunctionalCall, Pure
+from calque.interop.spread_gradients import Spread
 from calque.program.index_narrowing import with_narrow_indices
 from calque.program.jaxprs import split
 from calque.program.lifted import lift
@@ -93,16 +94,17 @@ class FunctionalTrace:
         def run(*arrays: Array) -> list[Array]:
             return early(*[arrays[i] for i in forward_places])[:n_outputs]
 
-        def run_forward(*arrays: Array) -> tuple[list[Array], list[Array]]:
+        def run_forward(*arrays: Array) -> tuple[list[Array], tuple[list[Array], Spread]]:
             outputs = early(*[arrays[i] for i in forward_places])
-            return outputs[:n_outputs], outputs[n_outputs:]
+            return outputs[:n_outputs], (outputs[n_outputs:], Spread(arrays))
 
-        def run_backward(residuals: list[Array], incoming: Any) -> tuple[Any, ...]:
+        def run_backward(kept: tuple[list[Array], Spread], incoming: Any) -> tuple[Any, ...]:
+            residuals, spread = kept
             # PyTorch's gradient of a complex number is the conjugate of JAX's.
             gradients = backward(*residuals, *[jnp.conj(incoming[i]) for i in needed])
             result: list[Any] = [None] * count
             for position, value in zip(gradient_of, gradients, strict=True):
-                result[position] = jnp.conj(value)
+                result[position] = spread.like(position, jnp.conj(value))
             return tuple(result)
 
         run.defvjp(run_forward, run_backward)

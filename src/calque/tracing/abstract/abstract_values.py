@@ -341,7 +341,14 @@ def _private(value: torch.Tensor) -> torch.Tensor:
         return copied
     copied.requires_grad_()
     # DelayedError is the one autograd function whose result is neither a leaf nor a view.
-    return copied if value.is_leaf else torch_c.functions.DelayedError("", 1)(copied)
+    return copied if _is_leaf(value) else torch_c.functions.DelayedError("", 1)(copied)
+
+
+def _is_leaf(value: torch.Tensor) -> bool:
+    try:
+        return value.is_leaf
+    except RuntimeError:  # a view made without gradients, of a tensor that was written to since
+        return True
 
 
 def _value(node: Node) -> Any:

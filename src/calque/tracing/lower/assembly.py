@@ -33,7 +33,13 @@ from calque.tracing.lower.functional_forms import FILLED_AT_RANDOM
 from calque.tracing.lower.own_leaves import MARK, is_mark
 from calque.tracing.lower.reads import GuardedRead
 from calque.tracing.lower.unseen_writes import loses_gradients
-from calque.tracing.lower.writes import COPY, GEOMETRY, is_unseen
+from calque.tracing.lower.writes import (
+    COPY,
+    GEOMETRY,
+    is_unseen,
+    refuse_writes_in_branches,
+    refuse_writes_to_parameters,
+)
 from calque.upstream import torch_c
 from calque.upstream.torch_internals import FakeTensor, OpOverload
 
@@ -84,6 +90,11 @@ class Assembly:
             copies = found.graph.find_nodes(op="call_function", target=COPY)
             written = {leaves[index] for index in run.writers} | {copy.args[0] for copy in copies}
             self._expect_apart(written, leaves[: len(names)], leaves[len(names) :])
+        else:
+            refuse_writes_in_branches(found, source)
+            members = [resolve(old, name) for name in names] if run.is_differentiable else []
+            graded = [leaf for leaf, each in zip(leaves, members) if each.requires_grad]
+            refuse_writes_to_parameters(found, graded, source)
         guards = self._guards(run.reads)
         for node in found.graph.nodes:
             self._add(node)

@@ -48,7 +48,7 @@ def held(functional: bool) -> Iterator[None]:
     before = getattr(_local, "table", None)
     with Patches() as patches:
         for name in table:
-            owner = torch if name in NORMALIZATION else VariableFunctions
+            owner = torch if name in _CALLED_AS_TORCHS else VariableFunctions
             patches.hold(owner, name, functools.partial(_chosen, name))
         _local.table = {**table, **methods}
         try:
@@ -137,7 +137,17 @@ def _corrcoef(input: Tensor) -> Tensor:
     return torch.complex(scaled.real.clip(-1, 1), scaled.imag.clip(-1, 1))
 
 
-READING: dict[str, Callable[..., Any]] = {"cov": _cov, "corrcoef": _corrcoef, "istft": istft}
+def _randint_like(x: Any, *args: Any, **kwargs: Any) -> Any:
+    """As `torch.randint_like`, whose operator has no gradient, not even zero."""
+    return torch.ops.aten.randint_like(x.detach(), *args, **kwargs)
+
+
+READING: dict[str, Callable[..., Any]] = {
+    "cov": _cov,
+    "corrcoef": _corrcoef,
+    "istft": istft,
+    "randint_like": _randint_like,
+}
 METHODS: dict[str, Callable[..., Any]] = {
     "fill_diagonal_": _fill_diagonal_,
     **READING,
@@ -245,11 +255,16 @@ def _alpha_noise(input: Tensor, p: float) -> tuple[Tensor, Tensor]:
     return noise.mul_(scale), shift
 
 
+def _rrelu_(x: Any, *args: Any, **kwargs: Any) -> Any:
+    return x.copy_(torch.rrelu(x, *args, **kwargs))
+
+
 RANDOM: dict[str, Callable[..., Any]] = {
     "dropout": _dropout,
     "dropout_": _dropout_,
     "alpha_dropout": _alpha_dropout,
     "alpha_dropout_": _alpha_dropout_,
+    "rrelu_": _rrelu_,
 }
 
 
@@ -282,6 +297,7 @@ def _fills_in_order_of_memory() -> bool:
 
 
 NORMALIZATION: dict[str, Callable[..., Any]] = {"rms_norm": rms_norm}
+_CALLED_AS_TORCHS = ("randint_like", "rrelu_", *NORMALIZATION)
 
 
 # Recurrent layers

@@ -22,7 +22,14 @@ _WITHOUT_GRADIENT = re.compile(
     r"derivative for (aten::\w+) is not implemented|^(\w+) does not support automatic diff"
 )
 _INTO_COMPLEX = re.compile(r"^(\w+_scatter) does not support .* outputs with complex dtype")
-_OF_A_WAY = re.compile("(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input")
+_OF_A_WAY = re.compile(
+    "(cond_|while_loop)[a-z_]* might be (modifying|aliasing) the input"
+    "|The cond HigherOrderOperator does not currently support training with in-place"
+)
+
+
+_TO_PARAMETER = "the program writes to a parameter, or to another leaf of autograd's graph"
+_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an in")
 
 
 def explained(error: Exception) -> Exception:
@@ -37,12 +44,10 @@ def explained(error: Exception) -> Exception:
         return depends_on_values("a call")  # `torch.tensor` with tensors among its numbers
     if isinstance(error, RuntimeError) and "NestedTensorImpl doesn't support" in str(error):
         return nested()
+    if isinstance(error, RuntimeError) and _TO_LEAF.search(str(error)):
+        return writes_to_parameter()
     if isinstance(error, RuntimeError) and _OF_A_WAY.match(str(error)):
-        return SymbolicTraceError(
-            "a branch or a loop body writes to a tensor from outside, or returns one, which "
-            "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
-            "graph as it is, without lowering."
-        )
+        return writes_in_a_branch()
     if isinstance(error, RuntimeError) and (found := _OF_CUSTOM_OPERATOR.search(str(error))):
         return SymbolicTraceError(
             f"{found[1]} is an operator of torch.library that writes to its arguments, for which "
@@ -68,6 +73,29 @@ def explained(error: Exception) -> Exception:
             "Use the graph as it is, without lowering."
         )
     return error
+
+
+def writes_to_parameter() -> SymbolicTraceError:
+    """Returns the error for a write to a parameter or another leaf of autograd's graph."""
+    return SymbolicTraceError(
+        f"{_TO_PARAMETER}, which operators can do only where no gradients are recorded.\nLower "
+        "within torch.no_grad() and run the graph within it, or use the graph as it is, without "
+        "lowering."
+    )
+
+
+def is_write_to_leaf(error: Exception) -> bool:
+    """Whether an error says that a leaf of autograd's graph is written to."""
+    return str(error).startswith(_TO_PARAMETER)
+
+
+def writes_in_a_branch() -> SymbolicTraceError:
+    """Returns the error for a branch that changes or returns a tensor from outside it."""
+    return SymbolicTraceError(
+        "a branch or a loop body writes to a tensor from outside, or returns one, which "
+        "torch.cond and torch.while_loop cannot do.\nReturn a new tensor instead, or use the "
+        "graph as it is, without lowering."
+    )
 
 
 def _number_read() -> SymbolicTraceError:

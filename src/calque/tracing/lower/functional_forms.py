@@ -5,6 +5,7 @@ the gradient of the call that they replace.
 """
 
 from collections.abc import Callable
+from contextvars import ContextVar
 from typing import Any
 
 import torch
@@ -54,10 +55,32 @@ def _batch_norm(
     return tuple(results)
 
 
+def _rrelu(
+    x: Tensor, noise: Tensor, lower: Any = 1 / 8, upper: Any = 1 / 3, training: bool = False
+) -> Any:
+    """Multiplies by the slopes that are drawn; autograd of the form without writes would multiply
+    by what was in `noise` before.
+    """
+    if not training or _drawing.get():
+        return NotImplemented
+    token = _drawing.set(True)
+    try:
+        run = torch.ops.aten.rrelu_with_noise_functional.default
+        slopes = run(x.detach(), noise, lower, upper, training)[1]
+    finally:
+        _drawing.reset(token)
+    return x * slopes, slopes
+
+
+_drawing = ContextVar("_drawing", default=False)
+"""Whether the operator in `_rrelu` runs, which would otherwise be replaced as well."""
+
+
 FUNCTIONAL: dict[Any, Callable[..., Any]] = {
     torch.ops.aten.native_batch_norm.default: _batch_norm,
     torch.ops.aten.bernoulli.p: composites.bernoulli,
     torch.ops.aten.copy.default: copied,
+    torch.ops.aten.rrelu_with_noise_functional.default: _rrelu,
 }
 
 FILLED_AT_RANDOM = (torch.ops.aten.normal_functional.default, torch.ops.aten.bernoulli.p)

@@ -7,7 +7,6 @@ so that writes to them are seen; afterwards each is a `get_attr` again.
 
 import copy
 import operator
-import re
 from typing import Any
 
 import torch
@@ -133,13 +132,10 @@ def lower(graph: GraphModule, /, *args: Any, functional: bool = True, **kwargs: 
     try:
         return _lowered(graph, inputs, state, functional)
     except RuntimeError as error:
-        if not _WRITES_TO_LEAF.search(str(error)):
+        if not explained.is_write_to_leaf(error):
             raise
     inputs.ungraded()  # the inputs are not leaves, so the program may write to them
     return _lowered(graph, inputs, state, functional)
-
-
-_WRITES_TO_LEAF = re.compile("a (view of a )?leaf Variable that requires grad is being used in an")
 
 
 def _lowered(

@@ -5,7 +5,8 @@ are decomposed below it (`gru_cell` adds in place to its own results). The graph
 no longer contains such operators, so it can be functionalized.
 """
 
-from collections.abc import Mapping
+import operator
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import torch
@@ -15,6 +16,9 @@ from torch.fx.experimental.proxy_tensor import get_proxy_mode, make_fx
 from torch.fx.graph_module import GraphModule
 from torch.fx.node import Node
 
+from calque.tracing.core.errors import SymbolicTraceError
+from calque.tracing.lower.bindings import resolve
+from calque.tracing.lower.explained import writes_in_a_branch, writes_to_parameter
 from calque.tracing.lower.recorded_nodes import Place, RecordedNodes
 from calque.upstream.torch_internals import OpOverload
 
@@ -69,6 +73,77 @@ def _writes(node: Node) -> bool:
         return False
     first = node.args[0] if node.args else None
     return not (target is COPY and isinstance(first, Node) and first.op == "placeholder")
+
+
+def refuse_writes_in_branches(found: GraphModule, place: Place) -> None:
+    """Raise if a branch or a loop body of operators writes to a tensor from outside it.
+
+    PyTorch takes such a node for one without effects, and drops it if its results are unused.
+    """
+    for node in found.graph.nodes:
+        parts = [arg for arg in node.all_input_nodes if arg.op == "get_attr"]
+        branches = [resolve(found, str(part.target)) for part in parts]
+        if any(isinstance(one, GraphModule) and _writes_outside(one) for one in branches):
+            raise _at(node, writes_in_a_branch(), place)
+
+
+def refuse_writes_to_parameters(found: GraphModule, graded: Iterable[Node], place: Place) -> None:
+    """Raise if an operator writes to a leaf of autograd's graph, as it would when the graph runs.
+
+    Args:
+        graded: the inputs of the operators that are such leaves.
+    """
+    if (write := _first_write(found, set(graded), torch.ops.aten.detach.default)) is not None:
+        raise _at(write, writes_to_parameter(), place)
+
+
+def _at(node: Node, error: SymbolicTraceError, place: Place) -> SymbolicTraceError:
+    source = place(node)
+    if source is not None and (origin := source.meta.get("origin")) is not None:
+        error.add_note(f"while lowering {origin}: {origin.text}")
+    return error
+
+
+def _writes_outside(branch: GraphModule) -> bool:
+    inside = [inner for inner in branch.children() if isinstance(inner, GraphModule)]
+    if any(map(_writes_outside, inside)):
+        return True
+    outside = {node for node in branch.graph.nodes if node.op in ("placeholder", "get_attr")}
+    return _first_write(branch, outside) is not None
+
+
+def _first_write(graph: GraphModule, memory: set[Node], apart: object = None) -> Node | None:
+    """Returns the first operator that writes to one of these nodes, or to a view of one that was
+    not made by the operator `apart`.
+    """
+    for node in graph.graph.nodes:
+        if isinstance(node.target, OpOverload) and memory & _written_by(node, node.target):
+            return node
+        if node.target is not apart and _is_alias(node) and memory & set(node.all_input_nodes):
+            memory.add(node)
+    return None
+
+
+def _is_alias(node: Node) -> bool:
+    """Returns True if the result of an operator may be, or view, one of its arguments."""
+    target = node.target
+    if target is operator.getitem:
+        return True
+    if not isinstance(target, OpOverload):
+        return False
+    return any(result.alias_info is not None for result in target._schema.returns)
+
+
+def _written_by(node: Node, target: OpOverload) -> set[Node]:
+    names = target._schema.arguments
+    given = {**{names[i].name: arg for i, arg in enumerate(node.args)}, **node.kwargs}
+    writes = [a.name for a in names if a.alias_info is not None and a.alias_info.is_write]
+    return {arg for name in writes for arg in _nodes_in(given.get(name))}
+
+
+def _nodes_in(value: Any) -> list[Node]:
+    items = value if isinstance(value, (list, tuple)) else [value]
+    return [item for item in items if isinstance(item, Node)]
 
 
 class _Rerun(torch.fx.Interpreter):

@@ -61,7 +61,7 @@ def scalar_tensor(s: Any, dtype: Any = None) -> Array:
     return _number(s, dtype or default_float())
 
 
-@op("zero", writes_in_place=("fills",))
+@op("zero", layout="copied", writes_in_place=("fills",))
 def zero(self: Array) -> Array:
     return jnp.zeros_like(self)
 

@@ -27,6 +27,8 @@ from calque.ops.table.promotion import (
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
+_INT64 = np.dtype("int64")
+
 
 def _shape(size: Any) -> tuple[int, ...]:
     if any(n < 0 for n in size):
@@ -51,7 +53,7 @@ def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
 
 
-@op("full", writes=("fills",), numbers=HoldsNew("fill_value"))
+@op("full", writes=("fills",), numbers=HoldsNew("fill_value", whole=_INT64))
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
     return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
 

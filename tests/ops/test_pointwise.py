@@ -211,7 +211,7 @@ def test_functions_of_all_numbers_of_half_precision(dtype: torch.dtype) -> None:
     numbers = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
     x = numbers[(numbers.abs() < 40) & (numbers.abs() > 1e-4)]
     eps = torch.finfo(dtype).eps
-    for name in ["exp2", "expm1", "log2", "log10", "log1p", "tan", "asinh", "acosh", "atanh", "sinh", "cosh", "erf"]:
+    for name in ("exp2", "expm1", "log2", "log10", "log1p", "tan", "asinh", "acosh", "atanh"):
         function = getattr(torch, name)
         exact = function(x.double()).to(dtype)
         found = function(x.to("jax")).cpu()

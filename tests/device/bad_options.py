@@ -176,6 +176,15 @@ VALUES: dict[str, Case] = {
     "eigh of nan": lambda m: torch.linalg.eigh(m(2, 2).fill_(float("nan"))),
     "eig of inf": lambda m: torch.linalg.eig(m(2, 2).fill_(float("inf"))),
     "lu_solve": lambda m: torch.linalg.lu_solve(m.eye(2), m(2), m(2, 1)),
+    "lu_solve pivots below": lambda m: torch.linalg.lu_solve(
+        m.eye(2), m.of([0, 2]).int(), m.eye(2)
+    ),
+    "lu_solve pivots above": lambda m: torch.linalg.lu_solve(
+        m.eye(2), m.of([1, 3]).int(), m.eye(2)
+    ),
+    "lu_unpack pivots": lambda m: torch.lu_unpack(m.eye(2), m.of([3, 2]).int()),
+    "full of an integer too large": lambda m: torch.full((2,), 2**63, device=m.eye(1).device),
+    "full of bytes": lambda m: torch.full((2,), 300, dtype=torch.uint8, device=m.eye(1).device),
     "tensorinv": lambda m: torch.linalg.tensorinv(m(2, 3), ind=0),
     "norm order": lambda m: torch.linalg.norm(m(2, 2), ord=3),
     "norm name": lambda m: torch.linalg.norm(m(2, 2), ord="x"),

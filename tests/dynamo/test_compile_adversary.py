@@ -283,7 +283,36 @@ def many_threads(wrap, device):
     return tuple(found[i].detach() for i in range(4))
 
 
+def an_assertion_about_values(wrap, device):
+    def f(x, y):
+        y.add_(1)
+        assert x.sum() > 0, "negative"
+        return x * y
+
+    g, x, y, found = wrap(f), tensor(device, 3).abs(), tensor(device, 3), []
+    for sign in (1, -1, 2):
+        before = y.clone()
+        try:
+            found.append(g(x * sign, y))
+        except (AssertionError, RuntimeError) as error:  # Dynamo makes the second of the first
+            found.append("negative" in str(error))
+            y.copy_(before)  # a compiled function that fails writes nothing
+    return *found, y
+
+
+def tensors_filled_in_the_order_of_others(wrap, device):
+    def f(x):
+        drawn = [torch.empty_like(x).normal_(), x.clone().uniform_(), x.clone().exponential_()]
+        whole = [x.clone().random_(5), x.clone().geometric_(0.5)]
+        return torch.empty_like(x).zero_(), [one * 0 for one in drawn + whole]
+
+    zeros, drawn = wrap(f)(tensor(device, 2, 3, 4).permute(2, 0, 1))
+    return zeros, *drawn, zeros.stride()
+
+
 PROGRAMS = [
+    an_assertion_about_values,
+    tensors_filled_in_the_order_of_others,
     overlapping_arguments,
     one_tensor_as_two_arguments,
     results_that_are_one,

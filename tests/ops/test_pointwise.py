@@ -206,6 +206,18 @@ def test_half_precision_rounds_once() -> None:
         torch.testing.assert_close(function(x.to("jax")).cpu(), function(x), rtol=8e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])
+def test_functions_of_all_numbers_of_half_precision(dtype: torch.dtype) -> None:
+    numbers = torch.arange(-(2**15), 2**15).to(torch.int16).view(dtype)
+    x = numbers[(numbers.abs() < 40) & (numbers.abs() > 1e-4)]
+    eps = torch.finfo(dtype).eps
+    for name in ("exp2", "expm1", "log2", "log10", "log1p", "tan", "asinh", "acosh", "atanh"):
+        function = getattr(torch, name)
+        exact = function(x.double()).to(dtype)
+        found = function(x.to("jax")).cpu()
+        torch.testing.assert_close(found, exact, rtol=eps, atol=1e-5, equal_nan=True, msg=name)
+
+
 @pytest.mark.parametrize("mode", ["trunc", "floor"])
 def test_rounded_division_of_signed_operands(mode: str) -> None:
     x = torch.tensor([7.0, -7.0, 7.0, -7.0, 1.0, -0.0, 5.0])

@@ -240,6 +240,15 @@ def test_sorters_are_checked_as_on_the_cpu() -> None:
     assert found.tolist() == [2, 0, 1]
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.complex64, torch.int64])
+@pytest.mark.parametrize("keepdim", [True, False])
+def test_the_logarithm_of_sums_of_nothing(dtype: torch.dtype, keepdim: bool) -> None:
+    for shape in ((0,), (0, 3), (3, 0)):
+        x = torch.zeros(shape, dtype=dtype)
+        found, want = (torch.logsumexp(y, 0, keepdim) for y in (x.to("jax"), x))
+        torch.testing.assert_close(found.cpu(), want)
+
+
 def test_the_logarithm_of_sums_over_no_named_dimension_is_that_of_the_cpu() -> None:
     def found(device: str) -> list[object]:
         x = torch.ones(2, 3, device=device)

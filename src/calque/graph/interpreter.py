@@ -14,13 +14,14 @@ from torch.export import ExportedProgram
 from torch.fx.immutable_collections import immutable_dict, immutable_list
 
 from calque.device.kernels import foreign
+from calque.device.kernels.assumed_checks import assert_holds
 from calque.device.memory.cell import active, read, x64
 from calque.device.memory.host import host_array
 from calque.device.memory.wrapping import wrap, wrap_strided
 from calque.errors import TraceError, UnsupportedOpError
 from calque.errors.handlers import is_of_handler
 from calque.graph.higher_order import HIGHER_ORDER
-from calque.graph.node_location import located, origin_of
+from calque.graph.node_location import is_own_assertion, located, origin_of
 from calque.graph.node_scopes import scopes_of
 from calque.graph.operator_calls import CALLING
 from calque.program.lifting import Lifting
@@ -115,6 +116,7 @@ class Nodes(fx.Interpreter):
 
     Attributes:
         single: whether the graph returns one value that is not in a tuple.
+        asserts: whether the user's code asserts something about values.
     """
 
     def __init__(self, module: fx.GraphModule, differentiable: bool = True) -> None:
@@ -122,6 +124,7 @@ class Nodes(fx.Interpreter):
         self.extra_traceback = False
         (output,) = (n for n in module.graph.nodes if n.op == "output")
         self.single: bool = not isinstance(output.args[0], tuple | list)
+        self.asserts: bool = any(map(is_own_assertion, module.graph.nodes))
         self._stopping = differentiable and not any(map(_writes, module.graph.nodes))
 
     def found(self, inputs: Sequence[Any]) -> Any:
@@ -146,7 +149,7 @@ class Nodes(fx.Interpreter):
         known = len(failures or ())
         try:
             with scopes_of(n):
-                found = super().run_node(n)
+                found = self._asserted(n) if is_own_assertion(n) else super().run_node(n)
         except Exception as error:
             if is_of_handler(error):
                 raise
@@ -159,6 +162,10 @@ class Nodes(fx.Interpreter):
         if isinstance(n.target, HigherOrderOperator):
             return _with_strides(found, n.meta.get("val"))
         return found
+
+    def _asserted(self, n: fx.Node) -> None:
+        args, kwargs = self.fetch_args_kwargs_from_env(n)
+        assert_holds(*args, **kwargs, always=True)
 
     def placeholder(self, target: Any, args: Any, kwargs: Any) -> Any:
         """Returns an input; the remaining ones are a tuple or a dict, as in a function."""

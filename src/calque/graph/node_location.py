@@ -3,11 +3,14 @@
 import contextlib
 import re
 
+import torch
 from torch import fx
 
 from calque.errors import Origin
 from calque.errors.frames import is_library
+from calque.upstream.torch_internals import assert_async
 
+_ASSERTIONS = (torch.ops.aten._assert_async.default, torch.ops.aten._assert_async.msg)
 _PLACE = re.compile(r'File "([^"]+)", line (\d+), in (\S+)')
 
 
@@ -24,6 +27,18 @@ def origin_of(node: fx.Node) -> Origin | None:
 def line_of(node: fx.Node) -> str:
     """Returns `origin_of` as text; empty if it is unknown."""
     return str(origin_of(node) or "")
+
+
+def is_own_assertion(node: fx.Node) -> bool:
+    """Returns True for an `assert` on a tensor in the user's code, as Dynamo captures it.
+
+    Others come from operators, such as `one_hot`, or from code in packages.
+    """
+    if node.target not in _ASSERTIONS:
+        return False
+    calls = node.meta.get("source_fn_stack")
+    places = _PLACE.findall(node.stack_trace or "")
+    return bool(calls and calls[-1][1] is assert_async and places and not is_library(places[-1][0]))
 
 
 _LOCATED = "_calque_located"

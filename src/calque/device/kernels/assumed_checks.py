@@ -129,8 +129,13 @@ def _check_cov(self: Tensor, fweights: Tensor | None, aweights: Tensor | None) -
 
 def assert_async(self: Tensor, assert_msg: str = _IS_ZERO) -> None:
     """Implements `torch._assert_async`, with which AOTAutograd's graphs check values."""
+    assert_holds(self, assert_msg)
+
+
+def assert_holds(self: Tensor, assert_msg: str = _IS_ZERO, always: bool = False) -> None:
+    """Raise if a tensor of one element is zero; in a trace, `always` or if it checks values."""
     if active.trace is not None:
-        _refuse(self == 0, RuntimeError(assert_msg))
+        _refuse(self == 0, RuntimeError(assert_msg), always)
     elif not self.cpu().item():
         raise RuntimeError(assert_msg)
 

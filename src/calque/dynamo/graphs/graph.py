@@ -218,7 +218,7 @@ class GraphProgram(Program[list[Any]]):
         reaching: bool,
         checks: bool,
     ) -> None:
-        self._lifting = Lifting(checks or None)
+        self._lifting = Lifting(checks if checks or nodes.asserts else None)
         self._reaching = reaching
         lifted = lift(self._lifting, lambda: self._body(nodes, inputs, results, aliases))
         pruned, kept = prune(lifted.closed)

@@ -27,6 +27,8 @@ from calque.ops.table.promotion import (
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
+_INT64 = np.dtype("int64")
+
 
 def _shape(size: Any) -> tuple[int, ...]:
     if any(n < 0 for n in size):
@@ -51,7 +53,7 @@ def ones(size: Any, dtype: Any = None) -> Array:
     return jnp.ones(_shape(size), dtype or default_float())
 
 
-@op("full", writes=("fills",), numbers=HoldsNew("fill_value"))
+@op("full", writes=("fills",), numbers=HoldsNew("fill_value", whole=_INT64))
 def full(size: Any, fill_value: Any, dtype: Any = None) -> Array:
     return jnp.full(_shape(size), _number(fill_value, dtype or result_type(fill_value)))
 
@@ -61,7 +63,7 @@ def scalar_tensor(s: Any, dtype: Any = None) -> Array:
     return _number(s, dtype or default_float())
 
 
-@op("zero", writes_in_place=("fills",))
+@op("zero", layout="copied", writes_in_place=("fills",))
 def zero(self: Array) -> Array:
     return jnp.zeros_like(self)
 

@@ -84,6 +84,7 @@ facts("randn", like="randn_like")
 @op(
     "uniform",
     random=True,
+    layout="copied",
     dynamic=("from", "to"),
     check=in_order("uniform_"),
     numbers=finite_range,
@@ -94,7 +95,14 @@ def uniform(key: Array, self: Array, from_: Any = 0.0, to: Any = 1.0) -> Array:
     return (unit * (to - from_) + from_).astype(self.dtype)
 
 
-@op("normal_functional", random=True, dynamic=("mean", "std"), check=spread, in_place="normal_")
+@op(
+    "normal_functional",
+    random=True,
+    layout="copied",
+    dynamic=("mean", "std"),
+    check=spread,
+    in_place="normal_",
+)
 def normal(key: Array, self: Array, mean: Any = 0.0, std: Any = 1.0) -> Array:
     floats_only("normal_kernel_cpu", self.dtype)
     return normal_numbers(key, self.shape, self.dtype, mean, std)
@@ -137,7 +145,13 @@ def normal_sized(key: Array, mean: Any, std: Any, size: Any, dtype: Any = None) 
     return normal_numbers(key, tuple(size), dtype, mean, std)
 
 
-@op("log_normal", random=True, dynamic=("mean", "std"), check=positive("log_normal_", "std"))
+@op(
+    "log_normal",
+    random=True,
+    layout="copied",
+    dynamic=("mean", "std"),
+    check=positive("log_normal_", "std"),
+)
 def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Array:
     floats_only("log_normal", self.dtype)
     return jnp.exp(standard_normal(key, self.shape, self.dtype) * std + mean).astype(self.dtype)
@@ -146,6 +160,7 @@ def log_normal(key: Array, self: Array, mean: Any = 1.0, std: Any = 2.0) -> Arra
 @op(
     "exponential",
     random=True,
+    layout="copied",
     dynamic=("lambd",),
     check=positive("exponential_", "lambd"),
     refuses=(
@@ -160,14 +175,20 @@ def exponential(key: Array, self: Array, lambd: Any = 1.0) -> Array:
     return (drawn / lambd).astype(self.dtype)
 
 
-@op("cauchy", random=True, dynamic=("median", "sigma"), check=positive("cauchy_", "sigma"))
+@op(
+    "cauchy",
+    random=True,
+    layout="copied",
+    dynamic=("median", "sigma"),
+    check=positive("cauchy_", "sigma"),
+)
 def cauchy(key: Array, self: Array, median: Any = 0.0, sigma: Any = 1.0) -> Array:
     floats_only("cauchy", self.dtype)
     drawn = jax.random.cauchy(key, self.shape, working(self.dtype))
     return (drawn * sigma + median).astype(self.dtype)
 
 
-@op("geometric", random=True, dynamic=("p",), check=success)
+@op("geometric", random=True, layout="copied", dynamic=("p",), check=success)
 def geometric(key: Array, self: Array, p: Any) -> Array:
     unit = 1 - jax.random.uniform(key, self.shape, working(self.dtype))
     count = jnp.ceil(jnp.log(unit) / jnp.log1p(-p))
@@ -198,7 +219,12 @@ def bernoulli_p(key: Array, self: Array, p: Any = 0.5) -> Array:
     return _coins(key, self.shape, jnp.asarray(p, jnp.float32)).astype(self.dtype)
 
 
-@op("bernoulli.Tensor", random=True, values=each("p", is_probability, RuntimeError, NO_PROBABILITY))
+@op(
+    "bernoulli.Tensor",
+    random=True,
+    layout="copied",
+    values=each("p", is_probability, RuntimeError, NO_PROBABILITY),
+)
 def bernoulli_tensor(key: Array, self: Array, p: Array) -> Array:
     refuse("bernoulli_tensor_cpu_p_", p.dtype, BOOL, INT, COMPLEX)
     return _coins(key, self.shape, p).astype(self.dtype)
@@ -275,7 +301,7 @@ def _largest(dtype: Any) -> int:
     return 2 ** (jnp.finfo(dtype).nmant + 1) + 1
 
 
-@op("random", random=True)
+@op("random", random=True, layout="copied")
 def random(key: Array, self: Array) -> Array:
     if is_complex(self.dtype):
         raise RefusedDtype(f'"random_kernel_cpu" not implemented for {type_name(self.dtype)}')
@@ -285,6 +311,7 @@ def random(key: Array, self: Array) -> Array:
 @op(
     "random.to",
     random=True,
+    layout="copied",
     dynamic=("to",),
     check=integers_in_order,
     numbers=representable,
@@ -296,6 +323,7 @@ def random_to(key: Array, self: Array, to: Any) -> Array:
 @op(
     "random.from",
     random=True,
+    layout="copied",
     dynamic=("from", "to"),
     check=integers_in_order,
     compares_numbers=True,

@@ -10,7 +10,7 @@ from jax import Array
 
 from calque.ops.index.writes import replace_at
 from calque.ops.table.facts import facts
-from calque.ops.table.number_range import check_holds
+from calque.ops.table.number_range import check_holds, no_room_in
 from calque.ops.table.registry import op
 from calque.ops.table.tensor_argument import TensorArgument
 
@@ -31,7 +31,7 @@ def masked_fill(self: Array, mask: Array, value: Any) -> Array:
             f"{value.ndim} dimension(s)."
         )
     if jnp.iscomplexobj(value) and not (jnp.iscomplexobj(self) or self.dtype == jnp.bool_):
-        raise RuntimeError(f"value cannot be converted to type {self.dtype} without overflow")
+        raise RuntimeError(no_room_in(self.dtype))
     return jnp.where(mask, jnp.asarray(value).astype(self.dtype), self)
 
 

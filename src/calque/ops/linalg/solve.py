@@ -11,6 +11,7 @@ from calque.ops.table.facts import facts
 from calque.ops.table.helpers import wrap_dim
 from calque.ops.table.promotion import is_complex, opmath, real_dtype, type_name
 from calque.ops.table.registry import op
+from calque.ops.table.tensor_argument import TensorArgument
 
 # Triangular systems -------------------------------------------------------------------------------
 
@@ -131,6 +132,35 @@ def _lu_solve(factors: Array, pivots: Array, right: Array, turned: bool) -> Arra
         return _take_rows(right, jnp.argsort(order, axis=-1))
     right = solve_triangle(factors, _take_rows(right, order), upper=False, unit=True)
     return solve_triangle(factors, right, upper=True)
+
+
+_OUTSIDE = "Pivots given to lu_solve must all be {} Did you properly pass the result of lu_factor?"
+_OUTSIDE_UNPACKED = (
+    "pivots passed to lu_unpack must be between 1 and LU.size(-2) inclusive."
+    "Did you properly pass the result of lu_factor?"
+)
+
+
+def _pivots_of_solve(LU: TensorArgument, pivots: TensorArgument, **_: Any) -> None:
+    def error(bad: int) -> Exception:
+        end = "greater or equal to 1." if bad < 1 else "smaller or equal to LU.size(-2)."
+        return RuntimeError(_OUTSIDE.format(end))
+
+    if LU.ndim >= 2:
+        pivots.require_within(1, LU.shape[-2] + 1, error)
+
+
+def _pivots_of_unpack(
+    LU_data: TensorArgument, LU_pivots: TensorArgument, unpack_pivots: bool = True, **_: Any
+) -> None:
+    if unpack_pivots and LU_data.ndim >= 2:
+        LU_pivots.require_within(
+            1, LU_data.shape[-2] + 1, lambda _: RuntimeError(_OUTSIDE_UNPACKED)
+        )
+
+
+facts("linalg_lu_solve", values=_pivots_of_solve)
+facts("lu_unpack", values=_pivots_of_unpack)
 
 
 def _take_rows(array: Array, order: Array) -> Array:

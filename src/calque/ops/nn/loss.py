@@ -17,6 +17,7 @@ from calque.ops.table.promotion import (
     COMPLEX,
     INT,
     category,
+    opmath,
     promote,
     result_type,
     to_float,
@@ -69,11 +70,13 @@ def mse_loss_backward(grad_output: Array, self: Array, target: Array, reduction:
 def smooth_l1_loss(self: Array, target: Array, reduction: int = MEAN, beta: float = 1.0) -> Array:
     if beta < 0:
         raise RuntimeError("smooth_l1_loss does not support negative values for beta.")
-    x, y = promote(self, target)
+    return reduce(_smooth(*promote(self, target), beta), reduction)
+
+
+@opmath
+def _smooth(x: Array, y: Array, beta: float) -> Array:
     gap = jnp.abs(x - y)
-    if beta == 0:
-        return reduce(gap, reduction)
-    return reduce(jnp.where(gap < beta, 0.5 * gap * gap / beta, gap - 0.5 * beta), reduction)
+    return gap if beta == 0 else jnp.where(gap < beta, 0.5 * gap * gap / beta, gap - 0.5 * beta)
 
 
 @op("smooth_l1_loss_backward")
@@ -106,10 +109,13 @@ def _input_holds(self: Any, target: Any, *_: Any, **__: Any) -> None:
 def huber_loss(self: Array, target: Array, reduction: int = MEAN, delta: float = 1.0) -> Array:
     if delta <= 0:
         raise RuntimeError("huber_loss does not support non-positive values for delta.")
-    x, y = promote(self, target)
+    return reduce(_huber(*promote(self, target), delta).astype(self.dtype), reduction)
+
+
+@opmath
+def _huber(x: Array, y: Array, delta: float) -> Array:
     gap = jnp.abs(x - y)
-    loss = jnp.where(gap <= delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
-    return reduce(loss.astype(self.dtype), reduction)
+    return jnp.where(gap <= delta, 0.5 * gap * gap, delta * (gap - 0.5 * delta))
 
 
 @op("huber_loss_backward")

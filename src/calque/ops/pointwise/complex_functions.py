@@ -14,7 +14,7 @@ import jax
 import jax.numpy as jnp
 from jax import Array, lax
 
-from calque.ops.table.promotion import is_complex
+from calque.ops.table.promotion import is_complex, opmath
 
 _LN2 = 0.6931471805599453
 
@@ -233,12 +233,14 @@ def sgn(z: Array) -> Array:
 
 _sinh_everywhere, _cosh_everywhere = _odd(_sinh), _even(_cosh)
 
+# JAX composes some functions of several operations, each of which would round to half precision.
+
 exp: Function = _of_real(jnp.exp, _conjugate(_exp))
-expm1: Function = _of_real(jnp.expm1, _near_zero(_conjugate(jnp.expm1)))
+expm1: Function = _of_real(opmath(jnp.expm1), _near_zero(_conjugate(jnp.expm1)))
 log: Function = _of_real(jnp.log, _log)
-log2: Function = _of_real(jnp.log2, _scaled(2.0))
-log10: Function = _of_real(jnp.log10, _scaled(10.0))
-log1p: Function = _of_real(jnp.log1p, _near_zero(jnp.log1p))
+log2: Function = _of_real(opmath(jnp.log2), _scaled(2.0))
+log10: Function = _of_real(opmath(jnp.log10), _scaled(10.0))
+log1p: Function = _of_real(opmath(jnp.log1p), _near_zero(jnp.log1p))
 sqrt: Function = _of_real(jnp.sqrt, _sqrt)
 sinh: Function = _of_real(jnp.sinh, _sinh_everywhere)
 cosh: Function = _of_real(jnp.cosh, _cosh_everywhere)
@@ -246,14 +248,16 @@ sin: Function = _of_real(jnp.sin, _turned(_sinh_everywhere))
 cos: Function = _of_real(jnp.cos, lambda z: _cosh_everywhere(lax.complex(-z.imag, z.real)))
 _asinh_everywhere, _tanh_everywhere, _atanh_everywhere = map(_odd, (_asinh, _tanh, _atanh))
 tanh: Function = _of_real(jnp.tanh, _tanh_everywhere)
-tan: Function = _of_real(jnp.tan, _turned(_tanh_everywhere))
-asinh: Function = _of_real(jnp.arcsinh, _asinh_everywhere)
+tan: Function = _of_real(opmath(jnp.tan), _turned(_tanh_everywhere))
+asinh: Function = _of_real(opmath(jnp.arcsinh), _asinh_everywhere)
 asin: Function = _of_real(jnp.arcsin, _turned(_asinh_everywhere))
-atanh: Function = _of_real(jnp.arctanh, _atanh_everywhere)
+atanh: Function = _of_real(opmath(jnp.arctanh), _atanh_everywhere)
 atan: Function = _of_real(jnp.arctan, _turned(_atanh_everywhere))
 acos: Function = _of_real(jnp.arccos, _acos)
-acosh: Function = _of_real(jnp.arccosh, _acosh)
-exp2: Function = _of_real(jnp.exp2, lambda z: exp(lax.complex(z.real * _LN2, z.imag * _LN2)))
+acosh: Function = _of_real(opmath(jnp.arccosh), _acosh)
+exp2: Function = _of_real(
+    opmath(jnp.exp2), lambda z: exp(lax.complex(z.real * _LN2, z.imag * _LN2))
+)
 rsqrt: Function = _of_real(lax.rsqrt, lambda z: _inverse(_sqrt(z)))
 reciprocal: Function = _of_real(lambda x: 1 / x, _inverse)
 sigmoid: Function = _of_real(jax.nn.sigmoid, lambda z: _inverse(1 + exp(-z)))

@@ -285,10 +285,11 @@ def logsumexp(self: Array, dim: Any, keepdim: bool = False) -> Array:
         ones = [1] * x.ndim
         raise RuntimeError(f"output with shape [] doesn't match the broadcast shape {ones}")
     if is_complex(x.dtype):
-        top = maximum(x.real, axes, keepdims=True)
+        empty = any(x.shape[axis] == 0 for axis in axes)
+        top = 0 if empty else maximum(x.real, axes, keepdims=True)
         top = jnp.where(jnp.isfinite(top), top, 0)
         total = jnp.log(jnp.sum(jnp.exp(x - top), axis=axes, keepdims=keepdim))
-        return total + (top if keepdim else jnp.squeeze(top, axes))
+        return total + (top if keepdim or not top.ndim else jnp.squeeze(top, axes))
     return jax.nn.logsumexp(x, axis=axes, keepdims=keepdim)
 
 

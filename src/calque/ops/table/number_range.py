@@ -20,6 +20,18 @@ from calque.ops.table.promotion import (
 from calque.ops.table.release import RELEASE
 
 _IN_EVERY_DTYPE = range(128)
+_IN_C = {
+    "uint8": "uint8_t",
+    "int8": "int8_t",
+    "int16": "int16_t",
+    "int32": "int",
+    "int64": "int64_t",
+    "float16": "c10::Half",
+    "bfloat16": "c10::BFloat16",
+    "float32": "float",
+    "float64": "double",
+}
+"""The names of dtypes in PyTorch's errors."""
 
 
 class Holds:
@@ -171,11 +183,13 @@ class HoldsNew:
     Attributes:
         parameters: the numbers' names.
         dtype: the numpy dtype if the call gives none; None for that of the number.
+        whole: the numpy dtype of a number without a dtype, if it is an integer.
     """
 
-    def __init__(self, *parameters: str, dtype: Any = None) -> None:
+    def __init__(self, *parameters: str, dtype: Any = None, whole: Any = None) -> None:
         self.parameters = parameters
         self.dtype = dtype
+        self.whole = whole
 
     def __call__(self, /, dtype: Any = None, out: Any = None, **given: Any) -> None:
         """Check the arguments of a call, a `TensorArgument` for each tensor.
@@ -185,7 +199,9 @@ class HoldsNew:
         """
         dtype = (dtype or self.dtype) if out is None else out.dtype
         for name in self.parameters:
-            check_holds(given.get(name), dtype)
+            value = given.get(name)
+            is_whole = isinstance(value, int) and not isinstance(value, bool)
+            check_holds(value, self.whole if dtype is None and is_whole else dtype)
 
 
 def check_holds(value: Any, dtype: Any) -> None:
@@ -212,4 +228,10 @@ def check_holds(value: Any, dtype: Any) -> None:
 @lru_cache(maxsize=4096, typed=True)
 def _check_holds(value: Any, dtype: Any) -> None:
     if dtype is not None and _overflows(value, dtype):
-        raise RuntimeError(f"value cannot be converted to type torch.{dtype} without overflow")
+        raise RuntimeError(no_room_in(dtype))
+
+
+def no_room_in(dtype: Any) -> str:
+    """Returns PyTorch's message for a number that a dtype cannot hold."""
+    name = str(dtype)
+    return f"value cannot be converted to type {_IN_C.get(name, name)} without overflow"

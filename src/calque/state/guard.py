@@ -33,6 +33,8 @@ if TYPE_CHECKING:
 
 _MOST_ADOPTED = 64
 """The number of recreated objects above which a new trace is cheaper."""
+_MOST_ADOPTED_AT_ONCE = 8
+"""The number of them that are looked at for numbers that changed."""
 _MOST_ITEMS = 8
 """The number of items of a list above which numbers in it are always compared."""
 _UNCHANGING = (tuple, MethodType)
@@ -279,14 +281,17 @@ class StateGuard:
 
     def _adopt_others(self) -> None:
         """Adopt what differs only by numbers, behind the first number that differs."""
-        adopted = False
-        for row in self._rows:
-            free = self._free.get(row, ())
-            for key, before in list(row.before.items()):
-                now = before if key in free or key in row.ignored else row.get(key)
-                if now is not before and not is_number(now):
-                    adopted |= self._adopt(row, key)
-        if adopted:
+        found = [
+            (row, key)
+            for row in self._rows
+            if not row.path.foreign and row.settable
+            for key, before in row.before.items()
+            if id(before) in self._by_owner and key not in row.ignored
+            if key not in self._free.get(row, ())
+            if row.get(key) is not before
+        ]
+        adopted = [self._adopt(row, key) for row, key in found[:_MOST_ADOPTED_AT_ONCE]]
+        if any(adopted):
             self._outdated = True
             self.identities.give_up()
 

@@ -66,9 +66,12 @@ def _matches(name: str, pattern: str) -> bool:
 
 def _nothing(patterns: tuple[str, ...], names: list[str]) -> str:
     known = {_plain(name): name for name in names}
+    missing = [one for one in patterns if not any(_matches(name, one) for name in names)]
+    if patterns and not missing:
+        return f"no operator that matches {' '.join(patterns)} is of the kind asked for"
     near = [
         known[found]
-        for pattern in patterns
+        for pattern in missing
         for found in difflib.get_close_matches(_plain(pattern), known, 5, 0.6)
     ]
     said = f"no operator matches {' '.join(patterns)}" if patterns else "no operator matches"

@@ -32,6 +32,9 @@ def test_operators_can_be_chosen_by_how_they_are_served(capsys):
 def test_what_matches_nothing_is_an_error(capsys):
     assert main(["ops", "nosuch"]) == 1
     assert "no operator" in capsys.readouterr().err
+    assert main(["ops", "relu", "--served", "CPU"]) == 1
+    said = capsys.readouterr().err
+    assert "relu is of the kind asked for" in said and "near" not in said
 
 
 @pytest.mark.parametrize("name", ["relu", "F.relu", "torch.nn.functional.relu", "aten::relu"])

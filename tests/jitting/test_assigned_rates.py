@@ -55,8 +55,9 @@ def test_a_rate_that_the_step_assigns_is_assigned_at_each_call(by):
     ("kind", "key"), [(torch.optim.AdamW, "lr"), (torch.optim.AdamW, "betas"), (Halving, "lr")]
 )
 @pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
-def test_numbers_of_numpy_are_numbers(kind: Any, key: str) -> None:
-    schedule = np.linspace(0.5, 0.1, 4)
+@pytest.mark.parametrize("dtype", [np.float32, np.float64])
+def test_numbers_of_numpy_are_numbers(kind: Any, key: str, dtype: Any) -> None:
+    schedule = np.linspace(0.5, 0.1, 4).astype(dtype)
     found = []
     for device in ("cpu", "jax"):
         weight = torch.ones(2, device=device, requires_grad=True)

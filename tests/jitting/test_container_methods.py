@@ -1,6 +1,8 @@
 """Containers of classes with methods of their own, which are not called to find what they hold."""
 
-from collections import deque
+import builtins
+import json
+from collections import OrderedDict, deque
 from typing import Any
 
 import pytest
@@ -90,3 +92,48 @@ def test_methods_of_a_new_container_in_the_state_are_not_called(make: Any) -> No
         assert step(x).tolist() == [2.0, 2.0]
         (first,) = make.__mro__[2].__iter__(State.held[0])
         assert first.tolist() == [2.0, 2.0]
+
+
+class _Lazy(OrderedDict):
+    """As transformers' dicts of classes, which import all that they name when asked."""
+
+    asked = 0
+
+    def __len__(self) -> int:
+        self.asked += 1
+        return 2
+
+
+@pytest.mark.parametrize("is_asked", [False, True])
+def test_a_dict_that_is_filled_when_asked_is_not_asked(is_asked: bool) -> None:
+    class Holder:
+        held = _Lazy()
+
+        def run(self, x: torch.Tensor) -> torch.Tensor:
+            return x * (1 if self.held is None else len(self.held) if is_asked else 3)
+
+    holder = Holder()
+    run, ones = calque.jit(holder.run), torch.ones(2, device="jax")
+    for i in range(1 if is_asked else 4):
+        assert run(ones).tolist() == ([2, 2] if is_asked else [3, 3]), i
+    assert len(run.history) == 1, run.history
+    assert holder.held.asked == int(is_asked)
+
+
+def test_variables_of_a_package_in_a_dict_are_left_to_it() -> None:
+    """As in `__builtins__`, in a dict of the variables of a module."""
+    state = {"n": 1.0, "space": vars(builtins), "json": vars(json)}
+
+    @calque.jit
+    def run(x: torch.Tensor) -> torch.Tensor:
+        assert len(state["space"]) > 2 and state["json"]
+        builtins.__annotations__ = {}  # type: ignore[attr-defined]
+        state["n"] += 1.0
+        return x * state["n"]
+
+    try:
+        for i in range(4):
+            assert run(torch.ones(2, device="jax")).tolist() == [i + 2, i + 2]
+    finally:
+        vars(builtins).pop("__annotations__", None)
+    assert len(run.history) <= 2, run.history

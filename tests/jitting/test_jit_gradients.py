@@ -2,6 +2,7 @@
 
 import copy
 import warnings
+from collections.abc import MutableMapping
 
 import pytest
 import torch
@@ -499,3 +500,54 @@ def test_an_argument_that_gets_a_graph_is_not_asked_for_its_gradient():
             (step(x) + x.sum()).backward()
         assert w.grad.tolist() == [4.0, 4.0]
         w.grad = None
+
+
+class Rates(MutableMapping):
+    """A dict of a class attribute, as registries of functions in packages are."""
+
+    items_of_all = {"rate": 2.0}
+
+    def __getitem__(self, key):
+        return self.items_of_all[key]
+
+    def __setitem__(self, key, value):
+        self.items_of_all[key] = value
+
+    def __delitem__(self, key):
+        del self.items_of_all[key]
+
+    def __iter__(self):
+        return iter(self.items_of_all)
+
+    def __len__(self):
+        return len(self.items_of_all)
+
+
+def test_a_backward_pass_may_ask_for_an_abstract_class():
+    class Other:
+        pass
+
+    class Scaled(torch.autograd.Function):
+        @staticmethod
+        def forward(ctx, x):
+            return x * 2
+
+        @staticmethod
+        def backward(ctx, gradient):
+            return gradient * (3 if isinstance(Other(), Rates) else 2)
+
+    w, rates = torch.ones(2, device="jax", requires_grad=True), Rates()
+
+    @calque.jit
+    def run(x):
+        return (Scaled.apply(w * x) * len(vars(type(rates))) ** 0 * rates["rate"]).sum()
+
+    def gradient():
+        w.grad = None
+        run(ones(2)).backward()
+        return w.grad.tolist()
+
+    assert [gradient() for _ in range(3)] == [[4, 4]] * 3
+    assert run.history == ["first call"]
+    Rates.register(Other)
+    assert gradient() == [6, 6]

@@ -26,6 +26,7 @@ from calque.jitting.fast_call import Call, FastCall
 from calque.jitting.generated.source import MISS
 from calque.jitting.hints import add_hint, refuse_arguments
 from calque.jitting.inlined import is_inlined
+from calque.jitting.learned_numbers import LearnedNumbers
 from calque.jitting.modes import ambient
 from calque.jitting.objects import Objects
 from calque.jitting.optimizer_rollback import Prepared
@@ -36,7 +37,7 @@ from calque.jitting.retraces import Retraces
 from calque.jitting.settings import Settings, check_function
 from calque.jitting.specialize import Specializing
 from calque.jitting.tracing import Unshaped, record
-from calque.jitting.variable_numbers import LearnedNumbers, Variable, repeated
+from calque.jitting.variable_numbers import Variable, repeated
 from calque.jitting.verification import Repeating, takes_keywords
 from calque.program import signature, trees
 from calque.program.call_serialization import Stale, tracing, wait_for_traces
@@ -239,7 +240,7 @@ class Jitted(Generic[P, R]):
         if len(self.programs) > self._settings.max_programs:
             self._forget(key)
         if not self._repeating.warns:
-            self._retraces.traced(self.history, program.guarded)
+            self._retraces.traced(self.history, program.guarded, self.compilations)
         return program
 
     @settles

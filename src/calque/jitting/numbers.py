@@ -21,7 +21,7 @@ from calque.state.names import assigns_item
 from calque.state.ownership import Owner, owner_of_name
 
 Group = dict[str, Any]
-FLOATS = frozenset((float, np.float64))
+FLOATS = frozenset((float, np.float32, np.float64))
 
 
 class SteppedNumbers:
@@ -73,7 +73,7 @@ class SteppedNumbers:
             if key not in own
             and (is_number(value) or (type(value) is int and key in assigned))
             # What a step assigns would become a number of Python's.
-            and not (type(value) is np.float64 and key in assigned)
+            and not (type(value) in (np.float32, np.float64) and key in assigned)
         }
 
     def _of_state(self, optimizer: Optimizer, state: Group) -> set[str]:
@@ -177,7 +177,7 @@ class SteppedNumbers:
 def is_number(value: Any) -> bool:
     """Returns True if a setting is a float or a tuple of floats, which are inputs of a program.
 
-    NumPy's float64 is a float: a schedule may be an array of learning rates.
+    So are NumPy's: a schedule may be an array of learning rates.
     """
     if type(value) is tuple and value:
         return all(type(v) in FLOATS for v in value)

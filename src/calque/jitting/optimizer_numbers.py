@@ -39,7 +39,7 @@ class HyperParameter:
     def __call__(self) -> float:
         value = self.group[self.key]
         value = value if self.index is None else value[self.index]
-        return float(value) if type(value) is np.float64 else value
+        return float(value) if isinstance(value, np.floating) else value
 
 
 class Counted:

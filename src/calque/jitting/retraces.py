@@ -68,12 +68,13 @@ class Retraces:
         """Record the difference between the signatures of two calls, before a trace."""
         self._remedy = remedy(before, now)
 
-    def traced(self, history: list[str], guarded: Iterable[str]) -> None:
+    def traced(self, history: list[str], guarded: Iterable[str], compilations: int) -> None:
         """Handle a finished trace.
 
         Args:
             history: the reason for each trace, including this one.
             guarded: descriptions of the program's guards.
+            compilations: the number of programs that were compiled.
         """
         remedy, self._remedy = self._remedy, _OTHER
         if len(history) < 2:
@@ -82,9 +83,10 @@ class Retraces:
             self._said_host = True
             self._warn(_HOST)
         elif len(history) in WARNED and not self._said_host:
+            programs = "one program" if compilations == 1 else f"{compilations} programs"
             self._warn(
-                f"was traced {len(history)} times, and each trace includes a compilation; the "
-                f"last one because {history[-1]}.\n{remedy}"
+                f"was traced {len(history)} times, and {programs} compiled; the last time because "
+                f"{history[-1]}.\n{remedy}"
             )
 
     def _warn(self, text: str) -> None:

@@ -7,7 +7,6 @@ has computed from it in Python, and comparisons with it are guarded. If code nee
 itself, as for a text or the key of a dict, it is compared again.
 """
 
-import copy
 import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
@@ -29,12 +28,10 @@ from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
-from calque.state import Row, Snapshot, StateGuard
+from calque.state import Row, Snapshot
 from calque.state.ownership import Owner
 from calque.state.stand_ins import standing_in
-from calque.state.weak import WeakRow
 
-_MOST = 64
 _TRIES = 3
 """The number of variables whose numbers code may need before none is traced."""
 
@@ -327,71 +324,3 @@ _DIFFERS = (
     "calque.jit cannot take the derivative of these gradients: they depend on numbers in "
     "variables.\nTake the gradients and their derivatives inside the jitted function."
 )
-
-
-class LearnedNumbers:
-    """The variables of a jitted function whose numbers differ between calls.
-
-    Attributes:
-        variables: those whose numbers are traced.
-    """
-
-    def __init__(self) -> None:
-        self.variables: tuple[Variable, ...] = ()
-        self._refused: set[str] = set()
-
-    def learn(self, guard: object) -> None:
-        """Record the numbers that have changed, for which a guard has failed."""
-        if not isinstance(guard, StateGuard):
-            return
-        for row, key in guard.changed_numbers():
-            name = row.name(key)
-            known = any(_is_same(row, key, *variable) for variable in self.variables)
-            if known or name in self._refused or isinstance(row, WeakRow):
-                continue
-            self._forget(name)  # the same variable of an object that another has replaced
-            self.variables = (*self.variables, (_without_contents(row), key))[-_MOST:]
-
-    def recorded(
-        self,
-        record: Callable[[tuple[Variable, ...], Counts], TraceRecording],
-        variables: tuple[Variable, ...],
-        counts: Counts | None,
-    ) -> TraceRecording:
-        """Returns the recording of a trace with traced numbers in some variables.
-
-        Args:
-            record: traces the function, given the variables and `counts`.
-            variables: the variables.
-            counts: the counts for which other numbers stand.
-        """
-        counts = counts or Counts()
-        variables = tuple(v for v in variables if not counts.stands_in(*v))
-        if not variables:
-            return record((), counts)
-        try:
-            recording = record(variables, counts)
-        except Exception:
-            if counts.lost:
-                raise
-            recording = record((), counts)  # raises the error again, unless a number caused it
-        self._refuse(v for v in variables if v not in recording.numbers)
-        return recording
-
-    def _refuse(self, variables: Iterable[Variable]) -> None:
-        for row, key in variables:
-            self._refused.add(row.name(key))
-            self._forget(row.name(key))
-
-    def _forget(self, name: str) -> None:
-        self.variables = tuple(v for v in self.variables if v[0].name(v[1]) != name)
-
-
-def _is_same(row: Row, key: Any, other: Row, name: Any) -> bool:
-    return type(row) is type(other) and row.owner is other.owner and key == name
-
-
-def _without_contents(row: Row) -> Row:
-    bare = copy.copy(row)
-    bare.before = {}  # which would keep alive what it holds
-    return bare

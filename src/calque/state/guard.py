@@ -1,13 +1,19 @@
 """The guard of rows: checks that the state for which a program was compiled is unchanged."""
 
-import copy
-from collections import Counter
-from collections.abc import Collection, Container, Iterable, Iterator, Mapping
+from collections.abc import Collection, Container, Iterator, Mapping
 from contextlib import contextmanager
-from types import CellType, FunctionType, MethodType
+from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from calque.state.contents import elements_of
+from calque.state.exchanged import (
+    are_numbers,
+    containers,
+    holders,
+    is_as_filled,
+    is_number,
+    like,
+    parts_of,
+)
 from calque.state.identity import Identities
 from calque.state.rows import CacheRow, ListRow, Row
 from calque.state.values import (
@@ -27,6 +33,8 @@ if TYPE_CHECKING:
 
 _MOST_ADOPTED = 64
 """The number of recreated objects above which a new trace is cheaper."""
+_MOST_ADOPTED_AT_ONCE = 8
+"""The number of them that are looked at for numbers that changed."""
 _MOST_ITEMS = 8
 """The number of items of a list above which numbers in it are always compared."""
 _UNCHANGING = (tuple, MethodType)
@@ -117,15 +125,19 @@ class StateGuard:
         return True
 
     def _adopt(self, row: Row, key: object) -> bool:
-        """Returns True if a new object has the contents of the old one, whose rows then refer to
-        the new one.
+        """Returns True if a new object has the contents of the old one, up to numbers. The rows
+        of the old one then refer to the new one, and still expect the old numbers.
 
-        This happens if a program creates an object in each call, which the next call finds.
+        This happens if a program creates an object in each call, which the next call finds, or if
+        the loop around it does (a scheduler, a new list of rates).
         """
         old, new = row.before.get(key, MISSING), row.get(key)
-        if old is MISSING or new is MISSING or not _containers(old, new):
+        if old is MISSING or new is MISSING or not containers(old, new):
             return False
-        self._held_now = _holders(v for r in self._rows for v in r.before.values())
+        self._held_now = holders(v for r in self._rows for v in r.before.values())
+        places = self._exchanged(old, new)
+        if len(places) == self._held_now[id(old)]:  # the new one is shared as the old one was
+            self._held_now[id(old)] = 1
         pairs: list[tuple[Row, Any, Any, Any]] = []
         if not self._matches(old, new, pairs, {}):
             return False
@@ -133,9 +145,21 @@ class StateGuard:
             self._by_owner.pop(place, None)
             self._by_owner[moved] = one
             one.owner = owner
+            before = one.before
             one.rebase()
-        row.before[key] = new
+            one.before.update({k: v for k, v in before.items() if is_number(v)})
+        for one, place in places:
+            one.before[place] = new
         return True
+
+    def _exchanged(self, old: object, new: object) -> list[tuple[Row, Any]]:
+        """Returns the places of an object that another object has now."""
+        return [
+            (row, key)
+            for row in self._rows
+            for key, value in row.before.items()
+            if value is old and row.get(key) is new
+        ]
 
     def _matches(
         self, old: Any, new: Any, pairs: list[tuple[Row, Any, Any, Any]], seen: dict[int, Any]
@@ -153,7 +177,7 @@ class StateGuard:
             return False
         seen[id(old)] = new
         if issubclass(type(old), _UNCHANGING):
-            parts, others = _parts_of(old), _parts_of(new)
+            parts, others = parts_of(old), parts_of(new)
             if len(parts) != len(others):
                 return False
             if not all(self._matches(a, b, pairs, seen) for a, b in zip(parts, others)):
@@ -165,7 +189,7 @@ class StateGuard:
         if type(old) is FunctionType and not self._is_as_closed(old, new, pairs, seen):
             return False
         found = False
-        for key, owner, moved in _containers(old, new):
+        for key, owner, moved in containers(old, new):
             row = self._by_owner.get(key)
             if row is None:
                 continue
@@ -173,12 +197,18 @@ class StateGuard:
                 pairs.append((row, key, owner, moved))
                 continue
             found = True
-            now = type(row).items(_like(row, owner))
+            now = type(row).items(like(row, owner))
             if not same_keys(now, row.before) and row.ordered:
                 return False
             if now.keys() != row.before.keys():
                 return False
-            if not all(self._matches(row.before[k], now[k], pairs, seen) for k in now):
+            free = self._free.get(row, ())
+            if not all(
+                are_numbers(row.before[k], now[k])
+                or k in free
+                or self._matches(row.before[k], now[k], pairs, seen)
+                for k in now
+            ):
                 return False
             pairs.append((row, key, owner, moved))
         return found
@@ -195,7 +225,7 @@ class StateGuard:
             return False
         before, now = old.__closure__ or (), new.__closure__ or ()
         return len(before) == len(now) and all(
-            self._matches(a, b, pairs, seen) if id(a) in self._by_owner else _is_as_filled(a, b)
+            self._matches(a, b, pairs, seen) if id(a) in self._by_owner else is_as_filled(a, b)
             for a, b in zip(before, now)
         )
 
@@ -229,15 +259,41 @@ class StateGuard:
 
     def changed_numbers(self) -> list[tuple[Row, Any]]:
         """Returns the numbers in variables of the program that have changed."""
+        self._adopt_others()
         return [
             (row, key)
             for row in self._rows
             if not row.path.foreign and row.settable and not _is_long(row)
             for key, before in row.before.items()
-            if type(before) in (int, float) and key not in row.ignored
+            if is_number(before) and key not in row.ignored
             if key not in self._free.get(row, ())
             if type(now := row.get(key)) is type(before) and not same_value(now, before)
         ]
+
+    def free_numbers(self) -> list[tuple[Row, Any]]:
+        """Returns the variables that hold numbers, but are not compared."""
+        return [
+            (row, key)
+            for row, keys in self._free.items()
+            for key in keys
+            if is_number(row.get(key))
+        ]
+
+    def _adopt_others(self) -> None:
+        """Adopt what differs only by numbers, behind the first number that differs."""
+        found = [
+            (row, key)
+            for row in self._rows
+            if not row.path.foreign and row.settable
+            for key, before in row.before.items()
+            if id(before) in self._by_owner and key not in row.ignored
+            if key not in self._free.get(row, ())
+            if row.get(key) is not before
+        ]
+        adopted = [self._adopt(row, key) for row, key in found[:_MOST_ADOPTED_AT_ONCE]]
+        if any(adopted):
+            self._outdated = True
+            self.identities.give_up()
 
     def first_difference(self) -> tuple[Row, Any] | None:
         """Returns the first row that differs, and the key; None if there is none."""
@@ -310,52 +366,3 @@ def guard_of(
 
 def _is_long(row: Row) -> bool:
     return type(row) is ListRow and (type(row.owner) is not list or len(row.owner) > _MOST_ITEMS)
-
-
-def _parts_of(value: Any) -> tuple[Any, ...]:
-    """Returns the parts of an immutable object, or of a function's closure."""
-    kind = type(value)  # `isinstance` could run user code for `__class__`
-    if kind is MethodType:
-        return value.__func__, value.__self__
-    if kind is FunctionType:
-        return value.__closure__ or ()
-    return tuple(elements_of(value)) if issubclass(kind, tuple | frozenset) else ()
-
-
-def _is_as_filled(a: CellType, b: CellType) -> bool:
-    """Returns True if two variables that the program does not read have equal values, or none."""
-    try:
-        return a is b or same_value(a.cell_contents, b.cell_contents)
-    except ValueError:
-        return False
-
-
-def _holders(values: Iterable[Any]) -> Counter[int]:
-    """Returns the number of references to each object, by its id."""
-    found: Counter[int] = Counter()
-    stack = list(values)
-    while stack:
-        value = stack.pop()
-        found[id(value)] += 1
-        if found[id(value)] == 1:
-            stack += _parts_of(value)
-    return found
-
-
-def _containers(old: object, new: object) -> list[tuple[Any, Any, Any]]:
-    """Returns the possible rows of two objects of the same class: the key, the new container and
-    its key.
-    """
-    found: list[tuple[Any, Any, Any]] = [(id(old), new, id(new))]
-    found += [((mark, id(old)), new, (mark, id(new))) for mark in ("k", "h", "s", "f", "n")]
-    before, now = instance_dict(old), instance_dict(new)
-    if before is not None and now is not None:
-        found += [(("d", id(old)), now, ("d", id(new))), (id(before), now, id(now))]
-    return found
-
-
-def _like(row: Row, owner: object) -> Any:
-    """Returns the row for a different container."""
-    other = copy.copy(row)
-    other.owner = owner
-    return other

@@ -1,10 +1,12 @@
 """Checks that rows hold the same objects as before, comparing many at a time in C."""
 
+import functools
 from collections import defaultdict
 from collections.abc import Callable, Collection, Iterable, Mapping
 from functools import partial
 from itertools import chain, repeat
 from operator import attrgetter, call, is_
+from types import FunctionType
 from typing import Any
 
 from calque.state.code_attributes import SPECIAL, Special
@@ -81,7 +83,8 @@ class Identities:
 
     def _place(self, row: Row) -> None:
         kind, in_part = type(row), bool(row.ignored or row in self._free)
-        if not row.before and kind in _FILLED and row not in self._free:
+        is_empty = not row.before and kind in _FILLED and row not in self._free
+        if is_empty and not _is_counted_in_python(type(row.owner)):
             self.empty.append(row.owner)
         elif has_version(row):
             self._versioned.append(row)
@@ -248,6 +251,13 @@ class Identities:
             return False
         self._look_at_names()
         return True
+
+
+@functools.lru_cache(maxsize=1024)
+def _is_counted_in_python(kind: type) -> bool:
+    """Returns True if a class says in Python whether its objects are empty, as lazy dicts do."""
+    methods = (getattr(kind, name, None) for name in ("__bool__", "__len__"))
+    return any(isinstance(one, FunctionType) for one in methods)
 
 
 def _all_empty(containers: list[Any]) -> bool:

@@ -13,7 +13,7 @@ import threading
 import types
 import weakref
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -62,6 +62,10 @@ if TYPE_CHECKING:
 __all__ = ["handler_of", "visit_logger", "visit_module"]
 
 Handler = Callable[["Snapshot", Any, Path], None]
+_ABC_CACHES = type(vars(Mapping)["_abc_impl"])
+"""The class of an abstract class's caches for `isinstance`. What is registered with the abstract
+class is recorded with the class itself.
+"""
 _OF_C = ctypes.Structure.__mro__[1]
 """The class of all values of `ctypes`."""
 _POINTERS = frozenset("OzZP")
@@ -116,6 +120,7 @@ _BY_CLASS: dict[type, Handler] = {
     torch.nn.Parameter: visit_tensor,
     weakref.ProxyType: visit_proxied,
     weakref.CallableProxyType: visit_proxied,
+    _ABC_CACHES: _ignore,
 }
 _BY_KIND: list[tuple[Any, Handler]] = [
     ((types.GenericAlias, types.UnionType), visit_alias),

@@ -1,6 +1,7 @@
 """Visits containers: dicts, lists, sets, tuples, buffers, closure variables, weak references."""
 
 import contextvars
+import sys
 import threading
 import types
 import weakref
@@ -15,6 +16,7 @@ from calque.state.contents import elements_of
 from calque.state.finding.classes import visit_class
 from calque.state.finding.objects import hold_attributes, referents
 from calque.state.lookups import LocalRow
+from calque.state.ownership import Owner, owner_of_module
 from calque.state.paths import Path
 from calque.state.rows import (
     AttributeRow,
@@ -37,12 +39,23 @@ _FACTORY: dict[str, Callable[[Any], Any]] = {"default_factory": lambda d: d.defa
 
 def visit_dict(snapshot: "Snapshot", value: dict[Any, Any], path: Path) -> None:
     """Visits a dict of any class."""
+    module = _module_of(value)
+    if module is not None and owner_of_module(module) < Owner.USER:
+        snapshot.libraries.hold(module)
+        return
     snapshot.hold_dict(value, path)
     if isinstance(value, defaultdict):
         row = snapshot.hold(AttributeRow(value, path, _FACTORY, _set_factory), ("f", id(value)))
         snapshot.push_items(row)
     if type(value) is not dict:
         hold_attributes(snapshot, value, path, is_container=True)
+
+
+def _module_of(value: dict[Any, Any]) -> types.ModuleType | None:
+    """Returns the module whose variables are in a dict, as in the `__builtins__` of others."""
+    name = dict.get(value, "__name__") if type(value) is dict else None
+    module = sys.modules.get(name) if type(name) is str else None
+    return module if type(module) is types.ModuleType and vars(module) is value else None
 
 
 def _set_factory(owner: defaultdict[Any, Any], name: str, value: Any) -> None:

@@ -38,7 +38,11 @@ class DictRow(Row):
             self._kind.__delitem__(self.owner, key)
 
     def assign(self, items: dict[Any, Any]) -> None:
-        if list(items) != list(self.items()):
+        now = self.items()
+        for key in now.keys() - items.keys():
+            self.put(key, MISSING)
+        kept = [key for key in now if key in items]
+        if kept != list(items)[: len(kept)]:  # the order differs
             self._kind.clear(self.owner)
         for key, value in items.items():
             self.put(key, value)

@@ -76,22 +76,29 @@ class StateGuard:
         self._rows = [row for row in rows.values() if row.guarded]
         self.identities: Identities = Identities(self._rows, self._free)
         self._outdated = False  # the identities, if other rows are compared since
+        self._replaced: dict[tuple[Row, Any], None] = {}  # places whose objects a loop replaces
         self.expected: object = object()
 
     def holds(self) -> bool:
         """Returns True if every row has its earlier contents."""
+        return self._is_same() or self._is_equal()
+
+    def _is_same(self) -> bool:
+        """Returns True if every row holds the same objects."""
         try:
-            if self.identities.hold():
-                others = self.identities.others
-                if not others or not any(map(self._difference, others)):
-                    return True
+            others = self.identities.others
+            return self.identities.hold() and not (others and any(map(self._difference, others)))
         except (ValueError, RuntimeError, AttributeError):
-            pass  # an unbound variable, or a dict that another thread changes
-        return self._is_equal()
+            return False  # an unbound variable, or a dict that another thread changes
 
     def _is_equal(self) -> bool:
         """Returns True if values that are not identical are equal."""
         self.expected = object()
+        adopted = sum(self._adopt(row, key) for row, key in self._replaced if _is_new(row, key))
+        if adopted:
+            self.identities = Identities(self._rows, self._free)
+            if not self._outdated and self._is_same():
+                return True
         found = self.first_difference()
         if (
             found is not None
@@ -102,14 +109,15 @@ class StateGuard:
             self._rows += self._unread.fresh()
             self._outdated = True
             found = self.first_difference()
-        adopted = 0
         while found is not None:
             row, key = found
-            if adopted == _MOST_ADOPTED or not self._adopt(row, key):
+            if adopted >= _MOST_ADOPTED or not self._adopt(row, key):
                 self._outdated |= adopted > 0  # some rows belong to new objects now
                 if self._outdated:
                     self.identities.give_up()
                 return False
+            if len(self._replaced) < _MOST_ADOPTED:
+                self._replaced[found] = None
             adopted += 1
             found = self.first_difference()
         for row in self._rows:
@@ -362,6 +370,11 @@ def guard_of(
         free = [(moved.get(row, row), key) for row, key in free]
         unread = unread.among(moved)
     return StateGuard(rows, free, unread, kept)
+
+
+def _is_new(row: Row, key: object) -> bool:
+    """Returns True if a row holds another object than it did."""
+    return row.get(key) is not row.before.get(key, MISSING)
 
 
 def _is_long(row: Row) -> bool:

@@ -86,11 +86,15 @@ def take_apart_stored(snapshot: "Snapshot") -> None:
         for key, row in changed if stored else ():
             is_class = type(row.owner) is types.MappingProxyType
             kind = snapshot.known.get(key[1], torch.Tensor) if is_class else None
-            _take_apart(snapshot.rows, row, stored, kind)
+            _take_apart(snapshot.rows, row, stored, kind, snapshot.namespaces.words)
 
 
 def _take_apart(
-    rows: dict[Any, Row], row: NamedRow, stored: Collection[str], kind: type | None
+    rows: dict[Any, Row],
+    row: NamedRow,
+    stored: Collection[str],
+    kind: type | None,
+    shared: Collection[str],
 ) -> None:
     """Makes a row of the stored names, which the library's row then leaves out.
 
@@ -99,6 +103,7 @@ def _take_apart(
         row: the library's row.
         stored: the names that the user's code stores.
         kind: the class whose namespace it is, if any.
+        shared: the names that several rows share.
     """
     now, before = row.items(), row.before
     every = {**before, **now}
@@ -106,7 +111,7 @@ def _take_apart(
     if not names:
         return
     row.before = {name: value for name, value in before.items() if name not in names}
-    if isinstance(row.names, set):
+    if isinstance(row.names, set) and row.names is not shared:
         row.names -= names
     else:
         row.names = Without(row.names, names)

@@ -2,6 +2,7 @@
 
 import builtins
 import collections
+import importlib
 import json
 import sys
 import types
@@ -76,7 +77,7 @@ def by_a_computed_name(x):
 
 
 def by_the_namespace(x):
-    vars(json)["stored_by_a_test"] = json.__dict__.get("stored_by_a_test", 0) + 1
+    json.__dict__["stored_by_a_test"] = vars(json).get("stored_by_a_test", 0) + 1
     return x * 2
 
 
@@ -199,10 +200,16 @@ def test_what_a_module_counts_for_itself_is_not_repeated(tmp_path, monkeypatch):
     source = "served = 0\ndef serve(x):\n    global served\n    served += 1\n    return x * 2\n"
     (folder / "package_that_counts.py").write_text(source)
     monkeypatch.syspath_prepend(folder)
-    import package_that_counts
-
-    f = calque.jit(lambda x: package_that_counts.serve(x))
+    package = importlib.import_module("package_that_counts")
+    f = calque.jit(lambda x: package.serve(x))
     for _ in range(4):
         assert f(torch.ones(2, device="jax"))[0].item() == 2
     assert f.history == ["first call"]
     del sys.modules["package_that_counts"]
+
+
+@pytest.mark.parametrize("fn", [counts_in_a_module, counts_in_a_class], ids=lambda f: f.__name__)
+def test_a_graph_refuses_what_it_would_not_repeat(fn):
+    with pytest.raises(calque.CalqueError, match=f"{NAME} becomes 1, which a graph would not"):
+        calque.trace(fn, torch.ones(3))
+    assert _stored() == []

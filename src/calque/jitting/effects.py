@@ -12,6 +12,7 @@ from calque.state.rows import (
     CellRow,
     ClassRow,
     DictRow,
+    LibraryClassRow,
     ListRow,
     NamedRow,
     set_attribute,
@@ -149,4 +150,5 @@ def stands_alone(row: Row) -> bool:
     """Returns True if no other object's row describes the same state."""
     if isinstance(row, AttributeRow):
         return row.write is set_attribute
-    return type(row) in (DictRow, ListRow, NamedRow, ClassRow, CellRow)
+    kinds = (DictRow, ListRow, NamedRow, ClassRow, LibraryClassRow, CellRow)
+    return type(row) in kinds

@@ -41,6 +41,7 @@ from calque.program.trees import is_tensor
 from calque.program.value_checks import Checks
 from calque.state import Running
 from calque.state.names import names_of
+from calque.state.stores import take_apart_stored
 from calque.state.values import is_of_values
 
 if TYPE_CHECKING:
@@ -74,6 +75,7 @@ class Outcome:
         trace.optimizer_tracing.check_unchanged(running)
         if trace.assumptions is not None and trace.assumptions.has_answered and trace.variables:
             trace.variables.give_up()
+        take_apart_stored(trace.state.snapshot)
         found = trace.variables.settle(trace.state.snapshot)
         trace.state.assigned.update((row, key) for row, key, _ in found)
         trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle() + found

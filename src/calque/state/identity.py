@@ -17,6 +17,7 @@ from calque.state.rows import (
     ClassRow,
     DictRow,
     HooksRow,
+    LibraryClassRow,
     ListRow,
     NamedRow,
     Row,
@@ -99,7 +100,7 @@ class Identities:
             self._lists.append(row)
         elif kind is CellRow and row.before:
             self._cells.append(row)
-        elif kind in (NamedRow, ClassRow):
+        elif kind in (NamedRow, ClassRow, LibraryClassRow):
             self._named.append(row)  # pyright: ignore[reportArgumentType]
         elif isinstance(row, AttributeRow) and _is_plain(row):
             self._attributes[tuple(row.before)].append(row)

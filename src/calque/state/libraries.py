@@ -4,6 +4,7 @@ import functools
 import sys
 import threading
 import types
+from collections import deque
 from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Any
 
@@ -21,6 +22,7 @@ from calque.state.paths import Path
 from calque.state.rows import DictRow, NamedRow, StateRow
 from calque.state.settings import has_settings, is_setting, setting_of
 from calque.state.stand_ins import original
+from calque.state.stores import belongs_to
 from calque.state.values import ATOMIC, MISSING, instance_dict
 
 if TYPE_CHECKING:
@@ -35,6 +37,7 @@ _IMPLIED: dict[str, tuple[str, Callable[[Any], Any]]] = {
 """What a library's module depends on, though no code names it: its name, and what reads it."""
 _HANDLERS = frozenset(("getsignal", "signal"))
 
+_CONTAINERS = (list, dict, set, deque, bytearray, types.SimpleNamespace)
 _THREAD = "current_thread"
 
 
@@ -151,9 +154,14 @@ class Libraries:
                 self.hold_settings(value, path.attribute(name))
             elif matters_in_library(value) or finds_modules(value):
                 home = Path(name) if home_of_class(type(value)) == "os" else path.attribute(name)
-                if isinstance(value, list) and self._is_for_users_to_change(module, name):
+                if self._is_for_users_to_change(module, name, value):
                     home = Path(module.__name__).attribute(name)
                 snapshot.stack.append((value, home))
+            elif isinstance(value, type):
+                if name in snapshot.namespaces.own_words:
+                    snapshot.stack.append((value, path.attribute(name)))
+            elif self._is_for_users_to_change(module, name, value):
+                snapshot.stack.append((value, Path(module.__name__).attribute(name)))
 
     def _hold_registries(self, value: object, path: Path) -> None:
         """Record dicts in which a package looks up functions or classes."""
@@ -177,10 +185,18 @@ class Libraries:
                 self._snapshot.known[id(held)] = held
                 self._snapshot.namespaces.hold(held, path, ("e", id(value)))
 
-    def _is_for_users_to_change(self, module: types.ModuleType, name: str) -> bool:
-        """Returns True if the program names a variable of a Python module, such as `sys.path`."""
-        own_words = self._snapshot.namespaces.own_words
-        return name in own_words and owner_of_module(module) is Owner.PYTHON
+    def _is_for_users_to_change(self, module: types.ModuleType, name: str, value: object) -> bool:
+        """Returns True if the program names a container or an object in a library's module that is
+        its own, or a list of a Python module, such as `sys.path`.
+        """
+        if value is None or name not in self._snapshot.namespaces.own_words:
+            return False
+        if type(value) not in _CONTAINERS:
+            return owner_of_class(type(value)) is Owner.USER
+        if isinstance(value, list) and owner_of_module(module) is Owner.PYTHON:
+            return True
+        is_short = isinstance(value, types.SimpleNamespace) or len(value) < _MOST_ENTRIES  # pyright: ignore[reportArgumentType]
+        return is_short and not belongs_to(module, name)
 
 
 def _is_table(value: dict[Any, Any]) -> bool:

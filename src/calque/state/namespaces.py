@@ -62,7 +62,7 @@ class Namespaces:
         self._objects: list[tuple[Row, Any]] = []
         self._otherwise: set[str] = set()
         self._computes = False
-        self._computed: set[str] = set()
+        self.computed: set[str] = set()
         self.interception: Interception = Interception(self._on_computed_name)
         self._everything = AllNames(self.words)
         self._snapshot = snapshot
@@ -222,7 +222,7 @@ class Namespaces:
         return Named(
             codes=tuple(codes),
             words=self._otherwise | self._words_of_layers | _CALLED,
-            computed=self._computed,
+            computed=self.computed,
             rows=[*self._layers, *variables],
             dicts=Owner.PACKAGE not in searching,
             searched=taking or not searching.isdisjoint((Owner.PACKAGE, Owner.PYTHON)),
@@ -244,7 +244,7 @@ class Namespaces:
 
     def computes(self, name: str) -> bool:
         """Returns True if code may have looked up an attribute by this computed name."""
-        return self.whole or name in self._computed
+        return self.whole or name in self.computed
 
     def use(self, words: frozenset[str], of_code: bool = False) -> frozenset[str]:
         """Make more names of attributes relevant; returns those that were not before.
@@ -310,7 +310,7 @@ class Namespaces:
         if name is None:
             self.stop_intercepting()
         else:
-            self._computed.add(name)
+            self.computed.add(name)
             self._snapshot.visit_name(name)
 
     def _look_up(self, names: Names, held: dict[str, Any]) -> None:

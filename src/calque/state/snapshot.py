@@ -25,6 +25,7 @@ from calque.state.ownership import Owner
 from calque.state.paths import Path
 from calque.state.rows import CacheRow, DictRow, HooksRow, Row
 from calque.state.running_code import RunningCode
+from calque.state.stores import take_apart_stored
 from calque.state.values import ATOMIC
 
 _GLOBAL_HOOKS = [
@@ -230,6 +231,7 @@ class Snapshot:
 
     def changed(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
         """Yields the rows that have changed, with their contents."""
+        take_apart_stored(self)
         for row in list(self.rows.values()):
             now = row.items()
             if row.is_changed(now):

@@ -25,7 +25,7 @@ from calque.state.named import (
 from calque.state.names import names_of
 from calque.state.ownership import Owner, owner_of_class
 from calque.state.reads import ANY_KEY
-from calque.state.rows import CellRow, ListRow, NamedRow, Row, SetRow
+from calque.state.rows import CellRow, LibraryClassRow, ListRow, NamedRow, Row, SetRow
 from calque.state.values import ATOMIC, MISSING
 
 _TEXT = ("__repr__", "extra_repr")
@@ -311,7 +311,8 @@ def is_by_name(row: Row) -> bool:
         return False
     if type(row) is CellRow:
         return variable_of(row) is not None
-    return type(row) is NamedRow and type(row.names) is set
+    is_named = isinstance(row, NamedRow) and type(row) in (NamedRow, LibraryClassRow)
+    return is_named and type(row.names) is set
 
 
 def replaces_getattr(rows: Iterable[Row]) -> bool:

@@ -26,6 +26,9 @@ def visit_function(snapshot: "Snapshot", value: types.FunctionType, path: Path) 
         snapshot.namespaces.read_by_name(snapshot.rows[id(value.__dict__)], types.FunctionType)
         if "__annotations__" in snapshot.namespaces.words:
             snapshot.hold_dict(value.__annotations__, path.attribute("__annotations__"))
+    elif path.key in snapshot.namespaces.own_words:
+        home = Path(str(path), foreign=True)
+        snapshot.namespaces.hold(value.__dict__, home, ("f", id(value)))
     ran = snapshot.code.add(value, owner)
     if not ran and owner is Owner.ENGINE and "__wrapped__" in value.__dict__:
         snapshot.stack.append((value.__dict__["__wrapped__"], path))

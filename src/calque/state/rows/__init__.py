@@ -28,6 +28,7 @@ from calque.state.rows.dicts import (
     DictRow,
     HooksRow,
     InstanceRow,
+    LibraryClassRow,
     NamedRow,
     is_own_hook,
 )
@@ -44,6 +45,7 @@ __all__ = [
     "HOOKS_OF_TENSORS",
     "HooksRow",
     "InstanceRow",
+    "LibraryClassRow",
     "ListRow",
     "NamedRow",
     "Row",

@@ -150,5 +150,14 @@ class ClassRow(NamedRow):
             type.__delattr__(self.kind, key)
 
 
+class LibraryClassRow(ClassRow):
+    """Some attributes of a library's class."""
+
+    __slots__ = ()
+
+    def items(self) -> dict[Any, Any]:
+        return NamedRow.items(self)
+
+
 def _is_special(name: str, value: object) -> bool:
     return name.startswith("__") and name.endswith("__") and callable(value)

@@ -19,6 +19,7 @@ from calque.state.finding.classes import hold_kind
 from calque.state.ownership import Owner, home_of_class
 from calque.state.paths import Path
 from calque.state.rows import HOOKS_OF_TENSORS, AttributeRow, CacheRow, DictRow
+from calque.state.stores import take_apart_stored
 from calque.tracing.core.active import current_trace, suspended
 from calque.tracing.symbolic.generators import GeneratorStates
 from calque.tracing.symbolic.leaves import ModuleState
@@ -113,6 +114,7 @@ class Surroundings(Snapshot):
     def changed_by_program(self) -> Iterator[tuple[Row, dict[Any, Any]]]:
         """Like `changed`, without the changes of leaf functions."""
         self._make_rows()
+        take_apart_stored(self)
         of_leaves = self.of_leaves
         rows = [row for key, row in self.rows.items() if key not in of_leaves]
         for row in rows:

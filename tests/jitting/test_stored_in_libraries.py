@@ -1,0 +1,215 @@
+"""What a program stores in modules, classes and functions of libraries is repeated by each call."""
+
+import builtins
+import collections
+import importlib
+import json
+import sys
+import types
+
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+from torch import nn
+
+import calque
+
+NAME = "stored_by_a_test"
+
+
+def counts_in_a_module(x):
+    json.stored_by_a_test = getattr(json, "stored_by_a_test", 0) + 1
+    return x * 2
+
+
+def reads_its_count(x):
+    torch.stored_by_a_test = getattr(torch, "stored_by_a_test", 0) + 1
+    return x * torch.stored_by_a_test
+
+
+def halves_a_number(x):
+    np.stored_by_a_test = getattr(np, "stored_by_a_test", 1.0) * 0.5
+    return x * np.stored_by_a_test
+
+
+def counts_in_a_class(x):
+    nn.Linear.stored_by_a_test = getattr(nn.Linear, "stored_by_a_test", 0) + 1
+    return x + 1
+
+
+def counts_in_a_class_of_python(x):
+    kind = collections.Counter
+    kind.stored_by_a_test = getattr(kind, "stored_by_a_test", 0) + 1
+    return x * kind.stored_by_a_test
+
+
+def counts_in_the_class_of_tensors(x):
+    torch.Tensor.stored_by_a_test = getattr(torch.Tensor, "stored_by_a_test", 0) + 1
+    return x * 2
+
+
+def counts_among_the_builtins(x):
+    builtins.stored_by_a_test = getattr(builtins, "stored_by_a_test", 0) + 1
+    return x * 2
+
+
+def counts_in_a_function(x):
+    F.relu.stored_by_a_test = getattr(F.relu, "stored_by_a_test", 0) + 1
+    return F.relu(x)
+
+
+def finds_the_module(x):
+    module = sys.modules["json"]
+    module.stored_by_a_test = getattr(module, "stored_by_a_test", 0) + 1
+    return x * 2
+
+
+def by_a_constant_name(x):
+    setattr(json, "stored_by_a_test", getattr(json, "stored_by_a_test", 0) + 1)  # noqa: B010
+    return x * 2
+
+
+def by_a_computed_name(x):
+    name = "_by_a_".join(("stored", "test"))
+    setattr(json, name, getattr(json, name, 0) + 1)
+    return x * 2
+
+
+def by_the_namespace(x):
+    json.__dict__["stored_by_a_test"] = vars(json).get("stored_by_a_test", 0) + 1
+    return x * 2
+
+
+def keeps_a_tensor(x):
+    json.stored_by_a_test = getattr(json, "stored_by_a_test", 0 * x) + x
+    return x * 2
+
+
+def fills_a_dict(x):
+    if not hasattr(json, "stored_by_a_test"):
+        json.stored_by_a_test = {"turn": 0}
+    json.stored_by_a_test["turn"] = 1 - json.stored_by_a_test["turn"]
+    return x * 2
+
+
+def fills_a_set(x):
+    if not hasattr(torch, "stored_by_a_test"):
+        torch.stored_by_a_test = set()
+    torch.stored_by_a_test ^= {"a"}
+    torch.stored_by_a_test.add("b")
+    return x * 2
+
+
+def fills_a_namespace(x):
+    if not hasattr(json, "stored_by_a_test"):
+        json.stored_by_a_test = types.SimpleNamespace(turn=0)
+    json.stored_by_a_test.turn = 1 - json.stored_by_a_test.turn
+    return x * 2
+
+
+def goes_back_and_forth(x):
+    if hasattr(json, "stored_by_a_test"):
+        del json.stored_by_a_test
+        return x * 2
+    json.stored_by_a_test = True
+    return x * 3
+
+
+FUNCTIONS = [
+    value
+    for value in list(globals().values())
+    if isinstance(value, types.FunctionType) and value.__module__ == __name__
+]
+HOLDERS = (
+    *(json, torch, np, builtins),
+    *(nn.Linear, collections.Counter, torch.Tensor, F.relu),
+)
+
+
+def _stored():
+    found = [vars(holder)[NAME] for holder in HOLDERS if NAME in vars(holder)]
+    return [_plain(one) for one in found]
+
+
+def _plain(value):
+    if isinstance(value, torch.Tensor):
+        return value.tolist()
+    if isinstance(value, types.SimpleNamespace):
+        return dict(vars(value))
+    return sorted(value) if isinstance(value, set) else repr(value)
+
+
+@pytest.fixture(autouse=True)
+def clean():
+    yield
+    _clear()
+
+
+def _clear():
+    for holder in HOLDERS:
+        if NAME in vars(holder):
+            delattr(holder, NAME)
+
+
+def _run(fn, device, calls=5):
+    found = [(fn(torch.arange(3.0, device=device) + i).tolist(), _stored()) for i in range(calls)]
+    _clear()
+    return found
+
+
+@pytest.mark.parametrize("fn", FUNCTIONS, ids=lambda fn: fn.__name__)
+def test_each_call_stores_what_the_function_stores(fn):
+    expected = _run(fn, "cpu")
+    jitted = calque.jit(fn, verify=False)
+    assert _run(jitted, "jax") == expected
+    assert len(jitted.history) <= 4
+
+
+def test_a_function_that_fails_while_it_is_traced_stores_nothing():
+    def f(x):
+        json.stored_by_a_test = 1
+        nn.Linear.stored_by_a_test = 1
+        return float(x.sum())
+
+    with pytest.raises(calque.TraceError):
+        calque.jit(f)(torch.ones(2, device="jax"))
+    assert _stored() == []
+
+
+@pytest.mark.parametrize("holder", [json, json.JSONEncoder, json.dumps, nn.Module])
+def test_what_the_loop_stores_in_a_library_is_compared(monkeypatch, holder):
+    monkeypatch.setattr(holder, NAME, 1.0, raising=False)
+    readers = {
+        json: lambda x: x * json.stored_by_a_test,
+        json.JSONEncoder: lambda x: x * json.JSONEncoder.stored_by_a_test,
+        json.dumps: lambda x: x * json.dumps.stored_by_a_test,
+        nn.Module: lambda x: x * nn.Module.stored_by_a_test,
+    }
+    f = calque.jit(readers[holder], verify=False)
+    x = torch.ones(2, device="jax")
+    assert [f(x)[0].item() for _ in range(3)] == [1, 1, 1]
+    setattr(holder, NAME, 3.0)
+    assert [f(x)[0].item() for _ in range(3)] == [3, 3, 3]
+    assert len(f.history) == 2
+
+
+def test_what_a_module_counts_for_itself_is_not_repeated(tmp_path, monkeypatch):
+    folder = tmp_path / "site-packages"
+    folder.mkdir()
+    source = "served = 0\ndef serve(x):\n    global served\n    served += 1\n    return x * 2\n"
+    (folder / "package_that_counts.py").write_text(source)
+    monkeypatch.syspath_prepend(folder)
+    package = importlib.import_module("package_that_counts")
+    f = calque.jit(lambda x: package.serve(x))
+    for _ in range(4):
+        assert f(torch.ones(2, device="jax"))[0].item() == 2
+    assert f.history == ["first call"]
+    del sys.modules["package_that_counts"]
+
+
+@pytest.mark.parametrize("fn", [counts_in_a_module, counts_in_a_class], ids=lambda f: f.__name__)
+def test_a_graph_refuses_what_it_would_not_repeat(fn):
+    with pytest.raises(calque.CalqueError, match=f"{NAME} becomes 1, which a graph would not"):
+        calque.trace(fn, torch.ones(3))
+    assert _stored() == []

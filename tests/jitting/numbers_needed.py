@@ -10,6 +10,8 @@ import torch
 
 from tests.jitting.numbers_in_variables import needing, traced
 
+number_of, is_one = id, operator.is_
+
 
 def an_equal_complex_number(s, x):
     s.n += 1
@@ -42,6 +44,12 @@ def the_identity_of_a_number(s, x):
     return x, id(s.n) == id(s.other), operator.is_(s.other, s.n)
 
 
+def the_identity_by_other_names(s, x):
+    is_new, s.n = not is_one(s.n, s.other), s.n + 1
+    s.other = s.n
+    return x, is_new, number_of(s.other) == number_of(s.n)
+
+
 def a_symbolic_number(s, x):
     s.n += 1
     return x + isinstance(s.n, torch.SymFloat)
@@ -51,6 +59,7 @@ for run in (an_equal_complex_number, the_type_of_a_result, a_branch):
     needing(run)
 for run in (the_same_number, the_identity_of_a_number, a_symbolic_number):
     needing(run)
+needing(the_identity_by_other_names)
 
 
 def is_same(a, b):

@@ -9,6 +9,7 @@ import torch
 from torch.optim import lr_scheduler
 
 import calque
+from calque.state.unread import Unread
 from tests.laws.state.describe import describe, difference
 
 pytestmark = pytest.mark.filterwarnings("ignore::calque.RetraceWarning")
@@ -218,3 +219,18 @@ def test_the_rate_that_a_scheduler_tells_may_be_returned(name):
         results, expected = list(run("jax", calque.jit)), list(run("cpu", lambda fn: fn))
     for i, found in enumerate(results):
         assert difference(found, expected[i]) is None, i
+
+
+def test_unread_attributes_are_not_looked_for_where_what_is_read_was_replaced(monkeypatch):
+    looked = []
+    ignore = Unread.ignore
+    monkeypatch.setattr(Unread, "ignore", lambda *args: looked.append(args) or ignore(*args))
+    settings = SimpleNamespace(rates=[0.0])
+    scaled = calque.jit(lambda x: x * settings.rates[0])
+    one = torch.ones((), device="jax")
+    for i in range(6):
+        settings.rates = [float(i)]
+        if i == 3:
+            looked.clear()
+        assert scaled(one).item() == i
+    assert not looked

@@ -28,6 +28,14 @@ class Net(nn.Module):
         return "net"
 
 
+class Scaled:
+    factor = 3.0
+
+    @calque.jit
+    def by_factor(self, x):
+        return x * self.factor
+
+
 def ones(*shape):
     return torch.ones(*shape, device="jax")
 
@@ -268,3 +276,21 @@ def test_a_module_that_is_made_in_the_function_is_traced_once():
             x = torch.full((4, 3), float(i), device="jax")
             torch.testing.assert_close(run(x), fn(x))
         assert run.history == ["first call"]
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: calque.jit(made().eval()),
+        lambda: calque.jit(lambda x: x * 2 + 1),
+        lambda: Scaled().by_factor,
+    ],
+)
+def test_dynamo_captures_it_as_a_part_of_a_graph(make):
+    jitted = make()
+    x = ones(3, 2)
+    want = jitted(x) - jitted(2 * x)
+    torch._dynamo.reset()
+    compiled = torch.compile(lambda x: jitted(x) - jitted(2 * x), backend="calque", fullgraph=True)
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), want)

@@ -298,7 +298,8 @@ def test_a_branch_that_writes_to_its_own_tensors_keeps_these_writes() -> None:
             y[1].add_(1)
         else:
             y = torch.zeros(2, 2)
-            y.fill_(3)
+            y.copy_(x)
+            y.mul_(3)
         return y
 
     lowered = calque.lower(calque.trace(program, torch.ones(2, 2)), functional=False)

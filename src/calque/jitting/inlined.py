@@ -26,14 +26,14 @@ def is_inlined() -> bool:
     NaN.)
     """
     return (
-        active.inlining
+        compiler.is_dynamo_compiling()  # first: Dynamo does not go on behind some of the others
+        or active.inlining
         or _functorch_level() is not None
         or torch_internals.forward_ad._current_level >= 0
         or _dispatch_modes() > 0
         or (_is_anomaly() and torch.is_anomaly_check_nan_enabled())
         or is_tracing()
         or (torch_internals.compiler._is_compiling_flag and others_compile())
-        or compiler.is_dynamo_compiling()
     )
 
 

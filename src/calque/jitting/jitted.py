@@ -359,6 +359,8 @@ class Jitted(Generic[P, R]):
         return explain(self)
 
     def __get__(self, instance: object, owner: object = None) -> Any:
+        if instance is not None and is_dynamo_compiling():  # which knows no other methods
+            return functools.partial(self._fn, instance)
         return self if instance is None else types.MethodType(self, instance)
 
     def __getattr__(self, name: str) -> Any:

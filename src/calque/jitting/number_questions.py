@@ -6,6 +6,7 @@ Such code gets the number itself. It is found by its instructions, before or aft
 import dis
 import functools
 import itertools
+import operator
 import re
 from collections.abc import Iterable
 from types import CodeType
@@ -196,6 +197,18 @@ def asks_at_all(code: CodeType) -> bool:
     )
 
 
+def is_renamed(name: object, value: object) -> bool:
+    """Returns True if a variable holds a function that asks which object a value is, under another
+    name than `_is_asking` knows.
+    """
+    return (value is id or value is operator.is_ or value is operator.is_not) and (
+        name not in _ASKING
+    )
+
+
+_ASKING = ("id", "is_", "is_not")
+
+
 def ends_expression(step: dis.Instruction) -> bool:
     """Returns True if an instruction ends an expression."""
     return step.opname.startswith(_ENDS)
@@ -205,7 +218,7 @@ def _is_asking(step: dis.Instruction) -> bool:
     """Returns True if an instruction loads a function that asks which object a value is."""
     if step.opname in ("LOAD_GLOBAL", "LOAD_NAME") and step.argval == "id":
         return True
-    return step.opname.startswith("LOAD_") and step.argval in ("is_", "is_not")
+    return step.opname.startswith("LOAD_") and step.argval in _ASKING[1:]
 
 
 def _is_constant(step: dis.Instruction) -> bool:

@@ -20,7 +20,7 @@ from torch.nn import Module
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
 from calque.jitting.number_flow import NumberNames
-from calque.jitting.number_questions import last_names, tells_apart
+from calque.jitting.number_questions import is_renamed, last_names, tells_apart
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
 from calque.program.python_numbers import Formula, PythonNode, RefusedNode
@@ -204,7 +204,10 @@ class VariableNumbers:
     def _check_codes(self, snapshot: Snapshot) -> None:
         codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
         names = NumberNames(codes, last_names(one.row.name(one.key) for one in self._all))
-        if any(tells_apart(code, names.of(code)) for code in codes):
+        renamed = any(
+            is_renamed(key, one) for r in snapshot.rows.values() for key, one in r.before.items()
+        )
+        if renamed or any(tells_apart(code, names.of(code)) for code in codes):
             self.give_up()
 
     @contextmanager

@@ -100,25 +100,20 @@ class StateGuard:
             if not self._outdated and self._is_same():
                 return True
         found = self.first_difference()
-        if (
-            found is not None
-            and self._unread is not None
-            and self._unread.ignore(self._by_owner.values())
-        ):
-            self._rows = [row for row in self._rows if row not in self._unread.dropped]
-            self._rows += self._unread.fresh()
-            self._outdated = True
-            found = self.first_difference()
+        ignored = False
         while found is not None:
             row, key = found
-            if adopted >= _MOST_ADOPTED or not self._adopt(row, key):
+            if adopted < _MOST_ADOPTED and self._adopt(row, key):
+                adopted += 1
+                if len(self._replaced) < _MOST_ADOPTED:
+                    self._replaced[found] = None
+            elif not ignored and self._ignores():  # takes longer, so it comes second
+                ignored = self._outdated = True
+            else:
                 self._outdated |= adopted > 0  # some rows belong to new objects now
                 if self._outdated:
                     self.identities.give_up()
                 return False
-            if len(self._replaced) < _MOST_ADOPTED:
-                self._replaced[found] = None
-            adopted += 1
             found = self.first_difference()
         for row in self._rows:
             free = self._free.get(row, ())
@@ -132,6 +127,14 @@ class StateGuard:
             self.identities.expect()
         return True
 
+    def _ignores(self) -> bool:
+        """Returns True if some attributes need no longer be compared."""
+        if self._unread is None or not self._unread.ignore(self._by_owner.values()):
+            return False
+        self._rows = [row for row in self._rows if row not in self._unread.dropped]
+        self._rows += self._unread.fresh()
+        return True
+
     def _adopt(self, row: Row, key: object) -> bool:
         """Returns True if a new object has the contents of the old one, up to numbers. The rows
         of the old one then refer to the new one, and still expect the old numbers.
@@ -140,7 +143,7 @@ class StateGuard:
         the loop around it does (a scheduler, a new list of rates).
         """
         old, new = row.before.get(key, MISSING), row.get(key)
-        if old is MISSING or new is MISSING or not containers(old, new):
+        if old is MISSING or new is MISSING or type(old) in SCALARS or type(new) is not type(old):
             return False
         self._held_now = holders(v for r in self._rows for v in r.before.values())
         places = self._exchanged(old, new)

@@ -6,7 +6,7 @@ no longer contains such operators, so it can be functionalized.
 """
 
 import operator
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
 import torch
@@ -119,26 +119,34 @@ def _first_write(graph: GraphModule, memory: set[Node], apart: object = None) ->
     for node in graph.graph.nodes:
         if isinstance(node.target, OpOverload) and memory & _written_by(node, node.target):
             return node
-        if node.target is not apart and _is_alias(node) and memory & set(node.all_input_nodes):
+        if node.target is not apart and memory & _viewed_by(node):
             memory.add(node)
     return None
 
 
-def _is_alias(node: Node) -> bool:
-    """Returns True if the result of an operator may be, or view, one of its arguments."""
+def _viewed_by(node: Node) -> set[Node]:
+    """Returns the arguments of a node that its result may be, or view."""
     target = node.target
     if target is operator.getitem:
-        return True
+        return set(node.all_input_nodes)
     if not isinstance(target, OpOverload):
-        return False
-    return any(result.alias_info is not None for result in target._schema.returns)
+        return set()
+    shared = set[str]()
+    for result in target._schema.returns:
+        shared |= result.alias_info.before_set if result.alias_info is not None else set()
+    return _given(node, target, lambda alias: bool(alias.before_set & shared)) if shared else set()
 
 
 def _written_by(node: Node, target: OpOverload) -> set[Node]:
+    return _given(node, target, lambda alias: alias.is_write)
+
+
+def _given(node: Node, target: OpOverload, chosen: Callable[[Any], bool]) -> set[Node]:
+    """Returns the arguments of an operator for the parameters whose annotation is chosen."""
     names = target._schema.arguments
     given = {**{names[i].name: arg for i, arg in enumerate(node.args)}, **node.kwargs}
-    writes = [a.name for a in names if a.alias_info is not None and a.alias_info.is_write]
-    return {arg for name in writes for arg in _nodes_in(given.get(name))}
+    chosen_names = [a.name for a in names if a.alias_info is not None and chosen(a.alias_info)]
+    return {arg for name in chosen_names for arg in _nodes_in(given.get(name))}
 
 
 def _nodes_in(value: Any) -> list[Node]:

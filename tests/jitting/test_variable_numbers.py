@@ -9,7 +9,10 @@ import pytest
 import torch
 
 import calque
-from tests.jitting import numbers_needed  # noqa: F401
+from tests.jitting import (
+    numbers_beside_handlers,  # noqa: F401
+    numbers_needed,  # noqa: F401
+)
 from tests.jitting.numbers_in_variables import COMPILED, TRACED
 from tests.laws.state.describe import describe, difference
 

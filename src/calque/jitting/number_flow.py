@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Collection, Iterable
 from types import CodeType
 
+from calque.jitting.error_handlers import handles_errors
 from calque.jitting.number_questions import (
     asks_at_all,
     ends_expression,
@@ -50,18 +51,24 @@ class NumberNames:
         self._own: defaultdict[CodeType, set[str]] = defaultdict(set)
         self._returning: set[str] = set()
         self._called: defaultdict[str, list[CodeType]] = defaultdict(list)
-        if not any(map(asks_at_all, codes)):
-            return
         for code in codes:
             self._called[code.co_name].append(code)
             if code.co_name in ("__init__", "__new__"):
                 self._called[code.co_qualname.split(".")[-2:][0]].append(code)
+        self._steps: dict[CodeType, list[tuple[dis.Instruction, dis.Instruction]]] = {}
+        if not any(asks_at_all(code) or handles_errors(code) for code in codes):
+            return
         for _ in range(_ROUNDS):
             before = self._size()
             for code in codes:
                 self._follow(code)
             if self._size() == before:
                 break
+
+    @property
+    def ran(self) -> Collection[str]:
+        """The names by which the code is called."""
+        return self._called.keys()
 
     def of(self, code: CodeType) -> frozenset[str]:
         """Returns the names in a piece of code."""
@@ -73,7 +80,9 @@ class NumberNames:
     def _follow(self, code: CodeType) -> None:
         """Find where code hands numbers on, in calls, assignments and results."""
         holding, recent, handed = self.of(code), set[str](), False
-        for one, after in itertools.pairwise(dis.get_instructions(code)):
+        if code not in self._steps:
+            self._steps[code] = list(itertools.pairwise(dis.get_instructions(code)))
+        for one, after in self._steps[code]:
             if one.opname.startswith("STORE_"):
                 if handed:
                     self._store(code, one)

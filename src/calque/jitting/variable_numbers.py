@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Callable, Collection, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from types import FunctionType, MethodType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import numpy as np
@@ -19,8 +19,9 @@ from torch.nn import Module
 
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
+from calque.jitting.error_handlers import hides_errors
 from calque.jitting.number_flow import NumberNames
-from calque.jitting.number_questions import is_renamed, last_names, tells_apart
+from calque.jitting.number_questions import asks_for_types, asks_which, is_renamed, last_names
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
 from calque.program.python_numbers import Formula, PythonNode, RefusedNode
@@ -207,7 +208,7 @@ class VariableNumbers:
         renamed = any(
             is_renamed(key, one) for r in snapshot.rows.values() for key, one in r.before.items()
         )
-        if renamed or any(tells_apart(code, names.of(code)) for code in codes):
+        if renamed or any(_tells_apart(code, names) for code in codes):
             self.give_up()
 
     @contextmanager
@@ -327,3 +328,9 @@ _DIFFERS = (
     "calque.jit cannot take the derivative of these gradients: they depend on numbers in "
     "variables.\nTake the gradients and their derivatives inside the jitted function."
 )
+
+
+def _tells_apart(code: CodeType, names: NumberNames) -> bool:
+    """Returns True if code may tell traced numbers in variables from others."""
+    met = names.of(code)
+    return asks_for_types(code) or hides_errors(code, met, names.ran) or asks_which(code, met)

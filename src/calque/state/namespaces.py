@@ -370,7 +370,8 @@ class Namespaces:
         if isinstance(row, NamedRow):
             self._rows = [r for r in self._rows if r is not row]
             new = DictRow(row.owner, row.path, attribute=True)
-            new.before = _as_before(row, new.before)
+            # One dict, because a traced number in it is replaced again after the trace.
+            row.before = new.before = _as_before(row, new.before)
             self._snapshot.rows[key] = new
             self._snapshot.push_items(new)
 

@@ -85,3 +85,13 @@ def importer(frame: FrameType) -> FrameType | None:
     while by is not None and by.f_code.co_filename.startswith(_IMPORT_FILES):
         by = by.f_back
     return by
+
+
+def exception_table(code: CodeType) -> list[tuple[int, int, int]] | None:
+    """Returns the ranges of instructions that handlers protect: the first offset, the end, and the
+    offset of the handler; None if this release of Python does not tell.
+    """
+    parse: Any = getattr(dis, "_parse_exception_table", None)
+    if parse is None:
+        return None
+    return [(entry.start, entry.end, entry.target) for entry in parse(code)]

@@ -8,7 +8,7 @@ from types import SimpleNamespace
 
 import torch
 
-from tests.jitting.numbers_in_variables import needing, traced
+from tests.jitting.numbers_in_variables import count_of, needing, traced
 
 number_of, is_one = id, operator.is_
 
@@ -127,6 +127,38 @@ def a_number_in_a_stack_that_swallows_errors(s, x):
     return x
 
 
+statistics = SimpleNamespace()  # has the name of a module of Python
+callable = lambda s: datetime.timedelta(seconds=s.n).total_seconds()  # and of a function
+
+
+@traced
+def a_number_in_what_has_the_name_of_a_module(device, jit):
+    s = SimpleNamespace(n=0)
+    statistics.late = lambda: datetime.timedelta(seconds=s.n).total_seconds()
+
+    def step(x):
+        s.n += 1
+        found = -1.0
+        try:
+            found = statistics.late()
+        except TypeError:
+            pass
+        return x * found
+
+    return jit(step), lambda i: count_of(s, i), lambda: vars(s)
+
+
+def a_number_in_what_has_the_name_of_a_builtin_function(s, x):
+    s.n += 1
+    found = -1.0
+    try:
+        found = callable(s)
+    except TypeError:
+        pass
+    return x * found
+
+
+needing(a_number_in_what_has_the_name_of_a_builtin_function)
 needing(a_number_in_a_manager_that_swallows_errors)
 needing(a_number_in_a_stack_that_swallows_errors)
 

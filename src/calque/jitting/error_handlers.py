@@ -4,14 +4,15 @@ Code that needs a number gets the number itself. But a C function that takes no 
 an error that it would not raise for the number, and a handler of errors may hide it.
 """
 
+import builtins
 import dis
 import functools
 import itertools
 import sys
-from collections.abc import Collection, Iterator
+from collections.abc import Collection
 from types import CodeType
 
-from calque.jitting.number_questions import names_loaded
+from calque.jitting.number_questions import names_loaded, names_stored
 from calque.state.ownership import Owner, owner_of_name
 from calque.upstream.python_internals import exception_table
 
@@ -154,13 +155,13 @@ def _is_apart(steps: list[dis.Instruction], numbers: Collection[str], ran: Colle
 
 def _calls_nothing_of_others(steps: list[dis.Instruction], others: set[str]) -> bool:
     """Returns True if instructions call only builtin functions that are known, and functions of
-    Python's and the engine's modules with no arguments but constants.
+    modules of Python or the engine that they import, with no arguments but constants.
 
     Args:
         steps: the instructions.
         others: the names of numbers, and of code that may meet them.
     """
-    modules = set(_imported(steps))
+    modules = _imported(steps)
     of_module, in_module, passes = False, False, False
     for one in steps:
         names, calls = set(names_loaded(one)), bool((one.arg or 0) & 1)
@@ -174,9 +175,7 @@ def _calls_nothing_of_others(steps: list[dis.Instruction], others: set[str]) -> 
             if name not in _BUILTINS or not others.isdisjoint((name, *_BUILTINS[name])):
                 return False
         elif one.opname.startswith("LOAD_") and one.opname != "LOAD_CONST":
-            of_module = one.argval in modules or (
-                one.opname == "LOAD_GLOBAL" and _is_module(one.argval)
-            )
+            of_module = one.argval in modules
             passes |= not of_module
             if not of_module and not others.isdisjoint(names):
                 return False
@@ -185,19 +184,24 @@ def _calls_nothing_of_others(steps: list[dis.Instruction], others: set[str]) -> 
     return not (in_module and passes)
 
 
-def _imported(steps: list[dis.Instruction]) -> Iterator[str]:
-    """Yields the names of the variables that hold imported modules."""
-    imports = False
+def is_shadowed(name: object, value: object) -> bool:
+    """Returns True if a variable has the name of a builtin function that is known, but holds
+    another one.
+    """
+    if not (isinstance(name, str) and name in _BUILTINS and callable(value)):
+        return False
+    return value is not vars(builtins)[name]
+
+
+def _imported(steps: list[dis.Instruction]) -> set[str]:
+    """Returns the variables that hold nothing but modules that the instructions import."""
+    imports, found, others = False, set[str](), set[str]()
     for one in steps:
         imports |= one.opname == "IMPORT_NAME"
         if one.opname.startswith("STORE_"):
-            if imports:
-                yield from names_loaded(one)[:1]
+            (found if imports else others).update(names_stored(one))
             imports = False
-
-
-def _is_module(name: str) -> bool:
-    return name in sys.modules and owner_of_name(name) < Owner.PACKAGE
+    return found - others
 
 
 def _may_return_true(steps: list[dis.Instruction]) -> bool:

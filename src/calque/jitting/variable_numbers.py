@@ -19,7 +19,7 @@ from torch.nn import Module
 
 from calque.device.memory.cell import active
 from calque.jitting.copied_counts import Count, Counts
-from calque.jitting.error_handlers import hides_errors
+from calque.jitting.error_handlers import hides_errors, is_shadowed
 from calque.jitting.number_flow import NumberNames
 from calque.jitting.number_questions import asks_for_types, asks_which, is_renamed, last_names
 from calque.jitting.recording import TraceRecording
@@ -206,7 +206,9 @@ class VariableNumbers:
         codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
         names = NumberNames(codes, last_names(one.row.name(one.key) for one in self._all))
         renamed = any(
-            is_renamed(key, one) for r in snapshot.rows.values() for key, one in r.before.items()
+            is_renamed(key, one) or is_shadowed(key, one)
+            for r in snapshot.rows.values()
+            for key, one in r.before.items()
         )
         if renamed or any(_tells_apart(code, names) for code in codes):
             self.give_up()

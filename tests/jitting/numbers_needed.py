@@ -127,20 +127,20 @@ def a_number_in_a_stack_that_swallows_errors(s, x):
     return x
 
 
-statistics = SimpleNamespace()  # has the name of a module of Python
+math = SimpleNamespace()  # has the name of a module of Python
 callable = lambda s: datetime.timedelta(seconds=s.n).total_seconds()  # and of a function
 
 
 @traced
 def a_number_in_what_has_the_name_of_a_module(device, jit):
     s = SimpleNamespace(n=0)
-    statistics.late = lambda: datetime.timedelta(seconds=s.n).total_seconds()
+    math.late = lambda: datetime.timedelta(seconds=s.n).total_seconds()
 
     def step(x):
         s.n += 1
         found = -1.0
         try:
-            found = statistics.late()
+            found = math.late()
         except TypeError:
             pass
         return x * found

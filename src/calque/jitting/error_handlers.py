@@ -14,6 +14,7 @@ from types import CodeType
 
 from calque.jitting.number_questions import names_loaded, names_stored
 from calque.state.ownership import Owner, owner_of_name
+from calque.state.stand_ins import original
 from calque.upstream.python_internals import exception_table
 
 _JUMPS = ("POP_JUMP_", "JUMP_IF_")
@@ -190,7 +191,7 @@ def is_shadowed(name: object, value: object) -> bool:
     """
     if not (isinstance(name, str) and name in _BUILTINS and callable(value)):
         return False
-    return value is not vars(builtins)[name]
+    return original(value) is not original(vars(builtins)[name])
 
 
 def _imported(steps: list[dis.Instruction]) -> set[str]:

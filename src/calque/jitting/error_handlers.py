@@ -10,11 +10,10 @@ import functools
 import itertools
 import sys
 from collections.abc import Collection
-from types import CodeType
+from types import CodeType, FunctionType
 
 from calque.jitting.number_questions import names_loaded, names_stored
-from calque.state.ownership import Owner, owner_of_name
-from calque.state.stand_ins import original
+from calque.state.ownership import Owner, owner_of_code, owner_of_name
 from calque.upstream.python_internals import exception_table
 
 _JUMPS = ("POP_JUMP_", "JUMP_IF_")
@@ -191,7 +190,9 @@ def is_shadowed(name: object, value: object) -> bool:
     """
     if not (isinstance(name, str) and name in _BUILTINS and callable(value)):
         return False
-    return original(value) is not original(vars(builtins)[name])
+    if isinstance(value, FunctionType) and owner_of_code(value.__code__) < Owner.PACKAGE:
+        return False  # calque's own, which stands for the builtin function
+    return value is not vars(builtins)[name]
 
 
 def _imported(steps: list[dis.Instruction]) -> set[str]:

@@ -22,13 +22,15 @@ from calque.state.rows import (
     NamedRow,
     Row,
     SetRow,
+    StateRow,
 )
 from calque.state.values import MISSING
 from calque.state.versions import Versions, has_version
 
 Place = tuple[str, Any, Any, Any]
 """A compared object: the kind of place, its holder, its key there, and the object. For a list, the
-length is compared, too; for a lookup, the key is passed to `dict.get`.
+length is compared, too; for a lookup, the key is passed to `dict.get`. If something is read by a
+function, the function is the key.
 """
 
 _content = attrgetter("cell_contents")
@@ -74,6 +76,8 @@ class Identities:
         self._partial: list[Row] = []
         self._mixed: list[Row] = []
         self._lists: list[Row] = []
+        self._sets: list[Row] = []
+        self._reads: list[tuple[Row, Callable[[Any], Any], Any]] = []
         self._cells: list[Row] = []
         self._named: list[NamedRow] = []
         self._attributes: dict[tuple[str, ...], list[Row]] = defaultdict(list)
@@ -98,6 +102,8 @@ class Identities:
             self.others.append(row)
         elif kind is ListRow and type(row.owner) is list:
             self._lists.append(row)
+        elif kind is SetRow and type(row.owner) in (set, frozenset):
+            self._sets.append(row)
         elif kind is CellRow and row.before:
             self._cells.append(row)
         elif kind in (NamedRow, ClassRow, LibraryClassRow):
@@ -105,7 +111,11 @@ class Identities:
         elif isinstance(row, AttributeRow) and _is_plain(row):
             self._attributes[tuple(row.before)].append(row)
         else:
-            self.others.append(row)
+            reads = _stable_reads(row)
+            if reads is None:
+                self.others.append(row)
+            else:
+                self._reads += [(row, read, key) for key, read in reads.items()]
 
     def expect(self) -> None:
         """Use the current `before` of the rows as the expected contents."""
@@ -114,12 +124,16 @@ class Identities:
         dicts = [*self._dicts, *self._mixed]
         values = [value for row in dicts for value in row.before.values()]
         self._expect_values(partial(_values_of, [row.owner for row in dicts]), values)
-        for rows, read in ((self._mixed, dict.keys), (self._lists, dict.values)):
+        ordered = ((self._mixed, dict.keys), (self._lists, dict.values), (self._sets, dict.values))
+        for rows, read in ordered:
             owners = [row.owner for row in rows]
             items = [item for row in rows for item in read(row.before)]
             self._expect_values(partial(chain.from_iterable, owners), items)
         cells = [row.owner for row in self._cells]
         self._expect_values(partial(map, _content, cells), [r.before[None] for r in self._cells])
+        reads, owners = [read for _, read, _ in self._reads], [r.owner for r, _, _ in self._reads]
+        values = [row.before[key] for row, _, key in self._reads]
+        self._expect_values(partial(map, call, reads, owners), values)
         special: list[Callable[[], bool]] = []
         self._unhooked: list[Any] = []
         for names, rows in self._attributes.items():
@@ -157,7 +171,7 @@ class Identities:
         self._checks = [bool]
 
     def _expect_sizes(self) -> None:
-        sized = (*self._dicts, *self._partial, *self._mixed, *self._lists)
+        sized = (*self._dicts, *self._partial, *self._mixed, *self._lists, *self._sets)
         if sized:
             sizes = [len(row.before) for row in sized]
             self.values.append(partial(_as_long, [row.owner for row in sized], sizes))
@@ -170,13 +184,14 @@ class Identities:
         """Returns the objects that `values` compares, by position; None if it compares more than
         single objects.
         """
-        if self._dicts or self._mixed or self._watched:
+        if self._dicts or self._mixed or self._sets or self._watched:
             return None
         found: list[Place] = []
         for row in self._lists:
             found.append(("length", row.owner, None, len(row.before)))
             found += [("item", row.owner, index, value) for index, value in row.before.items()]
         found += [("variable", row.owner, None, row.before[None]) for row in self._cells]
+        found += [("read", row.owner, read, row.before[key]) for row, read, key in self._reads]
         for names, rows in self._attributes.items():
             if names == _DICT and not _have_plain_dicts([row.owner for row in rows]):
                 return None
@@ -322,3 +337,20 @@ def _have_plain_dicts(owners: list[Any]) -> bool:
 def _is_plain(row: AttributeRow) -> bool:
     names = tuple(row.before)
     return names == tuple(row.reads) and (names in _READ_BY_PYTHON or names in _PLAIN)
+
+
+def _stable_reads(row: Row) -> dict[Any, Callable[[Any], Any]] | None:
+    """Returns functions that read a row's contents, if they return the very objects that it holds;
+    None if there are no such functions.
+    """
+    if type(row) is StateRow:
+        reads = {None: row.read}
+    elif isinstance(row, AttributeRow):
+        reads = row.reads
+    else:
+        return None
+    try:
+        stable = all(read(row.owner) is row.before[key] for key, read in reads.items())
+    except (AttributeError, KeyError):
+        return None
+    return reads if stable else None

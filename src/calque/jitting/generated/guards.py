@@ -163,6 +163,8 @@ def _write_state(source: GeneratedFunction, guard: StateGuard) -> None:
             source.line(f"if len({{}}) != {value:d}: {LEAVE}", holder)
         elif kind == "item":
             source.line(f"if {{}}[{key:d}] is not {{}}: {LEAVE}", holder, value)
+        elif kind == "read":
+            source.line(f"if {{}}({{}}) is not {{}}: {LEAVE}", key, holder, value)
         elif kind == "looked up":
             source.line(f"if {{}}({{}}, {{}}) is not {{}}: {LEAVE}", holder, key, MISSING, value)
         elif key in _ATTRIBUTES:

@@ -82,6 +82,56 @@ def test_many_numbers_that_code_needs_are_tried_a_few_times():
     assert len(traces) <= 9
 
 
+def test_a_step_that_prints_its_number_from_time_to_time_is_traced_then(capsys):
+    s = SimpleNamespace(n=0, said=[])
+
+    @calque.jit
+    def step(x):
+        s.n += 1
+        rate = 0.5 / s.n
+        if s.n % 10 == 0:
+            text, last = "{:d}, {:5.2f}".format(s.n, rate), [*range(s.n)][-1]
+            print("step", s.n, f"{rate:.3f}", text, int(s.n / 3), last)
+            s.said.append(repr(rate))
+        return x * rate
+
+    for call in range(1, 46):
+        assert step(torch.ones(1, device="jax")).item() == pytest.approx(0.5 / call)
+    lines = [
+        f"step {n} {0.5 / n:.3f} {n}, {0.5 / n:5.2f} {int(n / 3)} {n - 1}" for n in (10, 20, 30, 40)
+    ]
+    assert capsys.readouterr().out.splitlines() == lines
+    assert s.said == [repr(0.5 / n) for n in (10, 20, 30, 40)]
+    assert len(step.history) <= 6, step.history
+    assert any("code needs the value" in reason for reason in step.history)
+
+
+def test_a_line_with_a_number_is_printed_once(capsys):
+    s = SimpleNamespace(n=0)
+
+    @calque.jit
+    def step(x):
+        s.n += 1
+        print("step", s.n)
+        return x
+
+    for _ in range(4):
+        step(torch.ones(1, device="jax"))
+    assert capsys.readouterr().out == "step 1\nstep 2\nstep 3\nstep 4\n"
+
+
+@pytest.mark.parametrize("values", [(0.0, -0.0), (1, 1.0), (1, True), (float("nan"), 1.0)])
+def test_values_that_are_only_equal_are_other_texts(values):
+    s = SimpleNamespace(n=2.5)
+
+    @calque.jit
+    def step(x):
+        return x * s.n, f"{s.n}"
+
+    for s.n in (2.5, 3.5, 4.5, *values, *reversed(values), 4.5):
+        assert step(torch.ones(1, device="jax"))[1] == f"{s.n}"
+
+
 def test_an_error_leaves_the_numbers_as_they_are():
     s = SimpleNamespace(n=0, bad=False)
 

@@ -3,8 +3,9 @@ computed from a count of steps.
 
 A program compares the numbers that code reads. If one has changed, the function is traced with a
 traced number in its place (`calque.program.python_numbers`). Each call repeats what the function
-has computed from it in Python, and comparisons with it are guarded. If code needs the number
-itself, as for a text or the key of a dict, it is compared again.
+has computed from it in Python, and comparisons with it are guarded, as are values that code needs
+as plain numbers, for a text or an index. If it keeps them, as in the key of a dict, the number is
+compared again.
 """
 
 import itertools
@@ -287,6 +288,8 @@ class NumbersGuard:
             if type(one.read()) is not one.kind and one.found is not None:
                 return f"{one.found.name(one.key)} has another type"
         names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
+        if self._watch.has_changed():
+            return f"code needs the value of one of these numbers, which has changed: {names}"
         return f"a comparison with one of these numbers has another result: {names}"
 
 

@@ -48,6 +48,7 @@ class Comparisons:
         self.needed: set[Place] = set()
         self.has_read: bool = False
         self.new_input: Callable[[Callable[[], Any], str], Any] = _no_input
+        self._pins: list[Callable[[], bool]] = []
         self._nodes: dict[Any, NumberNode] = {}
         self._answered: dict[Any, bool] = {}
         self._made: list[weakref.ref[Any]] = []
@@ -55,6 +56,15 @@ class Comparisons:
     def holds(self) -> bool:
         """Returns True if every comparison would have the same result."""
         return all(ask() == answer for ask, answer in self.answers)
+
+    def pin(self, is_same: Callable[[], bool]) -> None:
+        """Guard a number that code needs itself."""
+        self._pins.append(is_same)
+        self.answers.append((is_same, True))
+
+    def has_changed(self) -> bool:
+        """Returns True if a number that code needs itself has changed."""
+        return not all(is_same() for is_same in self._pins)
 
     def made(self, number: Any) -> None:
         """Record a new number."""
@@ -209,11 +219,18 @@ class NumberNode:
     def neg(self) -> "NumberNode":
         return unary(operator.neg, jnp.negative, self)
 
-    def pin(self) -> float:
-        """Returns the current value, and guards that it is the same in each call."""
+    def pin(self) -> int | float:
+        """Returns the current value, and guards that it is the same in each call.
+
+        Raises:
+            NumberNeeded: it cannot be computed now.
+        """
+        if not self.known:
+            self.watch.give_up(self)
         compute = self.compute
         value = compute()
-        self.watch.answers.append((lambda: compute() == value, True))
+        exact = repr(value)  # distinguishes -0.0 from 0.0, and treats nan as equal to nan
+        self.watch.pin(lambda: repr(compute()) == exact)
         return value
 
     has_hint: Any

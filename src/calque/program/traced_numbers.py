@@ -5,8 +5,9 @@ A `TracedFloat` is a `torch.SymFloat`, so PyTorch passes it through its C++ code
 repeated in Python in each call. A comparison uses the current value and is guarded: the program is
 used only for calls in which the result is the same.
 
-If code needs the number itself (`float()`, text, a key of a dict), the function is traced again
-with the plain number, which is then guarded.
+If code needs the number itself (`float()`, text), its value is guarded, too, if it is computed in
+Python. Otherwise (a key of a dict, the numbers of an optimizer), the function is traced again with
+the plain number, which is then guarded.
 """
 
 import math
@@ -104,12 +105,33 @@ class TracedFloat(torch.SymFloat):
         self.node.watch.give_up(self.node)
 
 
-_OF_VALUES = (
-    *("__float__", "__int__", "__index__", "__complex__", "__hash__", "__repr__", "__str__"),
-    *("__format__", "__reduce_ex__"),
-)
-for _name in _OF_VALUES:
+for _name in ("__complex__", "__hash__", "__reduce_ex__"):
     setattr(TracedFloat, _name, TracedFloat._give_up)
+
+
+def _of_value(name: str) -> Callable[..., Any]:
+    """Returns a method that returns a part or form of the current value, without the number itself.
+
+    Args:
+        name: the method of integers and floats.
+    """
+
+    def method(self: Any, *args: Any) -> Any:
+        node = self.node
+        if not node.in_python:
+            self._give_up()
+        value = node.pin()
+        found = getattr(type(value), name, None)
+        if found is None:
+            kind = type(value).__name__
+            raise TypeError(f"{kind!r} object cannot be interpreted as an integer")
+        return found(value, *args)
+
+    return method
+
+
+for _name in ("__float__", "__int__", "__index__", "__repr__", "__str__", "__format__"):
+    setattr(TracedFloat, _name, _of_value(_name))
 
 
 class _OfKind:

@@ -90,7 +90,7 @@ def test_a_step_that_prints_its_number_from_time_to_time_is_traced_then(capsys):
         s.n += 1
         rate = 0.5 / s.n
         if s.n % 10 == 0:
-            text, last = "{:d}, {:5.2f}".format(s.n, rate), [*range(s.n)][-1]
+            text, last = f"{s.n:d}, {rate:5.2f}", [*range(s.n)][-1]
             print("step", s.n, f"{rate:.3f}", text, int(s.n / 3), last)
             s.said.append(repr(rate))
         return x * rate

@@ -1,5 +1,5 @@
-"""Python numbers in variables that differ between calls, and formulas of them: a rate that is
-computed from a count of steps.
+"""Numbers in variables that differ between calls, alone or in tuples, and formulas of them: a rate
+that is computed from a count of steps.
 
 A program compares the numbers that code reads. If one has changed, the function is traced with a
 traced number in its place (`calque.program.python_numbers`). Each call repeats what the function
@@ -24,12 +24,21 @@ from calque.jitting.number_flow import NumberNames
 from calque.jitting.number_questions import asks_for_types, asks_which, is_renamed, last_names
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
+from calque.program.number_nodes import NumberNode
 from calque.program.python_numbers import Formula, PythonNode, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
 from calque.state import Row, Snapshot
+from calque.state.numbers import (
+    NUMBERS,
+    are_numbers,
+    is_number,
+    numbers_in,
+    tuples_in,
+    with_numbers,
+)
 from calque.state.ownership import Owner
 from calque.state.stand_ins import standing_in
 
@@ -41,16 +50,15 @@ Variable = tuple[Row, Any]
 
 
 class Number(Count):
-    """A number for which a traced number stands while a function is traced.
+    """A number for which a traced number stands while a function is traced, or a tuple of some.
 
     Attributes:
-        traced: the traced number.
+        traced: the traced number, or the tuple of traced ones.
         computed: returns the number after each call; None if it does not change.
     """
 
     def __init__(self, row: Row, key: Any) -> None:
         super().__init__(row, key, 0)
-        self.kind: type = type(self.original)
         self.traced: Any = None
         self.computed: Callable[[], Any] | None = None
         self.is_traced = True
@@ -66,6 +74,28 @@ class Number(Count):
             return self.original
         assert self.found is not None
         return self.found.get(self.key)
+
+    def is_like(self) -> bool:
+        """Returns True if the number before a call has the same type as in the trace."""
+        now = self.read()
+        return type(now) is type(self.original) and are_numbers(self.original, now)
+
+    def nodes(
+        self, watch: Comparisons, kind: type[PythonNode] = PythonNode
+    ) -> Iterator[NumberNode]:
+        """Yields the nodes of its numbers, in order."""
+        for index, value in enumerate(numbers_in(self.original)):
+            read = self.read if type(self.original) in NUMBERS else partial(self._item, index)
+            yield kind(read, watch, frozenset((self.place,)), value)
+
+    def _item(self, index: int) -> Any:
+        return next(itertools.islice(numbers_in(self.read()), index, None))
+
+    def stand_in(self, nodes: Iterator[NumberNode]) -> Any:
+        """Returns the number or tuple with traced numbers."""
+        return with_numbers(
+            self.original, lambda one: TracedFloat(next(nodes)) if type(one) in NUMBERS else one
+        )
 
 
 class VariableNumbers:
@@ -93,7 +123,7 @@ class VariableNumbers:
         self._formulas: list[Callable[[], Any]] = []
         self._all = [Number(row, key) for row, key in variables]
         self._all = [
-            one for one in self._all if one.kind in (int, float) and one.place not in kept_plain
+            one for one in self._all if is_number(one.original) and one.place not in kept_plain
         ]
         counts.formula = self.described if self._all else None
 
@@ -121,8 +151,7 @@ class VariableNumbers:
             yield
             return
         for one in self._all:
-            node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
-            one.traced = TracedFloat(node)
+            one.traced = one.stand_in(one.nodes(self.watch))
             one.row.put(one.key, one.traced)
         with standing_in(functions_in([space])):
             yield
@@ -139,8 +168,8 @@ class VariableNumbers:
         """Expect numbers in rows that have met traced ones."""
         for row in rows if self._all else ():
             for key, value in row.before.items():
-                if type(value) is TracedFloat and value.node.known:
-                    row.before[key] = value.node.compute()
+                if is_traced(value):
+                    row.before[key] = _computing(value)()
 
     def settle(self, snapshot: Snapshot) -> list[tuple[Row, Any, Callable[[], Any]]]:
         """Restore the numbers in the variables after the function's run.
@@ -154,6 +183,8 @@ class VariableNumbers:
         if not self._all:
             return []
         self._find(snapshot)
+        for one in tuples_in(tuple(one.traced for one in self._all)):
+            snapshot.known.pop(id(one), None)
         found: list[tuple[Row, Any, Callable[[], Any]]] = []
         for one in self._all:
             now = one.row.get(one.key)
@@ -166,7 +197,7 @@ class VariableNumbers:
         rows = snapshot.rows.values()
         for row in rows:
             for key, value in row.before.items():
-                if type(value) is TracedFloat and own.get((row, key)) is not value:
+                if is_traced(value) and own.get((row, key)) is not value:
                     self.give_up()
         self._repair(rows)
         for one in self._all:
@@ -176,11 +207,10 @@ class VariableNumbers:
         return found
 
     def _repeated(self, value: Any) -> Callable[[], Any]:
-        if type(value) is TracedFloat and value.node.known:
-            return value.node.compute
-        if type(value) not in (int, float):
+        plain = with_numbers(value, lambda one: 0 if _is_known(one) else one)
+        if not is_number(plain):
             self.give_up()
-        return lambda: value
+        return _computing(value)
 
     def described(self, number: TracedFloat) -> ComputedNumber:
         """Returns the description of a traced number that each call stores or returns."""
@@ -204,12 +234,16 @@ class VariableNumbers:
 
     def _check_codes(self, snapshot: Snapshot) -> None:
         codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
-        names = NumberNames(codes, last_names(one.row.name(one.key) for one in self._all))
-        renamed = any(
-            is_renamed(key, one) or is_shadowed(key, one)
-            for r in snapshot.rows.values()
-            for key, one in r.before.items()
-        )
+        held = [(row, *item) for row in snapshot.rows.values() for item in row.before.items()]
+        functions = [
+            (name, one.__code__)
+            for row, key, one in held
+            if type(one) is FunctionType and one.__code__ in snapshot.codes
+            for name in last_names((row.name(key),))
+        ]
+        own = last_names(one.row.name(one.key) for one in self._all)
+        names = NumberNames(codes, own, functions)
+        renamed = any(is_renamed(key, one) or is_shadowed(key, one) for _, key, one in held)
         if renamed or any(_tells_apart(code, names) for code in codes):
             self.give_up()
 
@@ -223,8 +257,7 @@ class VariableNumbers:
         put: dict[int, tuple[Any, Number]] = {}
         try:
             for one in self._all:
-                node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
-                stand_in = TracedFloat(RefusedNode(node, one.original))
+                stand_in = one.stand_in(one.nodes(self.watch, RefusedNode))
                 put[id(stand_in)] = stand_in, one
                 one.row.put(one.key, stand_in)
             yield
@@ -279,15 +312,43 @@ class NumbersGuard:
 
     def holds(self) -> bool:
         """Returns True if every comparison has the same result."""
-        return all(type(one.read()) is one.kind for one in self._numbers) and self._watch.holds()
+        return all(one.is_like() for one in self._numbers) and self._watch.holds()
 
     def why(self) -> str:
         """Returns what differs."""
         for one in self._numbers:
-            if type(one.read()) is not one.kind and one.found is not None:
+            if not one.is_like() and one.found is not None:
                 return f"{one.found.name(one.key)} has another type"
         names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
         return f"a comparison with one of these numbers has another result: {names}"
+
+
+def _is_known(value: object) -> bool:
+    return type(value) is TracedFloat and value.node.known
+
+
+def is_traced(value: object) -> bool:
+    """Returns True for a traced number, and for a tuple that contains one."""
+    return any(type(one) is TracedFloat for one in _items(value))
+
+
+def _items(value: Any) -> Iterator[Any]:
+    if not issubclass(type(value), tuple):
+        yield value
+        return
+    for one in tuples_in(value):
+        yield from one
+
+
+def _computing(value: Any) -> Callable[[], Any]:
+    """Returns a function that computes the traced numbers of a value."""
+    if type(value) is TracedFloat:
+        return value.node.compute
+    nodes = with_numbers(value, lambda one: one.node if _is_known(one) else one)
+    del value  # which keeps the traced numbers alive
+    return lambda: with_numbers(
+        nodes, lambda one: one.compute() if isinstance(one, NumberNode) else one
+    )
 
 
 def kept_after(

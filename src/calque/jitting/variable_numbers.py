@@ -18,24 +18,31 @@ import numpy as np
 from torch.nn import Module
 
 from calque.device.memory.cell import active
-from calque.jitting.copied_counts import Count, Counts
+from calque.jitting.copied_counts import Counts
 from calque.jitting.error_handlers import hides_errors, is_shadowed
 from calque.jitting.number_flow import NumberNames
+from calque.jitting.number_places import (
+    GivenRow,
+    Number,
+    NumbersGuard,
+    Variable,
+    computing,
+    given_among,
+    is_known,
+    is_traced,
+)
 from calque.jitting.number_questions import asks_for_types, asks_which, is_renamed, last_names
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
-from calque.program.number_nodes import NumberNode
-from calque.program.python_numbers import Formula, PythonNode, RefusedNode
+from calque.program.number_errors import GivenNumberNeeded
+from calque.program.python_numbers import Formula, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
 from calque.state import Row, Snapshot
 from calque.state.numbers import (
-    NUMBERS,
-    are_numbers,
     is_number,
-    numbers_in,
     tuples_in,
     with_numbers,
 )
@@ -44,58 +51,6 @@ from calque.state.stand_ins import standing_in
 
 _TRIES = 3
 """The number of variables whose numbers code may need before none is traced."""
-
-Variable = tuple[Row, Any]
-"""A row and a key."""
-
-
-class Number(Count):
-    """A number for which a traced number stands while a function is traced, or a tuple of some.
-
-    Attributes:
-        traced: the traced number, or the tuple of traced ones.
-        computed: returns the number after each call; None if it does not change.
-    """
-
-    def __init__(self, row: Row, key: Any) -> None:
-        super().__init__(row, key, 0)
-        self.traced: Any = None
-        self.computed: Callable[[], Any] | None = None
-        self.is_traced = True
-
-    @property
-    def place(self) -> Place:
-        """The variable, as a comparable value."""
-        return id(self.row.owner), str(self.key)
-
-    def read(self) -> Any:
-        """Returns the number before a call."""
-        if self.is_traced:
-            return self.original
-        assert self.found is not None
-        return self.found.get(self.key)
-
-    def is_like(self) -> bool:
-        """Returns True if the number before a call has the same type as in the trace."""
-        now = self.read()
-        return type(now) is type(self.original) and are_numbers(self.original, now)
-
-    def nodes(
-        self, watch: Comparisons, kind: type[PythonNode] = PythonNode
-    ) -> Iterator[NumberNode]:
-        """Yields the nodes of its numbers, in order."""
-        for index, value in enumerate(numbers_in(self.original)):
-            read = self.read if type(self.original) in NUMBERS else partial(self._item, index)
-            yield kind(read, watch, frozenset((self.place,)), value)
-
-    def _item(self, index: int) -> Any:
-        return next(itertools.islice(numbers_in(self.read()), index, None))
-
-    def stand_in(self, nodes: Iterator[NumberNode]) -> Any:
-        """Returns the number or tuple with traced numbers."""
-        return with_numbers(
-            self.original, lambda one: TracedFloat(next(nodes)) if type(one) in NUMBERS else one
-        )
 
 
 class VariableNumbers:
@@ -138,7 +93,8 @@ class VariableNumbers:
     @property
     def variables(self) -> list[Variable]:
         """The variables that the trace has found."""
-        return [(one.found, one.key) for one in self._all if one.found is not None]
+        found = [(one.found, one.key) for one in self._all if one.found is not None]
+        return [(row, key) for row, key in found if not isinstance(row, GivenRow)]
 
     @contextmanager
     def installed(self, space: dict[str, Any]) -> Iterator[None]:
@@ -151,10 +107,32 @@ class VariableNumbers:
             yield
             return
         for one in self._all:
-            one.traced = one.stand_in(one.nodes(self.watch))
-            one.row.put(one.key, one.traced)
+            if one.traced is None:
+                self._put(one)
         with standing_in(functions_in([space])):
             yield
+
+    def give(self, stand_ins: list[Any]) -> None:
+        """Put traced numbers into the function's arguments."""
+        for one in self._all:
+            if one.is_given:
+                self._put(one)
+                stand_ins[one.key] = one.traced
+
+    def refuse_given(self) -> None:
+        """Raise `NumberNeeded` if any are arguments."""
+        if any(one.is_given for one in self._all):
+            self.give_up()
+
+    def _put(self, one: Number) -> None:
+        one.traced = one.stand_in(one.nodes(self.watch))
+        one.row.put(one.key, one.traced)
+
+    def take(self, stand_ins: list[Any]) -> None:
+        """Release the arguments, which would keep the traced numbers alive."""
+        for one in self._all:
+            if one.is_given:
+                stand_ins[one.key] = one.original
 
     def rollback(self, rows: Iterable[Row]) -> None:
         """Restore the numbers after a failed trace, before the rows are restored."""
@@ -169,7 +147,7 @@ class VariableNumbers:
         for row in rows if self._all else ():
             for key, value in row.before.items():
                 if is_traced(value):
-                    row.before[key] = _computing(value)()
+                    row.before[key] = computing(value)()
 
     def settle(self, snapshot: Snapshot) -> list[tuple[Row, Any, Callable[[], Any]]]:
         """Restore the numbers in the variables after the function's run.
@@ -207,10 +185,10 @@ class VariableNumbers:
         return found
 
     def _repeated(self, value: Any) -> Callable[[], Any]:
-        plain = with_numbers(value, lambda one: 0 if _is_known(one) else one)
+        plain = with_numbers(value, lambda one: 0 if is_known(one) else one)
         if not is_number(plain):
             self.give_up()
-        return _computing(value)
+        return computing(value)
 
     def described(self, number: TracedFloat) -> ComputedNumber:
         """Returns the description of a traced number that each call stores or returns."""
@@ -224,6 +202,9 @@ class VariableNumbers:
         """Find the variables among the rows, and check what code ran."""
         rows = snapshot.rows.values()
         for one in self._all:
+            if one.is_given:
+                one.found = one.row
+                continue
             found = [row for row in rows if one.is_in(row)]
             if len(found) > 1 or any(id(row.owner) in snapshot.weak for row in found):
                 self.give_up()
@@ -236,12 +217,13 @@ class VariableNumbers:
         codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
         held = [(row, *item) for row in snapshot.rows.values() for item in row.before.items()]
         functions = [
-            (name, one.__code__)
+            (name, function.__code__)
             for row, key, one in held
-            if type(one) is FunctionType and one.__code__ in snapshot.codes
+            if type(function := _function_of(one)) is FunctionType
+            if function.__code__ in snapshot.codes
             for name in last_names((row.name(key),))
         ]
-        own = last_names(one.row.name(one.key) for one in self._all)
+        own = last_names(name for one in self._all for name in one.names)
         names = NumberNames(codes, own, functions)
         renamed = any(is_renamed(key, one) or is_shadowed(key, one) for _, key, one in held)
         if renamed or any(_tells_apart(code, names) for code in codes):
@@ -296,61 +278,6 @@ def _new_input(lifting: Lifting, indexes: Iterator[int], read: Callable[[], Any]
     return lifting.new_input(source, (), np.float64, weak=True)
 
 
-class NumbersGuard:
-    """Guards the comparisons with numbers that are read in each call.
-
-    Args:
-        watch: the comparisons.
-        numbers: the numbers.
-    """
-
-    guarded = "comparisons with numbers in variables"
-
-    def __init__(self, watch: Comparisons, numbers: list[Number]) -> None:
-        self._watch = watch
-        self._numbers = numbers
-
-    def holds(self) -> bool:
-        """Returns True if every comparison has the same result."""
-        return all(one.is_like() for one in self._numbers) and self._watch.holds()
-
-    def why(self) -> str:
-        """Returns what differs."""
-        for one in self._numbers:
-            if not one.is_like() and one.found is not None:
-                return f"{one.found.name(one.key)} has another type"
-        names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
-        return f"a comparison with one of these numbers has another result: {names}"
-
-
-def _is_known(value: object) -> bool:
-    return type(value) is TracedFloat and value.node.known
-
-
-def is_traced(value: object) -> bool:
-    """Returns True for a traced number, and for a tuple that contains one."""
-    return any(type(one) is TracedFloat for one in _items(value))
-
-
-def _items(value: Any) -> Iterator[Any]:
-    if not issubclass(type(value), tuple):
-        yield value
-        return
-    for one in tuples_in(value):
-        yield from one
-
-
-def _computing(value: Any) -> Callable[[], Any]:
-    """Returns a function that computes the traced numbers of a value."""
-    if type(value) is TracedFloat:
-        return value.node.compute
-    nodes = with_numbers(value, lambda one: one.node if _is_known(one) else one)
-    del value  # which keeps the traced numbers alive
-    return lambda: with_numbers(
-        nodes, lambda one: one.compute() if isinstance(one, NumberNode) else one
-    )
-
-
 def kept_after(
     error: NumberNeeded, kept_plain: frozenset[Place], numbers: Collection[Variable]
 ) -> frozenset[Place]:
@@ -360,7 +287,13 @@ def kept_after(
         error: what a trace has raised.
         kept_plain: the variables whose numbers it did not trace.
         numbers: those whose numbers are read in each call, if possible.
+
+    Raises:
+        GivenNumberNeeded: some of them are arguments.
     """
+    given = given_among(error.places, numbers)
+    if given:
+        raise GivenNumberNeeded(given) from None
     needed = kept_plain | error.places
     found = {Number(row, key).place for row, key in numbers}
     return needed | found if len(needed & found) >= _TRIES else needed
@@ -374,14 +307,24 @@ def globals_of(fn: Any) -> dict[str, Any]:
 
 
 def repeated(
-    record: Callable[[tuple[Variable, ...]], TraceRecording], variables: tuple[Variable, ...]
+    record: Callable[[tuple[Variable, ...]], TraceRecording],
+    before: TraceRecording,
 ) -> TraceRecording:
     """Returns the recording of a trace with traced numbers in the same variables as in another.
+
+    Args:
+        record: traces the function, given the variables.
+        before: the recording of the other trace.
 
     Raises:
         RuntimeError: it needs the numbers.
     """
-    recording = record(variables)
+    given = ((row, key) for row, key in before.numbers if isinstance(row, GivenRow))
+    variables = (*before.variables, *given)
+    try:
+        recording = record(variables)
+    except GivenNumberNeeded:
+        raise RuntimeError(_DIFFERS) from None
     if len(recording.numbers) != len(variables):
         raise RuntimeError(_DIFFERS)
     return recording
@@ -391,6 +334,13 @@ _DIFFERS = (
     "calque.jit cannot take the derivative of these gradients: they depend on numbers in "
     "variables.\nTake the gradients and their derivatives inside the jitted function."
 )
+
+
+def _function_of(value: Any) -> Any:
+    """Returns the function of a bound method or a partial."""
+    while type(value) in (MethodType, partial):
+        value = value.__func__ if type(value) is MethodType else value.func
+    return value
 
 
 def _tells_apart(code: CodeType, names: NumberNames) -> bool:

@@ -7,6 +7,7 @@ compared again.
 """
 
 import inspect
+from collections import OrderedDict, defaultdict
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -119,17 +120,36 @@ class ArgumentNumbers:
 
 
 def _names(fn: Any, spec: Any, count: int) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Yields the arguments of a call that are leaves, with the names of their parameters."""
+    """Yields the leaves of a call's arguments, with their paths and the names of parameters."""
     args, kwargs = trees.unflatten(list(range(count)), spec)
     if isinstance(fn, Module) and _has_hooks(fn):  # which are given the arguments, too
         return
     known = list(_parameters(fn))
-    given = [(index, place, None) for place, index in enumerate(args)]
-    given += [(index, None, name) for name, index in kwargs.items()]
-    for index, place, name in given:
-        if type(index) is int:
-            found = {_name(one, place, name) for one in known}
-            yield index, () if None in found else tuple(n for n in found if n)
+    given = [(one, {_name(each, i) for each in known}) for i, one in enumerate(args)]
+    given += [(one, {name}) for name, one in kwargs.items()]
+    for one, names in given:
+        if None not in names:
+            for index, path in _leaves(one, ""):
+                first, *others = sorted(map(str, names))
+                yield index, (f"{first}{path}", first, *others)
+
+
+def _leaves(tree: Any, path: str, depth: int = 0) -> Iterator[tuple[int, str]]:
+    """Yields the leaves of a container, with their paths."""
+    kind = type(tree)
+    if kind is int:
+        yield tree, path
+    elif depth < _DEEPEST and kind in _DICTS:
+        for key, one in tree.items():
+            yield from _leaves(one, f"{path}[{key!r}]", depth + 1)
+    elif depth < _DEEPEST and (kind in (list, tuple) or _is_named_tuple(kind)):
+        names = [f".{name}" for name in kind._fields] if _is_named_tuple(kind) else None
+        for index, one in enumerate(tree):
+            yield from _leaves(one, path + (names[index] if names else f"[{index}]"), depth + 1)
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
 
 
 def _has_hooks(module: Module) -> bool:
@@ -147,11 +167,8 @@ def _parameters(fn: Any) -> Iterator[list[inspect.Parameter]]:
         one = getattr(one, "__wrapped__", None)
 
 
-def _name(parameters: list[inspect.Parameter], place: int | None, name: str | None) -> str | None:
+def _name(parameters: list[inspect.Parameter], place: int) -> str | None:
     """Returns the name of the parameter to which an argument is passed; None if it is unknown."""
-    if name is not None:
-        return name
-    assert place is not None
     by_place = [one for one in parameters if one.kind in _BY_PLACE]
     if place < len(by_place):
         return by_place[place].name
@@ -159,4 +176,7 @@ def _name(parameters: list[inspect.Parameter], place: int | None, name: str | No
     return next(rest, None)
 
 
+_DICTS = (dict, OrderedDict, defaultdict)
 _BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_DEEPEST = 4
+"""The nesting of containers, below which numbers are compared."""

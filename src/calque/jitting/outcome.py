@@ -82,7 +82,7 @@ class Outcome:
         if trace.assumptions is not None and trace.assumptions.has_answered and trace.variables:
             trace.variables.give_up()
         take_apart_stored(trace.state.snapshot)
-        found = trace.variables.settle(trace.state.snapshot)
+        found = trace.variables.settle(trace.state.snapshot, trace.state.given)
         trace.state.assigned.update((row, key) for row, key, _ in found)
         trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle() + found
         describer = self._described(returned)
@@ -113,6 +113,8 @@ class Outcome:
         self._leaves.clear()
         trace.layers.leave_backward()
         trace.lifting.forget_moved()
+        if trace.variables:
+            trace.state.release_arguments()
         _check_numbers(trace.optimizer_tracing.watch)
         _check_numbers(trace.variables.watch)
         recording.survivors = _survivors(made, describer)

@@ -267,9 +267,7 @@ class JitTrace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """Returns the closed jaxpr of the function, and its inputs with their sources."""
         self.spec = spec
-        given: list[Any] = [
-            *trees.unflatten(self.stand_ins, spec)
-        ]  # references keep traced numbers alive
+        given: list[Any] = [*trees.unflatten(self.stand_ins, spec)]
         if self.own_containers:
             self.variables.refuse_given()
             given = [*with_own(tuple(given), self.own_containers, self.given)]

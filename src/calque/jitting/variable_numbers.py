@@ -8,7 +8,7 @@ itself, as for a text or the key of a dict, it is compared again.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -149,8 +149,14 @@ class VariableNumbers:
                 if is_traced(value):
                     row.before[key] = computing(value)()
 
-    def settle(self, snapshot: Snapshot) -> list[tuple[Row, Any, Callable[[], Any]]]:
+    def settle(
+        self, snapshot: Snapshot, given: Container[int] = ()
+    ) -> list[tuple[Row, Any, Callable[[], Any]]]:
         """Restore the numbers in the variables after the function's run.
+
+        Args:
+            snapshot: the state of the trace.
+            given: the ids of the containers among the arguments, which calls assign themselves.
 
         Returns:
             The assignments of each call: the row, the key, and a function that returns the number.
@@ -166,6 +172,8 @@ class VariableNumbers:
         found: list[tuple[Row, Any, Callable[[], Any]]] = []
         for one in self._all:
             now = one.row.get(one.key)
+            if id(now) in given:
+                continue
             if now is not one.traced:
                 one.computed = self._repeated(now)
             elif one.found is not None and list(one.found.items()) != list(one.found.before):

@@ -97,19 +97,19 @@ class ArgumentNumbers:
             GivenNumberNeeded: the function needs the numbers themselves.
         """
         variables, seen = self.variables(spec, leaves), list[Counts]()
+        needed = {index for _, index in variables}
         try:
             return record(variables, seen)
         except GivenNumberNeeded as error:
-            self._refuse(spec, error.indexes)
-            raise
+            needed = error.indexes
         except Exception:
             if not variables or any(counts.lost for counts in seen):
                 raise
-            recording = record((), seen)  # raises the error again, unless a number caused it
-            self._refuse(spec, {index for _, index in variables})
-            if recording.unrepeatable:  # it serves this call only
-                return recording
-            raise GivenNumberNeeded({index for _, index in variables}) from None
+        recording = record((), seen)  # raises the function's own errors
+        self._refuse(spec, needed)
+        if recording.unrepeatable:  # it serves this call only
+            return recording
+        raise GivenNumberNeeded(needed)
 
     def _refuse(self, spec: Any, indexes: set[int]) -> None:
         self._refused |= {(spec, index) for index in indexes}

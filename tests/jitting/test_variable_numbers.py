@@ -11,6 +11,7 @@ import torch
 import calque
 from tests.jitting import (
     numbers_beside_handlers,  # noqa: F401
+    numbers_in_tuples,  # noqa: F401
     numbers_needed,  # noqa: F401
 )
 from tests.jitting.numbers_in_variables import COMPILED, TRACED

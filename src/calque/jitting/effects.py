@@ -1,6 +1,6 @@
 """The changes that each call of a program makes to Python state."""
 
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -16,7 +16,9 @@ from calque.state.rows import (
     ListRow,
     NamedRow,
     set_attribute,
+    slots_of,
 )
+from calque.state.values import ATOMIC
 
 
 @dataclass(frozen=True)
@@ -152,3 +154,24 @@ def stands_alone(row: Row) -> bool:
         return row.write is set_attribute
     kinds = (DictRow, ListRow, NamedRow, ClassRow, LibraryClassRow, CellRow)
     return type(row) in kinds
+
+
+def is_rebuilt(value: object, known: Container[int]) -> bool:
+    """Returns True if an object represents an argument whose class is a known container.
+
+    Args:
+        value: the object.
+        known: the ids of the state's objects.
+    """
+    is_leaf = id(value) in known or type(value) in ATOMIC
+    if is_leaf or isinstance(value, type):
+        return False
+    return hasattr(value, "__dict__") or bool(slots_of(type(value)))
+
+
+def release_numbers(rows: Iterable[Row]) -> None:
+    """Empty containers that were made for the trace, and may hold traced numbers."""
+    for row in rows:
+        if type(row) in (DictRow, ListRow):  # others belong to the call's tensors and objects
+            row.before = {}
+            row.assign({})

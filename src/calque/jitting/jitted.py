@@ -18,8 +18,9 @@ from calque.device.memory.host_reads import UnservableCall
 from calque.device.runtime import threads
 from calque.device.runtime.interrupts import settles
 from calque.errors import tidy
+from calque.jitting.argument_numbers import ArgumentNumbers
 from calque.jitting.assumed_values import AssumedValues
-from calque.jitting.copied_counts import CopiedCounts
+from calque.jitting.copied_counts import CopiedCounts, Counts
 from calque.jitting.executables import Executables
 from calque.jitting.explain import Explanation, explain
 from calque.jitting.fast_call import Call, FastCall
@@ -43,6 +44,7 @@ from calque.program import signature, trees
 from calque.program.call_serialization import Stale, tracing, wait_for_traces
 from calque.program.gradients.derivatives import DerivativeStep
 from calque.program.lazy_arguments import Restructure
+from calque.program.number_errors import GivenNumberNeeded
 from calque.program.trace_collection import collecting_less
 from calque.state import StateGuard
 from calque.upstream.torch_internals import profiler_enabled
@@ -91,6 +93,7 @@ class Jitted(Generic[P, R]):
         self._exchanged = Exchanged()
         self._copied = CopiedCounts()
         self._numbers = LearnedNumbers()
+        self._arguments = ArgumentNumbers(fn)
         self._fast: FastCall | None = None  # for calls like the previous one
         self._alone: Call | None = None  # the same, for a thread that is alone
         functools.update_wrapper(self, fn, updated=())
@@ -155,6 +158,7 @@ class Jitted(Generic[P, R]):
                 with self._lock, self._prepared:
                     try:
                         self._given = given
+                        self._arguments.fill(spec, leaves)
                         program = self._find(key, leaves) or self._missing(key, leaves, spec)
                         return program(leaves, given)
                     except UnservableCall as unforeseen:
@@ -167,6 +171,8 @@ class Jitted(Generic[P, R]):
             except Unshaped:
                 run: Callable[..., Any] = self._fn
                 return run(*args, **kwargs)
+            except GivenNumberNeeded:
+                pass  # the number is part of the key from now on
             except Restructure as signal:
                 self._restructure(signal)
                 leaves, spec = self._flatten(args, kwargs)
@@ -189,6 +195,7 @@ class Jitted(Generic[P, R]):
         except RuntimeError:  # a nested tensor has no shape
             refuse_arguments(leaves)
             raise
+        keys = self._arguments.keyed(spec, keys)
         return (spec, ambient(), signature.arrangement(leaves), *keys)  # see signature.difference
 
     def _find(self, key: object, leaves: list[Any]) -> JittedProgram | None:
@@ -223,6 +230,8 @@ class Jitted(Generic[P, R]):
     def _missing(self, key: object, leaves: list[Any], spec: object) -> JittedProgram:
         refuse_arguments(leaves)
         self._objects.learn(self._last, key)
+        if self.programs.get(self._last):
+            self._arguments.learn(self._last, key)
         reason = self._why(key, leaves)
         self._retraces.compare(self._last, key)
         self._last = key
@@ -277,29 +286,28 @@ class Jitted(Generic[P, R]):
         def again(
             leaves: list[Any], path: tuple[DerivativeStep, ...], before: TraceRecording
         ) -> TraceRecording:
+            found = self._fn, leaves, spec, checks, assumptions, path, None, exchanged
             prepared = Prepared()  # undone, like all effects of the trace
             with tracing():
                 return repeated(
-                    lambda variables: record(
-                        *(self._fn, leaves, spec, checks, assumptions, path, None, exchanged),
-                        prepared=prepared,
-                        numbers=variables,
-                    ),
-                    before.variables,
+                    lambda numbers: record(*found, prepared=prepared, numbers=numbers), before
                 )
 
         def trace() -> JittedProgram:
             found = self._fn, leaves, spec, checks, assumptions, (), self._given, exchanged
-            with tracing():
-                recording = self._copied.recorded(
-                    lambda counts: self._numbers.recorded(
-                        lambda numbers, counts: record(
-                            *found, prepared=self._prepared, counts=counts, numbers=numbers
-                        ),
-                        *(numbers, counts),
-                    ),
-                    copied,
+
+            def recorded(given: tuple[Variable, ...], seen: list[Counts]) -> TraceRecording:
+                def once(numbers: tuple[Variable, ...], counts: Counts) -> TraceRecording:
+                    seen.append(counts)
+                    known = {"counts": counts, "numbers": numbers + given}
+                    return record(*found, prepared=self._prepared, **known)
+
+                return self._copied.recorded(
+                    lambda counts: self._numbers.recorded(once, numbers, counts), copied
                 )
+
+            with tracing():
+                recording = self._arguments.recorded(recorded, spec, leaves)
                 recording.exchanged = exchanged
             return JittedProgram(recording, again, self._settings.scan_layers)
 
@@ -346,8 +354,12 @@ class Jitted(Generic[P, R]):
         Optimizers that the function steps have their state initialized afterwards.
         """
         leaves, spec = trees.flatten_call(args, kwargs, self._ordered)
-        with self._lock, self._prepared:
-            return self._trace(leaves, spec)[1]
+        while True:
+            try:
+                with self._lock, self._prepared:
+                    return self._trace(leaves, spec)[1]
+            except GivenNumberNeeded:
+                pass
 
     @property
     def compilations(self) -> int:

@@ -36,6 +36,7 @@ class NumberNames:
     Args:
         codes: the code that ran.
         names: the last names of the variables.
+        functions: other names of code, as (name, code).
 
     >>> def same(a, b):
     ...     return a is b
@@ -46,7 +47,12 @@ class NumberNames:
     (['a', 'b', 'n'], ['n'])
     """
 
-    def __init__(self, codes: Collection[CodeType], names: frozenset[str]) -> None:
+    def __init__(
+        self,
+        codes: Collection[CodeType],
+        names: frozenset[str],
+        functions: Iterable[tuple[str, CodeType]] = (),
+    ) -> None:
         self._common = set(names)  # attributes, and functions that return a number
         self._own: defaultdict[CodeType, set[str]] = defaultdict(set)
         self._returning: set[str] = set()
@@ -55,6 +61,9 @@ class NumberNames:
             self._called[code.co_name].append(code)
             if code.co_name in ("__init__", "__new__"):
                 self._called[code.co_qualname.split(".")[-2:][0]].append(code)
+        for name, code in functions:
+            if code.co_name != name:
+                self._called[name].append(code)
         self._steps: dict[CodeType, list[tuple[dis.Instruction, dis.Instruction]]] = {}
         if not any(asks_at_all(code) or handles_errors(code) for code in codes):
             return
@@ -83,6 +92,8 @@ class NumberNames:
         if code not in self._steps:
             self._steps[code] = list(itertools.pairwise(dis.get_instructions(code)))
         for one, after in self._steps[code]:
+            if one.opname.startswith("LOAD_") and after.opname.startswith("STORE_"):
+                self._rename(one, after)
             if one.opname.startswith("STORE_"):
                 if handed:
                     self._store(code, one)
@@ -109,6 +120,13 @@ class NumberNames:
     def _store(self, code: CodeType, step: dis.Instruction) -> None:
         known = self._own[code] if "FAST" in step.opname else self._common
         known.update(names_stored(step))
+
+    def _rename(self, loaded: dis.Instruction, stored: dis.Instruction) -> None:
+        """Follow a function into a variable: `fn = same`."""
+        for name in names_loaded(loaded):
+            for other in names_stored(stored) if name in self._called else ():
+                known = self._called[other]
+                known += [code for code in self._called[name] if code not in known]
 
     def _call(self, names: Iterable[str]) -> None:
         for code in [code for name in (*names, *_UNNAMED) for code in self._called.get(name, ())]:

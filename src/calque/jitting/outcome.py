@@ -64,19 +64,25 @@ class Outcome:
         self._positions: dict[int, int] = {}
         self._unreached: list[weakref.ref[torch.Tensor]] = []
 
-    def body(self, fn: Callable[..., Any], args: object, kwargs: object) -> list[Array]:
-        """Run the function, and describe its effects; returns the outputs of the program."""
+    def body(self, fn: Callable[..., Any], given: list[Any]) -> list[Array]:
+        """Run the function, and describe its effects; returns the outputs of the program.
+
+        Args:
+            fn: the function.
+            given: its args and kwargs, which are removed from the list.
+        """
         trace, recording = self._trace, self._recording
         running = Running(trace.state.snapshot, trace.host_tensor_mode.read)
         trace.optimizer_tracing.running = running
         # In a list, because PyTorch's frame evaluation keeps references to the arguments of calls.
         with trace.variables.installed(globals_of(fn)):
-            returned = [self._run(running, fn, args, kwargs)]
+            returned = [self._run(running, fn, given)]
+        trace.variables.take(trace.stand_ins)
         trace.optimizer_tracing.check_unchanged(running)
         if trace.assumptions is not None and trace.assumptions.has_answered and trace.variables:
             trace.variables.give_up()
         take_apart_stored(trace.state.snapshot)
-        found = trace.variables.settle(trace.state.snapshot)
+        found = trace.variables.settle(trace.state.snapshot, trace.state.given)
         trace.state.assigned.update((row, key) for row, key, _ in found)
         trace.state.numbers.computed = trace.optimizer_tracing.numbers.settle() + found
         describer = self._described(returned)
@@ -107,6 +113,8 @@ class Outcome:
         self._leaves.clear()
         trace.layers.leave_backward()
         trace.lifting.forget_moved()
+        if trace.variables:
+            trace.state.release_arguments()
         _check_numbers(trace.optimizer_tracing.watch)
         _check_numbers(trace.variables.watch)
         recording.survivors = _survivors(made, describer)
@@ -119,9 +127,11 @@ class Outcome:
         recording.sinks = [sink_of(cell, trace.arguments, len(trace.leaves)) for cell in written]
         return self._outputs([trace.lifting.values[cell] for cell in written] + describer.arrays)
 
-    def _run(self, running: Running, fn: Callable[..., Any], args: Any, kwargs: Any) -> Any:
+    def _run(self, running: Running, fn: Callable[..., Any], given: list[Any]) -> Any:
         """Returns the function's result."""
         trace = self._trace
+        args, kwargs = given
+        given.clear()
         with noting_refusals() as refusals:
             try:
                 with (

@@ -20,6 +20,7 @@ from jax.core import Tracer
 
 from calque.device.backend.printing import refuse_kept
 from calque.errors import TraceError
+from calque.jitting import effects
 from calque.jitting.appended_items import Appending
 from calque.jitting.copied_counts import Counts
 from calque.jitting.effects import Effects, Rebound, RowChange, stands_alone
@@ -102,7 +103,7 @@ class PythonState:
             self._expect(value, (1, name), Path(name))
 
     def _expect(self, value: object, steps: tuple[Any, ...], path: Path) -> None:
-        if steps in self._own:
+        if steps in self._own or issubclass(type(value), torch.SymFloat):
             return
         if is_unread(value) or type(value) in _CALLED:
             self.given[id(value)] = steps
@@ -124,7 +125,7 @@ class PythonState:
                 self._kept.append(value)
         elif type(value) is set:
             self._arguments.append((steps, SetRow(value, path)))
-        elif not self._is_rebuilt(value):
+        elif not effects.is_rebuilt(value, self.snapshot.known):
             self._passed.append(value)
             return
         if id(value) in self.given:
@@ -143,12 +144,10 @@ class PythonState:
             inside = path.attribute(key) if type(key) is AttributeStep else path.item(key)
             self._expect(item, (*steps, key), inside)
 
-    def _is_rebuilt(self, value: object) -> bool:
-        """Returns True if an object represents an argument whose class is a known container."""
-        is_leaf = id(value) in self.snapshot.known or type(value) in ATOMIC
-        if is_leaf or isinstance(value, type):
-            return False
-        return hasattr(value, "__dict__") or bool(slots_of(type(value)))
+    def release_arguments(self) -> None:
+        """Release the numbers in containers among the arguments."""
+        self._kept.clear()
+        effects.release_numbers(row for _, row in self._arguments)
 
     def keys_changed(self, rebound: Iterable[Rebound]) -> set[tuple[int, Any]]:
         """Returns what the function changes: the id of a row and a key, or None for all keys."""

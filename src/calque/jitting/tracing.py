@@ -20,9 +20,7 @@ from calque.jitting.autograd_history import Histories, without_saved_hooks
 from calque.jitting.copied_counts import Counts
 from calque.jitting.error_values import without_values
 from calque.jitting.finding_implicit import ImplicitFinder
-from calque.jitting.guards import (
-    OptimizerGuard,
-)
+from calque.jitting.guards import OptimizerGuard
 from calque.jitting.host_tensors import HostTensorMode
 from calque.jitting.input_names import names_by_cell
 from calque.jitting.input_sources import SourceFinder, state_of
@@ -47,8 +45,8 @@ from calque.program.gradients.saved_values import watch
 from calque.program.lazy_arguments import is_unread
 from calque.program.lifted import lift
 from calque.program.lifting import Input, Lifting
+from calque.program.number_errors import NumberNeeded, Place
 from calque.program.results import Inseparable
-from calque.program.traced_numbers import NumberNeeded, Place
 from calque.program.trees import is_tensor
 from calque.state import Snapshot
 from calque.state.ownership import Owner, owner_of_class
@@ -138,8 +136,9 @@ def _traced(
     )
     trace.given, trace.own_containers, trace.exchanged = given, own, exchanged
     trace.state.numbers.kept_plain = kept_plain
-    trace.state.counts = counts or trace.state.counts
+    trace.state.counts = trace.state.counts if counts is None else counts
     trace.variables = VariableNumbers(trace.lifting, trace.state.counts, numbers, kept_plain)
+    trace.variables.give(trace.stand_ins)
     trace.optimizer_tracing.reads_tensors = OF_TENSORS not in kept_plain
     try:
         _run(trace, recording, fn, spec)
@@ -268,14 +267,15 @@ class JitTrace:
     def run(self, fn: Callable[..., Any], spec: Any) -> tuple[Any, list[Input]]:
         """Returns the closed jaxpr of the function, and its inputs with their sources."""
         self.spec = spec
-        args, kwargs = trees.unflatten(self.stand_ins, spec)
+        given: list[Any] = [*trees.unflatten(self.stand_ins, spec)]
         if self.own_containers:
-            args, kwargs = with_own((args, kwargs), self.own_containers, self.given)
+            self.variables.refuse_given()
+            given = [*with_own(tuple(given), self.own_containers, self.given)]
             if any(a is not b for a, b in zip(self.stand_ins, self.leaves)):
                 raise Overlap(self.own_containers)
             self.state.unrepeatable.append("an argument belongs to the function's state")
-        self.state.expect_arguments(args, kwargs, self.own_containers)
-        lifted = lift(self.lifting, lambda: Outcome(self).body(fn, args, kwargs), self._watching())
+        self.state.expect_arguments(given[0], given[1], self.own_containers)
+        lifted = lift(self.lifting, lambda: Outcome(self).body(fn, given), self._watching())
         self.late: int = lifted.late
         return lifted.closed, lifted.inputs
 

@@ -1,5 +1,5 @@
-"""Python numbers in variables that differ between calls, and formulas of them: a rate that is
-computed from a count of steps.
+"""Numbers in variables that differ between calls, alone or in tuples, and formulas of them: a rate
+that is computed from a count of steps.
 
 A program compares the numbers that code reads. If one has changed, the function is traced with a
 traced number in its place (`calque.program.python_numbers`). Each call repeats what the function
@@ -9,7 +9,7 @@ compared again.
 """
 
 import itertools
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Container, Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from types import CodeType, FunctionType, MethodType
@@ -19,54 +19,39 @@ import numpy as np
 from torch.nn import Module
 
 from calque.device.memory.cell import active
-from calque.jitting.copied_counts import Count, Counts
+from calque.jitting.copied_counts import Counts
 from calque.jitting.error_handlers import hides_errors, is_shadowed
 from calque.jitting.number_flow import NumberNames
+from calque.jitting.number_places import (
+    GivenRow,
+    Number,
+    NumbersGuard,
+    Variable,
+    computing,
+    given_among,
+    is_known,
+    is_traced,
+)
 from calque.jitting.number_questions import asks_for_types, asks_which, is_renamed, last_names
 from calque.jitting.recording import TraceRecording
 from calque.program.lifting import Lifting
-from calque.program.python_numbers import Formula, PythonNode, RefusedNode
+from calque.program.number_errors import GivenNumberNeeded
+from calque.program.python_numbers import Formula, RefusedNode
 from calque.program.results import ComputedNumber
 from calque.program.sources import NumberSource
 from calque.program.traced_functions import functions_in
 from calque.program.traced_numbers import Comparisons, NumberNeeded, Place, TracedFloat
 from calque.state import Row, Snapshot
+from calque.state.numbers import (
+    is_number,
+    tuples_in,
+    with_numbers,
+)
 from calque.state.ownership import Owner
 from calque.state.stand_ins import standing_in
 
 _TRIES = 3
 """The number of variables whose numbers code may need before none is traced."""
-
-Variable = tuple[Row, Any]
-"""A row and a key."""
-
-
-class Number(Count):
-    """A number for which a traced number stands while a function is traced.
-
-    Attributes:
-        traced: the traced number.
-        computed: returns the number after each call; None if it does not change.
-    """
-
-    def __init__(self, row: Row, key: Any) -> None:
-        super().__init__(row, key, 0)
-        self.kind: type = type(self.original)
-        self.traced: Any = None
-        self.computed: Callable[[], Any] | None = None
-        self.is_traced = True
-
-    @property
-    def place(self) -> Place:
-        """The variable, as a comparable value."""
-        return id(self.row.owner), str(self.key)
-
-    def read(self) -> Any:
-        """Returns the number before a call."""
-        if self.is_traced:
-            return self.original
-        assert self.found is not None
-        return self.found.get(self.key)
 
 
 class VariableNumbers:
@@ -94,7 +79,7 @@ class VariableNumbers:
         self._formulas: list[Callable[[], Any]] = []
         self._all = [Number(row, key) for row, key in variables]
         self._all = [
-            one for one in self._all if one.kind in (int, float) and one.place not in kept_plain
+            one for one in self._all if is_number(one.original) and one.place not in kept_plain
         ]
         counts.formula = self.described if self._all else None
 
@@ -109,7 +94,8 @@ class VariableNumbers:
     @property
     def variables(self) -> list[Variable]:
         """The variables that the trace has found."""
-        return [(one.found, one.key) for one in self._all if one.found is not None]
+        found = [(one.found, one.key) for one in self._all if one.found is not None]
+        return [(row, key) for row, key in found if not isinstance(row, GivenRow)]
 
     @contextmanager
     def installed(self, space: dict[str, Any]) -> Iterator[None]:
@@ -122,11 +108,32 @@ class VariableNumbers:
             yield
             return
         for one in self._all:
-            node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
-            one.traced = TracedFloat(node)
-            one.row.put(one.key, one.traced)
+            if one.traced is None:
+                self._put(one)
         with standing_in(functions_in([space])):
             yield
+
+    def give(self, stand_ins: list[Any]) -> None:
+        """Put traced numbers into the function's arguments."""
+        for one in self._all:
+            if one.is_given:
+                self._put(one)
+                stand_ins[one.key] = one.traced
+
+    def refuse_given(self) -> None:
+        """Raise `NumberNeeded` if any are arguments."""
+        if any(one.is_given for one in self._all):
+            self.give_up()
+
+    def _put(self, one: Number) -> None:
+        one.traced = one.stand_in(one.nodes(self.watch))
+        one.row.put(one.key, one.traced)
+
+    def take(self, stand_ins: list[Any]) -> None:
+        """Release the arguments, which would keep the traced numbers alive."""
+        for one in self._all:
+            if one.is_given:
+                stand_ins[one.key] = one.original
 
     def rollback(self, rows: Iterable[Row]) -> None:
         """Restore the numbers after a failed trace, before the rows are restored."""
@@ -140,11 +147,17 @@ class VariableNumbers:
         """Expect numbers in rows that have met traced ones."""
         for row in rows if self._all else ():
             for key, value in row.before.items():
-                if type(value) is TracedFloat and value.node.known:
-                    row.before[key] = value.node.compute()
+                if is_traced(value):
+                    row.before[key] = computing(value)()
 
-    def settle(self, snapshot: Snapshot) -> list[tuple[Row, Any, Callable[[], Any]]]:
+    def settle(
+        self, snapshot: Snapshot, given: Container[int] = ()
+    ) -> list[tuple[Row, Any, Callable[[], Any]]]:
         """Restore the numbers in the variables after the function's run.
+
+        Args:
+            snapshot: the state of the trace.
+            given: the ids of the containers among the arguments, which calls assign themselves.
 
         Returns:
             The assignments of each call: the row, the key, and a function that returns the number.
@@ -155,9 +168,13 @@ class VariableNumbers:
         if not self._all:
             return []
         self._find(snapshot)
+        for one in tuples_in(tuple(one.traced for one in self._all)):
+            snapshot.known.pop(id(one), None)
         found: list[tuple[Row, Any, Callable[[], Any]]] = []
         for one in self._all:
             now = one.row.get(one.key)
+            if id(now) in given:
+                continue
             if now is not one.traced:
                 one.computed = self._repeated(now)
             elif one.found is not None and list(one.found.items()) != list(one.found.before):
@@ -167,7 +184,7 @@ class VariableNumbers:
         rows = snapshot.rows.values()
         for row in rows:
             for key, value in row.before.items():
-                if type(value) is TracedFloat and own.get((row, key)) is not value:
+                if is_traced(value) and own.get((row, key)) is not value:
                     self.give_up()
         self._repair(rows)
         for one in self._all:
@@ -177,11 +194,10 @@ class VariableNumbers:
         return found
 
     def _repeated(self, value: Any) -> Callable[[], Any]:
-        if type(value) is TracedFloat and value.node.known:
-            return value.node.compute
-        if type(value) not in (int, float):
+        plain = with_numbers(value, lambda one: 0 if is_known(one) else one)
+        if not is_number(plain):
             self.give_up()
-        return lambda: value
+        return computing(value)
 
     def described(self, number: TracedFloat) -> ComputedNumber:
         """Returns the description of a traced number that each call stores or returns."""
@@ -195,6 +211,9 @@ class VariableNumbers:
         """Find the variables among the rows, and check what code ran."""
         rows = snapshot.rows.values()
         for one in self._all:
+            if one.is_given:
+                one.found = one.row
+                continue
             found = [row for row in rows if one.is_in(row)]
             if len(found) > 1 or any(id(row.owner) in snapshot.weak for row in found):
                 self.give_up()
@@ -205,12 +224,17 @@ class VariableNumbers:
 
     def _check_codes(self, snapshot: Snapshot) -> None:
         codes = [code for code, owner in snapshot.codes.items() if owner >= Owner.PACKAGE]
-        names = NumberNames(codes, last_names(one.row.name(one.key) for one in self._all))
-        renamed = any(
-            is_renamed(key, one) or is_shadowed(key, one)
-            for r in snapshot.rows.values()
-            for key, one in r.before.items()
-        )
+        held = [(row, *item) for row in snapshot.rows.values() for item in row.before.items()]
+        functions = [
+            (name, function.__code__)
+            for row, key, one in held
+            if type(function := _function_of(one)) is FunctionType
+            if function.__code__ in snapshot.codes
+            for name in last_names((row.name(key),))
+        ]
+        own = last_names(name for one in self._all for name in one.names)
+        names = NumberNames(codes, own, functions)
+        renamed = any(is_renamed(key, one) or is_shadowed(key, one) for _, key, one in held)
         if renamed or any(_tells_apart(code, names) for code in codes):
             self.give_up()
 
@@ -224,8 +248,7 @@ class VariableNumbers:
         put: dict[int, tuple[Any, Number]] = {}
         try:
             for one in self._all:
-                node = PythonNode(one.read, self.watch, frozenset((one.place,)), one.original)
-                stand_in = TracedFloat(RefusedNode(node, one.original))
+                stand_in = one.stand_in(one.nodes(self.watch, RefusedNode))
                 put[id(stand_in)] = stand_in, one
                 one.row.put(one.key, stand_in)
             yield
@@ -264,35 +287,6 @@ def _new_input(lifting: Lifting, indexes: Iterator[int], read: Callable[[], Any]
     return lifting.new_input(source, (), np.float64, weak=True)
 
 
-class NumbersGuard:
-    """Guards the comparisons with numbers that are read in each call.
-
-    Args:
-        watch: the comparisons.
-        numbers: the numbers.
-    """
-
-    guarded = "comparisons with numbers in variables"
-
-    def __init__(self, watch: Comparisons, numbers: list[Number]) -> None:
-        self._watch = watch
-        self._numbers = numbers
-
-    def holds(self) -> bool:
-        """Returns True if every comparison has the same result."""
-        return all(type(one.read()) is one.kind for one in self._numbers) and self._watch.holds()
-
-    def why(self) -> str:
-        """Returns what differs."""
-        for one in self._numbers:
-            if type(one.read()) is not one.kind and one.found is not None:
-                return f"{one.found.name(one.key)} has another type"
-        names = ", ".join(one.found.name(one.key) for one in self._numbers if one.found)
-        if self._watch.has_changed():
-            return f"code needs the value of one of these numbers, which has changed: {names}"
-        return f"a comparison with one of these numbers has another result: {names}"
-
-
 def kept_after(
     error: NumberNeeded, kept_plain: frozenset[Place], numbers: Collection[Variable]
 ) -> frozenset[Place]:
@@ -302,7 +296,13 @@ def kept_after(
         error: what a trace has raised.
         kept_plain: the variables whose numbers it did not trace.
         numbers: those whose numbers are read in each call, if possible.
+
+    Raises:
+        GivenNumberNeeded: some of them are arguments.
     """
+    given = given_among(error.places, numbers)
+    if given:
+        raise GivenNumberNeeded(given) from None
     needed = kept_plain | error.places
     found = {Number(row, key).place for row, key in numbers}
     return needed | found if len(needed & found) >= _TRIES else needed
@@ -316,14 +316,24 @@ def globals_of(fn: Any) -> dict[str, Any]:
 
 
 def repeated(
-    record: Callable[[tuple[Variable, ...]], TraceRecording], variables: tuple[Variable, ...]
+    record: Callable[[tuple[Variable, ...]], TraceRecording],
+    before: TraceRecording,
 ) -> TraceRecording:
     """Returns the recording of a trace with traced numbers in the same variables as in another.
+
+    Args:
+        record: traces the function, given the variables.
+        before: the recording of the other trace.
 
     Raises:
         RuntimeError: it needs the numbers.
     """
-    recording = record(variables)
+    given = ((row, key) for row, key in before.numbers if isinstance(row, GivenRow))
+    variables = (*before.variables, *given)
+    try:
+        recording = record(variables)
+    except GivenNumberNeeded:
+        raise RuntimeError(_DIFFERS) from None
     if len(recording.numbers) != len(variables):
         raise RuntimeError(_DIFFERS)
     return recording
@@ -333,6 +343,13 @@ _DIFFERS = (
     "calque.jit cannot take the derivative of these gradients: they depend on numbers in "
     "variables.\nTake the gradients and their derivatives inside the jitted function."
 )
+
+
+def _function_of(value: Any) -> Any:
+    """Returns the function of a bound method or a partial."""
+    while type(value) in (MethodType, partial):
+        value = value.__func__ if type(value) is MethodType else value.func
+    return value
 
 
 def _tells_apart(code: CodeType, names: NumberNames) -> bool:

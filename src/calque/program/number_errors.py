@@ -19,6 +19,18 @@ class NumberNeeded(BaseException):
         self.places: frozenset[Place] = frozenset(places)
 
 
+class GivenNumberNeeded(BaseException):
+    """Signals that numbers among the arguments must be compared, so they are part of the signature.
+
+    Attributes:
+        indexes: the indexes of the arguments.
+    """
+
+    def __init__(self, indexes: set[int]) -> None:
+        super().__init__()
+        self.indexes: set[int] = indexes
+
+
 def turned_into_float(stepping: str | None) -> TraceError:
     """Returns the error for code that needs the value of a tensor as a Python float.
 

@@ -16,6 +16,7 @@ import torch
 
 from calque.device.runtime.interrupts import settles
 from calque.program.number_errors import NumberNeeded, Place, turned_into_float, unknown_value
+from calque.state.numbers import NUMBERS
 from calque.upstream.jax_internals import convert_element_type
 from calque.upstream.python_internals import entered_unseen
 
@@ -130,8 +131,8 @@ class Comparisons:
             return known
         compare, compute_a, compute_b = getattr(operator, name), a.compute, b.compute
 
-        def ask() -> bool:
-            return bool(compare(compute_a(), compute_b()))
+        def ask() -> bool:  # NumPy's comparisons return its own bool
+            return compare(compute_a(), compute_b())
 
         answer = self._answered[key] = ask()
         self.answers.append((ask, answer))
@@ -201,6 +202,11 @@ class NumberNode:
         self.is_number = constant
         if not known and places:  # C++ may wrap it in a number of its own
             watch.made(self)
+
+    @property
+    def kind(self) -> type:
+        """The class of the number."""
+        return int if self.integral else float
 
     @property
     def is_exact(self) -> bool:
@@ -326,7 +332,7 @@ def node_of(x: Any, watch: Comparisons) -> NumberNode | None:
     """Returns the node of a number; None for other values."""
     if isinstance(x, torch.SymFloat):
         return x.node
-    if isinstance(x, int | float):
+    if isinstance(x, int | float) or type(x) in NUMBERS:
         return constant_node(x, watch)
     return None
 

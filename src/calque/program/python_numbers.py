@@ -10,12 +10,13 @@ from typing import Any
 
 from calque.program.number_nodes import Comparisons, NumberNode
 from calque.program.traced_numbers import Place
+from calque.state.numbers import NUMBERS, WHOLE, is_number
 
 _MOST = 2**53
 _LONGEST = 200
 """The number of operations above which a formula is not repeated in each call."""
 _CERTAIN = frozenset((operator.add, operator.sub, operator.mul, operator.neg))
-"""Operations that always return a number of the same type."""
+"""Operations that always return a number of the same type, for numbers of the same types."""
 
 
 class Formula:
@@ -64,7 +65,13 @@ class PythonNode(NumberNode):
     ) -> None:
         self._traced: Any = None
         self._length = length
-        super().__init__(None, compute, watch, places, type(value) is int)
+        self._kind: type = type(value)
+        super().__init__(None, compute, watch, places, self._kind in WHOLE)
+
+    @property
+    def kind(self) -> type:
+        """The class of the number."""
+        return self._kind
 
     @property
     def traced(self) -> Any:  # pyright: ignore[reportIncompatibleVariableOverride]
@@ -103,9 +110,9 @@ class PythonNode(NumberNode):
         except Exception:
             value = None
         length = 1 + sum(one._length if isinstance(one, PythonNode) else 1 for one in operands)
-        plain = all(not one.is_number or type(one.compute()) in _PLAIN for one in operands)
+        plain = all(not one.is_number or _is_plain(one.compute()) for one in operands)
         node = PythonNode(compute, self.watch, places, value, length)
-        if type(value) not in (int, float) or not plain or length > _LONGEST:
+        if type(value) not in NUMBERS or not plain or length > _LONGEST:
             self.watch.give_up(node)
         if python not in _CERTAIN:
             self.watch.answers.append((_gives(compute, type(value)), True))
@@ -115,8 +122,8 @@ class PythonNode(NumberNode):
 class RefusedNode(PythonNode):
     """The node of a number that code needs itself as soon as it uses it."""
 
-    def __init__(self, number: NumberNode, value: int | float) -> None:
-        super().__init__(number.compute, number.watch, number.places, value)
+    def __init__(self, *args: Any) -> None:
+        super().__init__(*args)
         self.known = False
 
     @property
@@ -143,4 +150,5 @@ def _gives(compute: Callable[[], Any], kind: type) -> Callable[[], bool]:
     return gives
 
 
-_PLAIN = (int, float, bool)
+def _is_plain(value: object) -> bool:
+    return type(value) is bool or is_number(value)

@@ -25,6 +25,25 @@ class Attributes(tuple[Any, ...]):
     __slots__ = ()
 
 
+class Varying:
+    """The type of a number among the arguments, whose value differs between calls.
+
+    Args:
+        part: the key of the number.
+    """
+
+    __slots__ = ("part",)
+
+    def __init__(self, part: tuple[Any, ...]) -> None:
+        self.part = part
+
+    def __eq__(self, other: object) -> bool:
+        return type(other) is Varying and other.part[0] is self.part[0]
+
+    def __hash__(self) -> int:
+        return hash((Varying, self.part[0]))
+
+
 class Placed(tuple[Any, ...]):
     """The placement of a tensor's storage, in a key."""
 
@@ -225,6 +244,8 @@ def _is_another(old: Any, new: Any) -> bool:
 
 
 def _described(key: Any) -> str:
+    if isinstance(key, Varying):
+        return _described(key.part)
     if isinstance(key, IdentityKey):
         return f"one {type(key.value).__name__} object"
     if isinstance(key, Called):

@@ -136,7 +136,7 @@ def _tensor(data: Any, **options: Any) -> torch.Tensor:
     traced = [x.node for x in numbers if isinstance(x, torch.SymFloat)]
     is_plain = all(isinstance(x, torch.SymFloat) or type(x) in (int, float) for x in numbers)
     is_float = (
-        not any(node.integral for node in traced) if dtype is None else dtype.is_floating_point
+        all(node.kind is float for node in traced) if dtype is None else dtype.is_floating_point
     )
     on_device = device is not None and torch.device(device).type == "jax"
     if not (on_device and is_plain and is_float) or options.keys() - {"device", "dtype"}:

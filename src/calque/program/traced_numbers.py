@@ -23,7 +23,15 @@ import torch
 from jax import Array
 
 from calque.program.number_errors import NumberNeeded, Place, unknown_value
-from calque.program.number_nodes import Checked, Comparisons, NumberNode, computed, node_of, unary
+from calque.program.number_nodes import (
+    Checked,
+    Comparisons,
+    NumberNode,
+    computed,
+    constant_node,
+    node_of,
+    unary,
+)
 from calque.upstream.jax_internals import convert_element_type
 
 __all__ = [
@@ -41,6 +49,11 @@ _CALQUE = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
 _KERNELS = tuple(os.path.join(_CALQUE, name) + os.sep for name in ("ops", "device"))
 
 
+def _is_asked_by_kernel() -> bool:
+    """Returns True if calque's own kernels call the caller."""
+    return sys._getframe(2).f_code.co_filename.startswith(_KERNELS)
+
+
 class TracedFloat(torch.SymFloat):
     """A float whose value is an input of the program being traced."""
 
@@ -50,12 +63,12 @@ class TracedFloat(torch.SymFloat):
 
     @property
     def __class__(self) -> Any:  # for `isinstance`
-        if sys._getframe(1).f_code.co_filename.startswith(_KERNELS):
+        if _is_asked_by_kernel():
             return TracedFloat  # it has no value
-        return int if self.node.integral else float
+        return self.node.kind
 
     def __bool__(self) -> bool:
-        return _ask("ne", self, 0.0)
+        return bool(_ask("ne", self, 0.0))
 
     def __neg__(self) -> Any:
         return TracedFloat(unary(operator.neg, jnp.negative, self.node))
@@ -101,8 +114,50 @@ class TracedFloat(torch.SymFloat):
         found[()] = self
         return found
 
+    def __array_ufunc__(self, function: Any, method: str, *args: Any, **options: Any) -> Any:
+        if not self.node.in_python:
+            objects = [one.__array__() if isinstance(one, TracedFloat) else one for one in args]
+            return getattr(function, method)(*objects, **options)
+        name = _COMPARING.get(function)
+        if method != "__call__" or options:
+            self._give_up()
+        if name is None:
+            return self._repeated(function, args)
+        watch = self.node.watch
+        a, b = (node_of(one, watch) for one in args)
+        return self._give_up() if a is None or b is None else watch.ask(name, a, b)
+
+    def __array_function__(self, function: Any, types: Any, args: Any, options: Any) -> Any:
+        if not self.node.in_python or options:
+            self._give_up()
+        return self._repeated(function, args)
+
+    def _repeated(self, function: Callable[..., Any], args: tuple[Any, ...]) -> Any:
+        """Returns the result of a function of NumPy, for numbers, and lists of plain ones."""
+        operands = [_operand(one, self.node.watch) for one in args]
+        if not all(operands):
+            self._give_up()
+        return TracedFloat(self.node.combined(function, tuple(operands)))
+
     def _give_up(self, *args: Any) -> Any:
         self.node.watch.give_up(self.node)
+
+
+_COMPARING: dict[Any, str] = {
+    np.less: "lt",
+    np.less_equal: "le",
+    np.greater: "gt",
+    np.greater_equal: "ge",
+    np.equal: "eq",
+    np.not_equal: "ne",
+}
+
+
+def _operand(value: Any, watch: Comparisons) -> Any:
+    if type(value) in (list, tuple) and all(type(one) in (int, float) for one in value):
+        fixed = tuple(value)
+        return constant_node(fixed, watch)
+    return node_of(value, watch)
 
 
 for _name in ("__complex__", "__hash__", "__reduce_ex__"):
@@ -147,13 +202,16 @@ class _OfKind:
     def __get__(self, number: Any, owner: object = None) -> Any:
         if number is None:
             return self
-        if not hasattr(number.__class__, self._name):
+        if _is_asked_by_kernel() or not hasattr(number.__class__, self._name):
             kind = number.__class__.__name__
             raise AttributeError(f"{kind!r} object has no attribute {self._name!r}")
-        number.node.watch.give_up(number.node)
+        if not number.node.in_python:
+            number.node.watch.give_up(number.node)
+        return getattr(number.node.pin(), self._name)
 
 
-for _name in {name for kind in (int, float) for name in dir(kind) if not name.startswith("_")}:
+_KINDS = (int, float, np.int64, np.float64)
+for _name in {name for kind in _KINDS for name in dir(kind) if not name.startswith("_")}:
     setattr(TracedFloat, _name, _OfKind(_name))
 
 

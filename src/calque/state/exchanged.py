@@ -11,16 +11,6 @@ from calque.state.rows import Row
 from calque.state.values import instance_dict, same_value
 
 
-def is_number(value: object) -> bool:
-    """Returns True for an `int` or a `float`, and no object of a subclass."""
-    return type(value) in (int, float)
-
-
-def are_numbers(before: object, now: object) -> bool:
-    """Returns True for numbers of one type, which `first_difference` compares afterwards."""
-    return is_number(before) and type(now) is type(before)
-
-
 def parts_of(value: Any) -> tuple[Any, ...]:
     """Returns the parts of an immutable object, or of a function's closure."""
     kind = type(value)  # `isinstance` could run user code for `__class__`

@@ -5,17 +5,10 @@ from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import TYPE_CHECKING, Any
 
-from calque.state.exchanged import (
-    are_numbers,
-    containers,
-    holders,
-    is_as_filled,
-    is_number,
-    like,
-    parts_of,
-)
+from calque.state.exchanged import containers, holders, is_as_filled, like, parts_of
 from calque.state.identity import Identities
-from calque.state.rows import CacheRow, ListRow, Row
+from calque.state.numbers import NUMBERS, are_numbers, have_other_numbers, is_number
+from calque.state.rows import CacheRow, CellRow, DictRow, ListRow, NamedRow, Row
 from calque.state.values import (
     MISSING,
     SCALARS,
@@ -38,6 +31,8 @@ _MOST_ADOPTED_AT_ONCE = 8
 _MOST_ITEMS = 8
 """The number of items of a list above which numbers in it are always compared."""
 _UNCHANGING = (tuple, MethodType)
+_VARIABLES = (CellRow, DictRow, ListRow, NamedRow)
+"""Rows whose contents are values of the program; others also use tuples to describe contents."""
 
 
 class StateGuard:
@@ -215,7 +210,7 @@ class StateGuard:
                 return False
             free = self._free.get(row, ())
             if not all(
-                are_numbers(row.before[k], now[k])
+                _differ_by_numbers(row, row.before[k], now[k])
                 or k in free
                 or self._matches(row.before[k], now[k], pairs, seen)
                 for k in now
@@ -260,7 +255,7 @@ class StateGuard:
             return "a variable has changed"
         row, key = found
         before, now = row.before.get(key, MISSING), row.get(key)
-        if all(v is MISSING or type(v) in SCALARS for v in (before, now)):
+        if all(v is MISSING or type(v) in SCALARS or is_number(v) for v in (before, now)):
             return f"{row.name(key)} was {described(before)} and is {described(now)}"
         return f"{row.name(key)} now refers to a different object"
 
@@ -277,8 +272,8 @@ class StateGuard:
             if not row.path.foreign and row.settable and not _is_long(row)
             for key, before in row.before.items()
             if is_number(before) and key not in row.ignored
-            if key not in self._free.get(row, ())
-            if type(now := row.get(key)) is type(before) and not same_value(now, before)
+            if key not in self._free.get(row, ()) and (now := row.get(key)) is not before
+            if _may_be_numbers(row, before) and have_other_numbers(before, now)
         ]
 
     def free_numbers(self) -> list[tuple[Row, Any]]:
@@ -378,6 +373,15 @@ def guard_of(
 def _is_new(row: Row, key: object) -> bool:
     """Returns True if a row holds another object than it did."""
     return row.get(key) is not row.before.get(key, MISSING)
+
+
+def _differ_by_numbers(row: Row, before: Any, now: Any) -> bool:
+    """Returns True if two contents of a row differ by numbers at most."""
+    return _may_be_numbers(row, before) and are_numbers(before, now)
+
+
+def _may_be_numbers(row: Row, value: object) -> bool:
+    return type(value) in NUMBERS or isinstance(row, _VARIABLES)
 
 
 def _is_long(row: Row) -> bool:

@@ -53,7 +53,7 @@ class _Describer:
             return Node(kind, value.__qualname__)
         if id(value) in self.seen:
             return Node("the same as", self.seen[id(value)][0])
-        if not isinstance(value, tuple):
+        if not isinstance(value, tuple | np.generic):
             self.seen[id(value)] = (len(self.seen), value)
         return self.made_of_parts(value, kind)
 

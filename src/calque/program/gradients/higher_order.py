@@ -112,6 +112,8 @@ class HigherDerivatives:
             for guard in recording.guards:
                 if hasattr(guard, "holding"):
                     stack.enter_context(guard.holding())
+                if hasattr(guard, "holding_for"):
+                    stack.enter_context(guard.holding_for(leaves))
             for guard in recording.guards:
                 if not guard.holds():
                     raise RuntimeError(f"{_CHANGED}: {guard.why()}. {_REMEDY}")

@@ -1,0 +1,182 @@
+"""Numbers among a function's arguments that differ between calls, such as a weight or a step.
+
+A program compares the numbers that it is given. If one of them has changed, the function is traced
+with a traced number in its place, as for numbers in variables (`variable_numbers`), and programs
+for other numbers of the same type serve the call. Where code needs the number itself, it is
+compared again.
+"""
+
+import inspect
+from collections import OrderedDict, defaultdict
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from torch.nn import Module
+
+from calque.jitting.copied_counts import Counts
+from calque.jitting.number_places import Given, GivenRow, Variable
+from calque.jitting.recording import TraceRecording
+from calque.program import trees
+from calque.program.number_errors import GivenNumberNeeded
+from calque.program.signature import Varying
+from calque.program.structures import Structure
+from calque.state.numbers import NUMBERS
+
+Record = Callable[[tuple[Variable, ...], list[Counts]], TraceRecording]
+
+
+class ArgumentNumbers:
+    """The arguments of a jitted function whose numbers differ between calls.
+
+    Args:
+        fn: the function.
+    """
+
+    def __init__(self, fn: Callable[..., Any]) -> None:
+        self._fn = fn
+        self._places: dict[Any, dict[int, tuple[str, ...]]] = {}  # the names, by structure
+        self._refused: set[tuple[Any, int]] = set()
+        self._given: Given = Given()
+
+    def keyed(self, spec: Any, keys: list[Any]) -> list[Any]:
+        """Returns the parts of a signature, without the numbers that differ between calls."""
+        places = self._places.get(spec, ()) if self._places else ()
+        for index in places:
+            if type(keys[index]) is tuple and keys[index][0] in NUMBERS:
+                keys[index] = Varying(keys[index])
+        return keys
+
+    def learn(self, last: Any, key: Any) -> None:
+        """Record the numbers that differ between two calls.
+
+        Args:
+            last: the signature of an earlier call.
+            key: the signature of this call.
+
+        Raises:
+            GivenNumberNeeded: there are new ones, without which the signature is another.
+        """
+        spec = key[0]
+        if last is None or isinstance(spec, Structure) or type(last[0]) is not type(spec):
+            return
+        if last[0] != spec:
+            return
+        found = [
+            index
+            for index, (before, now) in enumerate(zip(last[3:], key[3:]))
+            if type(before) is type(now) is tuple and before != now
+            if before[0] is now[0] and now[0] in NUMBERS and (spec, index) not in self._refused
+        ]
+        names = dict(_names(self._fn, spec, len(key) - 3)) if found else {}
+        new = {index: names[index] for index in found if names.get(index)}
+        if new:
+            self._places[spec] = self._places.get(spec, {}) | new
+            raise GivenNumberNeeded(set())
+
+    def fill(self, spec: Any, leaves: list[Any]) -> None:
+        """Make the numbers of a call those that programs read."""
+        if self._places:
+            places = self._places.get(spec, ())
+            self._given.numbers.update((i, leaves[i]) for i in places if type(leaves[i]) in NUMBERS)
+
+    def variables(self, spec: Any, leaves: list[Any]) -> tuple[Variable, ...]:
+        """Returns the places of a call's numbers."""
+        self.fill(spec, leaves)
+        places = self._places.get(spec, {})
+        row = GivenRow(self._given, places)
+        return tuple((row, index) for index in places if type(leaves[index]) in NUMBERS)
+
+    def recorded(self, record: Record, spec: Any, leaves: list[Any]) -> TraceRecording:
+        """Returns the recording of a trace with traced numbers as arguments.
+
+        Args:
+            record: traces the function, and adds the counts of each trace to a list.
+            spec, leaves: the arguments.
+
+        Raises:
+            GivenNumberNeeded: the function needs the numbers themselves.
+        """
+        variables, seen = self.variables(spec, leaves), list[Counts]()
+        needed = {index for _, index in variables}
+        try:
+            return record(variables, seen)
+        except GivenNumberNeeded as error:
+            needed = error.indexes
+        except Exception:
+            if not variables or any(counts.lost for counts in seen):
+                raise
+        recording = record((), seen)  # raises the function's own errors
+        self._refuse(spec, needed)
+        if recording.unrepeatable:  # it serves this call only
+            return recording
+        raise GivenNumberNeeded(needed)
+
+    def _refuse(self, spec: Any, indexes: set[int]) -> None:
+        self._refused |= {(spec, index) for index in indexes}
+        left = {i: n for i, n in self._places[spec].items() if i not in indexes}
+        self._places[spec] = left
+        if not left:
+            del self._places[spec]
+
+
+def _names(fn: Any, spec: Any, count: int) -> Iterator[tuple[int, tuple[str, ...]]]:
+    """Yields the leaves of a call's arguments, with their paths and the names of parameters."""
+    args, kwargs = trees.unflatten(list(range(count)), spec)
+    if isinstance(fn, Module) and _has_hooks(fn):  # which are given the arguments, too
+        return
+    known = list(_parameters(fn))
+    given = [(one, {_name(each, i) for each in known}) for i, one in enumerate(args)]
+    given += [(one, {name}) for name, one in kwargs.items()]
+    for one, names in given:
+        if None not in names:
+            for index, path in _leaves(one, ""):
+                first, *others = sorted(map(str, names))
+                yield index, (f"{first}{path}", first, *others)
+
+
+def _leaves(tree: Any, path: str, depth: int = 0) -> Iterator[tuple[int, str]]:
+    """Yields the leaves of a container, with their paths."""
+    kind = type(tree)
+    if kind is int:
+        yield tree, path
+    elif depth < _DEEPEST and kind in _DICTS:
+        for key, one in tree.items():
+            yield from _leaves(one, f"{path}[{key!r}]", depth + 1)
+    elif depth < _DEEPEST and (kind in (list, tuple) or _is_named_tuple(kind)):
+        names = [f".{name}" for name in kind._fields] if _is_named_tuple(kind) else None
+        for index, one in enumerate(tree):
+            yield from _leaves(one, path + (names[index] if names else f"[{index}]"), depth + 1)
+
+
+def _is_named_tuple(kind: type) -> bool:
+    return issubclass(kind, tuple) and hasattr(kind, "_fields")
+
+
+def _has_hooks(module: Module) -> bool:
+    return bool(module._forward_pre_hooks or module._forward_hooks)
+
+
+def _parameters(fn: Any) -> Iterator[list[inspect.Parameter]]:
+    """Yields the parameters of a function, and of those that it wraps."""
+    one = fn.forward if isinstance(fn, Module) else fn
+    while one is not None:
+        try:
+            yield list(inspect.signature(one, follow_wrapped=False).parameters.values())
+        except (TypeError, ValueError):
+            yield []
+        one = getattr(one, "__wrapped__", None)
+
+
+def _name(parameters: list[inspect.Parameter], place: int) -> str | None:
+    """Returns the name of the parameter to which an argument is passed; None if it is unknown."""
+    by_place = [one for one in parameters if one.kind in _BY_PLACE]
+    if place < len(by_place):
+        return by_place[place].name
+    rest = (one.name for one in parameters if one.kind is inspect.Parameter.VAR_POSITIONAL)
+    return next(rest, None)
+
+
+_DICTS = (dict, OrderedDict, defaultdict)
+_BY_PLACE = (inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD)
+_DEEPEST = 4
+"""The nesting of containers, below which numbers are compared."""

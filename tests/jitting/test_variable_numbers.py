@@ -190,3 +190,21 @@ def test_numbers_that_a_dtype_cannot_hold_are_refused():
     s.n = 3.5
     assert step(torch.arange(2, device="jax"))[0].tolist() == [0, 3]
     assert step.compilations <= 2
+
+
+def test_a_number_that_the_function_changes_is_compiled_once():
+    s = SimpleNamespace(n=0, rate=0.0)
+
+    @calque.jit
+    def step(x):
+        s.n += 1
+        s.rate = 0.9 * s.rate + 1 / s.n
+        return x * s.rate
+
+    expected = 0.0
+    for call in range(1, 8):
+        expected = 0.9 * expected + 1 / call
+        assert step(torch.ones(1, device="jax")).item() == pytest.approx(expected)
+        assert (s.n, s.rate) == (call, expected)
+    assert step.history == ["first call"]
+    assert step.compilations == 1

@@ -1,12 +1,14 @@
 """The changes that each call of a program makes to Python state."""
 
-from collections.abc import Callable, Container, Iterable, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 from calque.program.results import Containers, Made
-from calque.state import Row
+from calque.state import MISSING, Row, Snapshot
 from calque.state.created_values import ValuesTemplate
+from calque.state.numbers import are_numbers
 from calque.state.rows import (
     AttributeRow,
     CellRow,
@@ -18,7 +20,7 @@ from calque.state.rows import (
     set_attribute,
     slots_of,
 )
-from calque.state.values import ATOMIC
+from calque.state.values import ATOMIC, same_contents
 
 
 @dataclass(frozen=True)
@@ -44,6 +46,17 @@ class RowChange:
     appends: bool = False
     at_left: bool = False
     described: tuple[Any, ...] = ()
+
+    def numbers(self, values: list[Any]) -> Iterator[tuple[Any, Any]]:
+        """Yields the numbers that replace others, by key."""
+        row = self.row
+        if self.whole or self.appends or self.path is not None or not row.settable:
+            return
+        for key, value in zip(self.keys, values):
+            before = row.before.get(key, MISSING)
+            number = before + value if self.counts else value
+            if are_numbers(before, number):
+                yield key, number
 
     def apply(self, values: list[Any], containers: Containers | None) -> None:
         """Make the change, in a call with these containers among the arguments."""
@@ -175,3 +188,24 @@ def release_numbers(rows: Iterable[Row]) -> None:
         if type(row) in (DictRow, ListRow):  # others belong to the call's tensors and objects
             row.before = {}
             row.assign({})
+
+
+@contextmanager
+def seen_apart(snapshot: Snapshot, unrepeatable: list[str]) -> Iterator[None]:
+    """A context manager for code outside the program, such as signal handlers, whose changes must
+    not be repeated.
+
+    Args:
+        snapshot: the state of the trace.
+        unrepeatable: receives the reason why the program cannot serve a second call, if any.
+    """
+    before = {id(row): (row, now) for row, now in snapshot.changed()}
+    try:
+        yield
+    finally:
+        after = {id(row): (row, now) for row, now in snapshot.changed()}
+        for key, (row, now) in (before | after).items():
+            then = before.get(key, (row, {}))[1]
+            if key not in before or key not in after or not same_contents(then, now):
+                unrepeatable.append(f"a signal's handler changes {row.path}")
+                break

@@ -7,6 +7,7 @@ import threading
 import time
 import types
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any, Generic, ParamSpec, TypeVar
 
 from torch.compiler import is_dynamo_compiling
@@ -242,7 +243,7 @@ class Jitted(Generic[P, R]):
     ) -> JittedProgram:
         self._keep_fast(None)
         known = self._exchanged.places, self._copied.places, self._numbers.variables
-        program, lowered = self._trace(leaves, spec, assumptions, *known)
+        program, lowered = self._trace(leaves, spec, assumptions, *known, foresees=True)
         program.compile_with(self._executables.of, lowered)
         self._keep(key, program, reason)
         self._repeating.made(key, program, lowered, leaves, reason)
@@ -279,6 +280,7 @@ class Jitted(Generic[P, R]):
         exchanged: tuple[Place, ...] = (),
         copied: tuple[Place, ...] = (),
         numbers: tuple[Variable, ...] = (),
+        foresees: bool = False,
     ) -> tuple[JittedProgram, Any]:
         started = time.perf_counter()
         checks = self._settings.checks
@@ -293,7 +295,7 @@ class Jitted(Generic[P, R]):
                     lambda numbers: record(*found, prepared=prepared, numbers=numbers), before
                 )
 
-        def trace() -> JittedProgram:
+        def trace(numbers: tuple[Variable, ...]) -> JittedProgram:
             found = self._fn, leaves, spec, checks, assumptions, (), self._given, exchanged
 
             def recorded(given: tuple[Variable, ...], seen: list[Counts]) -> TraceRecording:
@@ -312,10 +314,12 @@ class Jitted(Generic[P, R]):
             return JittedProgram(recording, again, self._settings.scan_layers)
 
         with collecting_less():
-            program = trace()
+            program = trace(numbers)
             # Tensors created like it, and its gradients, have the new placement.
             if program.moved_state:
-                program = trace()
+                program = trace(numbers)
+            if foresees and self._numbers.foresee(program.recording):
+                program = trace(self._numbers.variables)
             lowered = program.lower()
         logger.info("%s: traced and lowered in %.2f s", self, time.perf_counter() - started)
         return program, lowered
@@ -355,11 +359,8 @@ class Jitted(Generic[P, R]):
         """
         leaves, spec = trees.flatten_call(args, kwargs, self._ordered)
         while True:
-            try:
-                with self._lock, self._prepared:
-                    return self._trace(leaves, spec)[1]
-            except GivenNumberNeeded:
-                pass
+            with suppress(GivenNumberNeeded), self._lock, self._prepared:
+                return self._trace(leaves, spec)[1]
 
     @property
     def compilations(self) -> int:

@@ -1,7 +1,8 @@
 """The numbers in variables of a jitted function that have differed between calls."""
 
 import copy
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 from calque.jitting.copied_counts import Counts
@@ -35,6 +36,18 @@ class LearnedNumbers:
                 continue
             self._add(row, key)
         self._follow(guard)
+
+    def foresee(self, recording: TraceRecording) -> bool:
+        """Record the numbers that a program both changes and compares, so that the next call would
+        find them changed; returns True if there are new ones.
+        """
+        known = self.variables
+        if not recording.unrepeatable:
+            with _after_call(recording.changed_numbers):
+                for guard in recording.guards:
+                    if isinstance(guard, StateGuard) and not guard.holds():
+                        self.learn(guard)
+        return self.variables is not known
 
     def _add(self, row: Row, key: Any) -> None:
         self._forget(row.name(key))  # the same variable of an object that another has replaced
@@ -80,6 +93,19 @@ class LearnedNumbers:
 
     def _forget(self, name: str) -> None:
         self.variables = tuple(v for v in self.variables if v[0].name(v[1]) != name)
+
+
+@contextmanager
+def _after_call(changes: list[tuple[Row, Any, Any]]) -> Iterator[None]:
+    """A context manager in which variables have the numbers that a call assigns."""
+    before = [(row, key, row.get(key)) for row, key, _ in changes]
+    try:
+        for row, key, number in changes:
+            row.put(key, number)
+        yield
+    finally:
+        for row, key, number in before:
+            row.put(key, number)
 
 
 def _is_same(row: Row, key: Any, other: Row, name: Any) -> bool:

@@ -201,6 +201,8 @@ class Outcome:
             place.after.clear()
         constants = [one.value for one in recording.results if isinstance(one, Constant)]
         trace.state.counts.refuse_any(constants)
+        if "print" not in trace.state.snapshot.namespaces.own_words:  # another trace repeats it
+            recording.changed_numbers = trace.state.changed_numbers()
         recording.effects = trace.state.described(
             describer.describe, containers.kept, same, describer.attributed
         )

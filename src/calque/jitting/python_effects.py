@@ -10,7 +10,6 @@ program is not kept, and the next call is traced again.
 import functools
 from collections import ChainMap, Counter, deque
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
-from contextlib import contextmanager
 from types import FunctionType, MethodType
 from typing import Any
 
@@ -37,7 +36,7 @@ from calque.state.created_values import ValuesTemplate
 from calque.state.paths import Path
 from calque.state.plain import tells_its_end
 from calque.state.rows import DictRow, InstanceRow, ListRow, SetRow, SlotsRow, slots_of
-from calque.state.values import ATOMIC, is_of_values, same_contents, same_keys
+from calque.state.values import ATOMIC, is_of_values, same_keys
 
 _CALLED = (FunctionType, MethodType, functools.partial)
 """Objects that may be created for each call, and belong to the call if the function stores them."""
@@ -86,6 +85,14 @@ class PythonState:
     def changes_containers(self) -> bool:
         """Returns True if the function changes lists or dicts."""
         return any(isinstance(change.row, DictRow | ListRow) for change, _ in self._changes)
+
+    def changed_numbers(self) -> list[tuple[Row, Any, Any]]:
+        """Returns the numbers that each call assigns in place of others, as (row, key, number)."""
+        return [
+            (change.row, key, number)
+            for change, values in self._changes
+            for key, number in change.numbers(values)
+        ]
 
     def expect_arguments(
         self, args: Any, kwargs: Any, own: Collection[tuple[Any, ...]] = ()
@@ -374,22 +381,6 @@ class PythonState:
     def keep(self, values: Iterable[Any]) -> None:
         """Record what each call returns or stores."""
         self.kept |= kept_objects(values, self.snapshot.known)
-
-    @contextmanager
-    def seen_apart(self) -> Iterator[None]:
-        """A context manager for code outside the program, such as signal handlers, whose changes
-        must not be repeated.
-        """
-        before = {id(row): (row, now) for row, now in self.snapshot.changed()}
-        try:
-            yield
-        finally:
-            after = {id(row): (row, now) for row, now in self.snapshot.changed()}
-            for key, (row, now) in (before | after).items():
-                then = before.get(key, (row, {}))[1]
-                if key not in before or key not in after or not same_contents(then, now):
-                    self.unrepeatable.append(f"a signal's handler changes {row.path}")
-                    break
 
     def made(self, container: Any, key: Any) -> None:
         """Mark an item that was prepared for the trace as existing before it."""

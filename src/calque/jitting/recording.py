@@ -33,6 +33,8 @@ class TraceRecording:
         copied: the variables of counts that the function only copies into what it appends.
         numbers: the variables whose numbers are read in each call, in the rows of an earlier trace.
         variables: the same, in the rows of this trace.
+        changed_numbers: the numbers that each call assigns in place of others, as (row, key,
+            number).
         formulas: compute the numbers that each call stores or returns.
         rebound: variables to which the function assigns new tensors, with these.
         effects: the other changes of Python state.
@@ -82,6 +84,7 @@ class TraceRecording:
         self.numbers: tuple[tuple[Any, Any], ...] = ()
         self.variables: tuple[tuple[Any, Any], ...] = ()
         self.formulas: list[Any] = []
+        self.changed_numbers: list[tuple[Any, Any, Any]] = []
         self.rebound: list[tuple[Rebound, list[Description]]] = []
         self.modes: dict[str, Any] = {}
         self.unrepeatable: list[str] = []

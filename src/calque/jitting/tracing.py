@@ -18,6 +18,7 @@ from calque.jitting.arguments import Arguments
 from calque.jitting.assumed_values import AssumedValues
 from calque.jitting.autograd_history import Histories, without_saved_hooks
 from calque.jitting.copied_counts import Counts
+from calque.jitting.effects import seen_apart
 from calque.jitting.error_values import without_values
 from calque.jitting.finding_implicit import ImplicitFinder
 from calque.jitting.guards import OptimizerGuard
@@ -218,7 +219,7 @@ class JitTrace:
         self.modes: Modes = Modes()
         self.state: PythonState = PythonState(Snapshot(fn, *function_modes()))
         self._visit_arguments()
-        self.lifting.seen_apart = self.state.seen_apart
+        self.lifting.seen_apart = lambda: seen_apart(self.state.snapshot, self.state.unrepeatable)
         self.optimizer_tracing.numbers.keys = self.state.numbers.traced_keys
         self.optimizer_tracing.numbers.row_of = self.state.numbers.row_of
         self.optimizer_tracing.in_steps = self.state.snapshot.code.in_steps

@@ -53,6 +53,20 @@ DTYPES: dict[str, Case] = {
             "matrix_rank"
         )
     },
+    **{
+        f"{name} in {dtype}": lambda m, name=name, dtype=dtype: getattr(torch.linalg, name)(
+            m(2, 2).to(dtype)
+        )
+        for name in names(
+            "inv det slogdet eigh eig svd qr cholesky cholesky_ex lu lu_factor cond svdvals"
+        )
+        for dtype in (torch.float16, torch.bfloat16)
+    },
+    "lstsq in half precision": lambda m: torch.linalg.lstsq(m(2, 2).half(), m(2, 2).half()),
+    "solve in half precision": lambda m: torch.linalg.solve(m(2, 2).half(), m(2, 2).half()),
+    "ormqr in half precision": lambda m: torch.ormqr(m(2, 2).half(), m(2).half(), m(2, 2).half()),
+    "gamma of integers": lambda m: torch.distributions.Gamma(m.i(2) + 5, m.i(2) + 5).sample(),
+    "Dirichlet of integers": lambda m: torch.distributions.Dirichlet(m.i(2) + 5).sample(),
     "bitwise_not": lambda m: torch.bitwise_not(m(2)),
     "invert": lambda m: ~m(2),
     "sub bools": lambda m: m.b(2) - m.b(2),

@@ -651,3 +651,23 @@ def test_gradients_of_several_results_at_once():
 
     for found, expected in zip(jacobian("jax"), jacobian("cpu"), strict=True):
         torch.testing.assert_close(found, expected)
+
+
+def test_a_module_whose_class_is_jitted():
+    @calque.jit
+    class Doubled(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.layer = nn.Linear(2, 2, device="jax")
+
+        def forward(self, x):
+            return self.layer(x) * 2
+
+    module = Doubled()
+    x = torch.ones(3, 2, device="jax")
+    expected = F.linear(x, module.layer.weight, module.layer.bias) * 2
+    compiled = torch.compile(module, backend="calque")
+    for _ in range(2):
+        torch.testing.assert_close(compiled(x), expected)
+    compiled(x).sum().backward()
+    torch.testing.assert_close(module.layer.bias.grad, torch.full((2,), 6.0, device="jax"))

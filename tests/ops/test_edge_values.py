@@ -37,7 +37,8 @@ def _at_the_corner(d: Device) -> list[torch.Tensor]:
 def _greatest_divisors(d: Device) -> list[torch.Tensor]:
     x = torch.tensor([-12, 0, 7, -128, -128, 6, 100], dtype=torch.int8, device=d)
     y = torch.tensor([18, 0, 0, -128, 6, -128, 90], dtype=torch.int8, device=d)
-    return [torch.gcd(x, y), torch.lcm(x, y)]
+    rows = x.reshape(7, 1), y.reshape(1, 1, 7)
+    return [torch.gcd(x, y), torch.lcm(x, y), torch.lcm(*rows), torch.lcm(x[2:3], rows[1])]
 
 
 def _factors_of_zero(d: Device) -> list[torch.Tensor]:
@@ -83,6 +84,14 @@ CASES: dict[str, Callable[[Device], list[torch.Tensor]]] = {
     ],
     "factors of zero": _factors_of_zero,
     "divisors": _greatest_divisors,
+    "limits that cross": lambda d: [
+        torch.logit(torch.tensor([0.2, 0.8, 0.5, math.nan, -1.0], device=d), eps)
+        for eps in (0.1, 0.5, 0.7, 1.0)
+    ],
+    "nothing gathered": lambda d: [
+        torch.gather(torch.ones(1, 1, device=d), 1, torch.ones(shape, dtype=torch.int64, device=d))
+        for shape in ((2, 0), (0, 2), (0,))
+    ],
     "variance of nothing": lambda d: [
         torch.var(torch.zeros(0, 3, device=d), dim=0, correction=-1),
         *torch.std_mean(torch.zeros(2, 0, device=d), dim=(0, 1), correction=-3),

@@ -12,7 +12,11 @@ from types import FunctionType, ModuleType
 from typing import Any
 
 from calque.device.runtime.imports import when_imported
-from calque.upstream.torch_internals import keep_dynamo_out, keep_dynamo_out_of_frames
+from calque.upstream.torch_internals import (
+    judge_methods_by_their_functions,
+    keep_dynamo_out,
+    keep_dynamo_out_of_frames,
+)
 
 _REGISTER, _THEIRS = "register_backend", "_register_backend_once"
 
@@ -24,6 +28,7 @@ def install() -> None:
     when_imported("torch._dynamo.backends.registry", _be_lenient)
     when_imported("torch._dynamo.trace_rules", _leave_jax_alone)
     when_imported("torch._dynamo.trace_rules", _leave_our_frames_alone)
+    when_imported("torch._dynamo.trace_rules", judge_methods_by_their_functions)
 
 
 def _leave_jax_alone(trace_rules: ModuleType) -> None:

@@ -5,10 +5,12 @@ such names in other modules. `import torch` loads all of this; slower imports ar
 and `torch_distributed`. Names that calque or PyTorch may assign are used through their module.
 """
 
+import functools
+import inspect
 import os
 import weakref
 from collections.abc import Callable
-from types import CodeType
+from types import CodeType, FunctionType, MethodType
 from typing import Any
 
 import torch
@@ -149,6 +151,25 @@ def keep_dynamo_out_of_frames(trace_rules: Any, package: str, folder: str) -> No
     if isinstance(inlined, set):  # without it, Dynamo could only leave the calls alone as well
         inlined.add(trace_rules._as_posix_path(os.path.join(folder, "")))
         trace_rules.add(package)
+
+
+def judge_methods_by_their_functions(trace_rules: Any) -> None:
+    """Make Dynamo, which asks for the file of a module's `forward`, look at the function within
+    where `forward` is a method of an object that wraps one. It would raise AssertionError.
+
+    Args:
+        trace_rules: the module `torch._dynamo.trace_rules`, which takes seconds to import.
+    """
+    theirs = trace_rules.check
+
+    @functools.wraps(theirs)
+    def judged(obj: Any, *args: Any, **kwargs: Any) -> bool:
+        if isinstance(obj, MethodType) and not isinstance(obj.__func__, FunctionType):
+            within = inspect.unwrap(obj.__func__)
+            obj = within if isinstance(within, FunctionType) else obj
+        return theirs(obj, *args, **kwargs)
+
+    trace_rules.check = judged
 
 
 def let_dynamo_call(trace_rules: Any, function: Callable[..., Any]) -> None:

@@ -99,9 +99,9 @@ def gather(self: Array, dim: int, index: Array, sparse_grad: bool = False) -> Ar
 def _check_along(name: str, self: Array, dim: int, index: Array) -> None:
     if index.dtype not in (jnp.int32, jnp.int64) and index.size:
         raise RuntimeError(f"{name}(): Expected dtype int32/int64 for index")
+    if index.size == 0:
+        return
     if self.ndim != index.ndim:
-        if index.size == 0:
-            return
         raise RuntimeError("Index tensor must have the same number of dimensions as input tensor")
     if any(i > n for a, (i, n) in enumerate(zip(index.shape, self.shape, strict=True)) if a != dim):
         raise RuntimeError(

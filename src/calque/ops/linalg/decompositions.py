@@ -14,6 +14,7 @@ from calque.ops.linalg.matmul import same_dtype
 from calque.ops.table.facts import no_kernel
 from calque.ops.table.promotion import (
     BOOL,
+    HALF,
     INT,
     RefusedDtype,
     complex_dtype,
@@ -161,7 +162,7 @@ def lu_unpack(
     "linalg_lu",
     layout="meta",
     writes=("exact_dtype", "computes_first"),
-    refuses=no_kernel("lu_cpu", BOOL, INT),
+    refuses=no_kernel("lu_cpu", BOOL, INT, HALF),
 )
 def lu(A: Array, pivot: bool = True) -> tuple[Array, Array, Array]:
     check_square("linalg.lu", A, square=False)
@@ -275,7 +276,7 @@ def ormqr(
     "_linalg_eigh",
     layout="meta",
     writes=("exact_dtype", "computes_first"),
-    refuses=no_kernel("linalg_eigh_cpu", BOOL, INT),
+    refuses=no_kernel("linalg_eigh_cpu", BOOL, INT, HALF),
 )
 def eigh(A: Array, UPLO: str = "L", compute_v: bool = True) -> tuple[Array, Array]:
     check_square("linalg.eigh", A)

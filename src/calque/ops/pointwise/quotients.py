@@ -241,6 +241,7 @@ def gcd(x: Array, y: Array) -> Array:
 
 def lcm(x: Array, y: Array) -> Array:
     """Like C, computes with small integers in int."""
+    x, y = jnp.broadcast_arrays(x, y)
     divisor = gcd(x, y)
     wide = jnp.promote_types(x.dtype, np.int32) if x.dtype.itemsize < 4 else x.dtype
     a, b, g = (n.astype(wide) for n in (x, y, divisor))

@@ -131,7 +131,8 @@ def nan_to_num(
 @opmath
 def logit(self: Array, eps: float | None = None) -> Array:
     x = self.astype(to_float(self.dtype))
-    x = x if eps is None else jnp.clip(x, eps, 1 - eps)
+    if eps is not None:  # above a half, where the limits cross, the lower one has priority
+        x = jnp.where(x < eps, eps, jnp.minimum(x, 1 - eps))
     return jnp.log(x / (1 - x))
 
 

@@ -6,7 +6,14 @@ from typing import Any
 from jax import Array
 
 from calque.ops.table.facts import Refusal, fact_of
-from calque.ops.table.promotion import RefusedDtype, category, result_type, type_name
+from calque.ops.table.promotion import (
+    FLOAT,
+    HALF,
+    RefusedDtype,
+    category,
+    result_type,
+    type_name,
+)
 
 
 def check(name: str, args: Sequence[Any], kwargs: dict[str, Any]) -> None:
@@ -33,7 +40,8 @@ def _check_dtype(name: str, refusal: Refusal, args: Sequence[Any]) -> None:
     if not arrays:
         return
     dtype = result_type(*arrays[:2]) if refusal.pair else arrays[0].dtype
-    if category(dtype) not in refusal.categories:
+    halved = HALF in refusal.categories and category(dtype) == FLOAT and dtype.itemsize == 2
+    if category(dtype) not in refusal.categories and not halved:
         return
     if refusal.kernel:
         raise RefusedDtype(f"\"{refusal.says}\" not implemented for '{type_name(dtype)}'")

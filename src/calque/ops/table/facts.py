@@ -58,7 +58,7 @@ dtype of its arguments.
 class Refusal(NamedTuple):
     """Dtypes that PyTorch's CPU kernels refuse but JAX would compute.
 
-    Half precision is not among them, because it is valid even if the CPU has no kernel for it.
+    Half precision is valid even if the CPU has no kernel for it, except where LAPACK computes.
 
     Attributes:
         says: the name of PyTorch's kernel, or its whole message.

@@ -21,6 +21,7 @@ Scalar = bool | int | float | complex
 
 _local = threading.local()
 BOOL, INT, FLOAT, COMPLEX = _BOOL, _INT, _FLOAT, _COMPLEX = range(4)
+HALF = 4  # float16 and bfloat16, which are also FLOAT
 _HALF = (np.dtype("float16"), np.dtype(jnp.bfloat16))
 _COMPLEX_OF = {
     np.dtype("float16"): np.dtype("complex64"),

@@ -1,11 +1,11 @@
-"""Operators that refuse complex numbers, and some also integers or booleans, because PyTorch has no
-CPU kernel for them.
+"""Operators that refuse complex numbers, integers, booleans or half precision, because PyTorch has
+no CPU kernel for them.
 
 Operators that also refuse other dtypes declare this beside their rules.
 """
 
 from calque.ops.table.facts import facts, no_kernel, senseless
-from calque.ops.table.promotion import BOOL, COMPLEX, INT
+from calque.ops.table.promotion import BOOL, COMPLEX, HALF, INT
 
 _KERNELS: dict[str, str] = {
     "bernoulli_scalar_cpu_": "bernoulli.p",
@@ -35,6 +35,8 @@ _FLOATS_ONLY: dict[str, str] = {
     "batch_norm": "_batch_norm_with_update _batch_norm_with_update_functional",
     "max_unpool2d": "max_unpool2d",
     "max_unpool3d": "max_unpool3d",
+    "dirichlet": "_sample_dirichlet",
+    "gamma_cpu": "_standard_gamma",
     "multi_margin_loss_cpu_kernel": "multi_margin_loss",
     "multilabel_margin_loss_forward_out_frame": "multilabel_margin_loss_forward",
 }
@@ -48,10 +50,23 @@ _NUMBERS_ONLY: dict[str, str] = {
 }
 """Those of real numbers, but not of booleans."""
 
+_LAPACK: dict[str, str] = {
+    "cholesky_cpu": "linalg_cholesky_ex",
+    "geqrf_cpu": "geqrf linalg_qr",
+    "linalg_eig_out_cpu": "linalg_eig _linalg_eigvals",
+    "linalg_lstsq_cpu": "linalg_lstsq",
+    "linalg_svd_cpu": "_linalg_svd",
+    "lu_cpu": ("linalg_inv_ex linalg_lu_factor_ex _linalg_det _linalg_slogdet _linalg_solve_ex"),
+    "orgqr_cpu": "linalg_householder_product",
+    "ormqr_cpu": "ormqr",
+}
+"""Those of LAPACK, which has no half precision."""
+
 for _table, _refused in (
     (_KERNELS, (COMPLEX,)),
     (_FLOATS_ONLY, (BOOL, INT, COMPLEX)),
     (_NUMBERS_ONLY, (BOOL, COMPLEX)),
+    (_LAPACK, (HALF,)),
 ):
     for _kernel, _operators in _table.items():
         facts(_operators, refuses=no_kernel(_kernel, *_refused))

@@ -13,19 +13,16 @@ from torch.fx.graph import Graph
 from torch.fx.node import Node
 
 from calque.tracing.graph.branching import cond
-from calque.tracing.graph.checks import (
-    CHECKS,
-    assign,
+from calque.tracing.graph.checks import CHECKS, assign, in_place, unpack
+from calque.tracing.graph.codegen import ExactLiterals
+from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
+from calque.tracing.graph.random_calls import (
     forked_state,
-    in_place,
     manual_seed,
     of_generator,
     random_state,
     set_random_state,
-    unpack,
 )
-from calque.tracing.graph.codegen import ExactLiterals
-from calque.tracing.graph.node_facts import ATTRIBUTE, NodeFacts
 from calque.tracing.graph.value_guards import OF_RECORDINGS
 from calque.tracing.proxies.proxy import assert_fn
 

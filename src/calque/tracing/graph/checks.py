@@ -211,6 +211,8 @@ def expect_container(value: Any, kind: str, parts: Any, name: str) -> None:
     Raises:
         TraceError: it has a different class, number of parts or keys.
     """
+    if type(value) is list and name[0] == "*" and name.lstrip("*").isidentifier():
+        value = tuple(value) if value or name[1] != "*" else {}  # from `torch.fx.Interpreter`
     if class_name(value) != kind:
         raise SymbolicTraceError(
             f"traced with a {kind} for {name}, called with a {class_name(value)}.\n"

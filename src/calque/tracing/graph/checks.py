@@ -82,9 +82,10 @@ def expect_value(value: object, expected: object, name: str) -> None:
 def _is_expected(value: Any, expected: Any) -> bool:
     if same_value(value, expected):
         return True
-    if isinstance(value, np.ndarray) and isinstance(expected, np.ndarray):
-        alike = value.dtype == expected.dtype and value.shape == expected.shape
-        return alike and value.tobytes() == expected.tobytes()
+    if hasattr(value, "__array__") and type(value) is type(expected):  # of NumPy or JAX
+        found, wanted = np.asarray(value), np.asarray(expected)
+        alike = found.dtype == wanted.dtype and found.shape == wanted.shape
+        return alike and found.tobytes() == wanted.tobytes()
     if isinstance(value, torch.Size):  # in torch.fx a tuple
         return value == expected
     # Numbers that are equal but not the same, such as 0.0 and -0.0, have been told apart.
